@@ -308,6 +308,8 @@ class Inventory(Struct, frozen=True):
         return tuple(p for p in self.parts if p.kind == kind)
 
 
+VENDOR_FACT = "vendor"
+"""The fact that names the vendor of a GPU; one without it is NVIDIA's."""
 FORMER_LABEL = "was"
 """The evidence that says what a part that is gone, or known by its address only, was
 called. The facts that were known of it stand beside."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-READ_AT_START = ("LD_", "LC_", "LANG", "PYTHON")
+READ_AT_START = ("LD_", "LC_", "LANG", "OMP_", "PYTHON")
 """How the variables begin that a process reads when it starts, and never again."""
 MAX_REQUEST_BYTES = 2**17
 NUMBER = struct.Struct("i")
@@ -42,9 +42,18 @@ PRELOADED = (
 
 
 def run_warm(
-    arguments: list[str], environment: Mapping[str, str], *, code: str = "", cwd: Path | None = None
+    arguments: list[str],
+    environment: Mapping[str, str],
+    *,
+    code: str = "",
+    cwd: Path | None = None,
+    preload: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``hpcverify`` with *arguments*, or Python *code* as ``-W error -c`` does."""
+    """
+    Run ``hpcverify`` with *arguments*, or Python *code* as ``-W error -c`` does.
+
+    The process that it is forked from has called ``install`` of the module *preload*.
+    """
     request = {
         "arguments": arguments,
         "environment": dict(environment),
@@ -56,7 +65,7 @@ def run_warm(
         for name, value in environment.items()
         if name.startswith(READ_AT_START) and name != "PYTHONPATH"
     }
-    server = _start_server(tuple(sorted(at_start.items())))
+    server = _start_server(tuple(sorted(at_start.items())), preload)
     pipes = {name: os.pipe() for name in ("stdout", "stderr", "status")}
     writing = [pipe[1] for pipe in pipes.values()]
     try:
@@ -95,11 +104,11 @@ def _read_all(pipes: Mapping[str, int]) -> dict[str, bytes]:
 
 
 @cache
-def _start_server(at_start: tuple[tuple[str, str], ...]) -> socket.socket:
+def _start_server(at_start: tuple[tuple[str, str], ...], preload: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST_BYTES)
     server = subprocess.Popen(
-        [sys.executable, "-P", __file__, str(theirs.fileno())],
+        [sys.executable, "-P", __file__, str(theirs.fileno()), preload],
         env={"PATH": os.environ["PATH"], **dict(at_start)},
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
@@ -161,7 +170,10 @@ def _become(request: dict[str, Any]) -> CodeType | None:
     return compile(request["code"], "<string>", "exec")
 
 
-def _preload() -> None:
+def _preload(first: str) -> None:
+    if first:
+        sys.path.append(str(Path(__file__).resolve().parents[1]))
+        import_module(first).install()
     for name in PRELOADED:
         import_module(name)
     from hpcverify.cli import COMMANDS  # noqa: PLC0415 - only the server preloads
@@ -177,7 +189,7 @@ def _preload() -> None:
 
 def main() -> None:
     """Serve; each process that comes of it goes on from here."""
-    _preload()
+    _preload(sys.argv[2])
     code = _serve(socket.socket(fileno=int(sys.argv[1])))
     status: Any = 0
     try:

@@ -7,6 +7,11 @@ the loopback (gloo). The inputs are integers whose sum is known exactly, and eac
 is compared to it on the device, outside the timed section. The bandwidth reported is
 the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which does not
 depend on the number of ranks and can be set against the speed of the links.
+
+That of the largest message is held against what others measured with the same part and
+wiring (``gpu_reached.csv``), as a share of its NVLinks: by rings (``ring``), in switches
+that add up (``nvls``: more than the links carry), in a tray of a rack (``tray``) or
+between GPUs that are wired to each other (``mesh``). Over PCIe there is no such figure.
 """
 
 from __future__ import annotations
@@ -28,9 +33,17 @@ from hpcverify.check import (
     Remedy,
     Skip,
     Verdict,
+    fail_outside,
     warn_outside,
 )
-from hpcverify.units import GIB, KIB, MIB
+from hpcverify.limits.specs import (
+    Expectation,
+    expect,
+    explain_unknown,
+    find_achievable,
+    find_spec,
+)
+from hpcverify.units import GIB, GIGA, KIB, MIB
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
     MAX_RANKS,
@@ -38,13 +51,21 @@ from hpcverify_checks.common.collective import (
     MessageTimes,
     Reduce,
     all_reduce,
-    join_group,
     reduce_messages,
     use_thread_share,
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
+from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.rendezvous import (
+    RANK_LOST_CODE,
+    RANK_LOST_RULE,
+    join_group,
+    merge_lost_ranks,
+    report_lost_ranks,
+    report_nccl_settings,
+)
 from hpcverify_checks.common.stats import percentile
 
 if TYPE_CHECKING:
@@ -56,6 +77,10 @@ CONTENDED_METRICS = ("busbw.*", "jitter.*")
 """Left out on CPUs that others use."""
 WARM_UP_SECONDS = 0.5
 """For each size: a few sums, and the buffers."""
+JUDGED_BYTES = GIB
+"""From this size on, an all-reduce comes near its full bandwidth."""
+NVLS_GPUS = 8
+"""GPUs for which there are figures of sums in the switches; with fewer NCCL may use rings."""
 LARGE_BYTES = MIB
 """From this size on, bandwidth and jitter matter, not latency."""
 
@@ -87,8 +112,13 @@ def measure(
         raise Skip("only one GPU: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
         raise Skip("it runs on the GPUs of this node instead")
+    yield from report_lost_ranks(ctx, _measure_rank(ctx, params, reduce))
+
+
+def _measure_rank(ctx: Context, params: AllreduceParams, reduce: Reduce) -> Iterator[CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
+    yield from report_nccl_settings(ctx)
     if device.type == "cuda":
         yield from _measure_gpus(ctx, _build_job(ctx, params, "nccl"), device, reduce)
     else:
@@ -121,6 +151,7 @@ def _measure_gpus(
     if ctx.rank == 0:
         version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
         yield from report_times(job, timed, f"NCCL {version}")
+        yield from report_bus_bandwidth(ctx, timed, 2 * (job.world - 1) / job.world)
 
 
 def _measure_processes(
@@ -176,9 +207,50 @@ def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> I
     yield Coverage("node", f"{text}; too large: {left_out}" if left_out else text)
 
 
+def report_bus_bandwidth(
+    ctx: Context, timed: Sequence[MessageTimes], bus: float
+) -> Iterator[CheckItem]:
+    """Report the bus bandwidth of the largest message by how the GPUs are wired."""
+    way, why = find_way(ctx)
+    largest = max(timed, key=lambda one: one.size, default=None)
+    if largest is None or largest.size < JUDGED_BYTES:
+        why = why or f"no message of {format_size(JUDGED_BYTES)} or more was reduced"
+    if largest is None or why:
+        yield Coverage("node", f"the bus bandwidth is not held against a data sheet: {why}")
+        return
+    yield Measurement(f"{way}.busbw", _compute_bandwidth(largest, bus), "GB/s")
+
+
+def find_way(ctx: Context) -> tuple[str, str]:
+    """
+    Find the way in which all GPUs of the node should reduce: ring, nvls, tray or mesh.
+
+    Or say, in words, why that is not known well enough to judge them.
+    """
+    gpus = [part for peer in ctx.peers if (part := ctx.inventory.find_part(peer.part))]
+    if len({gpu.facts.get("name") for gpu in gpus}) != 1:
+        return "", "the GPUs differ"
+    sheet = find_spec(gpus[0])
+    if sheet is None:
+        return "", explain_unknown(gpus[0])
+    if has_optional_links(sheet):
+        return "", f"no NVLink joins all {sheet.name} of a node"
+    wiring = classify_wiring(ctx.peers, ctx)
+    way = {"p2p": "ring", "peer": "mesh"}.get(wiring, wiring)
+    if way == "ring" and len(gpus) == NVLS_GPUS and find_achievable(sheet, "nvls", "busbw"):
+        way = "nvls"
+    expected = expect(gpus[0], f"{way}.busbw")
+    return (way, "") if isinstance(expected, Expectation) else ("", expected)
+
+
+def _compute_bandwidth(one: MessageTimes, bus: float) -> float:
+    """Compute the bus bandwidth of the median step, in GB/s."""
+    return one.size / percentile(one.times, 0.5) * bus / GIGA
+
+
 def _measure_size(one: MessageTimes, size: str, bus: float) -> Iterator[Measurement]:
     p50, p95, p99 = (percentile(one.times, share) for share in (0.5, 0.95, 0.99))
-    yield Measurement(f"busbw.{size}", one.size / p50 * bus / 1e9, "GB/s")
+    yield Measurement(f"busbw.{size}", _compute_bandwidth(one, bus), "GB/s")
     yield Measurement(f"time_p50.{size}", p50 * 1e6, "us")
     yield Measurement(f"time_p95.{size}", p95 * 1e6, "us")
     yield Measurement(f"time_p99.{size}", p99 * 1e6, "us")
@@ -194,6 +266,9 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
+HALF_SOURCE = "hpcverify default: above half of what is reached, below what good nodes differ by"
+NVLS_SOURCE = "hpcverify default: without sums in the switches a node reaches 0.77 to 0.81"
+
 CHECK = Check(
     summary="all-reduce between the devices: bandwidth, jitter, every sum verified",
     measure=measure,
@@ -201,6 +276,10 @@ CHECK = Check(
     params=AllreduceParams,
     metrics={
         "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),
+        "ring.busbw": Metric(unit="GB/s", meaning="the same by rings through switches"),
+        "nvls.busbw": Metric(unit="GB/s", meaning="the same in switches that add up"),
+        "tray.busbw": Metric(unit="GB/s", meaning="the same through the switches of a rack"),
+        "mesh.busbw": Metric(unit="GB/s", meaning="the same between GPUs wired to each other"),
         "time_p50.*": Metric(unit="us", meaning="median time of an all-reduce"),
         "time_p95.*": Metric(unit="us", meaning="95 % of them take at most this"),
         "time_p99.*": Metric(unit="us", meaning="99 % of them take at most this"),
@@ -208,13 +287,22 @@ CHECK = Check(
     },
     rules={
         "busbw.*": warn_outside(of_baseline=0.7),
+        "ring.busbw": fail_outside(of_spec=0.75, source=HALF_SOURCE),
+        "nvls.busbw": fail_outside(of_spec=0.65, source=HALF_SOURCE),
+        "nvls.*": warn_outside(of_spec=0.85, source=NVLS_SOURCE),
+        "tray.busbw": warn_outside(of_spec=0.75, source=HALF_SOURCE),
+        "mesh.busbw": warn_outside(of_spec=0.65, source=HALF_SOURCE),
         "jitter.*": warn_outside(
             high=20.0,
             remedy=Remedy.RERUN,
             source="hpcverify default: something else may load the node",
         ),
     },
-    finding_rules={"wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},
+    reconcile=merge_lost_ranks,
+    finding_rules={
+        "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        RANK_LOST_CODE: RANK_LOST_RULE,
+    },
     placement=Placement.DEVICES,
     timeout=180.0,
 )

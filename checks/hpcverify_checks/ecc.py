@@ -1,5 +1,5 @@
 """
-Memory errors of the host (EDAC) and of GPUs (NVML): now, since the last run, and in the run.
+Memory errors of the host (EDAC) and of GPUs: now, since the last run, and in the run.
 
 Bad memory shows under load: one fleet saw thousands of corrected errors a second, and
 exactly none when idle. So this check runs last in a suite, gets the samples of the
@@ -54,6 +54,7 @@ from hpcverify.limits.specs import Spec
 from hpcverify.telemetry import Reading, problems
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.telemetry.gpus import GpuAnswers
+from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
@@ -65,6 +66,7 @@ from hpcverify_checks.common.counters import (
     read_moment,
     sum_increases,
 )
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.parts import look_up_spec
 
 RUN_COUNTERS = (
@@ -107,6 +109,8 @@ limit in between: both figures are inferred. At `FAIL_ERRORS_PER_SECOND` a GPU t
 hours of work to reach the 20 million at which Azure's node health checks reject it.
 """
 
+NOT_COUNTED = "nothing on this machine counts memory errors: no EDAC driver, no GPU with ECC"
+
 EccAnswers = GpuAnswers[tuple[Reading, ...]]
 """The memory error readings of all GPUs."""
 
@@ -118,10 +122,12 @@ class EccParams(Params, frozen=True):
     """In seconds; the worst window of the run counts."""
 
 
-def measure(ctx: Context, params: EccParams) -> Iterator[CheckItem]:
+def measure(
+    ctx: Context, params: EccParams, find: SourceFinder = find_source
+) -> Iterator[CheckItem]:
     """Report the counters, and how much they rose since the last run."""
     yield from read_counters(
-        ctx, Path("/"), lambda: gpu_source.open_gpu_source(ctx).read_memory_errors()
+        ctx, Path("/"), lambda: gpu_source.open_gpu_source(ctx, find).read_memory_errors()
     )
 
 
@@ -136,12 +142,16 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
     """
     host = [replace(r, name=_name_host_counter(r.name)) for r in EdacReader(root).read()]
     yield from _report_counters(ctx, host, read_moment(root))
+    unobservable = NOT_COUNTED
     try:
         reply = ask()
     except (Skip, Unable) as exc:
         yield from _carry_over_unread(ctx, host)
         if isinstance(exc, Unable):
             raise
+        if exc.cause is Cause.NOT_OBSERVABLE:
+            unobservable = str(exc)
+            yield Coverage("node", unobservable)
         reply = GpuAnswers()
     else:
         gpus = [reading for answer in reply.answers.values() for reading in answer]
@@ -154,10 +164,7 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
     yield from facts
     yield from reply.unanswered
     if not (host or facts or any(reply.answers.values())):
-        raise Skip(
-            "nothing on this machine counts memory errors: no EDAC driver, no GPU with ECC",
-            Cause.NOT_OBSERVABLE,
-        )
+        raise Skip(unobservable, Cause.NOT_OBSERVABLE)
 
 
 def _name_host_counter(name: str) -> str:
@@ -216,7 +223,8 @@ def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
         mode, spec = values.get("ecc.mode"), look_up_spec(ctx, uuid)
         if mode is not None:
             pending = values.get("ecc.mode.pending", mode)
-            yield from _report_mode(uuid, spec, on=bool(mode), next_on=bool(pending))
+            enable = write_fix("ecc", gpu_source.name_vendor(ctx))
+            yield from _report_mode(uuid, spec, enable, on=bool(mode), next_on=bool(pending))
         elif spec and uuid not in unwell and not _counts_errors(values):
             text = "reports no ECC, although its data sheet lists it"
             yield Finding("ecc_unsupported", uuid, text)
@@ -226,16 +234,18 @@ def _counts_errors(names: Iterable[str]) -> bool:
     return any(n.startswith("ecc.") and not n.startswith("ecc.mode") for n in names)
 
 
-def _report_mode(uuid: str, spec: Spec | None, *, on: bool, next_on: bool) -> Iterator[Finding]:
+def _report_mode(
+    uuid: str, spec: Spec | None, enable: str, *, on: bool, next_on: bool
+) -> Iterator[Finding]:
     if on and not next_on:
-        yield Finding("ecc_disabled", uuid, "ECC will be off after the next reset: nvidia-smi -e 1")
+        yield Finding("ecc_disabled", uuid, f"ECC will be off after the next reset: {enable}")
     elif next_on and not on:
         yield Finding("ecc_reset_due", uuid, "ECC is off until this GPU is reset")
     elif not on and spec and spec.key in ECC_OFF_SPEC_KEYS:
-        text = "ECC is off, the factory setting of this model: nvidia-smi -e 1 turns it on"
+        text = f"ECC is off, the factory setting of this model: {enable} turns it on"
         yield Finding("ecc_off_as_delivered", uuid, text)
     elif not on:
-        text = "ECC is off although this GPU has it: nvidia-smi -e 1, then reset"
+        text = f"ECC is off although this GPU has it: {enable}, then reset"
         yield Finding("ecc_disabled", uuid, text)
 
 

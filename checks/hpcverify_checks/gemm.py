@@ -46,12 +46,13 @@ from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
     list_native_dtypes,
-    list_unused_dtypes,
+    read_amd_architecture,
+    report_left_out,
     report_overrides,
     require_memory,
     use_float32_precision,
 )
-from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES
 from hpcverify_checks.common.estimates import count_dtypes, count_threads
 from hpcverify_checks.common.peaks import Peak, find_peak
 from hpcverify_checks.common.stats import percentile
@@ -125,8 +126,7 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
             numbers = crowd.omit_if_busy(name_contended_metrics(dtype), numbers)
         yield from numbers
         yield Coverage(load.where, _describe_work(load, size, burst, sustained))
-    for unused in list_unused_dtypes(device):
-        yield Coverage(ctx.device.part, unused.text)
+    yield from report_left_out(ctx, device)
     if device.type == "cpu" and params.core_seconds:
         yield from _measure_cores(ctx, params)
 
@@ -154,11 +154,19 @@ def choose_size(dtype: str, device: torch.device) -> int:
     if device.type == "cpu":
         threads = torch.get_num_threads()
         return next(size for cores, size in CPU_SIZES if threads >= cores)
-    capability = torch.cuda.get_device_capability(device)
-    slow = dtype == "fp64" and capability not in FAST_FP64_CAPABILITIES
+    slow = dtype == "fp64" and not has_fast_fp64(device)
     size = SLOW_FP64_SIZE if slow else GPU_SIZE
     require_memory(device, BYTES_PER_ELEMENT * size * size)
     return size
+
+
+def has_fast_fp64(device: torch.device) -> bool:
+    """Whether *device* multiplies fp64 at half the rate of fp32 or faster."""
+    import torch
+
+    if torch.version.hip is not None:
+        return read_amd_architecture(device) in AMD_DTYPES
+    return torch.cuda.get_device_capability(device) in FAST_FP64_CAPABILITIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,10 @@ from hpcverify.limits.specs import find_spec
 from hpcverify.processes import process_exists
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Setup
+from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.fixes import write_fix
 
 ROUNDING_WATTS = 1.0
 """Limits that differ by no more than this are the same."""
@@ -117,9 +119,13 @@ class ProcessTable(Struct, frozen=True):
             return ""
 
 
-def measure(ctx: Context, params: GpuSetupParams) -> Iterator[CheckItem]:
+def measure(
+    ctx: Context, params: GpuSetupParams, find: SourceFinder = find_source
+) -> Iterator[CheckItem]:
     """Report how the GPUs are set up, and what is left on them."""
-    yield from report_setup(ctx, params, gpu_source.open_gpu_source(ctx).read_setup, ProcessTable())
+    yield from report_setup(
+        ctx, params, gpu_source.open_gpu_source(ctx, find).read_setup, ProcessTable()
+    )
 
 
 def report_setup(
@@ -130,11 +136,11 @@ def report_setup(
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[CheckItem]:
     """Query the GPUs with *ask*, and compare their answers with the processes of *host*."""
-    reply = ask()
+    reply, vendor = ask(), gpu_source.name_vendor(ctx)
     uniform = _find_uniform_limits(ctx, reply.answers)
     for uuid, setup in reply.answers.items():
-        yield from report_modes(uuid, setup)
-        yield from report_power(uuid, setup, meant=uuid in uniform)
+        yield from report_modes(uuid, setup, vendor)
+        yield from report_power(uuid, setup, vendor, meant=uuid in uniform)
         yield from _report_slowdown(uuid, setup)
         yield Coverage(uuid, _describe_setup(setup))
     yield from _find_odd_firmware(ctx, reply.answers)
@@ -190,12 +196,12 @@ def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     yield Finding("slowed_down", uuid, text, numbers)
 
 
-def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
+def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
     """Report modes that a compute GPU should not be in."""
     if setup.persistence is False:
         text = (
             "persistence mode is off: the driver unloads the GPU's state between jobs: "
-            "run nvidia-persistenced, or nvidia-smi -pm 1"
+            f"{write_fix('persistence', vendor)}"
         )
         yield Finding("persistence_off", uuid, text)
     if setup.mig:
@@ -204,14 +210,15 @@ def report_modes(uuid: str, setup: Setup) -> Iterator[Finding]:
         text = f"MIG will be {_format_switch(setup.mig_pending)} after the next GPU reset"
         yield Finding("mig_pending", uuid, text)
     if setup.compute_mode == "prohibited":
-        text = "compute mode is 'prohibited', so nothing can run: nvidia-smi -c 0"
+        fix = write_fix("compute_mode", vendor)
+        text = f"compute mode is 'prohibited', so nothing can run: {fix}"
         yield Finding("compute_prohibited", uuid, text)
     elif setup.compute_mode not in (None, "default"):
         text = f"compute mode is {setup.compute_mode}: one process at a time"
         yield Finding("compute_exclusive", uuid, text)
 
 
-def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]:
+def report_power(uuid: str, setup: Setup, vendor: str, *, meant: bool) -> Iterator[CheckItem]:
     """
     Report the power limits, and whatever keeps the GPU below its own.
 
@@ -227,7 +234,8 @@ def report_power(uuid: str, setup: Setup, *, meant: bool) -> Iterator[CheckItem]
         if meant:
             yield Finding("power_capped", uuid, f"{text}, like all GPUs of this model")
         else:
-            yield Finding("power_limited", uuid, f"{text}: nvidia-smi -pl {default:g}")
+            fix = f"{write_fix('power', vendor)} {default:g}"
+            yield Finding("power_limited", uuid, f"{text}: {fix}")
     if limit > default + ROUNDING_WATTS:
         yield Finding(
             "power_raised", uuid, f"power limit raised to {limit:g} W, default {default:g} W"
@@ -296,10 +304,8 @@ def _find_leftovers(
         still = _measure_unowned(ctx, later)
         spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
     for uuid, pid in sorted(dead, key=lambda ghost: (places[ghost[0]], ghost[1])):
-        text = (
-            f"process {pid} is gone but still holds this GPU: end the process that "
-            "inherited it (fuser -v /dev/nvidia*), or reset the GPU"
-        )
+        end = write_fix("heir", gpu_source.name_vendor(ctx))
+        text = f"process {pid} is gone but still holds this GPU: {end}, or reset the GPU"
         yield Finding("process_dead", uuid, text)
     for uuid, gib in sorted(spare.items(), key=lambda kept: places[kept[0]]):
         yield Measurement("memory.leftover", gib, "GiB", uuid)

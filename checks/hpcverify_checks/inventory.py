@@ -171,7 +171,7 @@ def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
     if any("driver" in other.facts for other in now.of_kind("gpu")):
         yield Finding("gpu_missing", gpu.id, text, _list_former_facts(gpu))
     else:
-        fix = "neither the PCI bus nor NVML shows any: see the kernel log"
+        fix = "neither the PCI bus nor the driver shows any: see the kernel log"
         yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", _list_former_facts(gpu))
 
 
@@ -243,7 +243,7 @@ CHECK = Check(
     summary="nothing is missing, hidden or changed since the last run",
     measure=measure,
     metrics={
-        "gpus": Metric(unit="", meaning="GPUs that NVML lists"),
+        "gpus": Metric(unit="", meaning="GPUs that the driver lists"),
         "disks": Metric(unit="", meaning="drives"),
         "nics": Metric(unit="", meaning="network ports and adapters"),
         "dimms": Metric(unit="", meaning="memory modules, where the firmware reports them"),

@@ -48,6 +48,7 @@ from hpcverify.check import (
 from hpcverify.limits.specs import Spec
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import compare_with_last_run, find_peak_increase, read_moment
@@ -86,9 +87,13 @@ class NvlinkParams(Params, frozen=True):
     """Links that should be up on each GPU; 0 goes by the data sheet."""
 
 
-def measure(ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
+def measure(
+    ctx: Context, params: NvlinkParams, find: SourceFinder = find_source
+) -> Iterator[CheckItem]:
     """Read the links and the fabric, and the errors since the last run."""
-    yield from report_linkage(gpu_source.open_gpu_source(ctx).read_links(), ctx, params, Path("/"))
+    yield from report_linkage(
+        gpu_source.open_gpu_source(ctx, find).read_links(), ctx, params, Path("/")
+    )
 
 
 def report_linkage(

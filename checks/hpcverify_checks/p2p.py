@@ -12,10 +12,12 @@ same way: then the node is set up so that peers do not reach each other.
 Then every ordered pair is timed alone, and all GPUs at once, each sending to the next.
 A GPU is judged by the median over its pairs: its slowest pair may be the other end's
 fault, which would then show on every GPU. What a pair can reach depends on the wiring.
-Behind switches each pair has all of a GPU's NVLinks (``p2p.*``). Up to four GPUs may
-divide their links among each other; they are compared with each other but not with the
-data sheet (``mesh.*``). Elsewhere some pairs share a PCIe switch and others cross the
-sockets, and the node is compared with its own past (``peer.*``).
+Behind switches each pair has all of a GPU's NVLinks (``p2p.*``), also if a node has few
+GPUs and the switches are in the rack (``tray.*``; there the data sheet only warns, since
+boards of the same GPUs without switches exist). Up to four GPUs may divide their links
+among each other; they are compared with each other but not with the data sheet
+(``mesh.*``). Elsewhere some pairs share a PCIe switch and others cross the sockets, and
+the node is compared with its own past (``peer.*``).
 """
 
 from __future__ import annotations
@@ -57,9 +59,15 @@ from hpcverify.check import (
 from hpcverify.units import GIGA
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.bits import WORD_BYTES, format_word
-from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    name_torch_vendor,
+    require_memory,
+    wait_for_device,
+)
 from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.parts import is_fully_linked, look_up_spec
+from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.common.parts import classify_wiring
 from hpcverify_checks.common.timing import MIN_STEPS, choose_timer
 from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
 
@@ -73,8 +81,6 @@ RING_FACTOR = 10
 """Times as long as a pair, all GPUs copy at once."""
 SLOW_BYTES_PER_SECOND = 10e9
 """Of a copy through the host, where GPUs do not reach each other."""
-MAX_MESH_GPUS = 4
-"""GPUs on boards without switches (HGX A100 and H100 with 4 GPUs)."""
 MISROUTED_FIX = (
     "a fault, or the IOMMU or ACS misroutes copies between GPUs: on bare metal turn both "
     "off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), and run again"
@@ -169,7 +175,7 @@ def convert_busy_errors() -> Generator[None]:
             raise
         raise Unable(
             "a GPU accepts only one process, and the worker for that GPU already holds it: "
-            "nvidia-smi -c DEFAULT",
+            f"{write_fix('share', name_torch_vendor())}",
             Cause.BUSY,
         ) from exc
 
@@ -187,13 +193,6 @@ def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckIt
         f"each; GB/s by pair (row to column): {format_matrix(rates, len(rig.gpus))}"
     )
     yield Coverage("node", text)
-
-
-def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
-    """Name the wiring of *gpus*: the prefix of their measurements."""
-    if not all(is_fully_linked(look_up_spec(ctx, gpu.part)) for gpu in gpus):
-        return "peer"
-    return "p2p" if len(gpus) > MAX_MESH_GPUS else "mesh"
 
 
 def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
@@ -338,6 +337,7 @@ def format_matrix(rates: Rates, count: int) -> str:
 
 
 SPREAD_SOURCE = "hpcverify default: pairs of a good node differ by 5 % (NCCL issue 1264)"
+TRAY_SOURCE = "hpcverify default; a board without switches, as GB200 NVL4, reaches a third"
 
 CHECK = Check(
     summary="copies between every two GPUs: bandwidth, all at once, every bit compared",
@@ -354,12 +354,17 @@ CHECK = Check(
     rules={
         "p2p.write": fail_outside(of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE),
         **dict.fromkeys(
-            ("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
+            (
+                *("p2p.read", "p2p.ring", "mesh.write", "mesh.read", "mesh.ring"),
+                *("tray.write", "tray.read", "tray.ring"),
+            ),
             fail_outside(of_siblings=0.85, source=SPREAD_SOURCE),
         ),
         **dict.fromkeys(
-            ("p2p.slowest", "mesh.slowest"), fail_outside(low=0.85, source=SPREAD_SOURCE)
+            ("p2p.slowest", "mesh.slowest", "tray.slowest"),
+            fail_outside(low=0.85, source=SPREAD_SOURCE),
         ),
+        "tray*.write": warn_outside(of_spec=0.9, source=TRAY_SOURCE),
         **dict.fromkeys(("peer.write", "peer.read", "peer.ring"), warn_outside(of_baseline=0.8)),
     },
     finding_rules={

@@ -48,6 +48,7 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry import aer, problems
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
+from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS, MINUTE_SECONDS
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.counters import (
@@ -77,9 +78,11 @@ class PcieParams(Params, frozen=True):
     """At this utilization a GPU must run its link at full speed."""
 
 
-def measure(ctx: Context, params: PcieParams) -> Iterator[CheckItem]:
+def measure(
+    ctx: Context, params: PcieParams, find: SourceFinder = find_source
+) -> Iterator[CheckItem]:
     """Read the links as they are now, and their errors since the last run."""
-    yield from report_links(gpu_source.open_gpu_source(ctx).read_pcie(), ctx, Path("/"))
+    yield from report_links(gpu_source.open_gpu_source(ctx, find).read_pcie(), ctx, Path("/"))
 
 
 def report_links(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Iterator[CheckItem]:
@@ -280,7 +283,7 @@ def _measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
     yield from _report_missing("width", narrowest, ctx, ".run")
 
 
-BEST_LINK_SOURCE = "what GPU and slot support, by NVML"
+BEST_LINK_SOURCE = "what GPU and slot support, by the driver"
 FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
 REPLAYS_SOURCE = "DCGM 4: 8 replays a minute, as NVIDIA's driver team recommends"
 

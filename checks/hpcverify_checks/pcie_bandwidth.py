@@ -14,9 +14,7 @@ wrong, their digest on the GPU tells whether the way out or the way back changed
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -41,10 +39,12 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.telemetry import aer
+from hpcverify.telemetry.vendors import NVIDIA
 from hpcverify.units import GIGA
 from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
-from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
+from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
 from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
@@ -76,6 +76,10 @@ class PcieBandwidthParams(Params, frozen=True):
 DIRECTIONS = {"h2d": "from the host", "d2h": "to the host"}
 
 
+def _read_no_link() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The way between the host and one GPU; tests supply their own links and copies."""
@@ -86,7 +90,7 @@ class Route:
     best: aer.Link | None
     """What GPU and slot support together."""
     cores: frozenset[int]
-    """Cores on the same socket; empty if unknown."""
+    """Those near the GPU, to which this process keeps; empty if unknown."""
     copy: Copy = copy
 
 
@@ -112,11 +116,14 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     address = gpu.facts.get("pci_address", "") if gpu else ""
     sheet = look_up_spec(ctx, ctx.device.part)
     by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
+    # The links of others may be within the package, as with MI300A.
+    known = name_vendor(ctx) == NVIDIA
+    by_pcie = by_pcie and known
     route = Route(
         device,
-        partial(aer.read_link, address),
+        partial(aer.read_link, address) if known else _read_no_link,
         aer.find_best_link(address) if by_pcie else None,
-        aer.list_local_cpus(address),
+        list_near_cores(ctx, ctx.device.part),
     )
     yield from measure_route(route, ctx, params)
 
@@ -126,16 +133,15 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
     import torch
 
     where = ctx.device.part
-    # Before pinning: torch's threads stay on the cores that they start on.
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
-    with _pin_near(route.cores) as cores:
-        with operation("copies from the host and back", ctx.device):
-            buffers = CopyBuffers.allocate(route.device, words)
-            yield from _verify_round_trips(buffers, route, params.rounds, where)
-        for name, step in buffers.make_steps(route).items():
-            with operation(f"copies {DIRECTIONS[name]}", ctx.device):
-                yield from _time_direction(name, step, route, params, where)
-    origin = f"cores {format_ranges(sorted(cores))}, near the GPU" if cores else "any core"
+    with operation("copies from the host and back", ctx.device):
+        buffers = CopyBuffers.allocate(route.device, words)
+        yield from _verify_round_trips(buffers, route, params.rounds, where)
+    for name, step in buffers.make_steps(route).items():
+        with operation(f"copies {DIRECTIONS[name]}", ctx.device):
+            yield from _time_direction(name, step, route, params, where)
+    cores = format_ranges(sorted(route.cores))
+    origin = f"cores {cores}, near the GPU" if cores else "any core"
     text = (
         f"{params.rounds} copies of {params.size // 2**20} MiB out and back compared "
         f"bit by bit, then {params.seconds:g} s timed each way, from {origin}"
@@ -143,19 +149,6 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
     yield Coverage(where, text)
     if route.link() is None:
         yield Coverage(where, "the link speed cannot be read: rates are not compared with it")
-
-
-@contextmanager
-def _pin_near(cores: frozenset[int]) -> Generator[frozenset[int]]:
-    # Any core, if none of them is allowed.
-    before = os.sched_getaffinity(0)
-    usable = cores & before
-    if usable:
-        os.sched_setaffinity(0, usable)
-    try:
-        yield usable
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +161,7 @@ class CopyBuffers:
 
     @classmethod
     def allocate(cls, device: torch.device, words: Tensor) -> CopyBuffers:
-        """Allocate them; the host's buffers near the cores of this thread."""
+        """Allocate them; the host's buffers are near the cores of this thread."""
         import torch
 
         pinned = device.type == "cuda"

@@ -26,16 +26,18 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
+from hpcverify.telemetry.vendors import NVIDIA, SourceFinder, find_source
 from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.fixes import write_fix
 
 RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
     "gpu_reset": (
-        "end all its processes and reset it (nvidia-smi -r)",
+        "end all its processes and {reset}",
         FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
     "bus_reset": ("reset its PCIe bus", FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True)),
     "drain_and_reset": (
-        "give it no new work and reset it (nvidia-smi -r)",
+        "give it no new work and {reset}",
         FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     ),
     "node_reboot": ("reboot the node", FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True)),
@@ -52,33 +54,37 @@ RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
         FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     ),
 }
-"""Each action: what to do, and our rule. NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory
-error management, "recovery action flag". The two that warn do not accuse the GPU; the
-others are hard evidence: the log has them once (Xid 154), and older drivers nowhere."""
+"""Each action: what to do, with the vendor's way to reset a GPU, and our rule.
+NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory error management, "recovery action flag". The
+two that warn do not accuse the GPU; the others are hard evidence: the log has them once
+(Xid 154), and older drivers nowhere."""
 
 
-def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
+def measure(ctx: Context, params: Params, find: SourceFinder = find_source) -> Iterator[CheckItem]:
     """Report what the driver asks for on the GPUs of this node."""
-    yield from report_recovery(gpu_source.open_gpu_source(ctx).read_recovery())
+    reply = gpu_source.open_gpu_source(ctx, find).read_recovery()
+    yield from report_recovery(reply, gpu_source.name_vendor(ctx))
 
 
-def report_recovery(reply: GpuAnswers[Recovery]) -> Iterator[CheckItem]:
-    """Report the actions and repairs in *reply*."""
+def report_recovery(reply: GpuAnswers[Recovery], vendor: str) -> Iterator[CheckItem]:
+    """Report the actions and repairs in *reply*, of GPUs of *vendor*."""
     for uuid, recovery in reply.answers.items():
-        yield from _report_action(uuid, recovery)
+        yield from _report_action(uuid, recovery, vendor)
         yield from _report_repairs(uuid, recovery)
     yield from gpu_source.report_troubles(reply)
 
 
-def _report_action(uuid: str, recovery: Recovery) -> Iterator[CheckItem]:
+def _report_action(uuid: str, recovery: Recovery, vendor: str) -> Iterator[CheckItem]:
     if recovery.action is None:
-        text = "unknown whether it needs a reset: drivers before R565 do not say"
+        since = " before R565" if vendor == NVIDIA else " like this"
+        text = f"unknown whether it needs a reset: drivers{since} do not say"
         yield Coverage(uuid, text)
         return
     yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
     if recovery.action in RECOVERY_ACTIONS:
         request, _ = RECOVERY_ACTIONS[recovery.action]
-        yield Finding(recovery.action, uuid, f"the driver asks to {request}")
+        todo = request.format(reset=write_fix("reset", vendor))
+        yield Finding(recovery.action, uuid, f"the driver asks to {todo}")
     elif recovery.action != "none":
         text = f"the driver asks for an unknown recovery action: {recovery.action}"
         yield Finding("action_unknown", uuid, text)

@@ -25,6 +25,7 @@ from hpcverify.run.lock import find_lock_holder
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
 from hpcverify.telemetry.problems import PROBLEM_RULES
+from hpcverify.telemetry.vendors import AMD, name_vendor
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
 from hpcverify.units import format_count
 
@@ -217,7 +218,8 @@ def inspect_hardware() -> Iterator[Advice]:
     for problem in inventory.problems:
         yield _describe_problem(problem, inventory)
     if inventory.of_kind("gpu") and _find_version("torch").endswith("+cpu"):
-        fix = "install the CUDA build of the same version (README: Install)"
+        build = "ROCm" if name_vendor(inventory) == AMD else "CUDA"
+        fix = f"install the {build} build of the same version (README: Install)"
         yield Advice("torch", "a CPU build on a node with GPUs", fix)
 
 

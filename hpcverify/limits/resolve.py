@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hpcverify.check import Rule, format_quantity, matches
 from hpcverify.limits.specs import Expectation, expect
-from hpcverify.model import Inventory, Limit, Measurement
+from hpcverify.model import Inventory, Limit, Measurement, Part
 from hpcverify.units import convert_unit
 
 PastValues = Callable[[str, str], Sequence[float]]
@@ -123,8 +123,16 @@ def _look_up_expectation(
     rule: Rule, item: Measurement, inventory: Inventory
 ) -> Expectation | str | None:
     """Look in the data sheet of a GPU, if the rule needs it; other parts have none."""
-    part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
+    part = _find_gpu(item.where, inventory)
     return expect(part, item.name) if part and rule.of_spec is not None else None
+
+
+def _find_gpu(where: str, inventory: Inventory) -> Part | None:
+    """Find the GPU *where*; any of them for what they do together, if all are alike."""
+    gpus = inventory.of_kind("gpu")
+    if where != "node":
+        return next((gpu for gpu in gpus if gpu.id == where), None)
+    return gpus[0] if len({gpu.facts.get("name") for gpu in gpus}) == 1 else None
 
 
 def _make_spec_limit(

@@ -143,9 +143,10 @@ class Spec(Struct, frozen=True):
         """
         Find what the sheet promises for *quantity*, as checks name it.
 
-        That is a data type, ``memory`` (bytes read and written together), or ``p2p``
-        (one direction of all links together: what a GPU can send to another one through
-        switches, not through a few direct links).
+        That is a data type, ``memory`` (bytes read and written together), or one direction
+        of all NVLinks together: what a GPU can send to another one through switches
+        (``p2p``, ``tray``), and what bounds an all-reduce by rings (``ring``, ``tray``,
+        ``mesh``). Where the switches add up (``nvls``), both directions bound it.
         """
         cell, share = _SHEET_CELLS.get(quantity, (quantity, 1.0))
         value = self.sheet.get(cell)
@@ -164,13 +165,16 @@ class Spec(Struct, frozen=True):
         return None if value is None else int(value.text)
 
 
-_SHEET_CELLS = {"memory": ("memory_bandwidth", 1.0), "p2p": ("nvlink_total", 0.5)}
+_SHEET_CELLS = {
+    "memory": ("memory_bandwidth", 1.0),
+    **dict.fromkeys(("p2p", "tray", "ring", "mesh"), ("nvlink_total", 0.5)),
+    "nvls": ("nvlink_total", 1.0),
+}
 """The cell that a measured quantity is compared with, and the share of it."""
 MEASURED_UNITS: Mapping[str, str] = {
     **dict.fromkeys(DTYPES, "GFLOP/s"),
     "int8": "GOP/s",
-    "memory": "GB/s",
-    "p2p": "GB/s",
+    **dict.fromkeys(("memory", "p2p", "tray", "ring", "mesh", "nvls"), "GB/s"),
 }
 """The quantities that a sheet promises, and the units that we measure in."""
 

@@ -195,9 +195,10 @@ class WorkerServer:
         """Measure the memory of GPUs that no process owns, by GPU."""
         if not any("driver" in gpu.facts for gpu in self._inventory.of_kind("gpu")):
             return {}
-        from hpcverify.telemetry import nvml, release  # noqa: PLC0415 - only one worker does
+        from hpcverify.telemetry import release, vendors  # noqa: PLC0415 - only one worker does
 
-        return release.measure_unowned(nvml.get_source().read_setup)
+        source = vendors.find_source(vendors.name_vendor(self._inventory))
+        return release.measure_unowned(source.read_setup) if source else {}
 
     def _observe(self, check: Check[Any], task: Observe) -> Iterator[CheckItem]:
         if check.observe is None:
@@ -315,6 +316,7 @@ def release_memory(task: Task) -> bool:
         return True
     try:
         torch.cuda.empty_cache()
+        torch.accelerator.empty_host_cache()  # pinned, which the other does not free
     except RuntimeError:
         return False
     return not (isinstance(task, Measure) and task.context.device.kind == "cpu")

@@ -25,9 +25,10 @@ def make_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, 
     has_driver = any("driver" in gpu.facts for gpu in inventory.of_kind("gpu"))
     if not has_driver:
         return host
-    from hpcverify.telemetry.nvml.gauges import NvmlReader  # noqa: PLC0415 - 30 ms, for nothing without a GPU
+    from hpcverify.telemetry import vendors  # noqa: PLC0415 - for nothing without a GPU
 
-    return (*host, NvmlReader())
+    source = vendors.find_source(vendors.name_vendor(inventory))
+    return host if source is None else (*host, source.make_reader())
 
 
 def make_host_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Reader, ...]:

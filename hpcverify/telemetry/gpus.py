@@ -1,11 +1,11 @@
 """
 What GPUs say of themselves: the questions, and the shape of the answers.
 
-`GpuSource` is the seam between the checks and the library of a vendor. A GPU that
-is unwell, hangs or cannot be read costs none of the others their answers: it is a
-finding beside them, whichever call it was that met it, with a code of
-`hpcverify.telemetry.problems`. What a GPU, its driver or this user cannot answer is
-None, and said in words.
+`GpuSource` is the seam between the checks and the library of a vendor, and `vendors` the
+place that chooses it. A GPU that is unwell, hangs or cannot be read costs none of the
+others their answers: it is a finding beside them, whichever call it was that met it, with
+a code of `hpcverify.telemetry.problems`. What a GPU, its driver or this user cannot answer
+is None, and said in words.
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from hpcverify.model import Coverage, Finding
-from hpcverify.telemetry.reading import Reading
+from hpcverify.model import Coverage, Device, Finding, Part
+from hpcverify.telemetry.reading import Reader, Reading
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+class GpuSurvey(Struct, frozen=True):
+    """What the probe tells of the GPUs of a node."""
+
+    parts: tuple[Part, ...] = ()
+    devices: tuple[Device, ...] = ()
+    problems: tuple[Finding, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    """What can be read of them: the telemetry that there is."""
+    holders: tuple[tuple[str, int], ...] = ()
+    """Who holds which GPU, as (id of the part, process id); in a container, of the host."""
 
 
 class GpuAnswers(Struct, Generic[T_co], frozen=True, kw_only=True):
     """The answers of all GPUs to one question."""
 
     answers: Mapping[str, T_co] = {}
-    """By UUID, which is the id of the part; of a GPU in trouble, if it said any."""
+    """By the id of the part; of a GPU in trouble, if it said any."""
     findings: tuple[Finding, ...] = ()
     """GPUs that are lost, need a reset, hang, or gave an answer that says nothing."""
     unanswered: tuple[Coverage, ...] = ()
@@ -51,7 +63,7 @@ class Fabric(Struct, frozen=True, kw_only=True):
     state: str
     """``not_started``, ``in_progress`` or ``completed``."""
     status: str
-    """``ok``, or NVML's words for why the last step did not work."""
+    """``ok``, or the library's words for why the last step did not work."""
     trouble: tuple[str, ...]
     """Of ``degraded_bandwidth``, ``route_recovery``, ``route_unhealthy``,
     ``access_timeout``, ``incorrect_configuration``, ``partition``, ``manager``."""
@@ -146,8 +158,16 @@ class GpuSource(Protocol):
     """
     Asks all GPUs of a node; each question is answered within a bounded time.
 
-    Every method raises `NotStartedError` if there is nobody to ask.
+    Every method that asks raises `NotStartedError` if there is nobody to ask.
     """
+
+    def list_gpus(self) -> tuple[str, ...]:
+        """List the GPUs that can be asked, by the ids of their parts."""
+        ...
+
+    def make_reader(self) -> Reader:
+        """Make what samples all of them while a run loads the node."""
+        ...
 
     def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``; see `telemetry`."""

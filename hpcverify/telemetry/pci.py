@@ -7,23 +7,48 @@ from pathlib import Path
 from hpcverify.telemetry import sysfs
 
 PCI_DEVICES_FOLDER = "sys/bus/pci/devices"
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASSES = ("0x0300", "0x0302")
+NVIDIA_VENDOR, AMD_VENDOR = "0x10de", "0x1002"
+VGA_CLASS = "0x0300"
+DISPLAY_CLASSES = (VGA_CLASS, "0x0302")
 """VGA and 3D controllers; an NVSwitch (0x0680) or an audio function is neither."""
+AMD_CLASSES = (*DISPLAY_CLASSES, "0x0380", "0x1200")
+"""With "display controller" (MI200) and "processing accelerator" (MI300 and later)."""
 PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "nvidia-vgpu-vfio", "pci-stub", "pciback"})
 """Drivers of a device that has been handed to a virtual machine."""
 
 
 def list_nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
     """List the addresses of the NVIDIA GPUs that belong to this node."""
-    addresses = (
-        device.name.lower()
+    return tuple(device.name.lower() for device in _list_gpus(root, NVIDIA_VENDOR, DISPLAY_CLASSES))
+
+
+def list_amd_gpus(root: Path = Path("/")) -> tuple[Path, ...]:
+    """
+    List the folders of the AMD GPUs that belong to this node, by address.
+
+    One that draws on a screen counts only if it has a unique id: the small GPU inside of a
+    CPU has none, and nobody computes on it.
+    """
+    return tuple(
+        device
+        for device in _list_gpus(root, AMD_VENDOR, AMD_CLASSES)
+        if (device / "unique_id").exists() or not _has_class(device, VGA_CLASS)
+    )
+
+
+def _list_gpus(root: Path, vendor: str, classes: str | tuple[str, ...]) -> list[Path]:
+    devices = (
+        device
         for device in sysfs.list_entries(root / PCI_DEVICES_FOLDER)
-        if sysfs.read_text(device / "vendor") == NVIDIA_VENDOR
-        and (sysfs.read_text(device / "class") or "").startswith(DISPLAY_CLASSES)
+        if sysfs.read_text(device / "vendor") == vendor
+        and _has_class(device, classes)
         and read_driver(device) not in PASSTHROUGH_DRIVERS
     )
-    return tuple(sorted(addresses))
+    return sorted(devices, key=lambda device: device.name.lower())
+
+
+def _has_class(device: Path, classes: str | tuple[str, ...]) -> bool:
+    return (sysfs.read_text(device / "class") or "").startswith(classes)
 
 
 def read_driver(device: Path) -> str | None:

@@ -1,11 +1,11 @@
 """
 What a node is made of.
 
-Everything is read from files of the kernel and from NVML; nothing is run. A file
-that is missing leaves a fact out. The facts are those that stay the same while
-nobody touches the machine, so that any difference between two runs means something.
-Devices on USB are left out: the service processor of most servers plugs a network
-card and drives in and out as it likes.
+Everything is read from files of the kernel and from the library of the GPUs' vendor
+(`vendors`); nothing is run. A file that is missing leaves a fact out. The facts are those
+that stay the same while nobody touches the machine, so that any difference between two
+runs means something. Devices on USB are left out: the service processor of most servers
+plugs a network card and drives in and out as it likes.
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from hpcverify.model import Device, Inventory, Part
-from hpcverify.telemetry import cpu, dmi, edac, make_host_readers, name_sensor, pci, sysfs
+from hpcverify.telemetry import cpu, dmi, edac, make_host_readers, name_sensor, pci, sysfs, vendors
 from hpcverify.telemetry.reading import Reading
 
-if TYPE_CHECKING:
-    from hpcverify.telemetry.nvml.survey import GpuSurvey
-
 HolderPairs = tuple[tuple[str, int], ...]
-"""Who holds which GPU: its UUID, and the id of the process."""
+"""Who holds which GPU: the id of its part, and that of the process."""
 
 CPU_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
 
@@ -38,7 +34,7 @@ def probe(root: Path = Path("/")) -> Inventory:
 
 def probe_with_holders(root: Path = Path("/")) -> tuple[Inventory, HolderPairs]:
     """List what this node is made of and what is amiss, and who holds its GPUs."""
-    gpus = _survey_gpus(root)
+    gpus = vendors.survey_gpus(root)
     inventory = Inventory(
         parts=(
             describe_system(root),
@@ -56,12 +52,6 @@ def probe_with_holders(root: Path = Path("/")) -> tuple[Inventory, HolderPairs]:
     read = [*gpus.readings, *_read_host(inventory, root)]
     sensors = sorted({name_sensor(r.where, r.name) for r in read})
     return replace(inventory, sensors=tuple(sensors)), gpus.holders
-
-
-def _survey_gpus(root: Path) -> GpuSurvey:
-    from hpcverify.telemetry.nvml.survey import survey_gpus  # noqa: PLC0415 - 30 ms that only a probe needs
-
-    return survey_gpus(root)
 
 
 def _read_host(inventory: Inventory, root: Path) -> Iterator[Reading]:

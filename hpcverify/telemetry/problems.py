@@ -32,9 +32,12 @@ BROKEN_CODES = (
 )
 """Problems of the hardware."""
 
+CUT_UP_CODES = ("gpu_mig", "gpu_partitioned")
+"""A GPU in several pieces, by NVIDIA's name for that or by AMD's."""
+
 UNREACHABLE_CAUSES = {
     **VIEW_CAUSES,
-    "gpu_mig": Cause.PARTIAL_VIEW,
+    **dict.fromkeys(CUT_UP_CODES, Cause.PARTIAL_VIEW),
     "gpu_not_used": Cause.HUNG,
 }
 """Why nothing can be computed on a GPU. One that is cut up, or that hung in an earlier
@@ -61,7 +64,7 @@ _RULES = {
     "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
     "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
-    "gpu_mig": FindingRule(Verdict.PASS, Remedy.NONE),
+    **dict.fromkeys(CUT_UP_CODES, FindingRule(Verdict.PASS, Remedy.NONE)),
     **{
         code: FindingRule(Verdict.ERROR, VIEW_REMEDIES.get(code, Remedy.FIX_CONFIGURATION), cause)
         for code, cause in VIEW_CAUSES.items()

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
-from hpcverify.check import Skip, Unable, judge
+from hpcverify.check import Judgement, Skip, Unable, judge
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -25,20 +26,21 @@ from hpcverify.model import (
     Measurement,
     Verdict,
 )
-from hpcverify.testing import CPU, make_context
+from hpcverify.testing import CPU, judge_items, make_context
 from hpcverify_checks import allreduce
+from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageTimes,
-    RankGroup,
     WrongReduction,
     all_reduce,
-    join_group,
 )
 from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.rendezvous import RankGroup, join_group
 from hpcverify_checks.common.stats import percentile
+from tests.checks.links import BY_KEY, inventory, node
 
-KIB, MIB = 2**10, 2**20
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
 
 
@@ -157,7 +159,7 @@ def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) 
 
 def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
     job = AllreduceJob(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
-    with pytest.raises(Unable, match="one of 2 ranks") as caught:
+    with pytest.raises(Unable, match="rank 1 was lost: it did not start") as caught:
         join_group(job, 0, torch.device("cpu")).__enter__()
     assert caught.value.cause is Cause.TIMEOUT
 
@@ -203,6 +205,89 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     [busbw] = [m for m in found if isinstance(m, Measurement) and "busbw" in m.name]
     assert busbw.name == "busbw.1GiB"
     assert busbw.value == pytest.approx(2**30 / 0.004 / 1e9 * 2 * 7 / 8)
+
+
+MANY = {"a100-sxm4-40gb": 233.0, "a100-sxm4-80gb": 233.0, "h100-sxm5-80gb": 475.0}
+MANY |= {"h200-sxm": 473.1, "b200-sxm": 820.0, "b300-sxm": 820.0}
+FOUR = {"a100-sxm4-40gb": 230.0, "a100-sxm4-80gb": 230.0, "h100-sxm5-80gb": 360.0}
+FOUR |= {"h200-sxm": 363.0, "b200-sxm": 660.0, "b300-sxm": 660.0}
+FOUR |= {"gb200": 673.1, "gb300": 673.1, "v100-sxm2-16gb": 115.0, "v100-sxm2-32gb": 115.0}
+HEALTHY = {(key, 8): rate for key, rate in MANY.items()}
+HEALTHY |= {(key, 4): rate for key, rate in FOUR.items()}
+HEALTHY |= {("v100-sxm2-16gb", 8): 115.0, ("v100-sxm2-32gb", 8): 115.0}
+"""Bus bandwidth in GB/s that healthy nodes reach with messages of 4 GiB, by part and GPUs."""
+WITH_NVLS = ("h100-sxm5-80gb", "h200-sxm", "b200-sxm", "b300-sxm")
+
+
+def judge_bandwidth(
+    tmp_path: Path, key: str, count: int, rate: float, size: int = 4 * GIB
+) -> Judgement:
+    """Judge a node of so many GPUs whose largest message reaches *rate* GB/s."""
+    return judge_items(
+        CHECK, report_rate(tmp_path, key, count, rate, size), inventory(BY_KEY[key], count)
+    )
+
+
+def report_rate(
+    tmp_path: Path, key: str, count: int, rate: float, size: int = 4 * GIB
+) -> list[CheckItem]:
+    ctx = node(tmp_path, BY_KEY[key], count)
+    ctx = msgspec.structs.replace(ctx, peers=ctx.inventory.devices[1:])
+    bus = 2 * (count - 1) / count
+    timed = MessageTimes(size, (size * bus / rate / 1e9,), 6)
+    return list(allreduce.report_bus_bandwidth(ctx, [timed], bus))
+
+
+@pytest.mark.parametrize(("key", "count"), HEALTHY)
+def test_a_healthy_node_of_every_part_reaches_its_bus_bandwidth(
+    tmp_path: Path, key: str, count: int
+) -> None:
+    rate = HEALTHY[key, count]
+    for share in (1.0, 0.96):  # the latter at 1 GiB
+        assert judge_bandwidth(tmp_path, key, count, share * rate, GIB).reason == ""
+
+
+@pytest.mark.parametrize(("key", "count"), HEALTHY)
+def test_links_at_half_their_rate_do_not_pass_on_a_new_node(
+    tmp_path: Path, key: str, count: int
+) -> None:
+    judgement = judge_bandwidth(tmp_path, key, count, HEALTHY[key, count] / 2)
+    switched = count == 8 and not key.startswith("v100")
+    assert judgement.verdict is (Verdict.FAIL if switched else Verdict.WARN)
+    assert "spec" in judgement.reason
+
+
+@pytest.mark.parametrize("key", WITH_NVLS)
+def test_a_node_that_reduces_by_rings_where_its_switches_could_warns(
+    tmp_path: Path, key: str
+) -> None:
+    ring = {"h100-sxm5-80gb": 370.0, "h200-sxm": 367.6}.get(key, 680.0)
+    if key != "b300-sxm":  # nobody has told how much it reaches, only how much it should
+        assert judge_bandwidth(tmp_path, key, 8, ring).verdict is Verdict.WARN
+    assert judge_bandwidth(tmp_path, key, 6, ring).reason == ""  # NCCL may, with six
+
+
+@pytest.mark.parametrize("key", [key for key in BY_KEY if (key, 4) not in HEALTHY])
+def test_a_part_that_nvlink_does_not_join_has_no_floor_and_says_so(
+    tmp_path: Path, key: str
+) -> None:
+    [told] = report_rate(tmp_path, key, 4, 20.0)
+    assert isinstance(told, Coverage)
+    assert "not held against a data sheet: no NVLink joins all" in told.text
+
+
+def test_small_messages_are_not_held_against_the_data_sheet(tmp_path: Path) -> None:
+    [told] = report_rate(tmp_path, "h100-sxm5-80gb", 8, 20.0, 256 * MIB)
+    assert isinstance(told, Coverage)
+    assert "no message of 1GiB or more" in told.text
+
+
+def test_gpus_of_two_kinds_have_no_common_floor(tmp_path: Path) -> None:
+    mixed = [inventory(BY_KEY[key], 8) for key in ("h100-sxm5-80gb", "a100-sxm4-80gb")]
+    parts = (*mixed[0].parts[:4], *mixed[1].parts[4:])
+    whole = Inventory(parts=parts, devices=mixed[0].devices)
+    ctx = make_context(tmp_path, inventory=whole, peers=whole.devices[1:])
+    assert allreduce.find_way(ctx) == ("", "the GPUs differ")
 
 
 def gpus(count: int) -> tuple[Device, ...]:

@@ -23,6 +23,7 @@ from hpcverify.model import (
 )
 from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import p2p
+from hpcverify_checks.common.parts import classify_wiring
 from hpcverify_checks.common.transfers import Copy, WrongWords, copy, make_pattern
 from hpcverify_checks.p2p import CHECK, P2pParams, Rig, convert_busy_errors, measure, measure_pairs
 from tests.checks.links import BY_KEY, H100, accused, codes, ids, node, passes
@@ -55,7 +56,7 @@ def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
     """Judge a node whose pairs reach *rates*."""
     gpus = ctx.inventory.devices[1:]
     ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
-    wiring = p2p.classify_wiring(gpus, ctx)
+    wiring = classify_wiring(gpus, ctx)
     found = list(p2p.report_rates(rig(ctx), rates, ring, wiring))
     return judge_items(CHECK, found, ctx.inventory)
 
@@ -86,7 +87,7 @@ def test_copies_that_arrive_whole_have_no_finding(tmp_path: Path, count: int) ->
     for _ in range(4):
         assert facts(ran(ctx)) == []
     found = ran(ctx)
-    wiring = p2p.classify_wiring(ctx.inventory.devices[1:], ctx)
+    wiring = classify_wiring(ctx.inventory.devices[1:], ctx)
     for where in ids(count):
         assert all((find_value(found, f"{wiring}.{n}", where) or 0) > 0 for n in NAMES)
 
@@ -225,9 +226,9 @@ def test_pairs_without_a_direct_way_matter_where_nvlink_joins_all(
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_healthy_nodes_of_every_part_pass(tmp_path: Path, sheet: Spec, count: int) -> None:
     ctx = node(tmp_path, sheet, count)
-    wiring = p2p.classify_wiring(ctx.inventory.devices[1:], ctx)
+    wiring = classify_wiring(ctx.inventory.devices[1:], ctx)
     reached = 0.85 * sheet.nvlink_bidir_gbs / 2
-    rates = pairs(count, reached if wiring == "p2p" else reached / 3 or 25.0)
+    rates = pairs(count, reached if wiring in ("p2p", "tray") else reached / 3 or 25.0)
     if wiring == "peer":  # a mesh with holes, bridges, PCIe switches and two sockets
         rates = {(i, j): r if i % 2 == j % 2 else 9.0 for (i, j), r in rates.items()}
     assert passes(rated(ctx, rates))
@@ -254,6 +255,32 @@ def test_a_node_whose_pairs_are_all_slow_fails_by_the_data_sheet(tmp_path: Path)
     judgement = rated(node(tmp_path), pairs(8, 180.0))
     assert judgement.verdict is Verdict.FAIL
     assert "spec" in judgement.reason
+
+
+@pytest.mark.parametrize("key", ["gb200", "gb300"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_tray_is_behind_switches_however_few_gpus_it_has(
+    tmp_path: Path, key: str, count: int
+) -> None:
+    ctx = node(tmp_path, BY_KEY[key], count)
+    assert classify_wiring(ctx.inventory.devices[1:], ctx) == "tray"
+    assert passes(rated(ctx, pairs(count, 770.0)))
+    judgement = rated(ctx, pairs(count, 385.0))
+    assert judgement.verdict is Verdict.WARN  # GB200 NVL4 has no switches
+    assert "spec" in judgement.reason
+
+
+@pytest.mark.parametrize("key", ["a100-sxm4-80gb", "h100-sxm5-80gb"])
+def test_four_gpus_on_a_board_are_a_mesh(tmp_path: Path, key: str) -> None:
+    ctx = node(tmp_path, BY_KEY[key], 4)
+    assert classify_wiring(ctx.inventory.devices[1:], ctx) == "mesh"
+
+
+@pytest.mark.parametrize("key", ["b200-sxm", "b300-sxm"])
+def test_eight_equally_slow_gpus_fail(tmp_path: Path, key: str) -> None:
+    ctx = node(tmp_path, BY_KEY[key])
+    assert passes(rated(ctx, pairs(8, 740.0)))
+    assert rated(ctx, pairs(8, 370.0)).verdict is Verdict.FAIL
 
 
 def test_coverage_shows_all_pairs_and_names_the_slowest(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from hpcverify.model import Cause, CheckItem, Coverage, Finding, Remedy, Verdict
 from hpcverify.telemetry.gpus import GpuAnswers, Recovery
+from hpcverify.telemetry.vendors import NVIDIA
 from hpcverify.testing import judge_items
 from hpcverify_checks.recovery import CHECK, report_recovery
 from tests.doubles import read_items
@@ -35,7 +36,7 @@ def measured(lab: Lab) -> list[CheckItem]:
 
 
 def heard(recovery: Recovery) -> list[CheckItem]:
-    return list(report_recovery(GpuAnswers(answers={"GPU-0": recovery})))
+    return list(report_recovery(GpuAnswers(answers={"GPU-0": recovery}), NVIDIA))
 
 
 def test_a_gpu_of_which_nothing_is_wanted_passes() -> None:

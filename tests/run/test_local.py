@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+import torch
 
 from hpcverify.model import Cause, Device, Inventory, Measurement, Remedy, Verdict
 from hpcverify.run.executor import Answer
@@ -38,7 +39,7 @@ def executor() -> Iterator[LocalExecutor]:
     made.close()
 
 
-def order(tmp_path: Path, way: str, path: str = "") -> Task:
+def order(tmp_path: Path, way: str, path: str = "") -> Measure:
     return Measure(
         name="naughty",
         packages=("tests.site.acme_checks",),
@@ -276,7 +277,6 @@ def test_workers_end_with_the_executor(tmp_path: Path) -> None:
 
 def order_on(tmp_path: Path, *devices: Device, path: str = "") -> Task:
     task = order(tmp_path, "stat", path)
-    assert isinstance(task, Measure)
     node = Inventory(devices=(CPU, *devices))
     context = make_context(tmp_path, inventory=node, device=(*devices, CPU)[0])
     return msgspec.structs.replace(task, context=context)
@@ -341,3 +341,18 @@ def test_garbage_is_looked_for_only_where_torch_may_have_left_some(
     unused = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", unused)
     assert searches(tmp_path) == 1
+
+
+def test_a_worker_of_a_gpu_gives_back_its_memory_and_the_pinned_memory_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are those of the real torch: its CPU build has no cache to empty."""
+    freed: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append("memory"))
+    monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: freed.append("pinned"))
+    gpu = Device(kind="cuda", part="GPU-1", label="GPU 0")
+    task = order(tmp_path, "steady")
+    context = make_context(tmp_path, device=gpu, peers=(gpu,))
+    assert release_memory(msgspec.structs.replace(task, context=context))
+    assert freed == ["memory", "pinned"]

@@ -45,3 +45,49 @@ def edac(root: Path, corrected: int = 0, uncorrected: int = 0) -> Path:
             f"{dimms}/dimm1/size": 32768,
         },
     )
+
+
+KFD = "sys/class/kfd/kfd"
+
+
+def amd_gpu(root: Path, number: int, driver: str = "amdgpu", **files: object) -> str:
+    """
+    Plug in an MI300X that amdgpu runs, and return its address; a file of None is absent.
+
+    The ids and the memory have the form of published listings (ROCm/aiter issue 3807,
+    AMDResearch/hpcfund issue 86), and the files the names that the kernel's document gives
+    them (docs.kernel.org/gpu/amdgpu/driver-misc.html); serial and part number are invented.
+    """
+    address = f"0000:{0x0C + 0x10 * number:02x}:00.0"
+    folder = f"sys/bus/pci/devices/{address}"
+    shown = {
+        "vendor": "0x1002",
+        "device": "0x74a1",
+        "class": "0x120000",
+        "unique_id": f"1ff168be1f0fb7d{number}",
+        "product_name": "AMD Instinct MI300X OAM",
+        "serial_number": f"69243400{number}",
+        "product_number": "102-G30211-00",
+        "vbios_version": "113-M3000100-102",
+        "mem_info_vram_total": 196592 * 2**20,
+        "current_compute_partition": "SPX",
+    } | files
+    grow(root, {f"{folder}/{name}": text for name, text in shown.items() if text is not None})
+    if driver:
+        link(root, f"{folder}/driver", f"sys/bus/pci/drivers/{driver}")
+    node = f"{KFD}/topology/nodes/{number + 2}"
+    place = (0x0C + 0x10 * number) << 8
+    grow(
+        root,
+        {
+            f"{node}/gpu_id": 1000 + number,
+            f"{node}/properties": f"simd_count 1216\nlocation_id {place}\ndomain 0",
+        },
+    )
+    return address
+
+
+def amd_process(root: Path, pid: int, memory: Mapping[int, int]) -> None:
+    """Let the process *pid* hold *memory* bytes of GPUs, by number."""
+    held = {f"{KFD}/proc/{pid}/vram_{1000 + gpu}": held for gpu, held in memory.items()}
+    grow(root, {f"{KFD}/proc/{pid}/pasid": 32771, **held})

@@ -1,26 +1,26 @@
 """
-Ranks that meet through files, and an all-reduce: timed, with every sum verified.
+An all-reduce between ranks: timed, with every sum verified.
 
 Rank r contributes 2^r times a pattern of small integers. So the sum is known exactly, in
-any order, and a wrong one shows whose share is missing or doubled.
+any order, and a wrong one shows whose share is missing or doubled. How ranks meet, and
+what they do when one is lost, is in `rendezvous`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Cause, Remedy, Unable, operation
+from hpcverify.check import operation
 from hpcverify_checks.common.device import use_threads
+from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, join_group, reduce_minimum
 
 if TYPE_CHECKING:
     import torch
@@ -34,24 +34,14 @@ MAX_RANKS = 17
 """PATTERN_PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
 WARM_UPS = 5
 MIN_STEPS, MAX_STEPS = 10, 2000
-
-POLL_SECONDS = 0.02
+STEPS_IN_FLIGHT = 16
+"""Steps that a GPU is given ahead, so that it never waits for the host, and the host can
+still look out for lost ranks: it must not fill the GPU's queue, for there it would wait."""
 MEMORY_FACTOR = 4
 """Memory needed for each byte of a message: two buffers and temporaries."""
 
 Reduce = Callable[["Tensor"], object]
 """Sums a tensor over all ranks, in place; tests inject faulty ones."""
-
-
-class RankGroup(Struct, frozen=True):
-    """What ranks need to know to meet, whatever they do together."""
-
-    folder: str
-    """Where they meet; its owner removes it."""
-    world: int
-    backend: str
-    timeout: float
-    """Seconds after which a peer that does not answer counts as lost."""
 
 
 class AllreduceJob(RankGroup, frozen=True):
@@ -84,111 +74,18 @@ class MessageTimes(Struct, frozen=True):
 
 
 def all_reduce(tensor: Tensor) -> None:
-    """Sum *tensor* over all ranks, in place."""
-    import torch.distributed as dist
-
-    dist.all_reduce(tensor)
-
-
-def file_of(group: RankGroup, name: str) -> Path:
-    """Give the path of a file that all ranks of *group* can see."""
-    return Path(group.folder) / name
-
-
-def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
     """
-    Send *message* about *name* to all ranks of *group*; return the message of each.
+    Sum *tensor* over all ranks, in place.
 
-    Uses files, so that no process group need exist yet.
-
-    Raises:
-        Unable: a rank sent nothing in time; the reason names it.
-
-    """
-    new = file_of(group, f"{name}{rank}.new")
-    new.write_bytes(message)
-    new.replace(file_of(group, f"{name}{rank}"))  # no reader sees half of it
-    paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
-    deadline = monotonic() + group.timeout
-    while missing := [r for r, path in enumerate(paths) if not path.exists()]:
-        if monotonic() > deadline:
-            raise _build_timeout(group, missing)
-        sleep(POLL_SECONDS)
-    return [path.read_bytes() for path in paths]
-
-
-def _build_timeout(group: RankGroup, missing: Collection[int] = ()) -> Unable:
-    names = ", ".join(map(str, missing))
-    return Unable(
-        f"one of {group.world} ranks did not start or answer within {group.timeout:g} s"
-        + (f": no sign of rank {names}" if names else ""),
-        Cause.TIMEOUT,
-        Remedy.RERUN,
-    )
-
-
-@contextmanager
-def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
-    """
-    Be *rank* of the *group* while the block runs.
-
-    All ranks meet before any of them calls a library: NCCL cannot be interrupted once it
-    waits for a rank that never comes.
-
-    Raises:
-        Unable: A peer did not start or answer in time.
-
+    A GPU's stream waits for the sum, and not the host: `await_ranks` is for that.
     """
     import torch.distributed as dist
 
-    exchange_messages(group, rank, "here")
-    meeting = str(file_of(group, "rendezvous"))
-    # Public and documented, but torch does not list it as exported.
-    store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
-    with ExitStack() as stack:
-        stack.enter_context(_convert_timeouts(group))
-        with _use_loopback(), _reset_group_count():
-            dist.init_process_group(
-                group.backend,
-                store=store,
-                rank=rank,
-                world_size=group.world,
-                timeout=timedelta(seconds=group.timeout),
-                device_id=device if device.type == "cuda" else None,
-            )
-        stack.callback(dist.destroy_process_group)
-        yield
-
-
-@contextmanager
-def _reset_group_count() -> Generator[None]:
-    """
-    Make torch forget a group that could not be made.
-
-    It numbers groups, ranks meet by the number, and the count only resets when a group
-    ends: after a group that never began, this process would be alone in every later one.
-    """
-    import torch.distributed as dist
-
-    try:
-        yield
-    except RuntimeError:
-        if not dist.is_initialized():
-            store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        dist.destroy_process_group()
-        raise
-
-
-@contextmanager
-def _convert_timeouts(group: RankGroup) -> Generator[None]:
-    """Turn the timeout errors of gloo and torch into `Unable`."""
-    try:
-        yield
-    except RuntimeError as exc:
-        if not any(word in str(exc).lower() for word in ("timeout", "timed out")):
-            raise
-        raise _build_timeout(group) from exc
+    work: Any = dist.all_reduce(tensor, async_op=True)
+    if tensor.device.type == "cuda":
+        work.synchronize()
+    else:
+        work.wait()
 
 
 @contextmanager
@@ -198,19 +95,6 @@ def use_thread_share(group: RankGroup) -> Generator[None]:
 
     with use_threads(max(1, torch.get_num_threads() // group.world)):
         yield
-
-
-@contextmanager
-def _use_loopback() -> Generator[None]:
-    """Make the ranks of one node meet on its loopback, whatever its name resolves to."""
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    added = [name for name in names if name not in os.environ]
-    os.environ.update(dict.fromkeys(added, "lo"))
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
 
 
 def run_rank(rank: int, order: str) -> Iterator[bytes]:
@@ -228,10 +112,10 @@ def reduce_messages(
     """Reduce messages of each size that fits, all ranks in step."""
     import torch
 
-    everyone = reduce_minimum(_read_free_bytes(device), device)
+    everyone = reduce_minimum(job, _read_free_bytes(device), device)
     for size in job.sizes:
         if MEMORY_FACTOR * size <= everyone:
-            benchmark = MessageBenchmark(job.world, rank, size, device, reduce)
+            benchmark = MessageBenchmark(job, rank, size, device, reduce)
             with operation(f"the all-reduce of {size} bytes over {job.world} ranks"):
                 timed = benchmark.measure(job.seconds / len(job.sizes))
             yield timed
@@ -247,21 +131,11 @@ def _read_free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def reduce_minimum(value: int, device: torch.device) -> int:
-    """Find the smallest *value* of all ranks, so that they all decide the same."""
-    import torch
-    import torch.distributed as dist
-
-    tensor = torch.tensor(value, dtype=torch.int64, device=device)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
-    return int(tensor)
-
-
 @dataclass(frozen=True, slots=True)
 class MessageBenchmark:
     """Messages of one size, reduced again and again."""
 
-    world: int
+    group: RankGroup
     rank: int
     size: int
     device: torch.device
@@ -278,26 +152,28 @@ class MessageBenchmark:
         start = perf_counter()
         warm = self._run_steps(WARM_UPS, buffers)
         fit = int(seconds * WARM_UPS / (perf_counter() - start))
-        count = reduce_minimum(min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
+        count = reduce_minimum(self.group, min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
         timed = self._run_steps(count, buffers)
         wrong = warm.wrong or timed.wrong
         return MessageTimes(self.size, timed.times, WARM_UPS + count, wrong)
 
     def _run_steps(self, count: int, buffers: ReduceBuffers) -> MessageTimes:
         import torch
-        import torch.distributed as dist
 
         log = torch.zeros(count, 3, dtype=torch.float64, device=self.device)
         marks: list[tuple[Any, Any]] = []
-        for row in log:
+        for step, row in enumerate(log):
+            if step % STEPS_IN_FLIGHT == 0:
+                await_ranks(self.group, self.device)
             torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
             # Else a step's time would include a peer's verification of the last step.
-            dist.all_reduce(torch.zeros(1, device=self.device))
+            all_reduce(torch.zeros(1, device=self.device))
             before = record_event(self.device)
             self.reduce(buffers.message)
             marks.append((before, record_event(self.device)))
             buffers.verify(self.total, row)
-        rows = log.tolist()  # waits for the last step
+        await_ranks(self.group, self.device)
+        rows = log.tolist()
         wrong = (
             WrongReduction(
                 step, int(bad), int(first), value, (first % PATTERN_PERIOD + 1) * self.total
@@ -311,7 +187,7 @@ class MessageBenchmark:
     @property
     def total(self) -> float:
         """The correct sum, as a multiple of the pattern."""
-        return 2.0**self.world - 1
+        return 2.0**self.group.world - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Work on one core at a time, or on many at once, each from a thread pinned to it."""
+"""Cores of the host: those near a GPU, and work on each from a thread pinned to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,37 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
+
+from hpcverify.check import Context
+from hpcverify.telemetry import aer
 
 T = TypeVar("T")
 MAX_CORES = 64
 """Cores at a time: past this, Python's lock is busier than the cores are."""
+
+
+def list_near_cores(ctx: Context, part: str, root: Path = Path("/")) -> frozenset[int]:
+    """List the cores on the same socket as the GPU *part* that we may use; none if unknown."""
+    gpu = ctx.inventory.find_part(part)
+    address = gpu.facts.get("pci_address", "") if gpu else ""
+    return aer.list_local_cpus(address, root) & os.sched_getaffinity(0)
+
+
+def bind_near_gpu(ctx: Context, root: Path = Path("/")) -> int:
+    """
+    Keep this thread, and those that it starts, to the cores near the GPU of *ctx*.
+
+    Where none of them is known and allowed, nothing changes. Returns how many cores this
+    GPU's worker may keep busy: its share, since each GPU near them has a worker.
+    """
+    near = list_near_cores(ctx, ctx.device.part, root)
+    if near:
+        os.sched_setaffinity(0, near)
+    gpus = [d.part for d in ctx.inventory.devices if d.kind == "cuda"]
+    sharing = [gpu for gpu in gpus if not near or near & list_near_cores(ctx, gpu, root)]
+    return max(1, len(os.sched_getaffinity(0)) // max(1, len(sharing)))
 
 
 def pick_cores(cores: Sequence[int], fit: int, rotation: int) -> tuple[int, ...]:

@@ -10,20 +10,26 @@ from fnmatch import fnmatchcase
 from functools import cache
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcverify.check import Cause, Context, Coverage, Unable, operation
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify.telemetry.vendors import AMD, NVIDIA
+from hpcverify_checks.common.cores import bind_near_gpu
+from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES, OTHER_AMD_DTYPES
+from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.common.gpu_source import name_vendor
 from hpcverify_checks.common.timing import make_product_step
 
 if TYPE_CHECKING:
     import torch
 
-CUBLAS_WORKSPACE = ":4096:8"
-"""The larger of the two settings with which cuBLAS gives the same bits each time, whatever
-the streams (its guide, "Results reproducibility"); torch's default on Hopper is as large."""
+CUBLAS_WORKSPACE_NAME = "CUBLAS_WORKSPACE_CONFIG"
+CUBLAS_WORKSPACES = (":4096:8", ":16:8")
+"""The two settings with which cuBLAS gives the same bits each time, whatever the streams
+(its guide, "Results reproducibility"). The first is the default here: it is larger, and as
+large as torch's own on Hopper."""
 
 OVERRIDES = (
     "NVIDIA_TF32_OVERRIDE",
@@ -35,25 +41,35 @@ OVERRIDES = (
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_DEBUG_CPU_TYPE",
     "ATEN_CPU_CAPABILITY",
+    "ROCBLAS_INTERNAL_FP16_ALT_IMPL",
+    "HIPBLASLT_ALLOW_TF32",
 )
 """Environment variables that make a library compute products differently from what a job
 gets: with other units, other instructions, fewer bits. Libraries read them when they load
 or first multiply."""
 
 _removed_overrides: set[str] = set()
-"""Those that were removed from this process."""
+"""Those that this process was given and ignores."""
 
 
 def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
-    """Remove all `OVERRIDES` from *environ*, and return the names of those it had."""
+    """
+    Remove all `OVERRIDES` from *environ*, and give cuBLAS a reproducible workspace.
+
+    Returns the names of those that were set otherwise.
+    """
     names = [n for n in environ if any(fnmatchcase(n, o) for o in OVERRIDES)]
     for name in names:
         del environ[name]
+    workspace = environ.setdefault(CUBLAS_WORKSPACE_NAME, CUBLAS_WORKSPACES[0])
+    if workspace not in CUBLAS_WORKSPACES:
+        environ[CUBLAS_WORKSPACE_NAME] = CUBLAS_WORKSPACES[0]
+        names.append(CUBLAS_WORKSPACE_NAME)
     return names
 
 
 def report_overrides(ctx: Context) -> Iterator[Coverage]:
-    """Report which `OVERRIDES` were ignored, if there were any."""
+    """Report which settings were ignored, if there were any."""
     if _removed_overrides:
         names = ", ".join(sorted(_removed_overrides))
         yield Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
@@ -71,11 +87,13 @@ def find_torch_device(ctx: Context) -> torch.device:
     Find the torch device of the part of *ctx*.
 
     A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor CUDA's order
-    matters; it becomes the current device.
+    matters; it becomes the current device. One of AMD is a CUDA device of torch's ROCm
+    build, too. A GPU's own worker computes on the host on its share of the cores near it.
     """
     # Libraries read all of this once, when the first check of this worker multiplies.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
     _removed_overrides.update(remove_overrides(os.environ))
+    is_own_gpu = ctx.device.kind == "cuda" and ctx.device in ctx.peers
+    threads = bind_near_gpu(ctx) if is_own_gpu else 0  # before torch starts its threads
     try:
         import torch
     except ModuleNotFoundError as exc:
@@ -83,32 +101,56 @@ def find_torch_device(ctx: Context) -> torch.device:
         raise Unable(f"torch is not installed: {fix}", Cause.MISSING) from exc
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
-    if torch.version.cuda is None:
+    vendor = name_vendor(ctx)
+    platform = "ROCm" if vendor == AMD else "CUDA"
+    if (torch.version.hip if vendor == AMD else torch.version.cuda) is None:
         raise Unable(
-            f"torch {torch.__version__} is a build without CUDA: pip install "
+            f"torch {torch.__version__} is a build without {platform}: pip install "
             f"--force-reinstall torch=={torch.__version__.partition('+')[0]} from an "
-            "index with CUDA builds",
+            f"index with {platform} builds",
             Cause.MISSING,
         )
-    with operation("the start of CUDA", ctx.device):
+    with operation(f"the start of {platform}", ctx.device):
         seen = range(torch.cuda.device_count())
-        uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in seen]
-        device = torch.device("cuda", find_gpu_index(ctx.device.part, uuids))
+        properties = [torch.cuda.get_device_properties(i) for i in seen]
+        ids = [identify_amd_gpu(p) if vendor == AMD else str(p.uuid) for p in properties]
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
         torch.cuda.set_device(device)
+    if is_own_gpu:
+        torch.set_num_threads(min(threads, torch.get_num_threads()))
     return device
 
 
-def find_gpu_index(part: str, uuids: Sequence[str]) -> int:
-    """Find the GPU *part* among *uuids*, which torch prints without NVML's prefix."""
+def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
+    """Find the GPU *part* among *ids*: UUIDs, which torch prints without NVML's prefix."""
     wanted = part.removeprefix("GPU-").lower()
-    for index, uuid in enumerate(uuids):
-        if uuid.removeprefix("GPU-").lower() == wanted:
+    for index, found in enumerate(ids):
+        if wanted in found.removeprefix("GPU-").lower().split():
             return index
     raise Unable(
-        f"torch sees {len(uuids)} GPUs, and {part} is not one of them: unset "
-        "CUDA_VISIBLE_DEVICES, or ask the scheduler for all GPUs of the node",
+        f"torch sees {len(ids)} GPUs, and {part} is not one of them: "
+        f"{write_fix('show_all', vendor)}",
         Cause.PARTIAL_VIEW,
     )
+
+
+def identify_amd_gpu(properties: Any) -> str:
+    """
+    Write the ids that `telemetry.amd` may have for the GPU with torch's *properties*.
+
+    That is the unique id, which HIP's UUID holds as text (66383837-… is "f887…"), and the
+    PCI address.
+    """
+    text = bytes.fromhex(str(properties.uuid).replace("-", "")).decode(errors="replace")
+    place = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    return "{} gpu-{:04x}:{:02x}:{:02x}.0".format(text, *place)
+
+
+def name_torch_vendor() -> str:
+    """Name the vendor whose GPUs this build of torch computes on."""
+    import torch
+
+    return NVIDIA if torch.version.hip is None else AMD
 
 
 def list_native_dtypes(device: torch.device) -> frozenset[str]:
@@ -118,8 +160,24 @@ def list_native_dtypes(device: torch.device) -> frozenset[str]:
     if device.type == "cpu":
         native = cpu.list_native_dtypes(cpu.list_flags(cpu.read_cpuinfo()))
         return native - {unused.dtype for unused in list_unused_dtypes(device)}
+    if torch.version.hip is not None:
+        return choose_amd_dtypes(read_amd_architecture(device))
     capability = torch.cuda.get_device_capability(device)
     return frozenset(name for name, family in FAMILIES.items() if capability >= family.capability)
+
+
+def choose_amd_dtypes(architecture: str) -> frozenset[str]:
+    """Choose the types for a GPU of AMD, as in ``gfx942``."""
+    return AMD_DTYPES.get(architecture, OTHER_AMD_DTYPES)
+
+
+def read_amd_architecture(device: torch.device) -> str:
+    """Read the architecture of a GPU of AMD, as in ``gfx942``."""
+    import torch
+
+    # As in gfx942:sramecc+:xnack-
+    name: str = torch.cuda.get_device_properties(device).gcnArchName
+    return name.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +236,21 @@ def _time_product(dtype: str) -> float:
     return best
 
 
+def report_left_out(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+    """Report which types the part may have units for and is not tested with, and why."""
+    import torch
+
+    for unused in list_unused_dtypes(device):
+        yield Coverage(ctx.device.part, unused.text)
+    if device.type != "cpu" and torch.version.hip is not None:
+        architecture = read_amd_architecture(device)
+        missing = ", ".join(sorted(FAMILIES.keys() - choose_amd_dtypes(architecture)))
+        text = (
+            f"{missing}: left out: not known to be exact with torch's ROCm build on {architecture}"
+        )
+        yield Coverage(ctx.device.part, text)
+
+
 def wait_for_device(*devices: torch.device) -> None:
     """Wait until each GPU among *devices* has finished its work."""
     import torch
@@ -195,7 +268,7 @@ def require_memory(device: torch.device, needed: int) -> None:
     if free < needed:
         raise Unable(
             f"{free / 2**30:.1f} GiB of GPU memory are free but {needed / 2**30:.1f} "
-            "are needed: end the processes that nvidia-smi lists",
+            f"are needed: {write_fix('free_memory', name_torch_vendor())}",
             Cause.NO_SPACE,
         )
 

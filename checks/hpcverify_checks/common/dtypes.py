@@ -201,6 +201,19 @@ FAMILIES = {
     )
 }
 """The one table of types, for every check that multiplies."""
+MI200_DTYPES = frozenset({"fp64", "fp32", "fp16", "bf16", "int8"})
+AMD_DTYPES = {
+    "gfx90a": MI200_DTYPES,
+    "gfx942": MI200_DTYPES,
+    "gfx950": frozenset({"fp64", "fp32", "int8"}),
+}
+"""The types that are used on AMD's GPUs (MI200, MI300, MI350), by architecture: those with
+units whose sums are known to be exact within our limits (arXiv 2511.10909 and its code,
+microsoft/MMA-Sim: MI200 rounds each sum of two to fp32, MI300 keeps 24 fractional bits; of
+MI350 it tells nothing). fp8 of MI300 is another format than ours (e4m3fnuz, without the
+infinities of e4m3fn: hipBLASLt, data type support)."""
+OTHER_AMD_DTYPES = frozenset({"fp64", "fp32"})
+"""Of an architecture that is not in the table: plain IEEE arithmetic."""
 CPU_DEPTH, NARROW_DEPTH = 2048, 128
 CPU_FAMILIES = {
     "fp32": FAMILIES["fp32"],

@@ -5,35 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcverify.check import Cause, CheckItem, Context, Remedy, Skip, Unable
-from hpcverify.telemetry import problems
+from hpcverify.telemetry import problems, vendors
 from hpcverify.telemetry.gpus import GpuAnswers, GpuSource, NotStartedError
+from hpcverify.telemetry.vendors import SourceFinder
 
 
-def open_gpu_source(ctx: Context) -> GpuSource:
+def open_gpu_source(ctx: Context, find: SourceFinder = vendors.find_source) -> GpuSource:
     """
-    Open the source that answers for the node's GPUs.
+    Open the source that answers for the node's GPUs, which *find* knows by vendor.
 
     Raises:
-        Skip: neither NVML nor the PCI bus nor the last run knows of a GPU.
+        Skip: neither the driver nor the PCI bus nor the last run knows of a GPU, or
+            nothing reads the telemetry of such GPUs.
         Unable: there are GPUs, or there were, but nothing answers for them.
 
     """
     require_gpus(ctx)
-    from hpcverify.telemetry import nvml
-
-    source = nvml.get_source()
+    vendor = name_vendor(ctx)
+    source = find(vendor)
+    if source is None:
+        text = f"this node's GPUs are {vendor}: hpcverify reads no telemetry of them"
+        raise Skip(text, Cause.NOT_OBSERVABLE)
     try:
-        gpus = source.list_devices().gpus
+        gpus = source.list_gpus()
     except NotStartedError as exc:
         ruling = problems.PROBLEM_RULES[exc.code]
         raise Unable(str(exc), ruling.cause, ruling.remedy, code=exc.code) from exc
     if not gpus:
-        raise Unable("NVML lists no GPU", Cause.MISSING, Remedy.REBOOT)
+        raise Unable("the driver lists no GPU", Cause.MISSING, Remedy.REBOOT)
     return source
 
 
+def name_vendor(ctx: Context) -> str:
+    """Name the vendor of the node's GPUs, or of those that it had."""
+    return vendors.name_vendor(ctx.inventory, ctx.previous)
+
+
 def require_gpus(ctx: Context) -> None:
-    """Raise as `open_gpu_source` does."""
+    """Raise `Skip` where there is no GPU, and `Unable` where no driver runs them."""
     gpus = ctx.inventory.of_kind("gpu")
     if any("driver" in gpu.facts for gpu in gpus):
         return

@@ -3,21 +3,22 @@ A comparison in one kernel, where Triton can compile one.
 
 torch's own operations write a mask of the differences and read it again; our kernel reads
 both sides once and writes nothing. Triton comes with the CUDA builds of torch, but also
-needs a C compiler and a writable directory: where one is missing, torch's operations do
-the work in a little more time.
+needs libcuda where ldconfig knows it, a C compiler, and a directory that it may write to
+and load libraries from: where one is missing, torch's operations do the work in a little
+more time, and the coverage says why.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
+import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.product_loop import Compare, compare
 
 if TYPE_CHECKING:
@@ -27,11 +28,32 @@ if TYPE_CHECKING:
 READ_WORDS, READ_COUNT = 2048, 4
 """Words that a program reads at a time, and how often: 64 KiB of each side, so that a
 product of 4096 x 4096 makes a thousand programs."""
+MAX_REASON_CHARACTERS = 300
+
+TRITON_FAILURES = (
+    AssertionError,  # "libcuda.so cannot found!", as in containers that ldconfig does not know
+    ImportError,  # it is not installed, or what it compiled lies on a noexec mount
+    OSError,  # its directory cannot be written, or is full; there is no ldconfig
+    RuntimeError,  # no C compiler; no support for a new GPU
+    ValueError,  # a damaged file in its cache; a setting in the environment
+    subprocess.SubprocessError,  # the C compiler failed, as without Python's headers
+)
+"""What Triton 3.7 raises where it cannot compile or load a kernel, besides its own
+`TritonError`. A TypeError or the like is a mistake of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels, if they run on a device."""
+
+    module: ModuleType | None = None
+    failure: str = ""
+    """Why they do not, in the words of Triton."""
 
 
 def choose_comparison(device: torch.device) -> Compare:
     """Choose the fastest comparison that runs on *device*."""
-    return compare if load_kernels(device) is None else compare_fused
+    return compare if load_kernels(device).module is None else compare_fused
 
 
 def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
@@ -50,34 +72,61 @@ def compare_fused(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
 
 @cache
-def load_kernels(device: torch.device) -> ModuleType | None:
-    """Load the kernels if they can be compiled for *device* and run there, else None."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    if device.type != "cuda" or compiler is None or find_spec("triton") is None:
-        return None
-    if not can_launch(partial(_launch_one, device)):
-        return None
+def load_kernels(device: torch.device) -> Kernels:
+    """
+    Load the kernels, and compile the comparison for *device* and run it there.
+
+    Raises:
+        RuntimeError: What CUDA raised: a broken GPU is no missing compiler.
+
+    """
+    import torch
+
+    # Nobody has run our kernels on an AMD GPU.
+    if device.type != "cuda" or torch.version.hip is not None:
+        return Kernels()
+    if failure := try_launch(prepare_comparison(device), device):
+        return Kernels(failure=failure)
     from hpcverify_checks.common import triton_kernels
 
-    return triton_kernels
+    return Kernels(triton_kernels)
 
 
-def can_launch(launch: Callable[[], object]) -> bool:
-    """Whether Triton can *launch* a kernel here."""
-    from triton.errors import TritonError
+def prepare_comparison(device: torch.device) -> Callable[[], None]:
+    """Prepare a comparison of words in the memory of *device*, as of a product's."""
+    import torch
+
+    # Triton compiles again for a length that is 1, or no multiple of 16.
+    words = torch.zeros(READ_WORDS, dtype=torch.int64, device=device)
+    return partial(compare_fused, words, words, torch.empty_like(words[0]))
+
+
+def try_launch(launch: Callable[[], object], device: torch.device) -> str:
+    """
+    Let Triton *launch* a kernel on *device*, and wait for it; say why it cannot.
+
+    Raises:
+        RuntimeError: What CUDA raised: a broken GPU is no missing compiler.
+
+    """
+    import torch
 
     try:
         launch()
-    # Python's headers, a writable directory or Triton's support for a new GPU may be
-    # missing. A broken GPU will fail again later.
-    except (OSError, RuntimeError, subprocess.SubprocessError, TritonError):
-        return False
-    return True
+    except (torch.AcceleratorError, torch.OutOfMemoryError):
+        raise
+    except _list_triton_failures() as exc:
+        # Triton reports CUDA's errors as a RuntimeError of its own; those that last
+        # are raised again here, by torch.
+        wait_for_device(device)
+        return textwrap.shorten(f"{type(exc).__name__}: {exc}", MAX_REASON_CHARACTERS)
+    wait_for_device(device)
+    return ""
 
 
-def _launch_one(device: torch.device) -> None:
-    import torch
-
-    words = torch.zeros(1, dtype=torch.int64, device=device)
-    compare_fused(words, words, torch.empty_like(words[0]))
-    torch.cuda.synchronize(device)
+def _list_triton_failures() -> tuple[type[Exception], ...]:
+    try:
+        from triton.errors import TritonError
+    except TRITON_FAILURES:
+        return TRITON_FAILURES
+    return (*TRITON_FAILURES, TritonError)

@@ -8,21 +8,23 @@ the common divisor of the errors shows by which operand they were multiplied (as
 does, arXiv 2605.08594).
 
 To find the multiprocessor, all of them compute the same exact tile; each program checks
-its own and reports where it ran. This is done only after a mismatch.
+its own and reports where it ran. This is done only after a mismatch, by a kernel that was
+compiled before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from hpcverify.check import Context, Coverage
 from hpcverify_checks.common.bits import make_integers, view_integers
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.kernels import load_kernels
+from hpcverify_checks.common.kernels import load_kernels, try_launch
 
 if TYPE_CHECKING:
     import torch
@@ -272,15 +274,46 @@ TileRunner = Callable[[Tile, int], "Tensor"]
 elements were wrong, which bits differed; -1 for a program that did not run."""
 
 
+@dataclass(frozen=True, slots=True)
+class TileKernel:
+    """What computes tiles on a device, if anything does."""
+
+    run: TileRunner | None = None
+    failure: str = ""
+    """Why Triton cannot, in its own words."""
+
+
+@cache
+def load_tile_kernel(device: torch.device) -> TileKernel:
+    """Compile the kernel for *device*, in seconds, and run it once."""
+    import torch
+
+    kernels = load_kernels(device)
+    if kernels.module is None or torch.cuda.get_device_capability(device) < BF16_CAPABILITY:
+        return TileKernel()
+    run = partial(run_tile, kernels.module, device, TILE_REPEATS)
+    failure = try_launch(partial(run, make_tile(*TILE_PLANS[0]), 1), device)
+    return TileKernel(failure=failure) if failure else TileKernel(run)
+
+
+def prepare_kernels(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+    """Compile all kernels for *device* before they are needed; report those that cannot be."""
+    if failure := load_kernels(device).failure:
+        text = "products are compared by torch, and no multiprocessor can be named, since Triton"
+        yield Coverage(ctx.device.part, f"{text} compiles no kernel here: {failure}")
+    elif failure := load_tile_kernel(device).failure:
+        text = "no multiprocessor can be named, since Triton does not compile its kernel"
+        yield Coverage(ctx.device.part, f"{text}: {failure}")
+
+
 def find_faulty_sms(device: torch.device) -> SmReport | None:
     """Compute the same on all multiprocessors of *device*; None if that is not possible."""
     import torch
 
-    kernels = load_kernels(device)
-    if kernels is None or torch.cuda.get_device_capability(device) < BF16_CAPABILITY:
+    run = load_tile_kernel(device).run
+    if run is None:
         return None
-    units = torch.cuda.get_device_properties(device).multi_processor_count
-    return examine_sms(partial(run_tile, kernels, device, TILE_REPEATS), units)
+    return examine_sms(run, torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def examine_sms(runner: TileRunner, units: int) -> SmReport:

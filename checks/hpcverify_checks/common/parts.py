@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hpcverify.check import Context
+from collections.abc import Sequence
+
+from hpcverify.check import Context, Device
 from hpcverify.limits.specs import Spec, find_spec
 
 LINKS_PER_BRIDGE = {
@@ -18,6 +20,10 @@ one bridge: they take three for all their links, and an A40 one."""
 SUPERCHIP_KEY_PREFIXES = ("gh200", "gb200", "gb300")
 """Keys of parts on NVLink-C2C to their CPU: their data does not come over PCIe, and their
 boards wire few lanes of it."""
+TRAY_KEY_PREFIXES = ("gb200", "gb300")
+"""Keys of parts whose NVLinks end in the switches of a rack, however few GPUs a node has."""
+MAX_MESH_GPUS = 4
+"""GPUs on boards without switches (HGX A100 and H100 with 4 GPUs)."""
 SINGLE_GPU_KEY_PREFIX = "gh200"
 """Keys of parts of which a node may have just one, with no NVLink."""
 MIN_LINKS_ALL_PAIRS = 12
@@ -49,3 +55,19 @@ def is_fully_linked(sheet: Spec | None) -> bool:
     if sheet is None or has_optional_links(sheet):
         return False
     return sheet.nvlink_links >= MIN_LINKS_ALL_PAIRS
+
+
+def classify_wiring(gpus: Sequence[Device], ctx: Context) -> str:
+    """
+    Name how *gpus* are wired to each other.
+
+    That is ``p2p`` (each has all its NVLinks to the switches of the node), ``tray`` (to
+    those of the rack), ``mesh`` (up to four divide their NVLinks among each other) or
+    ``peer`` (some pairs have no NVLink).
+    """
+    sheets = [look_up_spec(ctx, gpu.part) for gpu in gpus]
+    if not all(map(is_fully_linked, sheets)):
+        return "peer"
+    if all(sheet and sheet.key.startswith(TRAY_KEY_PREFIXES) for sheet in sheets):
+        return "tray"
+    return "p2p" if len(gpus) > MAX_MESH_GPUS else "mesh"

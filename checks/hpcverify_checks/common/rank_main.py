@@ -14,7 +14,7 @@ from importlib import import_module
 import msgspec
 
 from hpcverify.processes import die_with_parent
-from hpcverify_checks.common.collective import RankGroup, file_of
+from hpcverify_checks.common.rendezvous import RankGroup, file_of
 
 
 def main() -> None:

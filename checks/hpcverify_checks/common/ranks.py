@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify_checks.common.collective import POLL_SECONDS, RankGroup, file_of
+from hpcverify_checks.common.rendezvous import POLL_SECONDS, RankGroup, file_of
 
 T = TypeVar("T")
 

@@ -52,8 +52,13 @@ from hpcverify.check import (
     operation,
 )
 from hpcverify.units import GIB, GIGA
-from hpcverify_checks.common.device import find_torch_device, require_memory
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    name_torch_vendor,
+    require_memory,
+)
 from hpcverify_checks.common.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
@@ -82,7 +87,6 @@ MAX_DESCRIBED_WORDS = 3
 """Wrong words described; all are counted."""
 ECC_ERROR_TEXT = "uncorrectable ECC error"
 """CUDA's text of cudaErrorECCUncorrectable."""
-FREE_MEMORY_FIX = "end the processes that nvidia-smi lists"
 
 
 class GpuMemoryParams(Params, frozen=True):
@@ -147,7 +151,9 @@ def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[Ch
         yield from found
     except torch.OutOfMemoryError as exc:
         raise Unable(
-            f"the GPU ran out of memory during the test: {FREE_MEMORY_FIX}", Cause.NO_SPACE
+            "the GPU ran out of memory during the test: "
+            f"{write_fix('free_memory', name_torch_vendor())}",
+            Cause.NO_SPACE,
         ) from exc
     except torch.AcceleratorError as exc:
         if ECC_ERROR_TEXT not in str(exc):
@@ -207,7 +213,8 @@ def examine_memory(
     """
     if not memory.chunks:
         raise Unable(
-            f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: {FREE_MEMORY_FIX}",
+            f"none of {room.total / GIB:.1f} GiB GPU memory could be allocated: "
+            f"{write_fix('free_memory', name_torch_vendor())}",
             Cause.NO_SPACE,
         )
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
@@ -274,7 +281,8 @@ CHECK = Check(
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
-            source=f"hpcverify default: untested memory does not pass; {FREE_MEMORY_FIX}",
+            source="hpcverify default: untested memory does not pass; end the other "
+            "processes that use the GPU",
         ),
         "memory.*": fail_outside(
             of_spec=0.85,

@@ -55,7 +55,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
-    list_unused_dtypes,
+    report_left_out,
     report_overrides,
     require_memory,
     use_float32_precision,
@@ -70,6 +70,7 @@ from hpcverify_checks.common.exact import (
     find_constant_bits,
 )
 from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
 from hpcverify_checks.common.stats import compute_excluded_rate
@@ -128,6 +129,7 @@ def measure(
     """Test the device with exact products, with random ones, and with copies."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
+    yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     with use_threads(choose_thread_count(ctx)):
         try:
@@ -143,14 +145,12 @@ def choose_thread_count(ctx: Context) -> int:
     """
     Choose how many host threads make operands and proofs.
 
-    Each GPU's worker gets its share. The CPU's gets one: on a busy node several would
-    spin while they wait for each other, and take a hundred times as long as one.
+    A GPU's worker has its share. The CPU's gets one: on a busy node several would spin
+    while they wait for each other, and take a hundred times as long as one.
     """
     import torch
 
-    if ctx.device.kind == "cpu":
-        return 1
-    return max(1, torch.get_num_threads() // len(ctx.peers))
+    return 1 if ctx.device.kind == "cpu" else torch.get_num_threads()
 
 
 def check_exact_products(
@@ -170,8 +170,7 @@ def check_exact_products(
             if outcome.corruption:
                 yield outcome.corruption
         yield Coverage(ctx.device.part, done[-1].summarize())
-    for unused in list_unused_dtypes(device):
-        yield Coverage(ctx.device.part, unused.text)
+    yield from report_left_out(ctx, device)
     yield from sum_by_part(done)
 
 

@@ -56,6 +56,7 @@ from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.device import reserve_gpu_cores
+from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.common.soak import (
     SOAK_METRICS,
@@ -112,6 +113,7 @@ def measure(
     began = time.monotonic()
     with operation("the first products", ctx.device):
         loads = prepare_loads(ctx, seams)
+    yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     table = plan_stretches(
         plan.wait_for_all(ctx.shared, ctx.rank, watched),

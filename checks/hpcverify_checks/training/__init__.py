@@ -60,12 +60,26 @@ from hpcverify.check import (
 )
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.bits import format_word
-from hpcverify_checks.common.collective import RankGroup, exchange_messages
 from hpcverify_checks.common.contention import CpuUsage
-from hpcverify_checks.common.device import find_torch_device, list_native_dtypes, report_overrides
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    list_native_dtypes,
+    name_torch_vendor,
+    report_overrides,
+)
 from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.rendezvous import (
+    RANK_LOST_CODE,
+    RANK_LOST_RULE,
+    RankGroup,
+    exchange_messages,
+    merge_lost_ranks,
+    report_lost_ranks,
+    report_nccl_settings,
+)
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.stats import compute_excluded_rate, percentile
 from hpcverify_checks.training import steps as training_steps
@@ -139,8 +153,15 @@ def measure(
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
     if ctx.device.kind == "cpu" and gpus:
         raise Skip("training runs on the GPUs of this node")
+    yield from report_lost_ranks(ctx, _measure_rank(ctx, params, seams))
+
+
+def _measure_rank(
+    ctx: Context, params: TrainingParams, seams: TrainingSeams
+) -> Iterator[CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
+    yield from report_nccl_settings(ctx)
     job = _build_job(ctx, params, device)
     run = _run_cpu_ranks if device.type == "cpu" else _run_one_rank
     usage = CpuUsage.read() if device.type == "cpu" else None
@@ -184,7 +205,7 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
     if short:
         raise Unable(
             f"training needs {needed / 2**30:.1f} GiB of GPU memory and less is free "
-            f"({', '.join(short)}): end the processes that nvidia-smi lists",
+            f"({', '.join(short)}): {write_fix('free_memory', name_torch_vendor())}",
             Cause.NO_SPACE,
         )
     return shape, dtype
@@ -228,7 +249,7 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
         steps=params.steps,
         seconds=params.seconds,
         seed=ctx.seed,
-        threads=max(1, torch.get_num_threads() // world),
+        threads=max(1, torch.get_num_threads() // (world if on_cpu else 1)),
         alike=len({vote.identify_kind(ctx.inventory, peer.part) for peer in ctx.peers}) == 1,
     )
 
@@ -491,7 +512,7 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
 
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
-    known = list(settle_reruns(found))
+    known = list(settle_reruns(list(merge_lost_ranks(found, inventory))))
     yield from accuse_host(known, inventory)
     with_gradients = (f for f in known if isinstance(f, Finding) and "gradients" in f.data)
     ranks = [f.data_as(RankGradients) for f in with_gradients]
@@ -587,6 +608,7 @@ CHECK = Check(
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
         "sum_of_wrong": LISTED,
+        RANK_LOST_CODE: RANK_LOST_RULE,
         **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
     },
     placement=Placement.DEVICES,

@@ -37,16 +37,19 @@ from hpcverify_checks.common.bits import (
     view_words,
 )
 from hpcverify_checks.common.collective import (
-    RankGroup,
     Reduce,
     all_reduce,
     compute_elapsed,
-    join_group,
     record_event,
-    reduce_minimum,
 )
 from hpcverify_checks.common.device import use_float32_precision, use_threads
 from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.rendezvous import (
+    RankGroup,
+    await_ranks,
+    join_group,
+    reduce_minimum,
+)
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
 from hpcverify_checks.training.transformer import (
     Layout,
@@ -118,12 +121,13 @@ def copy_to_device(batch: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSeams:
-    """What feeds, copies, multiplies and sums; tests put faulty ones here."""
+    """What feeds, copies, multiplies, sums and waits; tests put faulty ones here."""
 
     feed: Feed = draw_batch
     copy: Callable[[Tensor, torch.device], Tensor] = copy_to_device
     multiply: Multiply = matmul
     reduce: Reduce = all_reduce
+    wait: Callable[[RankGroup, torch.device], None] = await_ranks
 
 
 HARDWARE = TrainingSeams()
@@ -233,6 +237,7 @@ class Trainer:
             with clock.time_phase(step, COMMUNICATION):
                 self.total.copy_(self.gradients)
                 self.seams.reduce(self.total)
+            self.seams.wait(self.job, self.device)
             if self.job.alike:
                 yield WRONG_SUMS, self._count_wrong_sums(self.total)
         with clock.time_phase(step, COMPUTE):
@@ -430,7 +435,7 @@ def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
 
 def _agree_all(trainer: Trainer, own: bool) -> bool:  # noqa: FBT001 - this rank's answer
     """Whether all ranks agree: they must all do the same next."""
-    return own if trainer.job.world == 1 else bool(reduce_minimum(own, trainer.device))
+    return own if trainer.job.world == 1 else bool(reduce_minimum(trainer.job, own, trainer.device))
 
 
 def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:

@@ -28,6 +28,7 @@ from pathlib import Path
 from hpcverify.check import (
     LISTED,
     CarryOver,
+    Cause,
     Check,
     CheckItem,
     Context,
@@ -40,11 +41,12 @@ from hpcverify.check import (
     Part,
     Placement,
     Remedy,
+    Skip,
     Unable,
     Verdict,
     Watch,
 )
-from hpcverify.telemetry import kernel_log, pci
+from hpcverify.telemetry import kernel_log, pci, vendors
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
 from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common import gpu_source
@@ -72,12 +74,16 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     Read the log of the machine with file system *root*.
 
     Raises:
-        Skip: this node shows no GPU.
+        Skip: this node shows no GPU, or one whose driver logs no Xids.
         Unable: the log cannot be read.
 
     """
     with suppress(Unable):  # the driver does not answer: the log may say why
         gpu_source.require_gpus(ctx)
+    vendor = gpu_source.name_vendor(ctx)
+    if vendor != vendors.NVIDIA:
+        text = f"this node's GPUs are {vendor}: hpcverify does not read what their driver logs"
+        raise Skip(text, Cause.NOT_OBSERVABLE)
     cursor = ctx.recall(CURSOR)
     try:
         log = kernel_log.read(cursor, LINE_MARKERS, root)

@@ -11,7 +11,7 @@ from hpcverify.telemetry.nvml import questions
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery
 from hpcverify.telemetry.nvml.session import DeviceList, start_nvml
 from hpcverify.telemetry.nvml.watchdog import TimedCalls, TimedOut, call_each
-from hpcverify.telemetry.reading import Reading
+from hpcverify.telemetry.reading import Reader, Reading
 
 T = TypeVar("T")
 
@@ -166,6 +166,16 @@ class NvmlSource:
     def list_reachable(self) -> Iterator[Gpu]:
         """List the GPUs that have not been found to hang, or to wait for one that does."""
         yield from (g for g in self.list_devices().gpus if g not in self._hangs)
+
+    def list_gpus(self) -> tuple[str, ...]:
+        """List the GPUs that NVML lists, by UUID."""
+        return tuple(gpu.uuid for gpu in self.list_devices().gpus)
+
+    def make_reader(self) -> Reader:
+        """Make what samples all GPUs."""
+        from hpcverify.telemetry.nvml.gauges import NvmlReader  # noqa: PLC0415 - it imports this
+
+        return NvmlReader()
 
     def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
         """Read ``ecc.*``, ``remap.*``, ``retired.*``."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpcverify import breadcrumb
 from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
-from hpcverify.telemetry.gpus import NotStartedError
+from hpcverify.telemetry.gpus import GpuSurvey, NotStartedError
 from hpcverify.telemetry.nvml import get_source
 from hpcverify.telemetry.nvml.gauges import read_gauges
 from hpcverify.telemetry.nvml.poll import GPU_TIMEOUT_SECONDS
@@ -42,18 +42,6 @@ CUDA_DEVICE_PATTERN = r"\s*(\d+|GPU-|MIG-)"
 """How a valid entry of CUDA_VISIBLE_DEVICES begins."""
 
 
-class GpuSurvey(Struct, frozen=True):
-    """What the probe tells of the GPUs of a node."""
-
-    parts: tuple[Part, ...] = ()
-    devices: tuple[Device, ...] = ()
-    problems: tuple[Finding, ...] = ()
-    readings: tuple[Reading, ...] = ()
-    """What can be read of them: the telemetry that there is."""
-    holders: tuple[tuple[str, int], ...] = ()
-    """Who holds which GPU, as (UUID, process id); in a container, of the host."""
-
-
 class _GpuFacts(Struct, frozen=True):
     """What one GPU says of itself."""
 
@@ -63,9 +51,10 @@ class _GpuFacts(Struct, frozen=True):
     holders: tuple[tuple[str, int], ...]
 
 
-def survey_gpus(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> GpuSurvey:
-    """List the GPUs that NVML or the PCI bus below *root* knows of."""
-    addresses = pci.list_nvidia_gpus(root)
+def survey_gpus(
+    addresses: Sequence[str], root: Path, environ: Mapping[str, str] = os.environ
+) -> GpuSurvey:
+    """List the GPUs that NVML knows of, or the PCI bus below *root*, at *addresses*."""
     try:
         return _survey_with_nvml(addresses, root, environ)
     except NotStartedError as exc:

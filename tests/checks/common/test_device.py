@@ -6,16 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause, Device, Inventory
+from hpcverify.model import Cause, Device, Inventory, Part
+from hpcverify.telemetry.vendors import AMD
 from hpcverify.testing import make_context
 from hpcverify_checks.common.device import (
+    choose_amd_dtypes,
     find_gpu_index,
     find_torch_device,
+    identify_amd_gpu,
     list_native_dtypes,
     list_slow_dtypes,
     remove_overrides,
@@ -23,6 +27,7 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
 )
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
 GPU = Device(kind="cuda", part=f"GPU-{UUIDS[1].lower()}", label="GPU 1")
 
@@ -49,6 +54,41 @@ def test_a_gpu_and_a_torch_without_cuda_is_missing(
     assert caught.value.cause is Cause.MISSING
 
 
+AMD_INVENTORY = Inventory(parts=(Part("gpu", "GPU-f887f319cf12ccc9", "GPU 0", {"vendor": "AMD"}),))
+AMD_GPU = Device(kind="cuda", part="GPU-f887f319cf12ccc9", label="GPU 0")
+MI300X = SimpleNamespace(
+    uuid="66383837-6633-3139-6366-313263636339", pci_domain_id=0, pci_bus_id=14, pci_device_id=0
+)
+"""As torch 2.11+rocm7.2 shows one (AMDResearch/hpcfund issue 86)."""
+
+
+def test_a_gpu_of_amd_is_found_by_its_unique_id_or_its_place() -> None:
+    other = SimpleNamespace(**vars(MI300X) | {"uuid": MI300X.uuid[:-1] + "8", "pci_bus_id": 15})
+    ids = [identify_amd_gpu(properties) for properties in (other, MI300X)]
+    assert find_gpu_index(AMD_GPU.part, ids, AMD) == 1
+    assert find_gpu_index("gpu-0000:0e:00.0", ids, AMD) == 1
+    with pytest.raises(Unable, match="HIP_VISIBLE_DEVICES") as caught:
+        find_gpu_index("GPU-0000000000000000", ids, AMD)
+    assert "/dev/kfd" in str(caught.value)
+
+
+def test_a_gpu_of_amd_and_a_torch_without_rocm_is_missing(tmp_path: Path) -> None:
+    ctx = make_context(tmp_path, device=AMD_GPU, peers=(AMD_GPU,), inventory=AMD_INVENTORY)
+    with pytest.raises(Unable, match="an index with ROCm builds") as caught:
+        find_torch_device(ctx)
+    assert caught.value.cause is Cause.MISSING
+
+
+@pytest.mark.parametrize("architecture", ["gfx90a", "gfx942", "gfx950", "gfx1100"])
+def test_types_that_are_not_known_to_be_exact_on_a_gpu_of_amd_are_left_out(
+    architecture: str,
+) -> None:
+    native = choose_amd_dtypes(architecture)
+    assert {"fp32", "fp64"} <= native
+    assert native.isdisjoint({"fp8", "tf32"})
+    assert ("bf16" in native) == (architecture in ("gfx90a", "gfx942"))
+
+
 def test_no_torch_is_missing_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,11 +113,32 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
         "MKL_CBWR": "COMPATIBLE",
         "ATEN_CPU_CAPABILITY": "default",
     }
-    kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", WORKSPACE: ":16:8"}
     environ = kept | overrides
     assert remove_overrides(environ) == list(overrides)
     assert environ == kept
     assert remove_overrides(environ) == []
+
+
+@pytest.mark.parametrize("given", [":0:0", ":16:4096", ":4096:2:16:8", ""])
+def test_a_workspace_with_which_cublas_is_not_reproducible_is_ignored_and_told(given: str) -> None:
+    environ = {WORKSPACE: given}
+    assert remove_overrides(environ) == [WORKSPACE]
+    assert environ == {WORKSPACE: ":4096:8"}
+    assert remove_overrides(environ) == []
+
+
+@pytest.mark.parametrize("given", [":4096:8", ":16:8"])
+def test_a_workspace_with_which_cublas_is_reproducible_stays(given: str) -> None:
+    environ = {WORKSPACE: given}
+    assert remove_overrides(environ) == []
+    assert environ == {WORKSPACE: given}
+
+
+def test_cublas_gets_a_reproducible_workspace_without_a_word_where_none_is_given() -> None:
+    environ = dict[str, str]()
+    assert remove_overrides(environ) == []
+    assert environ == {WORKSPACE: ":4096:8"}
 
 
 EXAMINED = """

@@ -1,0 +1,456 @@
+"""
+Ranks that meet through files, work in step, and say which of them is lost.
+
+A rank that waits for another one is a witness and not a defendant. So nothing here may
+end its process or hold it for good: NCCL's watchdog would do the first, and NCCL itself
+the second. A rank that fails leaves word for its peers; one that falls silent is found by
+a roll call. The others then raise `LostRanks`, which accuses nobody but the lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.check import (
+    Cause,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Inventory,
+    JudgedItem,
+    Remedy,
+    Unable,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+POLL_SECONDS = 0.02
+FIRST_PAUSE_SECONDS = 2e-4
+"""Of a wait for the ranks; each further pause is twice as long, up to `POLL_SECONDS`."""
+ABORT_SECONDS = 5.0
+"""For NCCL to end what it waits for. It takes far longer only if the GPU itself is stuck."""
+ROLL_CALL_SECONDS = 15.0
+"""For all ranks to notice that the others gave up, to abort, and to say so."""
+MAX_WORDS = 300
+"""Characters of what a rank leaves for its peers."""
+
+NCCL_SETTINGS = {
+    # Else a thread of torch aborts the process when a collective takes too long. In this
+    # mode there is no such thread, as of torch 2.13 (ProcessGroupNCCL.cpp); it says that
+    # wait() then has a timeout, which is true only of works that were started with
+    # async_op=True. So `await_ranks` looks at the clock itself.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    # The same for a torch that starts its thread nevertheless.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+}
+"""How torch's NCCL groups treat a lost peer, whatever the site has set. They read it when
+they are made."""
+PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
+"""Words of the errors of gloo, NCCL and torch that speak of a peer and not of this part."""
+
+RANK_LOST_CODE = "rank_lost"
+RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
+"""The mildest remedy: what the lost part reports for itself goes before it."""
+
+
+class RankGroup(Struct, frozen=True):
+    """What ranks need to know to meet, whatever they do together."""
+
+    folder: str
+    """Where they meet; its owner removes it."""
+    world: int
+    backend: str
+    timeout: float
+    """Seconds after which a peer that does not answer counts as lost."""
+
+
+class LostRanks(Unable):
+    """Raised by a rank that cannot go on without others: it says nothing of its own part."""
+
+    def __init__(self, lost: Mapping[int, str]) -> None:
+        """Keep why each rank that was *lost* is gone."""
+        told = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
+        super().__init__(f"{told}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
+        self.lost = dict(lost)
+
+
+def file_of(group: RankGroup, name: str) -> Path:
+    """Give the path of a file that all ranks of *group* can see."""
+    return Path(group.folder) / name
+
+
+def leave_message(folder: Path, name: str, message: bytes) -> None:
+    """Write the file *name* so that no reader sees half of it."""
+    new = folder / f"{name}.new"
+    new.write_bytes(message)
+    new.replace(folder / name)
+
+
+@contextmanager
+def leave_word(folder: Path, rank: int) -> Generator[None]:
+    """Tell the peers of *rank* what it was, if the block fails for a reason of its own."""
+    try:
+        yield
+    except LostRanks:
+        raise
+    except Exception as exc:
+        words = f"{type(exc).__name__}: {exc}" if not isinstance(exc, Unable) else str(exc)
+        first = words.strip().partition("\n")[0]
+        leave_message(folder, f"lost{rank}", first[:MAX_WORDS].encode())
+        raise
+
+
+def _read_words(group: RankGroup) -> dict[int, str]:
+    """Read what ranks of *group* that failed have left."""
+    paths = {rank: file_of(group, f"lost{rank}") for rank in range(group.world)}
+    return {
+        rank: f"was lost: it failed with {path.read_text(errors='replace')!r}"
+        for rank, path in paths.items()
+        if path.exists()
+    }
+
+
+def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
+    """
+    Send *message* about *name* to all ranks of *group*; return the message of each.
+
+    Uses files, so that no process group need exist yet.
+
+    Raises:
+        LostRanks: a rank failed, or sent nothing in time.
+
+    """
+    leave_message(Path(group.folder), f"{name}{rank}", message)
+    paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
+    deadline = monotonic() + group.timeout
+    while missing := [r for r, path in enumerate(paths) if not path.exists()]:
+        if words := _read_words(group):
+            raise LostRanks(words)
+        if monotonic() > deadline:
+            raise LostRanks(_describe_silence(group, missing))
+        sleep(POLL_SECONDS)
+    return [path.read_bytes() for path in paths]
+
+
+def _describe_silence(group: RankGroup, ranks: Collection[int]) -> dict[int, str]:
+    return dict.fromkeys(ranks, f"was lost: it did not start or answer within {group.timeout:g} s")
+
+
+@contextmanager
+def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
+    """
+    Be *rank* of the *group* while the block runs.
+
+    All ranks meet before any of them calls a library: NCCL cannot be interrupted once it
+    waits for a rank that never comes.
+
+    Raises:
+        LostRanks: A peer failed, or did not start or answer in time.
+
+    """
+    exchange_messages(group, rank, "here")
+    with (
+        _end_group(group, device),
+        leave_word(Path(group.folder), rank),
+        _convert_peer_errors(group, rank, device),
+    ):
+        _make_group(group, rank, device)
+        yield
+
+
+def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
+    import torch.distributed as dist
+
+    patience = timedelta(seconds=group.timeout)
+    meeting = str(file_of(group, "rendezvous"))
+    # Public and documented, but torch does not list it as exported.
+    store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    store.set_timeout(patience)
+    # The ranks of one node meet on its loopback, whatever its name resolves to.
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    loopback = {name: "lo" for name in names if name not in os.environ}
+    with _set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
+        dist.init_process_group(
+            group.backend,
+            store=store,
+            rank=rank,
+            world_size=group.world,
+            timeout=patience,
+            device_id=device if device.type == "cuda" else None,
+        )
+
+
+@contextmanager
+def _set_environment(values: Mapping[str, str]) -> Generator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _allow_nvls() -> Generator[None]:
+    """
+    Let NCCL reduce in the switches, as it does for jobs.
+
+    In deterministic mode torch forbids it by a variable that stays in the environment, for
+    all later groups of this process. Our sums are exact in any order.
+    """
+    import torch
+
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+@contextmanager
+def _reset_group_count() -> Generator[None]:
+    """
+    Make torch forget a group that could not be made.
+
+    It numbers groups, ranks meet by the number, and the count only resets when a group
+    ends: after a group that never began, this process would be alone in every later one.
+    """
+    import torch.distributed as dist
+
+    try:
+        yield
+    except RuntimeError:
+        if not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.destroy_process_group()
+        raise
+
+
+@contextmanager
+def _end_group(group: RankGroup, device: torch.device) -> Generator[None]:
+    """End the group after the block: at once if that fails, since a peer may be gone."""
+    import torch.distributed as dist
+
+    try:
+        yield
+    except BaseException:
+        _abort_group(group, device)
+        raise
+    if group.backend != "nccl":
+        dist.destroy_process_group()
+    elif not _run_within(group.timeout, device, dist.destroy_process_group):
+        _abort_group(group, device)
+
+
+def _abort_group(group: RankGroup, device: torch.device) -> None:
+    """End the group without waiting for anything; NCCL's kernels then end as well."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    if not dist.is_initialized():
+        return
+    if group.backend == "nccl":
+        abort = distributed_c10d._abort_process_group  # noqa: SLF001 - there is no other way
+        _run_within(ABORT_SECONDS, device, abort)
+    else:
+        dist.destroy_process_group()
+
+
+def _run_within(seconds: float, device: torch.device, act: Any) -> bool:
+    """Run *act* beside this thread, and say whether it ended within *seconds*."""
+    import torch
+
+    def run() -> None:
+        torch.cuda.set_device(device)  # each thread has its own
+        with suppress(RuntimeError):  # the device is lost, or the group already aborted
+            act()
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+@contextmanager
+def _convert_peer_errors(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
+    """Turn the errors of gloo, NCCL and torch that speak of a peer into `LostRanks`."""
+    try:
+        yield
+    except RuntimeError as exc:
+        if not any(word in str(exc).lower() for word in PEER_ERRORS):
+            raise
+        raise call_roll(group, rank, device) from exc
+
+
+def await_ranks(group: RankGroup, device: torch.device) -> None:
+    """
+    Wait until all ranks have done all that they began.
+
+    Raises:
+        LostRanks: a rank failed, or did not get here in time.
+        Unable: the work of this GPU does not end, or a sum does not though all are here.
+
+    """
+    import torch
+
+    _reduce_within(group, torch.zeros(1, device=device), "SUM")
+
+
+def reduce_minimum(group: RankGroup, value: int, device: torch.device) -> int:
+    """Find the smallest *value* of all ranks, so that they all decide the same."""
+    import torch
+
+    tensor = torch.tensor(value, dtype=torch.int64, device=device)
+    _reduce_within(group, tensor, "MIN")
+    return int(tensor)
+
+
+def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
+    """Reduce a *tensor* over the ranks, as long as all of them are there."""
+    import torch.distributed as dist
+
+    # Only a work that was started like this can be asked whether it is done.
+    work: Any = dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), async_op=True)
+    deadline, pause = monotonic() + group.timeout, FIRST_PAUSE_SECONDS
+    while not work.is_completed():
+        gave_up = pause >= POLL_SECONDS and _has_anyone_given_up(group)
+        if gave_up or monotonic() > deadline:
+            raise call_roll(group, dist.get_rank(), tensor.device)
+        sleep(pause)
+        pause = min(2 * pause, POLL_SECONDS)
+    work.wait()  # raises what went wrong, if anything did
+
+
+def _has_anyone_given_up(group: RankGroup) -> bool:
+    names = (f"{kind}{rank}" for kind in ("lost", "roll") for rank in range(group.world))
+    return any(file_of(group, name).exists() for name in names)
+
+
+def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
+    """Find out, after a wait in vain, who is lost: another rank, this one or nobody."""
+    if words := _read_words(group):
+        return LostRanks(words)
+    _abort_group(group, device)  # else this GPU would only wait for its peers
+    stuck = b"" if _is_idle(device) else b"stuck"
+    leave_message(Path(group.folder), f"roll{rank}", stuck)
+    deadline = monotonic() + min(group.timeout, ROLL_CALL_SECONDS)
+    answers: dict[int, bytes] = {}
+    while len(answers) < group.world and not (words := _read_words(group)):
+        if monotonic() > deadline:
+            silent = [r for r in range(group.world) if r not in answers]
+            return LostRanks(_describe_silence(group, silent))
+        paths = {r: file_of(group, f"roll{r}") for r in range(group.world)}
+        answers = {r: path.read_bytes() for r, path in paths.items() if path.exists()}
+        sleep(POLL_SECONDS)
+    if words:
+        return LostRanks(words)
+    if stuck:
+        return Unable(
+            f"its own work did not end within {group.timeout:g} s: see its Xid errors, and "
+            "reset the GPU",
+            Cause.TIMEOUT,
+            Remedy.RESET_GPU,
+        )
+    if others := [r for r, answer in answers.items() if answer]:
+        return LostRanks(dict.fromkeys(others, "was lost: it has work that does not end"))
+    return Unable(
+        f"a sum over {group.world} ranks did not end within {group.timeout:g} s, though "
+        "all ranks are there: see what nvlink, xid and p2p found, and run again",
+        Cause.TIMEOUT,
+        Remedy.INSPECT if device.type == "cuda" else Remedy.RERUN,
+    )
+
+
+def _is_idle(device: torch.device) -> bool:
+    """Whether the GPU finishes its own work now that it waits for nobody."""
+    import torch
+
+    if device.type != "cuda":
+        return True
+    deadline = monotonic() + ABORT_SECONDS
+    while not torch.cuda.current_stream(device).query():
+        if monotonic() > deadline:
+            return False
+        sleep(POLL_SECONDS)
+    return True
+
+
+def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[CheckItem]:
+    """
+    Yield the *items* of a rank; if others are lost, accuse them and not this part.
+
+    If the rank fails for a reason of its own, its peers read that reason at once.
+    """
+    try:
+        with leave_word(ctx.shared, ctx.rank):
+            yield from items
+    except LostRanks as exc:
+        if ctx.device.kind == "cpu":  # its ranks are processes and no parts
+            raise
+        for rank, why in exc.lost.items():
+            seen = msgspec.to_builtins(LostRank(ctx.device.part))
+            yield Finding(RANK_LOST_CODE, ctx.peers[rank].part, why, data=seen)
+        labels = ", ".join(ctx.peers[rank].label for rank in exc.lost)
+        yield Coverage(ctx.device.part, f"could not be judged without {labels}")
+
+
+class LostRank(Struct, frozen=True):
+    """The data of a finding about a rank that another one missed."""
+
+    witness: str
+    """The part that missed it."""
+
+
+def merge_lost_ranks(found: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Merge what several witnesses say of one lost rank into one finding about its part."""
+    lost: dict[str, list[Finding]] = {}
+    for item in found:
+        if isinstance(item, Finding) and item.code == RANK_LOST_CODE:
+            lost.setdefault(item.where, []).append(item)
+        else:
+            yield item
+    for some in lost.values():
+        # Its own words say more than its silence.
+        best = max(some, key=lambda one: "failed" in one.text)
+        names = inventory.format_names([one.data_as(LostRank).witness for one in some])
+        yield replace(best, text=f"{best.text}; without it {names} could not be judged", data={})
+
+
+def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
+    """Report what the environment tells NCCL, and which settings of it were ignored."""
+    if ctx.device.kind != "cuda" or ctx.rank != 0:
+        return
+    ignored = [
+        name for name, value in NCCL_SETTINGS.items() if os.environ.get(name, value) != value
+    ]
+    if ignored:
+        yield Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
+    told = [
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")
+    ]
+    if told:
+        yield Coverage("node", f"the environment tells NCCL: {', '.join(told)}")

@@ -1,0 +1,78 @@
+"""A GPU's worker stays on its share of the cores near its GPU."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Context
+from hpcverify.model import Device, Inventory, Part
+from hpcverify.testing import make_context
+from hpcverify_checks.common.cores import bind_near_gpu, format_ranges, list_near_cores
+
+ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+def near(tmp_path: Path, *listed: str) -> Context:
+    """Make a node whose GPUs are near the listed cores each; its root is *tmp_path*."""
+    parts = [
+        Part("gpu", f"GPU-{i}", f"GPU {i}", {"pci_address": f"0000:{i:02x}:00.0"})
+        for i in range(len(listed))
+    ]
+    for part, cores in zip(parts, listed, strict=True):
+        folder = tmp_path / "sys/bus/pci/devices" / part.facts["pci_address"]
+        folder.mkdir(parents=True)
+        (folder / "local_cpulist").write_text(f"{cores}\n")
+    devices = tuple(Device(kind="cuda", part=part.id, label=part.label) for part in parts)
+    inventory = Inventory(parts=tuple(parts), devices=devices)
+    return make_context(tmp_path, device=devices[0], peers=devices, inventory=inventory)
+
+
+def bound(ctx: Context, tmp_path: Path, times: int = 1) -> tuple[int, list[int]]:
+    """Bind a thread of its own; give its share of the cores, and those that it may use."""
+
+    def work() -> tuple[int, list[int]]:
+        share = [bind_near_gpu(ctx, tmp_path) for _ in range(times)][-1]
+        return share, sorted(os.sched_getaffinity(0))
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def test_a_worker_stays_on_the_cores_near_its_gpu_that_it_may_use(tmp_path: Path) -> None:
+    ctx = near(tmp_path, f"{ALLOWED[0]},4000-4095")
+    assert bound(ctx, tmp_path) == (1, ALLOWED[:1])
+    assert sorted(os.sched_getaffinity(0)) == ALLOWED
+
+
+def test_workers_of_gpus_near_the_same_cores_share_them(tmp_path: Path) -> None:
+    everything, gpus = format_ranges(ALLOWED), 2
+    ctx = near(tmp_path, *[everything] * gpus)
+    assert bound(ctx, tmp_path) == (max(1, len(ALLOWED) // gpus), ALLOWED)
+
+
+def test_a_gpu_on_another_socket_takes_no_share(tmp_path: Path) -> None:
+    ctx = near(tmp_path, format_ranges(ALLOWED), "4000-4095")
+    assert bound(ctx, tmp_path) == (len(ALLOWED), ALLOWED)
+
+
+def test_a_worker_is_bound_once_however_often_it_is_asked(tmp_path: Path) -> None:
+    ctx = near(tmp_path, *[format_ranges(ALLOWED)] * 2)
+    assert bound(ctx, tmp_path, times=3) == bound(ctx, tmp_path)
+
+
+@pytest.mark.parametrize("listed", ["", "4095", "none"])
+def test_where_no_near_core_is_known_and_allowed_nothing_changes(
+    tmp_path: Path, listed: str
+) -> None:
+    ctx = near(tmp_path, *[listed] * 2)
+    assert bound(ctx, tmp_path) == (max(1, len(ALLOWED) // 2), ALLOWED)
+    assert list_near_cores(ctx, "GPU-0", tmp_path) == frozenset()
+
+
+def test_a_part_that_is_not_on_pci_is_near_no_core(tmp_path: Path) -> None:
+    ctx = make_context(tmp_path)
+    assert list_near_cores(ctx, ctx.device.part, tmp_path) == frozenset()

@@ -1,0 +1,1 @@
+"""hpcverify on GPUs that are not there: see README.md."""
