@@ -167,6 +167,14 @@ class StepRun(Struct, kw_only=True):
             return judge_cut_short(result, self._cut_workers, now.inventory)
         return result
 
+    def look(self) -> Result:
+        """Run a passive check before anything has loaded the node, and been sampled."""
+        start = self.round.clock()
+        answers = self._reconcile(self._measure())
+        past = self.round.history.past_values(self.step.name)
+        seconds = self.round.clock() - start
+        return conclude(self.step, answers, self.round.inventory, past, seconds)
+
     def _list_released(self, answers: Mapping[str, Answer]) -> Iterator[str]:
         """Name the GPUs whose workers ended or were ended, so that their memory is freed."""
         gpus = [d.part for d in self.round.inventory.devices if d.kind == "cuda"]

@@ -137,7 +137,7 @@ class WorkerServer:
             found = msgspec.structs.replace(found, inventory=whole)
         self._inventory = found.inventory
         yield found
-        if task.sample:
+        if task.sample and self._sampler is None:
             self._start_sampling()
 
     def _start_sampling(self) -> None:
