@@ -344,11 +344,6 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     reconcile: Callable[[Sequence[JudgedItem], Inventory], Iterator[JudgedItem]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None
 
-    @property
-    def all_finding_rules(self) -> Mapping[str, FindingRule]:
-        """The rules for what the check finds, and for what the engine finds in its place."""
-        return {**ENGINE_FINDING_RULES, **self.finding_rules}
-
     def find_metric(self, name: str) -> Metric | None:
         """Find the metric for *name*, which may itself be a pattern."""
         if name in self.metrics:

@@ -17,6 +17,7 @@ import msgspec
 from hpcverify.check import Check, Context, Judgement, judge
 from hpcverify.limits.resolve import PastValues, resolve
 from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, Part
+from hpcverify.run.conclude import add_common_rules
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import GpuHolder, Outcome, Probe, ProbeResult, Task
 
@@ -79,7 +80,8 @@ def judge_items(
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
     limits = resolve(check.rules, measurements, inventory, past)
-    return judge(found, limits, check.all_finding_rules, inventory.format_names)
+    rulings = add_common_rules(check.finding_rules)
+    return judge(found, limits, rulings, inventory.format_names)
 
 
 def list_measurements(items: Iterable[CheckItem]) -> list[Measurement]:

@@ -36,13 +36,8 @@ from hpcverify.check import (
     fail_outside,
     warn_outside,
 )
-from hpcverify.limits.specs import (
-    Expectation,
-    expect,
-    explain_unknown,
-    find_achievable,
-    find_spec,
-)
+from hpcverify.limits.floors import Floor, find_floor
+from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
 from hpcverify.units import GIB, GIGA, KIB, MIB
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
@@ -239,8 +234,8 @@ def find_way(ctx: Context) -> tuple[str, str]:
     way = {"p2p": "ring", "peer": "mesh"}.get(wiring, wiring)
     if way == "ring" and len(gpus) == NVLS_GPUS and find_achievable(sheet, "nvls", "busbw"):
         way = "nvls"
-    expected = expect(gpus[0], f"{way}.busbw")
-    return (way, "") if isinstance(expected, Expectation) else ("", expected)
+    expected = find_floor(gpus[0], f"{way}.busbw")
+    return (way, "") if isinstance(expected, Floor) else ("", expected)
 
 
 def _compute_bandwidth(one: MessageTimes, bus: float) -> float:

@@ -6,8 +6,8 @@ loaded or a cgroup hides GPUs, nothing counts as missing and the result is ERROR
 are matched by serial number or UUID: a swapped part is not a missing one, and one that
 only moved to another index is the same.
 
-Changed software and firmware is listed and passes: an upgrade says nothing about
-health, but it may explain the next slow GEMM.
+Changed software, firmware and settings are listed and pass: an upgrade or a power limit
+says nothing about health, but it may explain the next slow GEMM.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hpcverify.check import (
     Remedy,
     Verdict,
 )
+from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
 from hpcverify.telemetry import problems
@@ -45,6 +46,11 @@ COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 
 SOFTWARE_FACTS = frozenset({"bios", "driver", "firmware", "kernel", "microcode", "os", "vbios"})
 """Facts that an installation changes."""
+CHANGE_CODES = {
+    **dict.fromkeys(SOFTWARE_FACTS, "software_changed"),
+    **dict.fromkeys(SPEED_SETTINGS, "setting_changed"),
+}
+"""What a change is called that is not one of the part itself, by fact."""
 MAX_MEMORY_LOSS = 0.02
 """A smaller loss is the kernel's, not a module's: one of 32 equal modules is 3 %."""
 FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
@@ -215,7 +221,7 @@ def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
                 change = (part.kind, fact, had[fact], part.facts[fact])
                 changes.setdefault(change, []).append(part)
     for (kind, fact, old, new), parts in sorted(changes.items(), key=lambda c: c[0]):
-        code = "software_changed" if fact in SOFTWARE_FACTS else "part_changed"
+        code = CHANGE_CODES.get(fact, "part_changed")
         names = ", ".join(p.label for p in parts)
         text = f"{kind} {fact} changed from {old} to {new} ({names})"
         where = parts[0].id if len(parts) == 1 else "node"
@@ -236,6 +242,7 @@ FINDING_RULES = {
     "part_replaced": FindingRule(Verdict.WARN, Remedy.NONE),
     "part_changed": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "part_added": LISTED,
+    "setting_changed": LISTED,
     "software_changed": LISTED,
 }
 

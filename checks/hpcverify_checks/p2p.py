@@ -22,9 +22,9 @@ the node is compared with its own past (``peer.*``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -36,7 +36,6 @@ from msgspec.structs import replace
 from hpcverify.check import (
     LISTED,
     NOT_SET_UP,
-    Cause,
     Check,
     CheckItem,
     Context,
@@ -50,7 +49,6 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Skip,
-    Unable,
     Verdict,
     fail_outside,
     operation,
@@ -61,12 +59,10 @@ from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.bits import WORD_BYTES, format_word
 from hpcverify_checks.common.device import (
     find_torch_device,
-    name_torch_vendor,
     require_memory,
     wait_for_device,
 )
 from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.parts import classify_wiring
 from hpcverify_checks.common.timing import MIN_STEPS, choose_timer
 from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
@@ -151,33 +147,11 @@ def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
 
     applies(ctx)
     gpus = _list_gpus(ctx)
-    with convert_busy_errors():
-        devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
-        for device in devices:
-            require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
+    devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
+    for device in devices:
+        require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
     rig = Rig(devices, gpus, torch.cuda.can_device_access_peer, ctx.seed)
     yield from measure_pairs(rig, ctx, params)
-
-
-@contextmanager
-def convert_busy_errors() -> Generator[None]:
-    """
-    Explain the error of a GPU that takes only one process: a worker of ours holds it.
-
-    Raises:
-        Unable: a GPU is in exclusive compute mode.
-
-    """
-    try:
-        yield
-    except RuntimeError as exc:
-        if "busy or unavailable" not in str(exc):
-            raise
-        raise Unable(
-            "a GPU accepts only one process, and the worker for that GPU already holds it: "
-            f"{write_fix('share', name_torch_vendor())}",
-            Cause.BUSY,
-        ) from exc
 
 
 def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:

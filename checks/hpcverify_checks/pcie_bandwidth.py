@@ -240,7 +240,7 @@ CHECK = Check(
         "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot support"),
     },
     rules={
-        "?2?": warn_outside(of_siblings=0.7, of_baseline=0.85),
+        "?2?": warn_outside(of_spec=0.7, of_siblings=0.7, of_baseline=0.85),
         "?2?.of_link": fail_outside(
             low=0.6,
             of_siblings=0.85,

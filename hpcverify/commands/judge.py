@@ -85,7 +85,7 @@ def find_changes(run: Run, site: Site, store: Store) -> list[Change]:
 def rejudge(run: Run, result: Result, step: Step, store: Store) -> Result:
     """Judge *result* by today's limits, but with the earlier runs that it had then."""
     past = store.make_earlier_lookup(run)(result.check)
-    return rejudge_result(result, step.rules, step.check.all_finding_rules, run.inventory, past)
+    return rejudge_result(result, step.rules, step.check.finding_rules, run.inventory, past)
 
 
 def plan_steps(run: Run, site: Site) -> tuple[Step, ...]:

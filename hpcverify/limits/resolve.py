@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from hpcverify.check import Rule, format_quantity, matches
-from hpcverify.limits.specs import Expectation, expect
+from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
 from hpcverify.model import Inventory, Limit, Measurement, Part
 from hpcverify.units import convert_unit
 
@@ -61,10 +61,10 @@ def _make_item_limits(
     past: PastValues,
 ) -> list[Limit]:
     """Make the relative limits for one measurement."""
-    sheet = _look_up_expectation(rule, item, inventory)
-    without = f"; {sheet}" if isinstance(sheet, str) else ""
+    floor = _look_up_floor(rule, item, inventory)
+    without = f"; {floor}" if isinstance(floor, str) else ""
     made = [
-        *_make_spec_limit(rule, item, sheet),
+        *_make_floor_limit(rule, item, floor),
         *_make_sibling_limit(rule, item, matching, inventory),
         *_make_baseline_limit(rule, item, past),
     ]
@@ -119,12 +119,10 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
     )
 
 
-def _look_up_expectation(
-    rule: Rule, item: Measurement, inventory: Inventory
-) -> Expectation | str | None:
-    """Look in the data sheet of a GPU, if the rule needs it; other parts have none."""
+def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor | str | None:
+    """Look for the floor of a GPU, if the rule needs it; other parts have none."""
     part = _find_gpu(item.where, inventory)
-    return expect(part, item.name) if part and rule.of_spec is not None else None
+    return find_floor(part, item.name) if part and rule.of_spec is not None else None
 
 
 def _find_gpu(where: str, inventory: Inventory) -> Part | None:
@@ -135,20 +133,19 @@ def _find_gpu(where: str, inventory: Inventory) -> Part | None:
     return gpus[0] if len({gpu.facts.get("name") for gpu in gpus}) == 1 else None
 
 
-def _make_spec_limit(
-    rule: Rule, item: Measurement, sheet: Expectation | str | None
-) -> Iterator[Limit]:
-    if rule.of_spec is None or not isinstance(sheet, Expectation):
+def _make_floor_limit(rule: Rule, item: Measurement, floor: Floor | str | None) -> Iterator[Limit]:
+    if rule.of_spec is None or not isinstance(floor, Floor):
         return
-    promised = convert_unit(sheet.promise.value, sheet.promise.unit, item.unit)
-    yield _make_relative_limit(
+    promised = convert_unit(floor.promise.value, floor.promise.unit, item.unit)
+    limit = _make_relative_limit(
         rule,
         item,
         rule.of_spec,
-        sheet.share.value * promised,
-        f"{rule.of_spec:g} x {sheet.share.value:.3g} achievable x "
-        f"{format_quantity(promised, item.unit)} spec, {sheet.name}",
+        convert_unit(floor.compute(1.0), floor.promise.unit, item.unit),
+        floor.describe(rule.of_spec, format_quantity(promised, item.unit)),
     )
+    otherwise = floor.cap_verdict(rule.otherwise)
+    yield replace(limit, otherwise=otherwise, hard=rule.hard and otherwise is rule.otherwise)
 
 
 def _make_sibling_limit(
@@ -175,12 +172,16 @@ def _make_sibling_limit(
     )
 
 
-def _identify_kind(where: str, inventory: Inventory) -> tuple[str, str]:
-    """Return the kind and model of *where*, so that only like parts are siblings."""
+def _identify_kind(where: str, inventory: Inventory) -> tuple[str, ...]:
+    """
+    Return the kind, model and settings of *where*, so that only like parts are siblings.
+
+    A GPU that somebody gave less power is slower than the others, and not defective.
+    """
     part = inventory.find_part(where)
     if part is None:
-        return where.rstrip("0123456789"), ""
-    return part.kind, part.facts.get("name", "")
+        return (where.rstrip("0123456789"),)
+    return part.kind, *(part.facts.get(fact, "") for fact in ("name", *SPEED_SETTINGS))
 
 
 def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Iterator[Limit]:

@@ -1,10 +1,10 @@
 """
-What a part should reach: its data sheet, and how much of that good parts reach.
+What is known of parts: their data sheets, and how much of those good parts reach.
 
-Both tables are package data, with one value per line and a source and a confidence for
-each. Peaks are dense (without sparsity) and, if the part has tensor cores for a type,
-those of the tensor cores. `tests/limits/physics.py` checks every number against the
-others of its part: run it after an edit.
+The tables are package data, with one value per line and a source and a confidence for
+each; `floors` makes floors from them. Peaks are dense (without sparsity) and, if the
+part has tensor cores for a type, those of the tensor cores. `tests/limits/physics.py`
+checks every number against the others of its part: run it after an edit.
 """
 
 from __future__ import annotations
@@ -22,6 +22,19 @@ from hpcverify.units import convert_unit
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 SOUND_CONFIDENCES = frozenset("AB")
 """The confidence that a limit needs to fail a part."""
+FLIT_EFFICIENCY = 242 / 256
+"""What a flit of 256 bytes carries beside the 8 of its CRC and the 6 of its FEC."""
+PCIE_LANE_RATES = {
+    1: (2.5, 8 / 10),
+    2: (5.0, 8 / 10),
+    3: (8.0, 128 / 130),
+    4: (16.0, 128 / 130),
+    5: (32.0, 128 / 130),
+    6: (64.0, FLIT_EFFICIENCY),
+}
+"""By generation, what a lane transfers (GT/s) and what its encoding leaves of that (PCI
+Express base specification)."""
+BITS_PER_BYTE = 8
 MEMORY_SHOWN_RANGE = (0.88, 1.06)
 """NVML's memory in GiB over the GB of the sheet: ECC and firmware take some (22 of 24
 on an A10), and sheets print 141 GB for 140 GiB."""
@@ -187,6 +200,12 @@ class Fraction(Struct, frozen=True):
     source: str
 
 
+def compute_pcie_bandwidth(generation: int, width: int) -> float:
+    """Compute what a link carries in one direction, GB/s, before any packet's header."""
+    transfers, payload = PCIE_LANE_RATES[generation]
+    return transfers * payload * width / BITS_PER_BYTE
+
+
 def find_spec(part: Part) -> Spec | None:
     """
     Look up *part* by its PCI device id, else by its exact name.
@@ -232,34 +251,13 @@ def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
 
 
 def find_achievable(spec: Spec, quantity: str, mode: str) -> Fraction | None:
-    """Find the share of *quantity* that the part *spec* reaches in a *mode*."""
+    """
+    Find the share of *quantity* that the part *spec* reaches in a *mode*.
+
+    That of products is ``sustained``, ``burst`` (for a second, and as large as ours) or
+    ``best`` (the best of many shapes, for a moment).
+    """
     return _load_fractions().get((spec.key, quantity, mode))
-
-
-class Expectation(Struct, frozen=True):
-    """What a good part reaches in a measured quantity: a share of a promise."""
-
-    name: str
-    promise: Promise
-    share: Fraction
-
-
-def expect(part: Part, measured: str) -> Expectation | str:
-    """
-    Look up what a *part* should reach in what is *measured*, as ``bf16.sustained``.
-
-    Or say, in words, why that is not known well enough to fail a part.
-    """
-    spec = find_spec(part)
-    if spec is None:
-        return explain_unknown(part)
-    quantity, _, mode = measured.partition(".")
-    promise, share = spec.find_promise(quantity), find_achievable(spec, quantity, mode)
-    if promise is None or share is None:
-        return f"no source says what {measured} a good {spec.name} reaches"
-    if not {promise.confidence, share.confidence} <= SOUND_CONFIDENCES:
-        return f"the sources for {measured} of {spec.name} are weak"
-    return Expectation(spec.name, promise, share)
 
 
 @cache
@@ -306,6 +304,17 @@ def _build_fraction(row: Mapping[str, str], spec: Spec) -> Fraction | None:
         return None
     reached = convert_unit(float(row["reached"]), row["unit"], promise.unit)
     return Fraction(reached / promise.value, row["confidence"], row["source"])
+
+
+@cache
+def load_least_shares() -> Mapping[tuple[str, str], Fraction]:
+    """Read the least share that any good part reaches, by compute capability and quantity."""
+    return {
+        (row["compute_capability"], row["quantity"]): Fraction(
+            float(row["share"]), row["confidence"], row["source"]
+        )
+        for row in read_rows("gpu_least.csv")
+    }
 
 
 @cache

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hpcverify.check import (
+    ENGINE_FINDING_RULES,
     JudgedItem,
     Judgement,
     Rule,
@@ -40,6 +41,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import to_json_types
 from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer
+from hpcverify.telemetry import cuda_errors
 
 
 def conclude(
@@ -85,19 +87,22 @@ def conclude(
             coverage=(),
         )
     several = len(outcomes) > 1
+    short = {part: o for part, o in outcomes.items() if o.verdict is Verdict.ERROR}
+    alike: dict[str, list[str]] = {}
+    for part, o in short.items():
+        alike.setdefault(o.reason, []).append(part)
     shortfalls = tuple(
         Shortfall(
             part,
-            f"{inventory.find_label(part)}: {o.reason}" if several else o.reason,
+            f"{inventory.format_names(alike[o.reason])}: {o.reason}" if several else o.reason,
             o.cause,
             o.remedy,
             o.code,
         )
-        for part, o in outcomes.items()
-        if o.verdict is Verdict.ERROR
+        for part, o in short.items()
     )
     result = msgspec.structs.replace(result, shortfalls=shortfalls)
-    return judge_result(result, step.rules, step.check.all_finding_rules, inventory, past)
+    return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
 
 
 def judge_result(
@@ -108,10 +113,11 @@ def judge_result(
     past: PastValues,
 ) -> Result:
     """Judge *result* by today's *rules* and *rulings*; its shortfalls remain."""
+    rulings = add_common_rules(rulings)
     limits = resolve(rules, result.measurements, inventory, past)
     short = [
         Judgement(verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy)
-        for s in result.shortfalls
+        for s in {s.reason: s for s in result.shortfalls}.values()
     ]
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
     names = inventory.recall(result.findings).format_names
@@ -127,6 +133,11 @@ def judge_result(
         limits=tuple(limits),
         rulings={code: rulings[code] for code in codes if code in rulings},
     )
+
+
+def add_common_rules(rulings: Mapping[str, FindingRule]) -> dict[str, FindingRule]:
+    """Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs."""
+    return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 
 def rejudge_result(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
+from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (
     BUDGET,
@@ -150,7 +151,7 @@ class StepRun(Struct, kw_only=True):
         here = {device.part for device in now.inventory.devices}
         released = tuple(sorted(now.released & here)) if step.is_active else ()
         settled = self._settle(settle, released) if settle or released else ()
-        answers = self._measure()
+        answers = self._explain_gpu_errors(self._measure())
         now.released.update(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             answers |= answer_for_unreachable(now.inventory, now.history.previous)
@@ -247,6 +248,14 @@ class StepRun(Struct, kw_only=True):
             timeout=self.step.timeout,
             estimate=max(estimates, default=None),
         )
+
+    def _explain_gpu_errors(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+        now = self.round
+
+        def ask(parts: Collection[str], start: float) -> GpuXids:
+            return find_xids(now.executor, parts, start, now.clock())
+
+        return explain_gpu_errors(answers, now.inventory, ask, now.holders)
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:
@@ -430,6 +439,12 @@ def probe_node(
         text=f"the hardware could not be listed: {answer.outcome.reason}",
     )
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
+
+
+def select_devices(inventory: Inventory, kind: str) -> Inventory:
+    """Leave out the devices of *inventory* that are not of this *kind*, if one is given."""
+    kept = tuple(d for d in inventory.devices if kind in ("", d.kind))
+    return msgspec.structs.replace(inventory, devices=kept)
 
 
 def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:

@@ -52,7 +52,7 @@ def merge_looks(
         measurements=tuple(_merge_measurements(first, last)),
         marks=_merge_marks(first, last),
     )
-    return judge_result(merged, step.rules, step.check.all_finding_rules, inventory, past)
+    return judge_result(merged, step.rules, step.check.finding_rules, inventory, past)
 
 
 def _list_gone(first: Result, last: Result) -> Iterator[Finding]:

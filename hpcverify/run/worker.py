@@ -39,6 +39,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan import catalog
 from hpcverify.processes import die_with_parent
+from hpcverify.run.cuda_failure import explain_cuda_failure, raise_pending_error
 from hpcverify.run.process import PRELOAD_COMMAND
 from hpcverify.run.wire import (
     FindXids,
@@ -84,12 +85,13 @@ class WorkerServer:
     def handle(self, request: Request) -> None:
         """Run *request*; anything that happens becomes an outcome."""
         start = time.monotonic()
-        outcome = Outcome()
+        outcome, sticky = Outcome(), False
         try:
             for item in self._execute(request.task):
                 line = encode_response(request.number, item)
                 decode_response(line)  # a check may yield fields of the wrong types
                 self._responses.write(line)
+            raise_pending_error(request.task)
         except Skip as exc:
             outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
         except Unable as exc:
@@ -101,8 +103,15 @@ class WorkerServer:
                 code=exc.code,
             )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
-            outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)
-        spent = not release_memory(request.task)
+            failure = explain_cuda_failure(exc, request.task)
+            if failure is not None:
+                outcome, sticky = failure.outcome, failure.is_sticky
+                for finding in failure.findings:
+                    self._responses.write(encode_response(request.number, finding))
+            else:
+                outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)
+        # What is broken is not asked to free anything: it may never answer.
+        spent = sticky or not release_memory(request.task)
         ended = msgspec.structs.replace(
             outcome, start=start, end=time.monotonic(), is_worker_spent=spent
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpcverify.limits.specs import PCIE_LANE_RATES, compute_pcie_bandwidth
 from hpcverify.telemetry import pci, sysfs
 
 ERROR_FILES = {
@@ -25,20 +26,7 @@ ERROR_FILES = {
 TOTAL_PREFIX = "TOTAL_"
 """How the last line begins, which need not match the others (the same document)."""
 
-FLIT_EFFICIENCY = 242 / 256
-"""What a flit of 256 bytes carries beside the 8 of its CRC and the 6 of its FEC."""
-LANE_RATES = {
-    1: (2.5, 8 / 10),
-    2: (5.0, 8 / 10),
-    3: (8.0, 128 / 130),
-    4: (16.0, 128 / 130),
-    5: (32.0, 128 / 130),
-    6: (64.0, FLIT_EFFICIENCY),
-}
-"""By generation, what a lane transfers (GT/s) and what its encoding leaves of that (PCI
-Express base specification)."""
-GENERATION_BY_RATE: Mapping[float | None, int] = {v: g for g, (v, _) in LANE_RATES.items()}
-BITS_PER_BYTE = 8
+GENERATION_BY_RATE: Mapping[float | None, int] = {v: g for g, (v, _) in PCIE_LANE_RATES.items()}
 ADDRESS_COLONS = 2
 """In an address, as in ``0000:18:00.0``; a root complex (``pci0000:18``) has one."""
 LINK_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
@@ -54,8 +42,7 @@ class Link(Struct, frozen=True):
     @property
     def bandwidth(self) -> float:
         """GB/s in one direction, after encoding and before any packet's header."""
-        transfers, payload = LANE_RATES[self.generation]
-        return transfers * payload * self.width / BITS_PER_BYTE
+        return compute_pcie_bandwidth(self.generation, self.width)
 
 
 def read_link(address: str, root: Path = Path("/")) -> Link | None:

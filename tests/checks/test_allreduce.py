@@ -254,7 +254,7 @@ def test_links_at_half_their_rate_do_not_pass_on_a_new_node(
     judgement = judge_bandwidth(tmp_path, key, count, HEALTHY[key, count] / 2)
     switched = count == 8 and not key.startswith("v100")
     assert judgement.verdict is (Verdict.FAIL if switched else Verdict.WARN)
-    assert "spec" in judgement.reason
+    assert "data sheet" in judgement.reason
 
 
 @pytest.mark.parametrize("key", WITH_NVLS)

@@ -202,6 +202,18 @@ def test_an_upgrade_passes_and_is_told_once_for_all_parts(tmp_path: Path) -> Non
     assert verdict(found) is Verdict.PASS
 
 
+def test_another_power_limit_passes_and_is_told_once_for_all_parts(tmp_path: Path) -> None:
+    before, now = NODE, NODE
+    for gpu in GPUS:
+        before = changed(before, gpu.id, power_limit="700 of 700 W")
+        now = changed(now, gpu.id, power_limit="500 of 700 W")
+    found, _ = compare(tmp_path, now, before)
+    (finding,) = list_findings(found)
+    assert (finding.code, finding.where) == ("setting_changed", "node")
+    assert finding.evidence == {"from": "700 of 700 W", "to": "500 of 700 W"}
+    assert verdict(found) is Verdict.PASS
+
+
 def test_a_part_that_is_not_what_it_was_warns(tmp_path: Path) -> None:
     found, _ = compare(tmp_path, changed(NODE, "cpu", threads="63"), NODE)
     (finding,) = list_findings(found)

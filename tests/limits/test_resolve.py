@@ -38,8 +38,10 @@ def test_a_known_part_is_held_to_its_data_sheet() -> None:
 
     assert limit.low is not None
     assert 500e3 < limit.low < 700e3  # H100: 989 TFLOP/s dense, of which it keeps 0.74
-    assert "spec" in limit.source
-    assert "H100" in limit.source
+    assert limit.source == (
+        "0.85 x 0.738 of 989000 GFLOP/s (data sheet of NVIDIA H100 80GB HBM3), "
+        "measured on such a part; confidence A"
+    )
 
 
 def test_an_unknown_part_has_no_data_sheet_to_be_held_to() -> None:
@@ -68,7 +70,7 @@ def test_the_data_sheet_speaks_in_the_unit_that_was_measured(
     assert unit in limit.source
 
 
-@pytest.mark.parametrize("name", ["memory.read", "p2p.ring", "fp64.sustained"])
+@pytest.mark.parametrize("name", ["memory.used", "p2p.ring", "fp4.sustained"])
 def test_what_nobody_knows_a_good_part_to_reach_is_left_to_siblings(name: str) -> None:
     found = rates(100, 100, 100, 50, name=name)
 
@@ -104,13 +106,34 @@ def test_a_lone_part_that_is_not_in_the_table_is_judged_by_its_past_alone() -> N
     assert "NVIDIA X" in no_limit.noisy
 
 
-def test_a_weak_source_fails_no_part() -> None:
-    b200 = node_of(1, name="NVIDIA B200", pci_device_id="2901")
+def test_a_weak_source_fails_no_part_and_warns() -> None:
+    h100 = node_of(1, name="NVIDIA H100 80GB HBM3", pci_device_id="2330")
 
-    (limit,) = resolve({"*": Rule(of_spec=0.85)}, rates(1), b200, has_no_past)
+    (limit,) = resolve(
+        {"fp64.*": Rule(of_spec=0.85)}, rates(1, name="fp64.sustained"), h100, has_no_past
+    )
 
-    assert limit.low is None
-    assert "weak" in limit.noisy
+    assert limit.otherwise is Verdict.WARN
+    assert limit.low is not None
+    assert "in fp32, measured on such a part" in limit.source
+    assert limit.source.endswith("confidence C")
+
+
+def test_a_gpu_with_less_power_than_the_others_is_no_sibling_of_theirs() -> None:
+    lowered = (*["700 of 700 W"] * 4, "400 of 700 W")
+    parts = tuple(
+        Part("gpu", f"gpu-{i}", f"GPU {i}", {"name": "NVIDIA X", "power_limit": watts})
+        for i, watts in enumerate(lowered)
+    )
+
+    made = resolve(
+        {"*": Rule(of_siblings=0.9, optional=True)},
+        rates(100, 100, 100, 100, 60),
+        Inventory(parts=parts),
+        has_no_past,
+    )
+
+    assert {limit.where for limit in made} == {"gpu-0", "gpu-1", "gpu-2", "gpu-3"}
 
 
 def test_only_gpus_have_data_sheets_to_speak_of() -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from hpcverify.limits.specs import (
     MEASURED_UNITS,
-    Expectation,
     Spec,
-    expect,
     explain_unknown,
     find_achievable,
     find_spec,
@@ -26,6 +24,9 @@ TABLE = tuple(read_rows("gpu_specs.csv"))
 REACHED = tuple(read_rows("gpu_reached.csv"))
 WORDS = {"name", "other_name", "pci_device_id", "memory_type"}
 NUMBERS = tuple(row for row in TABLE if row["quantity"] not in WORDS)
+LEAST = tuple(read_rows("gpu_least.csv"))
+SPREAD = 1.05
+"""Good parts of one model differ, and so do the sources that measured them."""
 ALL = pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
 
 
@@ -134,18 +135,32 @@ def test_what_is_reached_is_reached_of_a_promise_and_stays_below_it() -> None:
         assert row["quantity"] in MEASURED_UNITS
         share = find_achievable(of(row["part"]), row["quantity"], row["mode"])
         assert share is not None
-        assert 0.4 < share.value < 1
+        assert 0.35 < share.value < 1
         assert share.confidence in ("A", "B", "C")
         assert len(share.source) > 10
 
 
-def test_no_part_sustains_more_than_its_burst() -> None:
+def test_no_part_sustains_more_than_its_burst_or_its_best() -> None:
     for row in (r for r in REACHED if r["mode"] == "sustained"):
+        for mode in ("burst", "best"):
+            shorter = find_achievable(of(row["part"]), row["quantity"], mode)
+            sustained = find_achievable(of(row["part"]), row["quantity"], "sustained")
+            if shorter and sustained:
+                assert sustained.value <= SPREAD * shorter.value
+
+
+def test_the_least_that_is_reached_has_its_source_and_is_below_all_that_was_measured() -> None:
+    for row in LEAST:
+        assert row["confidence"] in ("A", "B", "C")
+        assert len(row["source"]) > 10
+    least = {(r["compute_capability"], r["quantity"]): float(r["share"]) for r in LEAST}
+    for row in REACHED:
         spec = of(row["part"])
-        burst = find_achievable(spec, row["quantity"], "burst")
-        sustained = find_achievable(spec, row["quantity"], "sustained")
-        if burst is not None and sustained is not None:
-            assert sustained.value <= burst.value
+        share = find_achievable(spec, row["quantity"], row["mode"])
+        floor = least.get((spec.compute_capability, row["quantity"]))
+        floor = floor or least.get(("*", row["quantity"]))
+        if share and floor and share.confidence != "C":
+            assert floor < share.value
 
 
 def test_a_part_is_found_by_id_before_its_name() -> None:
@@ -196,34 +211,4 @@ def test_an_unknown_part_is_said_to_be_unknown_by_name_and_id() -> None:
     assert explain_unknown(part) == (
         "NVIDIA GeForce RTX 4090 (PCI device id 2684) is not in the table of parts"
     )
-    assert expect(part, "bf16.sustained") == explain_unknown(part)
     assert explain_unknown(gpu(pci_device_id="2330")) == ""
-
-
-def test_what_a_good_part_reaches_is_in_the_unit_that_is_measured() -> None:
-    h200 = gpu(pci_device_id="2335")
-    p2p, memory = expect(h200, "p2p.write"), expect(h200, "memory.copy")
-    assert isinstance(p2p, Expectation)
-    assert isinstance(memory, Expectation)
-    assert (p2p.promise.value, p2p.promise.unit) == (450, "GB/s")
-    assert p2p.share.value == pytest.approx(0.88)
-    assert (memory.promise.value, memory.promise.unit) == (4800, "GB/s")
-
-
-@pytest.mark.parametrize(
-    ("device_id", "measured"),
-    [
-        ("2901", "bf16.sustained"),  # one unattributed measurement
-        ("26b1", "bf16.burst"),  # the peak itself is recalled
-        ("2941", "memory.copy"),
-    ],
-)
-def test_a_weak_source_makes_no_limit(device_id: str, measured: str) -> None:
-    answer = expect(gpu(pci_device_id=device_id), measured)
-    assert isinstance(answer, str)
-    assert "weak" in answer
-
-
-def test_what_nobody_measured_makes_no_limit() -> None:
-    for measured in ("fp64.sustained", "p2p.ring", "memory.used", "temperature"):
-        assert "no source says" in str(expect(gpu(pci_device_id="2330"), measured))

@@ -142,7 +142,6 @@ HARD_FINDINGS = {
     ("sdc", "miscopied"),
     ("sdc", "outvoted"),
     ("gpu_memory", "memory_corrupted"),
-    ("gpu_memory", "ecc_uncorrectable"),
     ("training", "irreproducible"),
     ("training", "misfed"),
     ("training", "outvoted"),

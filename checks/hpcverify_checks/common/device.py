@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterator, MutableMapping, Sequence
+import platform
+import re
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -111,14 +121,83 @@ def find_torch_device(ctx: Context) -> torch.device:
             Cause.MISSING,
         )
     with operation(f"the start of {platform}", ctx.device):
+        # Says why it cannot start, where a count would only say 0.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         seen = range(torch.cuda.device_count())
         properties = [torch.cuda.get_device_properties(i) for i in seen]
         ids = [identify_amd_gpu(p) if vendor == AMD else str(p.uuid) for p in properties]
         device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
         torch.cuda.set_device(device)
+    require_kernels(
+        torch.cuda.get_device_capability(device),
+        torch.cuda.get_arch_list(),
+        torch.__version__,
+        getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {}),
+    )
     if is_own_gpu:
         torch.set_num_threads(min(threads, torch.get_num_threads()))
     return device
+
+
+def require_kernels(
+    capability: tuple[int, int],
+    built: Sequence[str],
+    version: str,
+    releases: Mapping[str, Mapping[str, Collection[int]]],
+) -> None:
+    """
+    Raise `Unable` if torch was *built* without kernels for a GPU of this *capability*.
+
+    *releases* are the capabilities that torch publishes wheels of this *version* for, by
+    CUDA's version and the kind of host: `torch.cuda.PYTORCH_RELEASES_CODE_CC`. Nothing is
+    required of a build that does not say what it was built for, or not in CUDA's terms.
+    """
+    if not any(map(parse_architecture, built)) or has_kernels(capability, built):
+        return
+    machine = platform.machine()
+    fitting = [
+        cuda
+        for cuda, hosts in releases.items()
+        if has_kernels(capability, [f"sm_{cc}" for cc in hosts.get(machine, ())])
+    ]
+    base = version.partition("+")[0]
+    fix = "see https://pytorch.org/get-started/locally for a build that has them"
+    if fitting:
+        index = f"https://download.pytorch.org/whl/cu{fitting[0].replace('.', '')}"
+        fix = f"pip install --force-reinstall torch=={base} --index-url {index}"
+    major, minor = capability
+    raise Unable(
+        f"torch {version} has no kernels for a GPU of compute capability {major}.{minor}, only "
+        f"{' '.join(built)}: {fix}",
+        Cause.MISCONFIGURED,
+        code="cuda_no_kernel_image",
+    )
+
+
+def has_kernels(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """
+    Whether code *built* for some architectures runs on a GPU of this *capability*.
+
+    Machine code (``sm_80``) runs on its own major version, from its minor version on; PTX
+    (``compute_80``) is compiled for every later one. What is specific to an architecture
+    (``sm_90a``) or to a family (``sm_100f``) goes no further than that (CUDA C++ programming
+    guide, binary and PTX compatibility; nvcc, GPU feature list).
+    """
+    for kind, major, minor, suffix in filter(None, map(parse_architecture, built)):
+        here = (major, minor)
+        if here == capability:
+            return True
+        if suffix == "a" or here > capability:
+            continue
+        if major == capability[0] or (kind == "compute" and not suffix):
+            return True
+    return False
+
+
+def parse_architecture(name: str) -> tuple[str, int, int, str] | None:
+    """Read ``sm_90a``: its kind, major and minor version and suffix; None if it is another."""
+    match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+    return (match[1], int(match[2]), int(match[3]), match[4]) if match else None
 
 
 def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:

@@ -8,6 +8,7 @@ plan's actual operands proves that it stayed within them (see `exact`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -251,6 +252,17 @@ def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
         )
     else:  # a 16-bit output would hide the low bits of the sums
         torch.mm(a, b, out.dtype, out=out)
+
+
+REFUSAL = re.compile(r"\w*BLAS\w*_STATUS_(?:NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH)\b")
+"""The statuses with which cuBLAS and hipBLAS decline a product before they run it (cuBLAS
+guide, "cublasStatus_t"). torch raises them as a RuntimeError that names them."""
+
+
+def find_refusal(exc: RuntimeError) -> str:
+    """Find the status with which the library declined a product; "" if it did not."""
+    found = REFUSAL.search(str(exc))
+    return found.group() if found else ""
 
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]

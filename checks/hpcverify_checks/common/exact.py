@@ -33,6 +33,7 @@ PAD_DEPTH = 128
 SHIFT_STEP = 16
 """Keeps 16-byte alignment for operands of one byte."""
 SHIFT_COUNT = PAD_DEPTH // SHIFT_STEP + 1
+ALL_SHIFTS = tuple(range(SHIFT_COUNT))
 UNIT_POWERS = range(1)
 _BLOCK_ROWS = 512
 """Rows handled at a time, so that 64-bit copies of large operands stay small."""
@@ -131,12 +132,8 @@ class Operands:
         Returns A, size x (depth + PAD), and B, (depth + PAD) x size, stored *by columns*
         where the library wants it so.
         """
-        import torch
-
         size, padded = self.shape.size, self.shape.depth + PAD_DEPTH
-        new = partial(torch.empty, dtype=dtype, device=device)
-        a = new(size, padded)
-        b = new(size, padded).T if by_columns else new(padded, size)
+        a, b = allocate_operands(self.shape, dtype, device, by_columns=by_columns)
         rows, columns = self.make_factors(device)
         for block in _iter_blocks(size):
             part = slice(block.start, block.stop)
@@ -161,6 +158,18 @@ class Operands:
             total += part @ self.make_b(block, HOST_DEVICE).double()
         factors, columns = self.make_factors(HOST_DEVICE)
         return total * factors[list(rows)] * columns
+
+
+def allocate_operands(
+    shape: Shape, dtype: torch.dtype, device: DeviceLike, *, by_columns: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Allocate A and B as `Operands.store` lays them out, of zeros."""
+    import torch
+
+    new = partial(torch.zeros, dtype=dtype, device=device)
+    padded = shape.depth + PAD_DEPTH
+    b = new(shape.size, padded).T if by_columns else new(padded, shape.size)
+    return new(shape.size, padded), b
 
 
 def _cast(exact: Tensor, dtype: torch.dtype) -> Tensor:

@@ -21,7 +21,6 @@ FIXES: Mapping[str, Mapping[str, str]] = {
         "for all GPUs of the node",
         ANY: "ask the scheduler for all GPUs of the node",
     },
-    "share": {NVIDIA: "nvidia-smi -c DEFAULT", ANY: "let several processes use it"},
     "reset": {NVIDIA: "reset it (nvidia-smi -r)", ANY: "reset it"},
     "ecc": {NVIDIA: "nvidia-smi -e 1", ANY: "turn it on"},
     "persistence": {

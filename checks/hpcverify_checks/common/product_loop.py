@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Cause, Context, Remedy, Unable
 from hpcverify_checks.common.bits import GOLDEN, WORD_BITS, count_from, view_words, wrap_int64
 from hpcverify_checks.common.dtypes import Family, Multiply, multiply
-from hpcverify_checks.common.exact import SHIFT_COUNT, Shape, view_shifted
+from hpcverify_checks.common.exact import ALL_SHIFTS, Shape, view_shifted
 
 if TYPE_CHECKING:
     import torch
@@ -130,14 +130,13 @@ class ProductBench:
     """As many as `count_outputs` says."""
     seed: int
     seams: ProductSeams = HARDWARE_SEAMS
-    shifts: int = SHIFT_COUNT
-    """The shifts that the operands of an exact product go through, one per lap. Inexact
-    products would be rounded differently, so for them it is 1."""
+    shifts: tuple[int, ...] = ALL_SHIFTS
+    """The shifts that the operands go through, one per lap."""
 
     def get_job(self, number: int) -> tuple[ProductJob, int]:
         """Find the job of the product *number*, and its shift."""
         lap, place = divmod(number, len(self.jobs))
-        return self.jobs[place], lap % self.shifts
+        return self.jobs[place], self.shifts[lap % len(self.shifts)]
 
     def get_output(self, number: int) -> Tensor:
         """Find the output of the product *number*."""
@@ -191,6 +190,9 @@ class ProductTask:
     device: torch.device
     seams: ProductSeams = HARDWARE_SEAMS
     draw: int = 0
+    shifts: tuple[int, ...] = ALL_SHIFTS
+    """Of the operands of exact products. Inexact ones would be rounded differently, so they
+    have the same shift each time."""
 
     def make_output(self) -> Tensor:
         """Allocate one product."""
@@ -199,13 +201,11 @@ class ProductTask:
         size, dtype = self.shape.size, getattr(torch, self.family.output)
         return torch.empty(size, size, dtype=dtype, device=self.device)
 
-    def make_bench(
-        self, where: str, jobs: tuple[ProductJob, ...], shifts: int = SHIFT_COUNT
-    ) -> ProductBench:
+    def make_bench(self, where: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
         """Make a bench with its outputs for the part or core *where*."""
         outputs = tuple(self.make_output() for _ in range(count_outputs(len(jobs), self.device)))
         return ProductBench(
-            where, self.family.name, jobs, outputs, self.ctx.seed, self.seams, shifts
+            where, self.family.name, jobs, outputs, self.ctx.seed, self.seams, self.shifts
         )
 
 

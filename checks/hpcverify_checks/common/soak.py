@@ -20,6 +20,7 @@ plans and the vote find that.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -306,7 +307,8 @@ class PartSoak:
             digest = compute_digest(first.cpu())
             name = f"{source.name} {pair}"
             jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw))
-        soak = cls(task, task.make_bench(where, tuple(jobs), shifts=1), source.text)
+        bench = dataclasses.replace(task, shifts=(0,)).make_bench(where, tuple(jobs))
+        soak = cls(task, bench, source.text)
         if odd:
             (wrong_product, others), now = odd[0], time.monotonic()
             made = FIRST_PRODUCTS * len(jobs)

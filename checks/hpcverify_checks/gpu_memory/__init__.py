@@ -9,9 +9,9 @@ first pass is always complete. The GPU does the comparing; after each pass a can
 flipped bit, proves that the comparison works.
 
 With ECC, a bad cell is corrected silently (the `ecc` check counts that) or ends the
-test with an error, which is a finding here too. A word that is wrong without either was
-corrupted outside the ECC, in transit or by its address, or there is no ECC: no row
-remap and no reset repairs that, so the part must be replaced.
+test with an error of CUDA, which fails the GPU in every check. A word that is wrong
+without either was corrupted outside the ECC, in transit or by its address, or there is no
+ECC: no row remap and no reset repairs that, so the part must be replaced.
 
 Reading is a float32 sum, writing a fill, copying a negation into another buffer, with
 both ways counted as in STREAM. All three are kernels: the driver may leave a plain copy
@@ -85,8 +85,6 @@ ACCESSES_PER_PASS = 6
 """Each word is written and read three times."""
 MAX_DESCRIBED_WORDS = 3
 """Wrong words described; all are counted."""
-ECC_ERROR_TEXT = "uncorrectable ECC error"
-"""CUDA's text of cudaErrorECCUncorrectable."""
 
 
 class GpuMemoryParams(Params, frozen=True):
@@ -115,12 +113,6 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     """Measure the bandwidth, then fill the memory and test it."""
     applies(ctx)
     device = find_torch_device(ctx)
-    yield from convert_memory_errors(ctx.device.part, _measure_gpu(device, ctx, params))
-
-
-def _measure_gpu(
-    device: torch.device, ctx: Context, params: GpuMemoryParams
-) -> Iterator[CheckItem]:
     import torch
 
     if torch.cuda.get_device_properties(device).is_integrated:
@@ -135,31 +127,6 @@ def _measure_gpu(
         memory = Memory(allocate_chunks(room))
         end = perf_counter() + params.seconds
         yield from examine_memory(memory, where, room, ctx.seed, lambda: perf_counter() >= end)
-
-
-def convert_memory_errors(where: str, found: Iterator[CheckItem]) -> Iterator[CheckItem]:
-    """
-    Pass on what was *found*, and turn an ECC error that ended the test into a finding.
-
-    Raises:
-        Unable: The memory ran out, because another process took some.
-
-    """
-    import torch
-
-    try:
-        yield from found
-    except torch.OutOfMemoryError as exc:
-        raise Unable(
-            "the GPU ran out of memory during the test: "
-            f"{write_fix('free_memory', name_torch_vendor())}",
-            Cause.NO_SPACE,
-        ) from exc
-    except torch.AcceleratorError as exc:
-        if ECC_ERROR_TEXT not in str(exc):
-            raise
-        text = "an uncorrectable ECC error ended the memory test"
-        yield Finding("ecc_uncorrectable", where, text)
 
 
 def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
@@ -281,8 +248,8 @@ CHECK = Check(
             otherwise=Verdict.ERROR,
             cause=Cause.NO_SPACE,
             remedy=Remedy.FIX_CONFIGURATION,
-            source="hpcverify default: untested memory does not pass; end the other "
-            "processes that use the GPU",
+            source="hpcverify default: untested memory does not pass; end the processes "
+            "of others that use the GPU",
         ),
         "memory.*": fail_outside(
             of_spec=0.85,
@@ -293,7 +260,6 @@ CHECK = Check(
     },
     finding_rules={
         "memory_corrupted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "ecc_uncorrectable": FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

@@ -64,7 +64,6 @@ from hpcverify_checks.common.device import (
 from hpcverify_checks.common.dtypes import CPU_DEPTH, MAX_DEPTH, Family
 from hpcverify_checks.common.exact import (
     PAD_DEPTH,
-    SHIFT_COUNT,
     SHIFT_STEP,
     Shape,
     find_constant_bits,
@@ -78,10 +77,12 @@ from hpcverify_checks.common.vote import PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
+    OffsetTrial,
     PartResult,
     References,
     list_families,
     prepare_each,
+    try_offsets,
 )
 from hpcverify_checks.sdc.stress import run_stress
 from hpcverify_checks.sdc.trials import selftest
@@ -132,9 +133,17 @@ def measure(
     yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     with use_threads(choose_thread_count(ctx)):
+        tasks: list[DeviceTask] = []
+        for trial in try_families(ctx, device, params, seams):
+            if trial.task.shifts:
+                tasks.append(trial.task)
+            if trial.refused:
+                yield from report_refusal(trial)
+        yield from report_left_out(ctx, device)
+        families = [task.family for task in tasks]
         try:
-            yield from check_exact_products(ctx, device, params, seams)
-            yield from run_stress(ctx, device, STRESS_SHARE * params.seconds, seams)
+            yield from check_exact_products(ctx, tasks, EXACT_SHARE * params.seconds)
+            yield from run_stress(ctx, device, STRESS_SHARE * params.seconds, families, seams)
         except BlindComparison as exc:
             yield Finding("blind", exc.where, str(exc))
             raise
@@ -153,24 +162,41 @@ def choose_thread_count(ctx: Context) -> int:
     return 1 if ctx.device.kind == "cpu" else torch.get_num_threads()
 
 
-def check_exact_products(
+def try_families(
     ctx: Context, device: torch.device, params: SdcParams, seams: ProductSeams
+) -> Iterator[OffsetTrial]:
+    """Try the products of all types that *device* has units for."""
+    references, draw = References(), ctx.seed if params.fresh else 0
+    for family in list_families(device):
+        shape = choose_shape(family, device, params)
+        task = DeviceTask(ctx, family, shape, device, seams, draw, references=references)
+        with use_float32_precision(family.precision):
+            yield try_offsets(task)
+
+
+def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
+    """Report the offsets that are left out, or that the whole type is: no fault of the part."""
+    where, family = trial.task.ctx.device.part, trial.task.family.name
+    if trial.task.shifts:
+        yield Coverage(where, trial.describe())
+        return
+    text = f"{trial.describe()}: install a torch whose CUDA libraries support this GPU"
+    yield Finding("dtype_refused", where, text, {"dtype": family, "status": trial.status})
+
+
+def check_exact_products(
+    ctx: Context, tasks: Sequence[DeviceTask], seconds: float
 ) -> Iterator[CheckItem]:
     """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
-    chosen, references = list_families(device), References()
     done: list[FamilyResult] = []
-    for family in chosen:
-        shape = choose_shape(family, device, params)
-        draw = ctx.seed if params.fresh else 0
-        task = DeviceTask(ctx, family, shape, device, seams, draw, references)
+    for task in tasks:
         done.append(FamilyResult(task))
         # At once: a faulty part may crash before it can report this later.
-        for outcome in examine_family(done[-1], EXACT_SHARE * params.seconds / len(chosen)):
+        for outcome in examine_family(done[-1], seconds / len(tasks)):
             done[-1].outcomes.append(outcome)
             if outcome.corruption:
                 yield outcome.corruption
         yield Coverage(ctx.device.part, done[-1].summarize())
-    yield from report_left_out(ctx, device)
     yield from sum_by_part(done)
 
 
@@ -236,7 +262,7 @@ class FamilyResult:
 
 def _describe_data(task: DeviceTask) -> str:
     kind = f"new in this run ({task.draw})" if task.draw else "the same in every run"
-    return f"data {kind}, at {SHIFT_COUNT} offsets of {SHIFT_STEP} lanes"
+    return f"data {kind}, at {len(task.shifts)} offsets of {SHIFT_STEP} lanes"
 
 
 def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
@@ -379,6 +405,8 @@ CHECK = Check(
     finding_rules={
         **PRODUCT_FINDING_RULES,
         "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        # The library's doing, and the same on all GPUs of the kind.
+        "dtype_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
     },
     placement=Placement.DEVICES,

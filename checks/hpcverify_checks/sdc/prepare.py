@@ -11,14 +11,16 @@ from hpcverify.check import Cause, Context, Finding, Remedy, Unable, operation
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import compute_digest, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
-from hpcverify_checks.common.device import list_native_dtypes
-from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
+from hpcverify_checks.common.device import list_native_dtypes, wait_for_device
+from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, find_refusal
 from hpcverify_checks.common.exact import (
     HOST_DEVICE,
+    SHIFT_STEP,
     Operands,
     ProductPlan,
     ProductProof,
     Shape,
+    allocate_operands,
     prove_by_freivalds,
     view_shifted,
 )
@@ -121,6 +123,56 @@ def make_part_result(
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetTrial:
+    """At which offsets of the operands a library multiplies those of a *task*."""
+
+    task: DeviceTask
+    """With the shifts that remain: none if the library refuses them all."""
+    refused: tuple[int, ...] = ()
+    status: str = ""
+    """How it refused the last of them."""
+
+    def describe(self) -> str:
+        """Describe what the library refuses, and how."""
+        name = self.task.family.name
+        if not self.task.shifts:
+            return f"{name} is not verified: the library refuses its products ({self.status})"
+        offsets = ", ".join(str(shift * SHIFT_STEP) for shift in self.refused)
+        return f"{name}: operand offsets {offsets} left out: the library refuses them"
+
+
+def try_offsets(task: DeviceTask) -> OffsetTrial:
+    """
+    Try a product of *task* at each of its offsets, so that none is refused later.
+
+    Only one-byte operands begin at multiples of 16 bytes, and only their products have
+    demands on alignment, which differ from one architecture and library to the next.
+
+    Raises:
+        RuntimeError: Whatever is no refusal, as what CUDA raised.
+
+    """
+    import torch
+
+    dtype = getattr(torch, task.family.operand)
+    if dtype.itemsize > 1:
+        return OffsetTrial(task)
+    a, b = allocate_operands(task.shape, dtype, task.device, by_columns=task.family.by_columns)
+    out, refused, status = task.make_output(), list[int](), ""
+    for shift in task.shifts:
+        try:
+            task.seams.multiply(*view_shifted(a, b, shift), out)
+        except RuntimeError as exc:
+            status = find_refusal(exc)
+            if not status:
+                raise
+            refused.append(shift)
+    wait_for_device(task.device)
+    usable = tuple(shift for shift in task.shifts if shift not in refused)
+    return OffsetTrial(replace(task, shifts=usable), tuple(refused), status)
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedPlan:
     """A plan on the device of a task."""
 
@@ -201,7 +253,7 @@ def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
     first = task.make_output()
     if (made.plan, made.shape) not in task.references:
         poison(first)
-        task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, 0), first))
+        task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, task.shifts[0]), first))
     return ProductJob(made.plan.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)
 
 

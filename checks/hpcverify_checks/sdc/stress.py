@@ -21,6 +21,7 @@ from hpcverify.check import CheckItem, Context, Coverage
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_float32_precision
+from hpcverify_checks.common.dtypes import Family
 from hpcverify_checks.common.exact import Shape
 from hpcverify_checks.common.product_loop import HARDWARE_SEAMS, ProductSeams, ProductTask
 from hpcverify_checks.common.soak import (
@@ -34,7 +35,6 @@ from hpcverify_checks.common.soak import (
     plan_stretches,
 )
 from hpcverify_checks.common.vote import CORES_GROUP
-from hpcverify_checks.sdc.prepare import list_families
 
 if TYPE_CHECKING:
     import torch
@@ -51,16 +51,19 @@ PERIOD_SECONDS = (0.01, 0.04, 0.1)
 
 
 def run_stress(
-    ctx: Context, device: torch.device, seconds: float, seams: ProductSeams = HARDWARE_SEAMS
+    ctx: Context,
+    device: torch.device,
+    seconds: float,
+    families: Sequence[Family],
+    seams: ProductSeams = HARDWARE_SEAMS,
 ) -> Iterator[CheckItem]:
     """
     Compare products of normal numbers with the first of their kind, for *seconds*.
 
-    Every type that the device has units for gets its turn. On a CPU up to `MAX_CORES`
-    cores work at the same time; the others come in later runs.
+    Each of *families* gets its turn. On a CPU up to `MAX_CORES` cores work at the same
+    time; the others come in later runs.
     """
     on_cpu = ctx.device.kind == "cpu"
-    families = list_families(device)
     soaks: list[PartSoak] = []
     for family in families:
         shape = SLOW_SHAPE if family.name in SLOW_DTYPES else GPU_SHAPE

@@ -41,6 +41,7 @@ from hpcverify_checks.sdc.prepare import (
     list_families,
     make_part_result,
     prepare,
+    try_offsets,
 )
 
 if TYPE_CHECKING:
@@ -137,7 +138,10 @@ def run_trials(ctx: Context, family: Family, device: torch.device) -> Iterator[T
     """Try all faults with one type of operands."""
     with use_float32_precision(family.precision):
         seams = ProductSeams(compare=choose_comparison(device))
-        stage = set_up_trials(DeviceTask(ctx, family, TRIAL_SHAPE, device, seams))
+        task = try_offsets(DeviceTask(ctx, family, TRIAL_SHAPE, device, seams)).task
+        if not task.shifts:  # no product of this type is to be had here
+            return
+        stage = set_up_trials(task)
         for case in list_cases(stage):
             yield _make_trial(stage, case.fault, case.expected, *try_fault(stage, case))
         for sweep in BIT_SWEEPS:
@@ -348,7 +352,7 @@ def _trust_first_product(bench: ProductBench, job: ProductJob) -> ProductJob:
     import torch
 
     own = torch.empty_like(job.reference)
-    bench.seams.multiply(*view_shifted(job.a, job.b, 0), own)
+    bench.seams.multiply(*view_shifted(job.a, job.b, bench.shifts[0]), own)
     return replace(job, reference=own)
 
 

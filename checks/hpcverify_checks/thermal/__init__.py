@@ -247,7 +247,7 @@ CHECK = Check(
         "held_back": warn_outside(high=0.15),
         "work_per_clock": fail_outside(of_siblings=0.9, of_baseline=0.8),
         "efficiency": warn_outside(
-            low=0.5, source="the least that any part in gpu_fractions.csv can have had"
+            low=0.5, source="the least that any part in gpu_reached.csv can have had"
         ),
         "energy_per_work": warn_outside(of_siblings=1.25),
         "rate_sag": warn_outside(high=0.15),

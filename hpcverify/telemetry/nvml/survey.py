@@ -211,7 +211,26 @@ def _read_facts(gpu: GpuQuery) -> dict[str, str]:
         vbios=gpu.ask(nv.nvmlDeviceGetVbiosVersion),
         memory=f"{memory.total / 2**30:.0f} GiB" if memory else None,
         compute_capability=".".join(map(str, capability)) if capability else None,
+        power_limit=_read_power_limit(gpu),
+        clock_limit=_read_clock_limit(gpu),
     )
+
+
+def _read_power_limit(gpu: GpuQuery) -> str | None:
+    """Read the limit that is set, and what it is by default: ``500 of 700 W``."""
+    limit = gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)
+    default = gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)
+    return limit and default and f"{limit / 1e3:g} of {default / 1e3:g} W"
+
+
+def _read_clock_limit(gpu: GpuQuery) -> str | None:
+    """Read the clock that was set below the default, and the highest: ``900 of 1410 MHz``."""
+    wish = gpu.ask(nv.nvmlDeviceGetApplicationsClock, nv.NVML_CLOCK_SM)
+    usual = gpu.ask(nv.nvmlDeviceGetDefaultApplicationsClock, nv.NVML_CLOCK_SM)
+    highest = gpu.ask(nv.nvmlDeviceGetMaxClockInfo, nv.NVML_CLOCK_SM)
+    if not (wish and usual and highest) or wish >= usual:
+        return None
+    return f"{wish} of {highest} MHz"
 
 
 def _to_text(number: int | None) -> str | None:

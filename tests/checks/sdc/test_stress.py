@@ -25,6 +25,7 @@ from hpcverify_checks.common.product_loop import ProductSeams, ProductTask
 from hpcverify_checks.common.soak import FIRST_PRODUCTS, OPERAND_PAIRS, StretchResult
 from hpcverify_checks.common.vote import reconcile
 from hpcverify_checks.sdc import stress
+from hpcverify_checks.sdc.prepare import list_families
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
@@ -43,7 +44,7 @@ def numbers(found: Iterable[CheckItem], name: str) -> dict[str, float | None]:
 
 
 def test_all_cores_are_stressed_and_pass(tmp_path: Path) -> None:
-    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4, list_families(HOST)))
     cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     assert numbers(found, "stress.mismatched") == dict.fromkeys(cores, 0)
     assert all(numbers(found, "stress.products").values())
@@ -69,7 +70,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
             view_words(out)[1].bitwise_xor_(1 << 40)
 
     seams = ProductSeams(multiply=core_only(bad, spoil))
-    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4, seams))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4, list_families(HOST), seams))
     codes = {(f.code, f.where) for f in found if isinstance(f, Finding)}
     assert codes == {("corruption", f"cpu{bad}")}
     assert numbers(found, "stress.mismatched")[f"cpu{bad}"] == 1
@@ -78,7 +79,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
 def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
     bad = max(os.sched_getaffinity(0))
     seams = ProductSeams(multiply=core_only(bad, lambda out: view_integers(out)[5].bitwise_or_(1)))
-    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.2, seams))
+    found = list(stress.run_stress(make_context(tmp_path), HOST, 0.2, list_families(HOST), seams))
     facts = [f for f in found if isinstance(f, Finding)]
     left = [f for f in reconcile(facts, INVENTORY) if isinstance(f, Finding)]
     assert {f.code for f in left} == {"dissent"}

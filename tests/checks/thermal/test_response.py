@@ -310,15 +310,19 @@ def test_a_gpu_that_was_lost_in_the_soak_is_a_finding(tmp_path: Path) -> None:
     assert set(problems.PROBLEM_RULES) < set(CHECK.finding_rules)
 
 
+HELD_BY_POWER = {"a10"}
+"""Parts whose power limit keeps the clock far below the highest: 150 W for 72 SMs."""
+
+
 def test_the_least_efficiency_is_below_that_of_every_part_that_is_known() -> None:
     limit = CHECK.rules["efficiency"].low
     assert limit is not None
     for spec in load_specs():
         for dtype in ("bf16", "fp16"):
             share = find_achievable(spec, dtype, "sustained") or find_achievable(
-                spec, dtype, "burst"
+                spec, dtype, "best"
             )
-            if share and spec.peak_clock_mhz:
+            if share and spec.peak_clock_mhz and spec.key not in HELD_BY_POWER:
                 # The clock it was measured at is not known; it was not above this.
                 highest = spec.max_clock_mhz or spec.peak_clock_mhz
                 assert share.value * spec.peak_clock_mhz / highest > limit

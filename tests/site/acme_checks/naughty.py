@@ -93,6 +93,25 @@ def no_memory(_path: str) -> None:
     bytes(2**62)
 
 
+def raise_runtime_error(text: str) -> None:
+    """Raise *text* as torch raises what a library told it."""
+    raise RuntimeError(text)
+
+
+def raise_accelerator_error(text: str) -> None:
+    """Raise *text* as torch raises an error of CUDA."""
+    import torch  # noqa: PLC0415 - as checks do
+
+    raise torch.AcceleratorError(text)
+
+
+def run_out_of_gpu_memory(text: str) -> None:
+    """Raise *text* as torch's allocator does."""
+    import torch  # noqa: PLC0415 - as checks do
+
+    raise torch.OutOfMemoryError(text)
+
+
 WAYS: Mapping[str, Callable[[str], None]] = {
     "raise": fail_to_raise,
     "skip": skip,
@@ -102,6 +121,9 @@ WAYS: Mapping[str, Callable[[str], None]] = {
     "wait": wait,
     "stat": stat,
     "no_memory": no_memory,
+    "runtime_error": raise_runtime_error,
+    "accelerator_error": raise_accelerator_error,
+    "out_of_gpu_memory": run_out_of_gpu_memory,
     "stop": lambda _path: signal.raise_signal(signal.SIGSTOP),
     "exit": lambda _path: os._exit(7),
     "nothing": lambda _path: None,

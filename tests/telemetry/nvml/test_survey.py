@@ -76,7 +76,26 @@ def test_a_gpu_goes_by_its_uuid_and_shows_what_is_on_its_sticker(lab: Lab) -> No
         "driver": "565.57.01",
         "memory": "80 GiB",
         "compute_capability": "9.0",
+        "power_limit": "700 of 700 W",
     }
+
+
+def test_what_somebody_set_on_a_gpu_is_a_fact_of_it(lab: Lab) -> None:
+    lab.write(
+        "gpu.3.power.limit_mw = 500000",
+        "gpu.3.clocks.applications.sm = 900",
+        "gpu.4.power.limit_mw = na",
+    )
+    found = gpus(probe(lab))
+    assert found[3].facts["power_limit"] == "500 of 700 W"
+    assert found[3].facts["clock_limit"] == "900 of 1980 MHz"
+    assert "power_limit" not in found[4].facts
+    assert "clock_limit" not in found[5].facts
+
+
+def test_a_clock_that_is_low_by_default_is_no_setting(lab: Lab) -> None:
+    lab.write("gpu.3.clocks.applications.sm = 765", "gpu.3.clocks.default_applications.sm = 765")
+    assert "clock_limit" not in gpus(probe(lab))[3].facts
 
 
 def test_no_problem_of_nvml_where_there_is_no_gpu(lab: Lab) -> None:

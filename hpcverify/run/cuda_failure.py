@@ -1,0 +1,142 @@
+"""
+What a worker says when CUDA ended its task: a finding on the GPU, or an ERROR with the fix.
+
+A GPU that dies under load raises an exception in the check, as a bug in the check does. The
+table `hpcverify.telemetry.cuda_errors` tells them apart, in this one place for all checks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import Struct
+
+from hpcverify import breadcrumb
+from hpcverify.model import Cause, Finding, Verdict
+from hpcverify.run.wire import Measure, Outcome, Task
+from hpcverify.telemetry.cuda_errors import CudaError, find_cuda_error, find_unexplained
+
+MAX_MESSAGE_CHARACTERS = 300
+ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
+"""Of the GPUs with these ids, those whose context is broken, and what it says."""
+
+
+class CudaFailure(Struct, frozen=True):
+    """What CUDA's error says of GPUs, and how the task ended."""
+
+    findings: tuple[Finding, ...]
+    outcome: Outcome
+    is_sticky: bool
+    """Whether this process can use the GPU no more."""
+
+
+def explain_cuda_failure(
+    exc: Exception, task: Task, context_errors: ContextErrors | None = None
+) -> CudaFailure | None:
+    """
+    Explain *exc*, which ended *task*; None if it has nothing to do with CUDA.
+
+    Where a worker uses several GPUs, or a library says only that something failed, the
+    contexts say more: the error of a broken one comes back with every call. Where they do
+    not say which GPU it was, the finding is one of the node.
+    """
+    error = _find_raised_error(exc)
+    if error is None:
+        return None
+    gpus = _list_used_gpus(task)
+    broken: dict[str, CudaError] = {}
+    if len(gpus) > 1 or not error.is_exact:
+        texts = (context_errors or find_context_errors)(gpus)
+        found = {part: find_cuda_error(text) for part, text in texts.items()}
+        broken = {part: e for part, e in found.items() if e and e.verdict is Verdict.FAIL}
+        if broken and (error.verdict is not Verdict.FAIL or not error.is_exact):
+            error = next(iter(broken.values()))
+    if error.verdict is not Verdict.FAIL or not gpus:
+        return CudaFailure((), _build_outcome(error, exc), error.sticky)
+    guilty = broken if 0 < len(broken) < len(gpus) else {}
+    places = {gpus[0]: error} if len(gpus) == 1 else guilty or {"node": error}
+    findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
+    return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
+
+
+def _find_raised_error(exc: Exception) -> CudaError | None:
+    """Find the row of *exc*; torch has a type for what it does not explain, too."""
+    known = find_cuda_error(str(exc))
+    torch = sys.modules.get("torch")
+    if known is None and torch is not None and isinstance(exc, torch.AcceleratorError):
+        return find_unexplained()
+    return known
+
+
+def _list_used_gpus(task: Task) -> list[str]:
+    """List the GPUs that the worker of *task* may have used, if it can accuse them."""
+    if not isinstance(task, Measure):
+        return []
+    if task.context.device.kind == "cuda":
+        return [task.context.device.part]
+    return [d.part for d in task.context.inventory.devices if d.kind == "cuda"]
+
+
+def find_context_errors(parts: Collection[str]) -> dict[str, str]:
+    """
+    Find which of the GPUs *parts* have a broken context in this process, and its error.
+
+    CUDA gives the error of a broken context back to every later call on it
+    (driver_types.h: "any further CUDA work will return the same error").
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    by_uuid = {part.removeprefix("GPU-").lower(): part for part in parts}
+    found: dict[str, str] = {}
+    for index in range(torch.cuda.device_count()):
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
+        part = by_uuid.get(uuid.removeprefix("GPU-").lower())
+        if part is None:
+            continue
+        breadcrumb.leave(f"a wait for what {part} still had to do after an error")
+        try:
+            torch.cuda.synchronize(index)
+        except RuntimeError as exc:
+            found[part] = str(exc)
+    return found
+
+
+def raise_pending_error(task: Task) -> None:
+    """
+    Raise the error of CUDA that a check did not wait for, if there is one.
+
+    Its work was asynchronous: an error may show only when all of it is done.
+    """
+    torch = sys.modules.get("torch")
+    on_gpu = isinstance(task, Measure) and task.context.device.kind == "cuda"
+    if on_gpu and torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _build_finding(error: CudaError, where: str, exc: Exception) -> Finding:
+    evidence = {"error": error.title, "raised": _shorten(exc)}
+    text = error.text if where != "node" else f"{error.text}; which GPU, CUDA did not tell"
+    return Finding(error.code, where, text, evidence)
+
+
+def _build_outcome(error: CudaError, exc: Exception) -> Outcome:
+    import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
+
+    vague = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
+    reason = error.text if error.is_exact else vague
+    ended = error.verdict is Verdict.FAIL
+    return Outcome(
+        verdict=Verdict.ERROR,
+        reason=f"the check ended early: {reason}" if ended else reason,
+        cause=Cause.CRASHED if ended else error.cause,
+        remedy=error.remedy,
+        code=error.code,
+        trace="".join(traceback.format_exception(exc)),
+    )
+
+
+def _shorten(exc: Exception) -> str:
+    """Take the first line of *exc*; torch's others are the same for all errors."""
+    return str(exc).strip().partition("\n")[0][:MAX_MESSAGE_CHARACTERS]

@@ -1,0 +1,162 @@
+"""
+What the errors of all GPUs in one check mean together.
+
+A worker sees its own GPU. Here all answers are seen: which Xid stood in the kernel log
+beside an error, whether all GPUs raised the same one, and whether a GPU only met the error
+of its peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec.structs import replace
+
+from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
+from hpcverify.run.executor import Answer
+from hpcverify.run.wire import GpuHolder, Outcome
+from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry import cuda_errors
+
+MIN_GPUS_ALIKE = 2
+"""GPUs from which "all of them" says more of the software than of the GPUs."""
+VERSIONS_FIX = (
+    "install a driver that this torch supports (nvidia-smi shows the one that runs), or a "
+    "torch that supports the driver, and run again"
+)
+ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
+LOST_CAUSES = frozenset({Cause.CRASHED, Cause.HUNG, Cause.TIMEOUT})
+"""How a worker ends that its peers miss."""
+
+AskForXids = Callable[[Collection[str], float], GpuXids]
+"""Finds the Xids of the GPUs since a time on the clock of `Outcome.start`."""
+Answers = Mapping[str, Answer]
+
+
+def explain_gpu_errors(
+    answers: Answers,
+    inventory: Inventory,
+    ask: AskForXids,
+    holders: Collection[GpuHolder] = (),
+) -> dict[str, Answer]:
+    """
+    Explain the errors of CUDA in *answers* by what is known of all GPUs.
+
+    Its Xids stand beside each; an error that software can cause too and that all GPUs
+    raised, or that no GPU can be named for, is no FAIL.
+    """
+    named = {name: _name_holders(answer, name, holders) for name, answer in answers.items()}
+    if not any(_list_errors(answer) for answer in named.values()):
+        return named
+    gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
+    xids = ask(gpus, min(answer.outcome.start for answer in named.values()))
+    placed = {name: _add_xids(answer, gpus, xids) for name, answer in named.items()}
+    return _acquit_all(_acquit_peers(placed), gpus)
+
+
+def _list_errors(answer: Answer) -> list[Finding]:
+    codes = cuda_errors.build_finding_rules()
+    return [i for i in answer.items if isinstance(i, Finding) and i.code in codes]
+
+
+def _replace_errors(answer: Answer, errors: Collection[Finding], outcome: Outcome) -> Answer:
+    old = _list_errors(answer)
+    rest = tuple(item for item in answer.items if item not in old)
+    return Answer(items=(*rest, *errors), outcome=outcome)
+
+
+def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> Answer:
+    """Say who holds a GPU that takes no other process, if we know of somebody."""
+    pids = [str(holder.pid) for holder in holders if holder.part == part]
+    if answer.outcome.code != cuda_errors.BUSY or not pids:
+        return answer
+    reason = f"process {', '.join(pids)} holds it: {answer.outcome.reason}"
+    return replace(answer, outcome=replace(answer.outcome, reason=reason))
+
+
+def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
+    """Put the Xids beside each error; they may name the GPU where CUDA did not."""
+    marked = [gpu for gpu in gpus if xids.describe(gpu)]
+    errors: list[Finding] = []
+    for error in _list_errors(answer):
+        unknown = error.where == "node"
+        places = marked if unknown and len(marked) < len(gpus) else []
+        for where in places or [error.where]:
+            told = xids.describe(where)
+            text = f"{error.text}; {told}" if told else error.text
+            evidence = {**error.evidence, **xids.make_evidence(where)}
+            errors.append(replace(error, where=where, text=text, evidence=evidence))
+    return _replace_errors(answer, errors, answer.outcome)
+
+
+def _acquit_peers(answers: Answers) -> dict[str, Answer]:
+    """
+    Acquit GPUs that only met an error over NVLink, where another one failed in the check.
+
+    A GPU whose peer dies, or whose peer's process is killed, raises cudaErrorContained:
+    "certain types of invalid accesses of peer GPU memory" (driver_types.h).
+    """
+    acquitted = dict(answers)
+    for name, answer in answers.items():
+        errors = _list_errors(answer)
+        met = [e for e in errors if e.code == cuda_errors.CONTAINED]
+        lost = any(_lost_by_itself(a) for other, a in answers.items() if other != name)
+        if met and len(met) == len(errors) and lost:
+            outcome = replace(
+                answer.outcome,
+                reason="it met the error of a peer over NVLink, which another GPU explains: "
+                "see to that one, and run again",
+                cause=Cause.CRASHED,
+                remedy=Remedy.RERUN,
+                code="",
+            )
+            acquitted[name] = _replace_errors(answer, (), outcome)
+    return acquitted
+
+
+def _lost_by_itself(answer: Answer) -> bool:
+    errors = _list_errors(answer)
+    others = any(error.code != cuda_errors.CONTAINED for error in errors)
+    return others or (not errors and answer.outcome.cause in LOST_CAUSES)
+
+
+def _acquit_all(answers: Answers, gpus: Collection[str]) -> dict[str, Answer]:
+    """
+    Make an ERROR of what all GPUs raised alike, if software can cause it.
+
+    A driver, a torch or a kernel that is wrong for the node is likelier than that all of
+    its boards break in the same way at once. The same goes for an error that no GPU can be
+    named for.
+    """
+    software = cuda_errors.list_software_codes()
+    places: dict[str, set[str]] = {}
+    for answer in answers.values():
+        for error in _list_errors(answer):
+            places.setdefault(error.code, set()).add(error.where)
+    alike = {
+        code
+        for code, parts in places.items()
+        if code in software and len(gpus) >= MIN_GPUS_ALIKE and parts >= set(gpus)
+    }
+    unknown = {code for code, parts in places.items() if code in software and "node" in parts}
+    return {name: _acquit(answer, alike, unknown, len(gpus)) for name, answer in answers.items()}
+
+
+def _acquit(answer: Answer, alike: Collection[str], unknown: Collection[str], count: int) -> Answer:
+    errors = _list_errors(answer)
+    left = [e for e in errors if e.code not in alike and e.code not in unknown]
+    if len(left) == len(errors):
+        return answer
+    told = next(e for e in errors if e not in left).evidence["error"]
+    reason = f"a GPU raised an error, and CUDA did not tell which ({told}): {ALONE_FIX}"
+    cause, remedy = Cause.CRASHED, Remedy.INSPECT
+    if any(error.code in alike for error in errors):
+        reason = (
+            f"all {count} GPUs raised the same error ({told}), so the driver or torch is wrong "
+            f"for them rather than each of them broken: {VERSIONS_FIX}"
+        )
+        cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
+    ended = replace(
+        answer.outcome, verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=remedy, code=""
+    )
+    return _replace_errors(answer, left, ended)

@@ -1,0 +1,257 @@
+"""Every part has a floor for all that it can do: healthy ones pass, half the speed fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcverify.check import judge
+from hpcverify.limits.floors import MODE_MARGINS, Basis, Floor, find_floor, list_floored
+from hpcverify.limits.resolve import resolve
+from hpcverify.limits.specs import Spec, find_achievable, load_specs, read_rows
+from hpcverify.model import Inventory, Measurement, Part, Verdict
+from hpcverify.testing import has_no_past
+from hpcverify_checks import gemm, gpu_memory, pcie_bandwidth
+
+ALL = pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
+RULES = {
+    name: rule
+    for check in (gemm.CHECK, gpu_memory.CHECK)
+    for name, rule in check.rules.items()
+    if rule.of_spec is not None
+}
+HEALTHY = {
+    ("h100-sxm5-80gb", "bf16.sustained"): (668, 719.7),
+    ("h100-sxm5-80gb", "tf32.sustained"): (376.7,),
+    ("h100-sxm5-80gb", "fp8.sustained"): (1296.9, 1530),
+    ("h100-pcie-80gb", "bf16.sustained"): (433, 471.8),
+    ("h100-pcie-80gb", "fp16.sustained"): (449.7,),
+    ("h200-sxm", "bf16.sustained"): (788,),
+    ("b200-sxm", "bf16.sustained"): (1268, 1331, 1513),
+    ("gb200", "fp8.sustained"): (4300,),
+    ("gb300", "bf16.sustained"): (1600, 2174),
+    ("gb300", "tf32.sustained"): (1007,),
+    ("a100-sxm4-40gb", "fp64.sustained"): (18.9,),
+    ("a100-sxm4-80gb", "bf16.sustained"): (257, 264.5),
+    ("a100-pcie-40gb", "fp16.sustained"): (205.7,),
+    ("a10", "tf32.sustained"): (34.7,),
+    ("l4", "fp16.sustained"): (52.5,),
+    ("l4", "fp32.sustained"): (11.1,),
+    ("rtx6000-ada", "fp32.sustained"): (31.4,),
+    ("v100-sxm2-16gb", "fp16.sustained"): (89.4,),
+}
+"""TFLOP/s that good parts were seen to reach, by people whose figures make no floor: mostly
+torch.mm of 10240^3, and what the sources of `gpu_reached.csv` name beside them."""
+
+
+def part_of(spec: Spec, **facts: str) -> Part:
+    named = {"name": spec.name, "pci_device_id": spec.pci_device_ids[0]}
+    return Part("gpu", "gpu-0", "GPU 0", named | facts)
+
+
+def of(key: str) -> Spec:
+    return next(spec for spec in load_specs() if spec.key == key)
+
+
+def list_measured(spec: Spec) -> list[str]:
+    """Name what the checks measure on such a part alone."""
+    return [name for name in list_floored(spec) if not name.startswith(("p2p", "h2d", "d2h"))]
+
+
+def floor_of(part: Part, measured: str) -> Floor:
+    floor = find_floor(part, measured)
+    assert isinstance(floor, Floor), floor
+    return floor
+
+
+def judged(spec: Spec, values: dict[str, float], **facts: str) -> tuple[Verdict, str]:
+    """Judge a lone GPU by the rules of the checks; *values* in the units of its sheet."""
+    part = part_of(spec, **facts)
+    found = [
+        Measurement(name, value, floor_of(part, name).promise.unit, part.id)
+        for name, value in values.items()
+    ]
+    limits = resolve(RULES, found, Inventory(parts=(part,)), has_no_past)
+    judgement = judge(found, limits, {})
+    return judgement.verdict, judgement.reason
+
+
+def healthy_speeds(spec: Spec) -> dict[str, float]:
+    """Give the speed of a good part: what it, its like or its other types reach."""
+    floors = {name: floor_of(part_of(spec), name) for name in list_measured(spec)}
+    return {name: floor.share * floor.promise.value for name, floor in floors.items()}
+
+
+@ALL
+def test_every_part_has_a_floor_for_all_that_its_sheet_promises(spec: Spec) -> None:
+    assert "fp32" in spec.peaks
+    for measured in list_measured(spec):
+        floor = floor_of(part_of(spec), measured)
+        assert 0 < floor.compute(1.0) < floor.promise.value
+        assert floor.source
+        assert floor.evidence
+
+
+@ALL
+def test_a_healthy_part_passes(spec: Spec) -> None:
+    assert judged(spec, healthy_speeds(spec)) == (Verdict.PASS, "")
+
+
+@ALL
+def test_whatever_anybody_measured_on_a_good_part_passes(spec: Spec) -> None:
+    for row in read_rows("gpu_reached.csv"):
+        if row["part"] != spec.key or row["quantity"] == "p2p":
+            continue
+        share = find_achievable(spec, row["quantity"], row["mode"])
+        promise = spec.find_promise(row["quantity"])
+        assert share
+        assert promise
+        for mode, margins in MODE_MARGINS.items():
+            name = f"{row['quantity']}.{mode}"
+            if row["mode"] in margins and (row["quantity"] == "memory") == (
+                mode in ("read", "write", "copy")
+            ):
+                assert judged(spec, {name: share.value * promise.value})[0] is Verdict.PASS, name
+
+
+@pytest.mark.parametrize(("key", "name"), HEALTHY)
+def test_what_good_parts_were_seen_to_reach_elsewhere_passes(key: str, name: str) -> None:
+    for value in HEALTHY[key, name]:
+        assert judged(of(key), {name: 1e3 * value}) == (Verdict.PASS, "")
+
+
+@ALL
+def test_at_half_the_speed_every_part_fails(spec: Spec) -> None:
+    halved = {name: value / 2 for name, value in healthy_speeds(spec).items()}
+    verdict, reason = judged(spec, halved)
+    assert verdict is Verdict.FAIL
+    tensor = "bf16" if "bf16" in spec.peaks else "fp16"
+    assert f"{tensor}.sustained" in reason
+    assert "memory.copy" in reason or spec.key == "gb200"  # whose only figure is disputed
+
+
+@ALL
+def test_only_a_floor_of_a_sound_source_fails(spec: Spec) -> None:
+    for name, healthy in healthy_speeds(spec).items():
+        floor = floor_of(part_of(spec), name)
+        verdict, reason = judged(spec, {name: healthy / 100})
+        weak = floor.confidence == "C" or name.endswith(".burst")
+        assert verdict is (Verdict.WARN if weak else Verdict.FAIL), name
+        assert f"confidence {floor.confidence}" in reason
+        assert floor.part in reason
+
+
+def test_the_nearer_the_source_the_higher_its_rank() -> None:
+    h100 = part_of(of("h100-sxm5-80gb"))
+    assert floor_of(h100, "bf16.sustained").basis is Basis.MEASURED
+    assert floor_of(h100, "fp16.sustained").basis is Basis.SHORTER
+    assert floor_of(part_of(of("h200-sxm")), "tf32.sustained").basis is Basis.ARCHITECTURE
+    assert floor_of(h100, "fp64.sustained").basis is Basis.TYPE
+    assert floor_of(h100, "int8.sustained").basis is Basis.LEAST
+
+
+def test_what_was_measured_on_a_part_needs_no_sure_sheet() -> None:
+    ada = part_of(of("rtx6000-ada"))  # its peaks are recalled
+    assert floor_of(ada, "bf16.sustained").is_sound
+    assert not floor_of(ada, "fp16.sustained").is_sound
+
+
+def test_a_disputed_figure_of_the_part_itself_is_not_passed_over_for_that_of_another() -> None:
+    floor = floor_of(part_of(of("gb200")), "memory.copy")
+    assert (floor.basis, floor.confidence) == (Basis.MEASURED, "C")
+
+
+def test_a_part_is_not_held_to_one_with_more_power_for_its_peak() -> None:
+    floor = floor_of(part_of(of("a10")), "tf32.sustained")
+    assert "A40" not in floor.evidence
+
+
+def test_a_floor_of_another_part_says_of_which() -> None:
+    floor = floor_of(part_of(of("gb300")), "bf16.sustained")
+    assert floor.describe(0.85, "2500 TFLOP/s") == (
+        "0.51 x 0.786 of 2500 TFLOP/s (data sheet of NVIDIA GB300), as NVIDIA B300 SXM6 AC of "
+        "the same architecture reaches with its best shape; confidence B"
+    )
+
+
+@ALL
+def test_a_power_limit_that_the_site_chose_scales_every_floor(spec: Spec) -> None:
+    half = f"{0.6 * spec.tdp_w:g} of {spec.tdp_w:g} W"
+    for name in list_measured(spec):
+        floor, lowered = (
+            floor_of(part_of(spec), name),
+            floor_of(part_of(spec, power_limit=half), name),
+        )
+        assert lowered.compute(1) == pytest.approx(0.6 * floor.compute(1))
+        assert lowered.confidence == floor.confidence
+    verdict, reason = judged(spec, {"fp16.sustained": 1.0}, power_limit=half)
+    assert verdict in (Verdict.WARN, Verdict.FAIL)
+    watts = half.removesuffix(" W")
+    assert f"its power is limited to {watts} W: floor scaled by 0.6" in reason
+
+
+def test_a_node_with_capped_power_passes_at_the_speed_that_is_left() -> None:
+    h100, cap = of("h100-sxm5-80gb"), "500 of 700 W"
+    slower = {"bf16.sustained": 560e3}  # 0.77 of 730, at 0.71 of the power
+    assert judged(h100, slower)[0] is Verdict.FAIL
+    assert judged(h100, slower, power_limit=cap)[0] is Verdict.PASS
+    assert judged(h100, {"bf16.sustained": 365e3}, power_limit=cap)[0] is Verdict.FAIL
+
+
+def test_below_half_of_its_power_a_part_is_only_warned_about() -> None:
+    gb300 = of("gb300")
+    assert judged(gb300, {"bf16.sustained": 617e3}, power_limit="500 of 1400 W")[0] is Verdict.PASS
+    assert judged(gb300, {"bf16.sustained": 100e3}, power_limit="500 of 1400 W")[0] is Verdict.WARN
+
+
+def test_a_board_that_is_sold_with_less_power_is_held_to_less() -> None:
+    floor = floor_of(part_of(of("b200-sxm"), power_limit="750 of 750 W"), "bf16.sustained")
+    assert floor.scale == 0.75
+    assert floor.setting == "its power is limited to 750 of 1000 W"
+
+
+def test_a_raised_power_limit_raises_no_floor() -> None:
+    a100 = of("a100-sxm4-80gb")
+    raised = floor_of(part_of(a100, power_limit="500 of 400 W"), "bf16.sustained")
+    assert raised == floor_of(part_of(a100), "bf16.sustained")
+
+
+def test_a_lowered_clock_scales_the_floor_and_is_named() -> None:
+    verdict, reason = judged(
+        of("a100-sxm4-80gb"), {"bf16.sustained": 1.0}, clock_limit="1005 of 1410 MHz"
+    )
+    assert verdict is Verdict.FAIL
+    assert "its clock is set to 1005 of 1410 MHz: floor scaled by 0.71" in reason
+
+
+def test_of_power_and_clock_the_lower_counts() -> None:
+    settings = {"power_limit": "600 of 700 W", "clock_limit": "990 of 1980 MHz"}
+    floor = floor_of(part_of(of("h100-sxm5-80gb"), **settings), "bf16.sustained")
+    assert (floor.scale, "clock" in floor.setting) == (0.5, True)
+
+
+def test_no_setting_moves_what_links_carry() -> None:
+    h100 = part_of(of("h100-sxm5-80gb"), power_limit="350 of 700 W")
+    assert floor_of(h100, "p2p.write").scale == 1.0
+
+
+def test_copies_from_the_host_are_held_to_what_gpu_and_slot_support() -> None:
+    rule = {n: r for n, r in pcie_bandwidth.CHECK.rules.items() if n == "?2?"}
+    unknown = Part("gpu", "gpu-0", "GPU 0", {"pcie_generation": "5", "pcie_width": "16"})
+    for rate, verdict in ((50.0, Verdict.PASS), (25.0, Verdict.WARN)):
+        found = [Measurement("h2d", rate, "GB/s", "gpu-0")]
+        limits = resolve(rule, found, Inventory(parts=(unknown,)), has_no_past)
+        assert judge(found, limits, {}).verdict is verdict
+    silent = find_floor(Part("gpu", "gpu-0", "GPU 0", {"name": "NVIDIA X"}), "d2h")
+    assert silent == "NVIDIA X does not tell what its PCIe link supports"
+
+
+def test_an_unknown_part_has_no_floor_and_is_said_to_be_unknown() -> None:
+    part = Part("gpu", "gpu-0", "GPU 0", {"name": "NVIDIA X", "pci_device_id": "9999"})
+    assert find_floor(part, "bf16.sustained") == (
+        "NVIDIA X (PCI device id 9999) is not in the table of parts"
+    )
+
+
+@pytest.mark.parametrize("measured", ["p2p.ring", "memory.used", "temperature", "bf16.spread"])
+def test_what_no_sheet_promises_has_no_floor(measured: str) -> None:
+    assert "no source says" in str(find_floor(part_of(of("h100-sxm5-80gb")), measured))

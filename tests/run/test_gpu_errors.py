@@ -1,0 +1,183 @@
+"""What the errors of all GPUs mean together: the node's software, a peer, or each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from hpcverify.check import Check, Metric, Params
+from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Verdict
+from hpcverify.plan.suite import Step
+from hpcverify.run.conclude import conclude, rejudge_result
+from hpcverify.run.executor import Answer
+from hpcverify.run.gpu_errors import explain_gpu_errors
+from hpcverify.run.wire import GpuHolder, Outcome
+from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry.cuda_errors import build_finding_rules, list_software_codes, load_rows
+from hpcverify.testing import ENDED, has_no_past
+
+SOFTWARE = sorted(list_software_codes())
+HARDWARE = sorted(build_finding_rules().keys() - list_software_codes())
+STEP = Step(
+    name="any",
+    check=Check(
+        summary="any check",
+        measure=lambda _ctx, _params: iter(()),
+        metrics={"m": Metric(unit="", meaning="m")},
+    ),
+    params=Params(),
+    rules={},
+    timeout=9,
+)
+
+
+def node(count: int) -> Inventory:
+    gpus = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(count))
+    return Inventory(parts=tuple(Part("gpu", d.part, d.label) for d in gpus), devices=gpus)
+
+
+def ended(code: str, where: str) -> Answer:
+    """Answer as a worker does that an error of CUDA ended."""
+    row = next(row for row in load_rows() if row.code == code)
+    outcome = Outcome(
+        verdict=Verdict.ERROR, reason="ended early", cause=Cause.CRASHED, code=code, start=5.0
+    )
+    return Answer(items=(Finding(code, where, row.text, {"error": row.title}),), outcome=outcome)
+
+
+def result(answers: Mapping[str, Answer], count: int = 3, xids: GpuXids | None = None) -> Result:
+    """Judge *answers* of the GPUs of a node."""
+
+    def ask(parts: Collection[str], start: float) -> GpuXids:
+        assert set(parts) == {f"gpu-{i}" for i in range(count)}
+        assert start in (0.0, 5.0)
+        return xids or GpuXids()
+
+    inventory = node(count)
+    explained = explain_gpu_errors(answers, inventory, ask)
+    return conclude(STEP, explained, inventory, has_no_past, 1.0)
+
+
+def on(code: str, *gpus: int, of: int = 3) -> dict[str, Answer]:
+    return {f"gpu-{i}": ended(code, f"gpu-{i}") if i in gpus else ENDED for i in range(of)}
+
+
+@pytest.mark.parametrize("code", SOFTWARE)
+@pytest.mark.parametrize("count", [2, 8])
+def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
+    code: str, count: int
+) -> None:
+    told = result(on(code, *range(count), of=count), count)
+
+    assert (told.verdict, told.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+    assert (told.remedy, told.findings) == (Remedy.FIX_CONFIGURATION, ())
+    assert f"all {count} GPUs raised the same error" in told.reason
+    assert told.reason.count("install a driver that this torch supports") == 1
+    assert rejudge_result(told, {}, {}, node(count), has_no_past) == told
+
+
+@pytest.mark.parametrize("code", SOFTWARE)
+def test_what_one_gpu_raises_and_its_siblings_do_not_fails_it(code: str) -> None:
+    told = result(on(code, 1))
+
+    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
+    assert told.reason.startswith("GPU 1: ")
+
+
+@pytest.mark.parametrize("code", sorted({*SOFTWARE} - {"cuda_contained"}))
+def test_what_all_gpus_but_one_raise_fails_them(code: str) -> None:
+    assert result(on(code, 0, 1)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("code", SOFTWARE)
+def test_a_gpu_without_siblings_fails_by_itself(code: str) -> None:
+    assert result(on(code, 0, of=1), 1).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("code", HARDWARE)
+def test_what_software_cannot_cause_fails_all_gpus_that_raise_it(code: str) -> None:
+    told = result(on(code, 0, 1, 2))
+
+    assert (told.verdict, len(told.findings)) == (Verdict.FAIL, 3)
+
+
+def test_different_errors_on_all_gpus_are_faults_of_each() -> None:
+    answers = on("cuda_illegal_address", 0) | {
+        "gpu-1": ended("cuda_launch_failure", "gpu-1"),
+        "gpu-2": ended("cuda_assert", "gpu-2"),
+    }
+
+    assert result(answers).verdict is Verdict.FAIL
+
+
+LOST = Answer(outcome=Outcome(verdict=Verdict.ERROR, reason="died", cause=Cause.CRASHED))
+
+
+@pytest.mark.parametrize("other", [ended("ecc_uncorrectable", "gpu-1"), LOST])
+def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
+    told = result(on("cuda_contained", 0, 2) | {"gpu-1": other})
+
+    assert [f.where for f in told.findings if f.code == "cuda_contained"] == []
+    assert {s.where: s.remedy for s in told.shortfalls}["gpu-0"] is Remedy.RERUN
+
+
+def test_a_gpu_that_contained_an_error_while_its_peers_were_well_fails() -> None:
+    assert result(on("cuda_contained", 1)).verdict is Verdict.FAIL
+
+
+XID = GpuXids({"gpu-1": ("Xid 94 at 03:12:05 UTC",)}, {"gpu-1": ("NVRM: Xid 94",)})
+
+
+def test_an_xid_stands_beside_the_error_of_its_gpu() -> None:
+    (finding,) = result(on("ecc_uncorrectable", 1), xids=XID).findings
+
+    assert finding.text.endswith("; Xid 94 at 03:12:05 UTC")
+    assert finding.evidence["xid"] == "Xid 94 at 03:12:05 UTC"
+    assert finding.evidence["kernel_log"] == "NVRM: Xid 94"
+
+
+def test_a_kernel_log_that_nobody_may_read_is_said_and_changes_no_verdict() -> None:
+    told = result(on("ecc_uncorrectable", 1), xids=GpuXids(problem="cannot be read: run as root"))
+
+    assert told.verdict is Verdict.FAIL
+    assert told.findings[0].evidence["xid"] == "cannot be read: run as root"
+
+
+def test_an_xid_names_the_gpu_that_cuda_did_not() -> None:
+    told = result({"node": ended("cuda_launch_failure", "node")}, xids=XID)
+
+    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
+
+
+def test_without_a_name_what_software_can_cause_fails_nobody() -> None:
+    told = result({"node": ended("cuda_launch_failure", "node")})
+
+    assert (told.verdict, told.findings) == (Verdict.ERROR, ())
+    assert "did not tell which" in told.reason
+
+
+def test_without_a_name_what_only_hardware_causes_fails_the_node() -> None:
+    told = result({"node": ended("ecc_uncorrectable", "node")})
+
+    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["node"])
+
+
+def test_nobody_is_asked_for_xids_where_no_gpu_failed() -> None:
+    def ask(_parts: Collection[str], _start: float) -> GpuXids:
+        raise AssertionError("asked")
+
+    assert explain_gpu_errors(on("", of=3), node(3), ask) == on("", of=3)
+
+
+def test_who_holds_a_gpu_is_said() -> None:
+    busy = Outcome(verdict=Verdict.ERROR, reason="busy", cause=Cause.BUSY, code="cuda_busy")
+    told = explain_gpu_errors(
+        {"gpu-0": Answer(outcome=busy), "gpu-1": Answer(outcome=busy)},
+        node(2),
+        lambda _parts, _start: GpuXids(),
+        (GpuHolder("gpu-0", 42),),
+    )
+
+    assert told["gpu-0"].outcome.reason == "process 42 holds it: busy"
+    assert told["gpu-1"].outcome.reason == "busy"
