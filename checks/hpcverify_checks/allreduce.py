@@ -51,6 +51,7 @@ from hpcverify_checks.common.collective import (
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
+from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
@@ -93,8 +94,14 @@ class AllreduceParams(Params, frozen=True):
     """After this a silent rank counts as lost."""
 
 
-def estimate(_ctx: Context, params: AllreduceParams) -> float:
-    """Double the time of the sums, for the verification, and add the warm-up of each size."""
+def estimate(ctx: Context, params: AllreduceParams) -> float:
+    """
+    Double the time of the sums, for the verification, and add the warm-up of each size.
+
+    0 where it is skipped.
+    """
+    if ctx.device.kind == "cpu" and count_gpus(ctx) > 1:
+        return 0.0
     return 2 * params.seconds + WARM_UP_SECONDS * max(len(params.sizes), len(GPU_SIZES))
 
 

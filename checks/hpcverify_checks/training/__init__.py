@@ -68,6 +68,7 @@ from hpcverify_checks.common.device import (
     report_overrides,
 )
 from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
@@ -141,8 +142,10 @@ class TrainingParams(Params, frozen=True):
     """After this a rank that does not answer counts as lost."""
 
 
-def estimate(_ctx: Context, params: TrainingParams) -> float:
-    """Add the first replay, and the reruns after a difference."""
+def estimate(ctx: Context, params: TrainingParams) -> float:
+    """Add the first replay, and the reruns after a difference; 0 where it is skipped."""
+    if ctx.device.kind == "cpu" and count_gpus(ctx):
+        return 0.0
     return params.seconds + PREPARE_SECONDS
 
 
