@@ -22,7 +22,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import Cause, Context, Coverage, Unable
+from hpcverify.check import Cause, Context, Coverage, Unable, operation
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.vendors import AMD, NVIDIA
@@ -120,13 +120,14 @@ def find_torch_device(ctx: Context) -> torch.device:
             f"index with {platform} builds",
             Cause.MISSING,
         )
-    # Says why it cannot start, where a count would only say 0.
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    seen = range(torch.cuda.device_count())
-    properties = [torch.cuda.get_device_properties(i) for i in seen]
-    ids = [identify_amd_gpu(p) if vendor == AMD else str(p.uuid) for p in properties]
-    device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
-    torch.cuda.set_device(device)
+    with operation(f"the start of {platform}", ctx.device):
+        # Says why it cannot start, where a count would only say 0.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        seen = range(torch.cuda.device_count())
+        properties = [torch.cuda.get_device_properties(i) for i in seen]
+        ids = [identify_amd_gpu(p) if vendor == AMD else str(p.uuid) for p in properties]
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
+        torch.cuda.set_device(device)
     require_kernels(
         torch.cuda.get_device_capability(device),
         torch.cuda.get_arch_list(),
