@@ -41,6 +41,7 @@ COMMAND_GROUPS = {
     "Set-up": {
         "doctor": "Report what prevents a full verification of this node.",
         "selftest": "Inject faults into the checks and verify that they are detected.",
+        "qualify": "Show what hpcverify is worth on new hardware: the first hour.",
         "config": "Check the site's configuration.",
         "judge": "Judge stored runs again by today's limits.",
     },

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.cli import ignore_closed_pipe, say
-from hpcverify.errors import StoreError, UnusableError
+from hpcverify.errors import StoreError
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import Site, load_site, node_name, state_dir
 from hpcverify.plan.suite import Plan, load_suite, make_plan, refuse_endless
@@ -24,7 +24,7 @@ from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
 from hpcverify.run.conclude import list_hard_evidence
 from hpcverify.run.executor import TELEMETRY_WORKER
-from hpcverify.run.folders import temporary_folder
+from hpcverify.run.folders import make_run_folders
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import node_lock
@@ -203,17 +203,9 @@ def verify(
         run_count=store.count_runs(node),
     )
     with ExitStack() as stack:
-        state = store.documents.parent
-        folder = stack.enter_context(temporary_folder(state / "work", node, say=say))
-        root = Path(site.scratch) if site.scratch else state / "scratch"
-        scratch, unusable = root / "unusable", ""
-        try:
-            scratch = stack.enter_context(
-                temporary_folder(root, node, say=say, make=not site.scratch)
-            )
-        except UnusableError as exc:  # its disk may be what is broken on this node
-            unusable = str(exc)
-            say(unusable)
+        folders = stack.enter_context(
+            make_run_folders(store.documents.parent, site.scratch, node, say)
+        )
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(
             should_stop=stop, tick=progress.tick, early_workers=early, budget=todo.budget
@@ -224,9 +216,9 @@ def verify(
             node=node,
             packages=site.packages,
             executor=executor,
-            folder=folder,
-            scratch=scratch,
-            scratch_problem=unusable,
+            folder=folders.shared,
+            scratch=folders.scratch,
+            scratch_problem=folders.scratch_problem,
             history=history,
             progress=progress,
             force=request.force,

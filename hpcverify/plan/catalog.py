@@ -10,8 +10,8 @@ from hpcverify.check import Check
 from hpcverify.errors import ConfigError, UnknownNameError
 
 BUILTIN_PACKAGE = "hpcverify_checks"
-SHARED_FOLDER = "common"
-"""A folder with what checks share; not a check itself."""
+OTHER_FOLDERS = frozenset({"common", "qualification"})
+"""Folders that are no checks: what checks share, and what only a qualification measures."""
 
 
 def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Check[Any]:
@@ -48,5 +48,5 @@ def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator
                 "it out of check_packages"
             ) from exc
         for module in iter_modules(path):
-            if module.name != SHARED_FOLDER and not module.name.startswith("_"):
+            if module.name not in OTHER_FOLDERS and not module.name.startswith("_"):
                 yield module.name

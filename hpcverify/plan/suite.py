@@ -111,16 +111,21 @@ def load_suite(name: str) -> Suite:
     raise UnknownNameError("suite", name, list_suites())
 
 
-def make_plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
+def make_plan(
+    suite: Suite, site: Site, only: tuple[str, ...] = (), *, packages: tuple[str, ...] = ()
+) -> Plan:
     """
     Prepare the checks of *suite*, or *only* these checks, in the suite or not.
+
+    They are those of the site's packages, or of these *packages*.
 
     Raises:
         ConfigError: a check, parameter, limit or unit does not exist.
 
     """
     _refuse_untrusted_packages(site)
-    known = set(catalog.list_check_names(site.packages))
+    packages = packages or site.packages
+    known = set(catalog.list_check_names(packages))
     for name in only:
         if name not in known:
             raise UnknownNameError("check", name, known)
@@ -134,7 +139,7 @@ def make_plan(suite: Suite, site: Site, only: tuple[str, ...] = ()) -> Plan:
         budget=suite.budget,
         rounds=suite.rounds,
         settle=suite.settle,
-        steps=tuple(_build_step(entry, suite, site) for entry in entries),
+        steps=tuple(_build_step(entry, suite, site, packages) for entry in entries),
     )
 
 
@@ -195,10 +200,10 @@ def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:
             yield msgspec.structs.replace(entry, name=name)
 
 
-def _build_step(entry: SuiteEntry, suite: Suite, site: Site) -> Step:
+def _build_step(entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str, ...]) -> Step:
     subject = f"suite {suite.name}: check {entry.name}"
     try:
-        check = catalog.load_check(entry.name, site.packages)
+        check = catalog.load_check(entry.name, packages)
     except UnknownNameError as exc:
         raise ConfigError(f"suite {suite.name}: {exc}") from exc
     params = convert_config(entry.params, check.params, f"{subject}: params")

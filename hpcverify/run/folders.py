@@ -6,8 +6,10 @@ import os
 import stat
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcverify.errors import UnusableError
 from hpcverify.trust import refuse_folder_of_others
@@ -51,6 +53,43 @@ def temporary_folder(
         yield path
     finally:
         remove(path)
+
+
+class RunFolders(Struct, frozen=True):
+    """The folders of one run, all empty."""
+
+    shared: Path
+    """For what its workers share."""
+    scratch: Path
+    """For what its checks write."""
+    scratch_problem: str = ""
+    """Why nothing can be written to *scratch*, if so."""
+
+
+@contextmanager
+def make_run_folders(
+    state: Path, scratch: str, node: str, say: Callable[[str], None]
+) -> Generator[RunFolders]:
+    """
+    Make the folders of a run below *state* and in *scratch*, if the site names one.
+
+    Where nothing can be written to the scratch, *say* reports it: its disk may be what is
+    broken on this node.
+
+    Raises:
+        UnusableError: *state* cannot be written.
+
+    """
+    with ExitStack() as stack:
+        shared = stack.enter_context(temporary_folder(state / "work", node, say=say))
+        root = Path(scratch) if scratch else state / "scratch"
+        try:
+            own = stack.enter_context(temporary_folder(root, node, say=say, make=not scratch))
+        except UnusableError as exc:
+            say(str(exc))
+            yield RunFolders(shared, root / "unusable", str(exc))
+        else:
+            yield RunFolders(shared, own)
 
 
 def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> None:

@@ -361,6 +361,12 @@ def probe_node(
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
 
 
+def select_devices(inventory: Inventory, kind: str) -> Inventory:
+    """Leave out the devices of *inventory* that are not of this *kind*, if one is given."""
+    kept = tuple(d for d in inventory.devices if kind in ("", d.kind))
+    return msgspec.structs.replace(inventory, devices=kept)
+
+
 def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     """Leave out the telemetry of a check that was skipped."""
     others = {n: a for n, a in answers.items() if n not in (OBSERVED_KEY, RECONCILED_KEY)}

@@ -25,7 +25,7 @@ from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import build_not_run_result
 from hpcverify.run.executor import Executor
-from hpcverify.run.gather import PROBE_SECONDS, Round, StepRun, probe_node
+from hpcverify.run.gather import PROBE_SECONDS, Round, StepRun, probe_node, select_devices
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.summary.progress import Progress
 
@@ -60,6 +60,8 @@ class Verification(Struct, kw_only=True):
     progress: Progress
     force: bool = False
     """Whether to load GPUs that others use."""
+    device_kind: str = ""
+    """If given, only devices of this kind are verified."""
     scratch_problem: str = ""
     max_bytes: int = documents.MAX_DOCUMENT_BYTES
     """The most that the document may have."""
@@ -111,7 +113,7 @@ class Verification(Struct, kw_only=True):
         return Round(
             number=number,
             node=self.node,
-            inventory=inventory,
+            inventory=select_devices(inventory, self.device_kind),
             history=history,
             # Later our own workers hold the GPUs.
             holders=holders if number == 1 else (),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.commands.selftest import load_provable_checks
+from hpcverify.run.selftest import load_provable_checks
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 

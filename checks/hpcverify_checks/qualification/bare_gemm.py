@@ -1,0 +1,99 @@
+"""
+Measure the throughput of matrix products with the plainest loop that there is.
+
+`gemm` must reach what this reaches. The products and their operands are the same. Here the
+host starts them one after the other, and two events of the GPU say how long a row of them
+took; the check has an event for each, and a host that stays only a few ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+from hpcverify.check import (
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+)
+from hpcverify.limits.specs import DTYPES
+from hpcverify.units import GIGA
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    list_native_dtypes,
+    use_float32_precision,
+)
+from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.timing import make_product_step
+from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
+
+ROW_SHARE = 0.02
+"""Of the time, about what the products between two looks at the clock take."""
+
+
+class BareGemmParams(Params, frozen=True):
+    """Times in seconds, for each type; as for `gemm`, the second half of the long one counts."""
+
+    burst_seconds: float = 1.0
+    seconds: float = 5.0
+    size: int = 0
+    """Rows, columns and depth; 0 picks what `gemm` does."""
+
+
+def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
+    """Measure each type in turn: burst and sustained."""
+    if ctx.device.kind == "cpu":
+        raise Skip("this is about GPUs")
+    device = find_torch_device(ctx)
+    native = list_native_dtypes(device)
+    for dtype in (d for d in DTYPES if d in native):
+        with use_float32_precision(FAMILIES[dtype].precision):
+            size = params.size or choose_size(dtype, device)
+            product = make_product_step(dtype, size, device)
+            repeat_rows(product, 1, WARM_UP_SECONDS)
+            once = repeat_rows(product, 1, WARM_UP_SECONDS)
+            row = max(1, int(ROW_SHARE * params.seconds / once))
+            burst = repeat_rows(product, row, params.burst_seconds)
+            repeat_rows(product, row, params.seconds / 2)
+            sustained = repeat_rows(product, row, params.seconds / 2)
+        unit = "GOP/s" if dtype == "int8" else "GFLOP/s"
+        for name, seconds in (("burst", burst), ("sustained", sustained)):
+            rate = 2.0 * size**3 / seconds / GIGA
+            yield Measurement(f"{dtype}.{name}", rate, unit, ctx.device.part)
+        yield Coverage(ctx.device.part, f"{dtype}: rows of {row} products of {size}^3, no checks")
+
+
+def repeat_rows(product: Callable[[], object], row: int, seconds: float) -> float:
+    """Multiply for *seconds*, and compute the seconds of one product by the GPU's clock."""
+    import torch
+
+    first = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    last = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    count, until = 0, perf_counter() + seconds
+    first.record()
+    while not count or perf_counter() < until:
+        for _ in range(row):
+            product()
+        last.record()
+        last.synchronize()
+        count += row
+    return float(first.elapsed_time(last)) / 1e3 / count
+
+
+CHECK = Check(
+    summary="matrix products in a bare loop, to hold gemm against",
+    measure=measure,
+    params=BareGemmParams,
+    metrics={
+        "int8.*": Metric(unit="GOP/s", meaning="throughput of the bare loop"),
+        "*": Metric(unit="GFLOP/s", meaning="throughput of the bare loop"),
+    },
+    placement=Placement.DEVICES,
+    timeout=900.0,
+)

@@ -1,0 +1,98 @@
+"""
+Measure what it costs to compare every product: hunts of `sdc` against the same products alone.
+
+The two take turns, so that heat and clocks are the same for both, and the median of the
+ratios counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+
+from hpcverify.check import (
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Measurement,
+    Metric,
+    Placement,
+    Skip,
+)
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    use_float32_precision,
+    wait_for_device,
+)
+from hpcverify_checks.common.dtypes import multiply
+from hpcverify_checks.common.exact import view_shifted
+from hpcverify_checks.common.kernels import choose_comparison
+from hpcverify_checks.common.product_loop import ProductBench, ProductSeams, compare, hunt
+from hpcverify_checks.sdc import SdcParams, choose_shape
+from hpcverify_checks.sdc.prepare import DeviceTask, References, list_families, prepare
+
+PAIRS = 7
+MIN_PRODUCTS = 16
+
+
+def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
+    """Yield for each type how much longer a checked product takes."""
+    if ctx.device.kind == "cpu":
+        raise Skip("this is about GPUs")
+    device, references = find_torch_device(ctx), References()
+    compared = choose_comparison(device)
+    families = list_families(device)
+    for family in families:
+        shape = choose_shape(family, device, params)
+        seams = ProductSeams(compare=compared)
+        task = DeviceTask(ctx, family, shape, device, seams, 0, references)
+        with use_float32_precision(family.precision):
+            bench = task.make_bench(ctx.device.part, prepare(task).jobs)
+            ratio, count = compare_in_pairs(bench, params.seconds / len(families))
+        yield Measurement(f"{family.name}.checked_over_bare", ratio, "ratio", ctx.device.part)
+        text = f"{family.name}: {PAIRS} pairs of {count} products of {shape.size} x {shape.depth}"
+        yield Coverage(ctx.device.part, text)
+    how = "torch's own operations" if compared is compare else "one kernel of Triton's"
+    yield Coverage(ctx.device.part, f"compared by {how}")
+
+
+def compare_in_pairs(bench: ProductBench, seconds: float) -> tuple[float, int]:
+    """Take `PAIRS` in about *seconds*; return the median ratio, and the products of each."""
+    time_bare(bench, len(bench.jobs))
+    once = time_bare(bench, MIN_PRODUCTS)
+    count = max(MIN_PRODUCTS, int(seconds / (2 * PAIRS * once)))
+    ratios = [time_checked(bench, count) / time_bare(bench, count) for _ in range(PAIRS)]
+    return median(ratios), count
+
+
+def time_checked(bench: ProductBench, count: int) -> float:
+    """Time one of about *count* products that are compared, in seconds."""
+    began = perf_counter()
+    hunted = hunt(bench, lambda products: products >= count)
+    return (perf_counter() - began) / hunted.products
+
+
+def time_bare(bench: ProductBench, count: int) -> float:
+    """Time one of *count* products that nobody looks at, in seconds."""
+    device = bench.outputs[0].device
+    wait_for_device(device)
+    began = perf_counter()
+    for number in range(count):
+        job, shift = bench.get_job(number)
+        multiply(*view_shifted(job.a, job.b, shift), bench.get_output(number))
+    wait_for_device(device)
+    return (perf_counter() - began) / count
+
+
+CHECK = Check(
+    summary="how much longer a product takes that is compared bit by bit",
+    measure=measure,
+    params=SdcParams,
+    metrics={
+        "*.checked_over_bare": Metric(unit="ratio", meaning="time of a checked product / alone")
+    },
+    placement=Placement.DEVICES,
+    timeout=600.0,
+)

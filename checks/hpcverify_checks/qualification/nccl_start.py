@@ -1,0 +1,87 @@
+"""Measure how long NCCL takes to start, to reduce for the first time and to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+
+from hpcverify.check import (
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Skip,
+)
+from hpcverify.units import GIB
+from hpcverify_checks.common.device import find_torch_device, wait_for_device
+from hpcverify_checks.common.rendezvous import (
+    RANK_LOST_CODE,
+    RANK_LOST_RULE,
+    RankGroup,
+    await_ranks,
+    exchange_messages,
+    join_group,
+    merge_lost_ranks,
+    report_lost_ranks,
+)
+
+
+class NcclStartParams(Params, frozen=True):
+    """After how many seconds a silent rank counts as lost."""
+
+    timeout_seconds: float = 120.0
+
+
+def measure(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
+    """Yield the seconds of each phase, and the memory that NCCL takes."""
+    if ctx.device.kind == "cpu":
+        raise Skip("this is about GPUs")
+    if len(ctx.peers) == 1:
+        raise Skip("only one GPU: nothing to reduce with")
+    yield from report_lost_ranks(ctx, _time_phases(ctx, params))
+
+
+def _time_phases(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
+    import torch
+
+    device, where = find_torch_device(ctx), ctx.device.part
+    group = RankGroup(str(ctx.shared), len(ctx.peers), "nccl", params.timeout_seconds)
+    torch.ones(1, device=device)
+    wait_for_device(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    exchange_messages(group, ctx.rank, "ready")  # torch is loaded everywhere by now
+    times = [perf_counter()]
+    with join_group(group, ctx.rank, device):
+        times.append(perf_counter())
+        await_ranks(group, device)
+        wait_for_device(device)
+        times.append(perf_counter())
+        left, _ = torch.cuda.mem_get_info(device)
+        times.append(perf_counter())
+    times.append(perf_counter())
+    yield Measurement("nccl.start", times[1] - times[0], "s", where)
+    yield Measurement("nccl.first_reduce", times[2] - times[1], "s", where)
+    yield Measurement("nccl.end", times[4] - times[3], "s", where)
+    yield Measurement("nccl.memory", (free - left) / GIB, "GiB", where)
+    yield Coverage(where, f"a group of {group.world} ranks, made once")
+
+
+CHECK = Check(
+    summary="how long NCCL takes to start and to end, and the memory it takes",
+    measure=measure,
+    params=NcclStartParams,
+    metrics={
+        "nccl.start": Metric(unit="s", meaning="to make a group of all GPUs"),
+        "nccl.first_reduce": Metric(unit="s", meaning="the first all-reduce of it"),
+        "nccl.end": Metric(unit="s", meaning="to end the group"),
+        "nccl.memory": Metric(unit="GiB", meaning="of the GPU, after the first all-reduce"),
+    },
+    finding_rules={RANK_LOST_CODE: RANK_LOST_RULE},
+    reconcile=merge_lost_ranks,
+    placement=Placement.DEVICES,
+    timeout=300.0,
+)

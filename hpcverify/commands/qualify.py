@@ -1,0 +1,153 @@
+"""``hpcverify qualify``: the first hour on hardware that is new to hpcverify."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from hpcverify.cli import say
+from hpcverify.commands._run import choose_progress
+from hpcverify.commands.report import import_report_module
+from hpcverify.errors import ConfigError
+from hpcverify.model import Verdict
+from hpcverify.plan.config import load_site, state_dir
+from hpcverify.qualification.runner import RUNS_FOLDER, NodeQualifier
+from hpcverify.qualification.steps import QualificationStep, load_steps
+from hpcverify.records import documents
+from hpcverify.records.qualification import (
+    FILE_NAME,
+    Qualification,
+    StepReport,
+    format_line,
+)
+from hpcverify.run.lock import node_lock
+from hpcverify.run.stop import stop_on_signals
+from hpcverify.summary.printable import make_printable
+from hpcverify.summary.verdict import shorten
+from hpcverify.summary.wording import format_duration
+
+FACTS = "facts"
+"""The step that is always taken: without it nobody knows what the figures are of."""
+PAGE_NAME, TEXT_NAME = "qualification.html", "qualification.md"
+STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
+
+
+@click.command("qualify")
+@click.option("--out", metavar="DIR", help="Where to keep it; a new or empty directory.")
+@click.option("--only", multiple=True, metavar="STEP", help="Only this step; repeatable.")
+def command(out: str | None, only: tuple[str, ...]) -> None:
+    """
+    Show what hpcverify is worth on this kind of node: the first hour on new GPUs.
+
+    It measures what the GPUs reach, beside a bare loop, nccl-tests and the data sheet;
+    whether injected faults are found and good products called wrong; and what a run
+    costs. A step that fails does not end the rest, and Ctrl-C keeps what is done. DIR gets
+    a page, the same as Markdown and JSON, and the run documents. These have serial
+    numbers and addresses of parts; nothing has the name of the node.
+
+    Exit status 0 if every step ran and found nothing wrong, 1 if hardware failed or a
+    check missed a fault, 3 if a step could not be taken or there is no GPU.
+
+    \b
+    Examples:
+      hpcverify qualify
+      hpcverify qualify --out h200 --only products --only links
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    site = load_site()
+    steps = load_steps(site, (FACTS, *only) if only else ())
+    page = import_report_module("qualification")  # a missing package shows now
+    import_report_module("node")
+    folder = Path(out or f"hpcverify-qualification-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    refuse_used(folder)
+    with ExitStack() as stack:
+        stack.callback(remove_unused, folder)
+        stop = stack.enter_context(stop_on_signals())
+        stack.enter_context(node_lock(should_stop=stop))
+        qualifier = NodeQualifier(
+            site=site,
+            state=state_dir(),
+            out=folder,
+            steps=steps,
+            should_stop=stop,
+            say=say,
+            begin=StepPrinter(steps).print_begin,
+            end=print_end,
+            show_progress=choose_progress,
+        )
+        bound = sum(step.budget for step in steps)
+        click.echo(f"{len(steps)} steps, {format_duration(bound)} at most, into {folder}")
+        report = qualifier.run()
+    documents.write_bytes(folder / PAGE_NAME, page.render(report).encode())
+    documents.write_bytes(folder / TEXT_NAME, page.markdown(report).encode())
+    write_run_pages(report, folder)
+    print_conclusion(report, folder)
+    sys.exit(STATUSES.get(report.verdict, 0) if report.complete else STATUSES[Verdict.ERROR])
+
+
+def refuse_used(folder: Path) -> None:
+    """
+    Make *folder*, or refuse it if there is something in it.
+
+    Raises:
+        ConfigError: it is no empty directory, or cannot be made.
+
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: name a new directory with --out")
+    except OSError as exc:
+        raise ConfigError(f"{folder} cannot be made: {exc.strerror}") from exc
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove *folder* if nothing came to be in it."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+class StepPrinter:
+    """Prints a line as each step begins."""
+
+    def __init__(self, steps: tuple[QualificationStep, ...]) -> None:
+        """Count the *steps*."""
+        self._names = [step.name for step in steps]
+
+    def print_begin(self, step: QualificationStep) -> None:
+        """Say which step begins, and how long it may take."""
+        place = f"[{self._names.index(step.name) + 1}/{len(self._names)}]"
+        bound = format_duration(step.budget)
+        click.echo(f"{place} {step.name}: {step.question} ({bound} at most)")
+
+
+def print_end(report: StepReport) -> None:
+    """Print what a step came to."""
+    text = f"{report.verdict.name:5} {report.name} ({format_duration(report.seconds)})"
+    click.echo(make_printable(shorten(text + (f": {report.reason}" if report.reason else ""))))
+
+
+def write_run_pages(report: Qualification, folder: Path) -> None:
+    """Write the page of each run beside its document."""
+    for step in report.steps:
+        if step.run:
+            run = documents.read(folder / step.run)
+            page: str = import_report_module("node").render(run)
+            documents.write_bytes(folder / RUNS_FOLDER / f"{step.name}.html", page.encode())
+
+
+def print_conclusion(report: Qualification, folder: Path) -> None:
+    """Print the lines for the table, and where everything is."""
+    for why in report.not_reached:
+        click.echo(make_printable(f"no line for the table: {why}"))
+    if report.reached:
+        click.echo("lines for hpcverify/limits/gpu_reached.csv:")
+        click.echo("\n".join(map(format_line, report.reached)))
+    whole = "" if report.complete else ", not complete"
+    click.echo(
+        f"{report.verdict.name} after {format_duration(report.seconds)}{whole}: "
+        f"{folder / PAGE_NAME}, {TEXT_NAME}, {FILE_NAME}, {RUNS_FOLDER}/"
+    )

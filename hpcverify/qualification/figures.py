@@ -1,0 +1,185 @@
+"""What the run of a step says: its figures beside what they are held against, and counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from hpcverify.check import matches
+from hpcverify.limits.specs import find_spec
+from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
+from hpcverify.qualification.bounds import bound_rate
+from hpcverify.records.qualification import Comparison, Count, Figure
+from hpcverify.run.selftest import SelftestResult
+
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("*.burst", "*.sustained"),
+    "gpu_memory": ("memory.*", "covered"),
+    "pcie_bandwidth": ("h2d", "d2h"),
+    "p2p": ("*.write", "*.read", "*.ring"),
+    "allreduce": ("busbw.*", "*.busbw"),
+    "training": ("replays", "step_p50", "tokens", "mfu"),
+    "sdc": ("products", "checked_operations"),
+    "thermal": ("power.mean", "rate.mean", "clock.mean", "temperature.*", "wave.edges"),
+    "exactness": ("*",),
+    "comparison_cost": ("*",),
+    "nccl_start": ("*",),
+    "memory_release": ("*",),
+}
+"""The measurements that are figures of a step, by check; the run document has them all."""
+REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "nccl-tests")}
+"""The check whose measurements of the same names these are held against, and what to call it."""
+LINK_SUFFIX = ".link"
+"""Of the measurement with the speed of the link that a copy took."""
+SHEET, TDP, LINK = "data sheet", "TDP", "link"
+FOUND_NOTHING = "nothing found"
+"""The expected outcome of a trial without a fault, and of a control, which must miss it."""
+ANSWER_CODE = "answer"
+"""The code of a finding with the digest of what a part computed, in checks that vote."""
+
+
+def collect_figures(run: Run) -> Iterator[Figure]:
+    """Yield the figures of *run*, in the order in which they were measured."""
+    for result in run.results:
+        shown = [m for m in result.measurements if is_shown(result.check, m)]
+        for key in dict.fromkeys(_identify_group(m, run.inventory) for m in shown):
+            group = [m for m in shown if _identify_group(m, run.inventory) == key]
+            yield _build_figure(result, group, key[1], run)
+
+
+def is_shown(check: str, item: Measurement) -> bool:
+    """Whether *item* of *check* is a figure."""
+    return item.value is not None and any(matches(item.name, p) for p in SHOWN.get(check, ()))
+
+
+def _identify_group(item: Measurement, inventory: Inventory) -> tuple[str, str]:
+    part = inventory.find_part(item.where)
+    is_gpu = part is not None and part.kind == "gpu"
+    return item.name, part.facts.get("name", "") if part and is_gpu else ""
+
+
+def find_gpus(inventory: Inventory, model: str) -> list[Part]:
+    """Find the GPUs of *model*; all of the node if it is empty and they are all alike."""
+    gpus = inventory.of_kind("gpu")
+    if not model and len({gpu.facts.get("name") for gpu in gpus}) == 1:
+        return list(gpus)
+    return [gpu for gpu in gpus if gpu.facts.get("name") == model]
+
+
+def _build_figure(result: Result, group: Sequence[Measurement], model: str, run: Run) -> Figure:
+    values = [m.value for m in group if m.value is not None]
+    worst = min(group, key=lambda m: m.value or 0.0)
+    first = group[0]
+    return Figure(
+        check=result.check,
+        quantity=first.name,
+        unit=first.unit,
+        model=model,
+        parts=len(group),
+        median=median(values),
+        lowest=min(values),
+        highest=max(values),
+        lowest_part=run.inventory.find_label(worst.where) if len(group) > 1 else "",
+        compared=tuple(_list_comparisons(result, first, {m.where for m in group}, model, run)),
+    )
+
+
+def _list_comparisons(
+    result: Result, item: Measurement, wheres: set[str], model: str, run: Run
+) -> Iterator[Comparison]:
+    if result.check in REFERENCES:
+        reference, what = REFERENCES[result.check]
+        yield from _compare_with(run, reference, item.name, wheres, what)
+    if item.name + LINK_SUFFIX in {m.name for m in result.measurements}:
+        yield from _compare_with(run, result.check, item.name + LINK_SUFFIX, wheres, LINK)
+    gpus = find_gpus(run.inventory, model)
+    spec = find_spec(gpus[0]) if gpus else None
+    if spec is None:
+        return
+    promise = spec.find_promise(item.name.partition(".")[0])
+    if promise and promise.unit == item.unit:
+        yield Comparison(SHEET, promise.value)
+    if item.name == "power.mean":
+        yield Comparison(TDP, spec.tdp_w)
+
+
+def _compare_with(
+    run: Run, check: str, name: str, wheres: set[str], what: str
+) -> Iterator[Comparison]:
+    """Yield the median of what *check* measured as *name*, if it did, on the same parts."""
+    values = [
+        m.value
+        for result in run.results
+        for m in result.measurements
+        if result.check == check and m.name == name and m.where in wheres and m.value is not None
+    ]
+    if values:
+        yield Comparison(what, median(values))
+
+
+def collect_times(run: Run, budget: float) -> Iterator[Figure]:
+    """Yield how long each check of *run* took, and the whole run beside its *budget*."""
+    for result in run.results:
+        yield _build_time(result.check, result.seconds)
+    yield _build_time("the whole run", run.seconds, Comparison("budget", budget))
+
+
+def _build_time(name: str, seconds: float, *compared: Comparison) -> Figure:
+    return Figure(
+        check=name,
+        quantity="wall time",
+        unit="s",
+        median=seconds,
+        lowest=seconds,
+        highest=seconds,
+        compared=compared,
+    )
+
+
+def count_alarms(run: Run) -> Iterator[Count]:
+    """Count products and replays that were called wrong, and answers that differ."""
+    for result in run.results:
+        accused = sum(_accuses(finding, result) for finding in result.findings)
+        for name, what in (("products", "called wrong"), ("replays", "called different")):
+            tries = sum(int(m.value or 0) for m in result.measurements if m.name == name)
+            if tries:
+                yield build_count(f"{name} {what}", accused, tries)
+        yield from _count_answers(result)
+
+
+def _accuses(finding: Finding, result: Result) -> bool:
+    rule = result.rulings.get(finding.code)
+    return rule is not None and rule.verdict > Verdict.SKIP
+
+
+def _count_answers(result: Result) -> Iterator[Count]:
+    """Count the answers that differ from the most common one of the same work."""
+    works: dict[tuple[str, str], list[str]] = {}
+    for finding in result.findings:
+        data = finding.data
+        if finding.code == ANSWER_CODE and {"group", "name", "digest"} <= data.keys():
+            works.setdefault((data["group"], data["name"]), []).append(data["digest"])
+    together = [digests for digests in works.values() if len(digests) > 1]
+    if together:
+        odd = sum(len(d) - Counter(d).most_common(1)[0][1] for d in together)
+        answers = sum(map(len, together))
+        yield build_count(f"answers of like GPUs that differ ({result.check})", odd, answers)
+
+
+def count_trials(results: Sequence[SelftestResult]) -> Iterator[Count]:
+    """Count the injected faults that were missed, and the alarms without a fault."""
+    trials = [trial for result in results for trial in result.trials]
+    quiet = [t for t in trials if t.fault.rpartition(": ")[2] == "none"]
+    harmed = [t for t in trials if t not in quiet and t.expected != FOUND_NOTHING]
+    if harmed:
+        missed = sum(not t.is_as_expected for t in harmed)
+        yield build_count("injected faults missed", missed, len(harmed))
+    if quiet:
+        alarms = sum(not t.is_as_expected for t in quiet)
+        yield build_count("alarms without a fault", alarms, len(quiet))
+
+
+def build_count(what: str, events: int, tries: int) -> Count:
+    """Make a count with its bound."""
+    return Count(what=what, events=events, tries=tries, bound=bound_rate(events, tries))

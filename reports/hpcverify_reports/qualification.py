@@ -1,0 +1,194 @@
+"""
+What hpcverify showed of itself on one kind of node: a page, and the same as Markdown.
+
+Every figure stands beside what it is held against, and every count beside what it excludes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from hpcverify.model import Verdict
+from hpcverify.records.qualification import (
+    Comparison,
+    Count,
+    Figure,
+    Qualification,
+    StepReport,
+    format_line,
+)
+from hpcverify.summary.figures import format_scaled
+from hpcverify.summary.wording import format_duration
+from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
+from hpcverify_reports.pages import render_page
+from hpcverify_reports.text import escape
+
+CONTENTS_NOTE = (
+    "This page and its JSON name no node, serial number or address. The run documents in "
+    "runs/ have the serial numbers, UUIDs and addresses of parts, and lines of the kernel log."
+)
+MACHINE_LABELS = {"bios": "BIOS", "os": "OS"}
+MAX_BOUND = 0.1
+"""A bound above one in ten says nothing."""
+FIGURE_HEADS = ("Measured", "Part", "Median", "Lowest to highest", "Beside")
+Row = tuple[str, ...]
+"""The cells of a table, ready to print."""
+COUNT_HEADS = ("Counted", "Events", "In", "Excluded at 95 %")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSection:
+    """One step, ready to print."""
+
+    id: str
+    name: str
+    question: str
+    icon: Icon
+    reason: str
+    took: str
+    budget: str
+    page: str
+    figures: tuple[Row, ...]
+    counts: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def render(report: Qualification) -> str:
+    """Render *report* as one HTML page."""
+    page = SimpleNamespace(
+        icons=tuple(ICONS.values()),
+        icon=ICONS[report.verdict],
+        verdict=report.verdict.name,
+        headline=describe_gpus(report) or "No GPU",
+        lede=summarize(report),
+        facts=list(_list_facts(report)),
+        steps=_build_sections(report),
+        gpus=[(gpu.label, gpu.name, tuple(gpu.facts.items())) for gpu in report.gpus],
+        versions=report.versions.items(),
+        lines=[format_line(line) for line in report.reached],
+        not_reached=report.not_reached,
+        contents=CONTENTS_NOTE,
+        figure_heads=FIGURE_HEADS,
+        count_heads=COUNT_HEADS,
+    )
+    return render_page("qualification.html.j2", page)
+
+
+def markdown(report: Qualification) -> str:
+    """Write *report* as Markdown."""
+    return "\n".join(_list_markdown(report)) + "\n"
+
+
+def _list_markdown(report: Qualification) -> Iterator[str]:
+    yield f"# hpcverify on {escape(describe_gpus(report) or 'no GPU')}: {report.verdict.name}"
+    yield ""
+    yield escape(summarize(report))
+    yield ""
+    yield from _write_table(("", ""), list(_list_facts(report)))
+    for section in _build_sections(report):
+        yield f"## {escape(section.name)}: {section.icon.word}"
+        yield ""
+        yield f"{escape(section.question)} ({section.took} of {section.budget})"
+        yield ""
+        if section.reason:
+            yield escape(section.reason)
+            yield ""
+        yield from _write_table(FIGURE_HEADS, section.figures)
+        yield from _write_table(COUNT_HEADS, section.counts)
+        yield from (f"- {escape(note)}" for note in section.notes)
+        yield from [""] if section.notes else []
+    yield "## Lines for gpu_reached.csv"
+    yield ""
+    yield "```csv"
+    yield from map(format_line, report.reached)
+    yield "```"
+    yield ""
+    yield from (f"- no line: {escape(why)}" for why in report.not_reached)
+    yield from [""] if report.not_reached else []
+    yield escape(CONTENTS_NOTE)
+
+
+def _write_table(heads: Row, rows: Sequence[Row]) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for row in rows:
+        yield f"| {' | '.join(escape(cell) for cell in row)} |"
+    yield ""
+
+
+def describe_gpus(report: Qualification) -> str:
+    """Count the GPUs of each model, as in "8 x NVIDIA H100"."""
+    models = Counter(gpu.name or "GPU" for gpu in report.gpus)
+    return ", ".join(f"{count} x {name}" for name, count in models.items())
+
+
+def summarize(report: Qualification) -> str:
+    """Say how many steps there were, and what they came to."""
+    verdicts = Counter(step.verdict for step in report.steps)
+    told = ", ".join(f"{verdicts[v]} {ICONS[v].word}" for v in Verdict if verdicts[v])
+    whole = "" if report.complete else "; it was interrupted"
+    return f"{len(report.steps)} steps in {format_duration(report.seconds)}: {told}{whole}."
+
+
+def _list_facts(report: Qualification) -> Iterator[tuple[str, str]]:
+    yield "hpcverify", report.hpcverify
+    yield "Started", format_time(report.started)
+    yield "Took", format_duration(report.seconds)
+    yield from ((MACHINE_LABELS.get(n, n.capitalize()), text) for n, text in report.machine.items())
+
+
+def _build_sections(report: Qualification) -> list[StepSection]:
+    several = len({gpu.name for gpu in report.gpus}) > 1
+    return [_build_section(step, several=several) for step in report.steps]
+
+
+def _build_section(step: StepReport, *, several: bool) -> StepSection:
+    return StepSection(
+        id=make_anchor(step.name),
+        name=step.name,
+        question=step.question,
+        icon=ICONS[step.verdict],
+        reason=step.reason,
+        took=format_duration(step.seconds),
+        budget=format_duration(step.budget),
+        page=step.run.removesuffix(".json") + ".html" if step.run else "",
+        figures=tuple(_format_figure(figure, several=several) for figure in step.figures),
+        counts=tuple(_format_count(count) for count in step.counts),
+        notes=step.notes,
+    )
+
+
+def _format_figure(figure: Figure, *, several: bool) -> Row:
+    """Print a figure; the model of its GPUs only where the node has *several*."""
+    model = figure.model if several else "GPU"
+    part = f"{figure.parts} x {model}" if figure.model else "node"
+    spread = ""
+    if figure.parts > 1:
+        low, high = (format_scaled(v, figure.unit) for v in (figure.lowest, figure.highest))
+        spread = f"{low} ({figure.lowest_part}) to {high}"
+    return (
+        f"{figure.check} {figure.quantity}",
+        part,
+        format_scaled(figure.median, figure.unit),
+        spread,
+        "; ".join(_format_comparison(figure, one) for one in figure.compared),
+    )
+
+
+def _format_comparison(figure: Figure, beside: Comparison) -> str:
+    value = f"{beside.what} {format_scaled(beside.value, figure.unit)}"
+    return f"{figure.median / beside.value * 100:.1f} % of {value}" if beside.value else value
+
+
+def _format_count(count: Count) -> Row:
+    return (
+        count.what,
+        f"{count.events:,}",
+        f"{count.tries:,}",
+        f"more than 1 in {1 / count.bound:,.0f}" if count.bound < MAX_BOUND else "too few to say",
+    )
