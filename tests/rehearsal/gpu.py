@@ -168,6 +168,11 @@ class Stream:
         """Wait for the end of the work."""
         self.gpu.wait(self.end)
 
+    def query(self) -> bool:
+        """Say whether all of it is done."""
+        self.gpu.require_alive()
+        return self.end <= CLOCK.read()
+
     def wait_stream(self, other: Stream) -> None:
         """Have later work here wait for earlier work there."""
         self.end = max(self.end, other.end)
