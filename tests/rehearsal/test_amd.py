@@ -32,8 +32,12 @@ def run(node: Node, *checks: str, faults: str = "") -> Run:
 
 def list_texts(result: Result) -> list[str]:
     """List all that a result says to a person."""
-    said = [item.text for item in (*result.coverage, *result.findings)]
-    return [result.reason, *said, *(short.reason for short in result.shortfalls)]
+    return [
+        result.reason,
+        *(item.text for item in result.coverage),
+        *(finding.text for finding in result.findings),
+        *(short.reason for short in result.shortfalls),
+    ]
 
 
 def require_own_words(run: Run) -> None:
