@@ -5,33 +5,48 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 from pathlib import Path
 
 import click
 import msgspec
 
+from hpcverify.check import Context, Rule, matches
 from hpcverify.errors import ConfigError, HpcverifyError
-from hpcverify.model import PLURAL_NAMES, Finding, Inventory, Remedy
-from hpcverify.plan.config import load_site, node_name, site_path, state_dir
+from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
+from hpcverify.limits.specs import Spec, explain_unknown, find_spec
+from hpcverify.model import PLURAL_NAMES, Device, Finding, Inventory, Part, Remedy, Verdict
+from hpcverify.plan.catalog import load_check
+from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.run.gather import probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
+from hpcverify.run.wire import GpuHolder, Measure
+from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
 from hpcverify.telemetry.problems import PROBLEM_RULES
-from hpcverify.telemetry.vendors import AMD, name_vendor
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
 from hpcverify.units import format_count
 
 UNVERIFIED_STATUS = 3
 MAX_HOOK_S = 50
 """slurmd kills a health check after 60 s."""
+START_CHECK = "gemm"
+"""Starts CUDA as all checks do, and runs a kernel: that alone shows one that is missing."""
+START_SUBJECT = "computing"
+START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.0, "seconds": 0.0}
+START_SECONDS = 90.0
+"""For the import of torch from a slow file system, and for the driver."""
+FLOOR_SUITE = "quick"
+"""The suite whose limits are shown: it has every check."""
 OPTIONAL_PACKAGES = ("torch", "jinja2", "pandas", "ClusterShell")
 TOOLS = {
     "fio": ("missing: storage cannot be verified", "apt-get install fio"),
@@ -206,31 +221,140 @@ def _explain_wrong_setting(name: str, value: str, spool: str) -> str:
 
 
 def inspect_hardware() -> Iterator[Advice]:
-    """Inspect the parts of this node, and what hides some of them."""
+    """Inspect the parts of this node, what hides some of them, and what they are held to."""
     executor = LocalExecutor(should_stop=lambda: False)
     try:
-        inventory, _ = probe_node(executor)
+        inventory, holders = probe_node(executor)
+        devices = ", ".join(device.label for device in inventory.devices)
+        yield Advice("devices", devices)
+        yield Advice("sensors", _describe_sensors(inventory))
+        for problem in inventory.problems:
+            yield _describe_problem(problem, inventory)
+        try:
+            site = load_site()
+            rules = _collect_floor_rules(site)
+        except HpcverifyError:  # inspect_configuration reports it
+            return
+        if _find_version("torch"):
+            yield from _start_gpu(executor, inventory, holders, site.packages)
+        yield from _list_floors(inventory, rules)
     finally:
         executor.close()
-    devices = ", ".join(device.label for device in inventory.devices)
-    yield Advice("devices", devices)
-    yield Advice("sensors", _describe_sensors(inventory))
-    for problem in inventory.problems:
-        yield _describe_problem(problem, inventory)
-    if inventory.of_kind("gpu") and _find_version("torch").endswith("+cpu"):
-        build = "ROCm" if name_vendor(inventory) == AMD else "CUDA"
-        fix = f"install the {build} build of the same version (README: Install)"
-        yield Advice("torch", "a CPU build on a node with GPUs", fix)
+
+
+def _start_gpu(
+    executor: LocalExecutor,
+    inventory: Inventory,
+    holders: Sequence[GpuHolder],
+    packages: tuple[str, ...],
+) -> Iterator[Advice]:
+    """Multiply small matrices on one GPU that nobody uses, in a worker of its own."""
+    gpus = [device for device in inventory.devices if device.kind == "cuda"]
+    used = {holder.part for holder in holders}
+    device = next((gpu for gpu in gpus if gpu.part not in used), None)
+    if device is None:
+        if gpus:
+            yield Advice(START_SUBJECT, "not started: every GPU is in use")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        context = _build_context(device, inventory, Path(folder))
+        task = Measure(name=START_CHECK, packages=packages, params=START_PARAMS, context=context)
+        answer = executor.run({device.part: task}, START_SECONDS)[device.part]
+    rules = load_check(START_CHECK, packages).finding_rules
+    found = [
+        (item.text, rules[item.code].remedy)
+        for item in answer.items
+        if isinstance(item, Finding) and item.code in rules
+    ]
+    if answer.outcome.verdict is not Verdict.PASS:
+        found.append((answer.outcome.reason, answer.outcome.remedy))
+    for text, remedy in found:
+        step = _write_step(remedy, device.label)
+        yield Advice(START_SUBJECT, f"{device.label}: {text}", step)
+    if not found:
+        yield Advice(START_SUBJECT, f"starts, and computes on {device.label}")
+
+
+def _build_context(device: Device, inventory: Inventory, folder: Path) -> Context:
+    return Context(
+        node=node_name(),
+        device=device,
+        peers=(device,),
+        inventory=inventory,
+        previous=None,
+        scratch=folder,
+        shared=folder,
+        seed=0,
+    )
+
+
+def _list_floors(inventory: Inventory, rules: Mapping[str, Rule]) -> Iterator[Advice]:
+    """Say which floors the speeds of the GPUs are held to, once for each kind of them."""
+    kinds: dict[tuple[str, ...], list[Part]] = {}
+    for gpu in inventory.of_kind("gpu"):
+        facts = ("name", "pci_device_id", *SPEED_SETTINGS)
+        kinds.setdefault(tuple(gpu.facts.get(fact, "") for fact in facts), []).append(gpu)
+    for alike in kinds.values():
+        yield from _describe_floors(alike[0], len(alike), rules)
+
+
+def _collect_floor_rules(site: Site) -> Mapping[str, Rule]:
+    """Collect the rules with a share of the data sheet, as this site has them."""
+    return {
+        name: rule
+        for step in make_plan(load_suite(FLOOR_SUITE), site).steps
+        for name, rule in step.rules.items()
+        if rule.of_spec is not None
+    }
+
+
+def _describe_floors(gpu: Part, count: int, rules: Mapping[str, Rule]) -> Iterator[Advice]:
+    spec = find_spec(gpu)
+    if spec is None:
+        unknown = explain_unknown(gpu)
+        yield Advice("floors", f"{unknown}: judged against its siblings and its own past")
+        return
+    floors = list(_find_floors(gpu, spec, rules))
+    setting = next((floor.setting for _, floor, _ in floors if floor.setting), "")
+    scaled = f", scaled, since {setting}" if setting else ""
+    yield Advice(
+        "floors",
+        f"of {count} x {spec.name}{scaled}: by its data sheet, and what good ones reach of it",
+    )
+    for quantity, group in groupby(floors, key=lambda found: found[0].partition(".")[0]):
+        alike: dict[str, list[str]] = {}
+        for name, floor, rule in group:
+            least = format_scaled(floor.compute(rule.of_spec or 0.0), floor.promise.unit)
+            verdict = floor.cap_verdict(rule.otherwise)
+            text = f"{name.partition('.')[2]} {least} else {verdict.value}".lstrip()
+            why = f"confidence {floor.confidence}, {floor.evidence}"
+            alike.setdefault(why, []).append(text)
+        texts = (f"{', '.join(speeds)} ({why})" for why, speeds in alike.items())
+        yield Advice(f"floor {quantity}", "; ".join(texts))
+
+
+def _find_floors(
+    gpu: Part, spec: Spec, rules: Mapping[str, Rule]
+) -> Iterator[tuple[str, Floor, Rule]]:
+    """Find each floor of *gpu*, by the name of what is measured, and its rule."""
+    for name in list_floored(spec):
+        floor = find_floor(gpu, name)
+        rule = next((rule for pattern, rule in rules.items() if matches(name, pattern)), None)
+        if rule and isinstance(floor, Floor):
+            yield name, floor, rule
 
 
 def _describe_problem(problem: Finding, inventory: Inventory) -> Advice:
     """Name the part of *problem*, and what its finding rule calls for."""
     part = "" if problem.where == "node" else inventory.find_label(problem.where)
-    remedy = PROBLEM_RULES[problem.code].remedy
-    step = REMEDY_STEPS[remedy].format(parts=part or "the node", checks="hpcverify doctor")
-    if remedy in (Remedy.NONE, Remedy.FIX_CONFIGURATION):  # the text says what is wrong with it
-        step = "correct that, then run hpcverify doctor again"
+    step = _write_step(PROBLEM_RULES[problem.code].remedy, part or "the node")
     return Advice(problem.code, ": ".join(filter(None, (part, problem.text))), step)
+
+
+def _write_step(remedy: Remedy, part: str) -> str:
+    if remedy in (Remedy.NONE, Remedy.FIX_CONFIGURATION):  # the text says what is wrong with it
+        return "correct that, then run hpcverify doctor again"
+    return REMEDY_STEPS[remedy].format(parts=part, checks="hpcverify doctor")
 
 
 def _describe_sensors(inventory: Inventory) -> str:

@@ -31,7 +31,7 @@ from hpcverify.limits.specs import (
     load_least_shares,
     load_specs,
 )
-from hpcverify.model import Part
+from hpcverify.model import Part, Verdict
 
 MODE_MARGINS: Mapping[str, Mapping[str, float]] = {
     "sustained": {"sustained": 1.0, "burst": 0.75, "best": 0.65},
@@ -134,6 +134,10 @@ class Floor(Struct, frozen=True, kw_only=True):
         """Whether it may fail a part."""
         return self.confidence in SOUND_CONFIDENCES
 
+    def cap_verdict(self, otherwise: Verdict) -> Verdict:
+        """Say what a value below it may be, if a rule has *otherwise*: no failure if unsound."""
+        return otherwise if self.is_sound else min(otherwise, Verdict.WARN)
+
     def compute(self, fraction: float) -> float:
         """Compute the lowest healthy value, in the unit of the promise."""
         return fraction * self.margin * self.share * self.scale * self.promise.value
@@ -145,6 +149,16 @@ class Floor(Struct, frozen=True, kw_only=True):
             f"{self.part}), {self.evidence}; confidence {self.confidence}"
         )
         return f"{text}; {self.setting}: floor scaled by {self.scale:.2g}" if self.setting else text
+
+
+def list_floored(spec: Spec) -> tuple[str, ...]:
+    """List what is measured on such a part and may have a floor, by quantity."""
+    return (
+        *(f"{dtype}.{mode}" for dtype in spec.peaks for mode in ("sustained", "burst")),
+        *(f"memory.{mode}" for mode in ("read", "write", "copy")),
+        *sorted(PCIE_QUANTITIES),
+        "p2p.write",
+    )
 
 
 def find_floor(part: Part, measured: str) -> Floor | str:

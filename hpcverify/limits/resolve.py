@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hpcverify.check import Rule, format_quantity, matches
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
-from hpcverify.model import Inventory, Limit, Measurement, Part, Verdict
+from hpcverify.model import Inventory, Limit, Measurement, Part
 from hpcverify.units import convert_unit
 
 PastValues = Callable[[str, str], Sequence[float]]
@@ -144,10 +144,8 @@ def _make_floor_limit(rule: Rule, item: Measurement, floor: Floor | str | None) 
         convert_unit(floor.compute(1.0), floor.promise.unit, item.unit),
         floor.describe(rule.of_spec, format_quantity(promised, item.unit)),
     )
-    if floor.is_sound:
-        yield limit
-    else:
-        yield replace(limit, otherwise=min(rule.otherwise, Verdict.WARN), hard=False)
+    otherwise = floor.cap_verdict(rule.otherwise)
+    yield replace(limit, otherwise=otherwise, hard=rule.hard and otherwise is rule.otherwise)
 
 
 def _make_sibling_limit(

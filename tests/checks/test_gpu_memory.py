@@ -437,7 +437,7 @@ def test_an_allocation_that_falls_short_never_passes(device: Device) -> None:
     assert (judgement.verdict, judgement.remedy) == (Verdict.ERROR, Remedy.FIX_CONFIGURATION)
     assert "covered" in judgement.reason
     assert "< 90 %" in judgement.reason
-    assert "end the other processes" in judgement.reason
+    assert "end the processes of others" in judgement.reason
 
 
 def test_an_allocation_of_nearly_all_passes() -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.limits.specs import load_specs
 from hpcverify.run.lock import SOCKET_NAME
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
+from tests.nvml_lab.parts import profile, strangers
 from tests.run.test_lock import another_process, bound
 
 
@@ -81,11 +83,77 @@ def test_a_gpu_in_trouble_is_named_with_what_its_finding_calls_for(
     assert told["fix"].startswith(fix)
 
 
-def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(cli: Cli, lab: Lab) -> None:
+def on_gpus(cli: Cli, lab: Lab, *lines: str) -> None:
+    """Give the node the GPUs that *lines* describe."""
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
+    lab.write(*lines)
 
-    assert "CPU build" in advice(cli, 3)["torch"]["state"]
+
+def board_of(key: str, *, busy: bool = True) -> list[str]:
+    """Describe a healthy node; a busy one has users on every GPU, and starts none."""
+    return profile(next(s for s in load_specs() if s.key == key), busy=busy)
+
+
+def test_a_build_of_torch_without_cuda_is_named_where_there_are_gpus(cli: Cli, lab: Lab) -> None:
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb", busy=False))
+
+    found = advice(cli, 3)["computing"]
+    assert "is a build without CUDA: pip install" in found["state"]
+    assert found["state"].startswith("GPU 0 (")
+    assert found["fix"] == "correct that, then run hpcverify doctor again"
+
+
+@pytest.mark.parametrize(
+    ("key", "model", "bf16"),
+    [
+        ("h100-sxm5-80gb", "8 x NVIDIA H100 80GB HBM3", "sustained 620.5 TFLOP/s else fail"),
+        ("h200-sxm", "8 x NVIDIA H200", "sustained 439 TFLOP/s else fail"),
+        ("b200-sxm", "8 x NVIDIA B200", "sustained 905.2 TFLOP/s else fail"),
+        ("l40s", "8 x NVIDIA L40S", "sustained 139.2 TFLOP/s else fail"),
+    ],
+)
+def test_a_node_is_told_which_floors_it_is_held_to_and_how_sure_they_are(
+    cli: Cli, lab: Lab, key: str, model: str, bf16: str
+) -> None:
+    on_gpus(cli, lab, *board_of(key))
+
+    found = advice(cli, 0)
+    assert found["computing"]["state"] == "not started: every GPU is in use"
+    assert model in found["floors"]["state"]
+    assert bf16 in found["floor bf16"]["state"]
+    assert "confidence " in found["floor bf16"]["state"]
+    assert "else warn (confidence C" in found["floor int8"]["state"]
+    assert {"floor fp32", "floor memory", "floor h2d"} <= found.keys()
+
+
+def test_floors_are_scaled_by_a_power_limit_and_it_is_named(cli: Cli, lab: Lab) -> None:
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), "gpu.*.power.limit_mw = 500000")
+
+    found = advice(cli, 0)
+    assert "scaled, since its power is limited to 500 of 700 W" in found["floors"]["state"]
+    assert "sustained 443.2 TFLOP/s" in found["floor bf16"]["state"]
+
+
+def test_gpus_that_are_not_set_up_alike_have_floors_of_their_own(cli: Cli, lab: Lab) -> None:
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), "gpu.3.power.limit_mw = 500000")
+
+    told = [
+        i["state"] for i in json.loads(cli("doctor", "--json").stdout) if i["subject"] == "floors"
+    ]
+    assert [text.split(" x ")[0] for text in told] == ["of 7", "of 1"]
+
+
+def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab) -> None:
+    on_gpus(cli, lab, *strangers(busy=True)["card for games"])
+
+    found = advice(cli, 0)
+    assert "RTX 4090 (PCI device id 2684) is not in the table" in found["floors"]["state"]
+    assert "floor bf16" not in found
+
+
+def test_a_node_without_gpus_has_no_floors_and_starts_none(cli: Cli) -> None:
+    assert not {"floors", "computing"} & advice(cli, 0).keys()
 
 
 def a_fleet(cli: Cli, spool: Path, **settings: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from hpcverify.check import judge
-from hpcverify.limits.floors import MODE_MARGINS, Basis, Floor, find_floor
+from hpcverify.limits.floors import MODE_MARGINS, Basis, Floor, find_floor, list_floored
 from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import Spec, find_achievable, load_specs, read_rows
 from hpcverify.model import Inventory, Measurement, Part, Verdict
@@ -54,10 +52,9 @@ def of(key: str) -> Spec:
     return next(spec for spec in load_specs() if spec.key == key)
 
 
-def list_measured(spec: Spec) -> Iterator[str]:
-    """Name all that the checks measure on such a part."""
-    yield from (f"{dtype}.{mode}" for dtype in spec.peaks for mode in ("sustained", "burst"))
-    yield from ("memory.read", "memory.write", "memory.copy")
+def list_measured(spec: Spec) -> list[str]:
+    """Name what the checks measure on such a part alone."""
+    return [name for name in list_floored(spec) if not name.startswith(("p2p", "h2d", "d2h"))]
 
 
 def floor_of(part: Part, measured: str) -> Floor:

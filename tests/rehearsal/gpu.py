@@ -36,6 +36,7 @@ class Gpu:
         self.index, self.part, self.uuid, self.total = index, part, uuid, total
         self.reserved = 0
         self._error = ""
+        self._hangs = False
         self._kept: dict[int, tuple[Any, int]] = {}
         self._held = 0
         self.default = Stream.of(self)
@@ -123,6 +124,8 @@ class Gpu:
             seconds = max(seconds, least)
         stream.end = max(CLOCK.read(), stream.end) + seconds / self._speed
         if any([*strike("hang", self.index)]):
+            self._hangs = True
+        if self._hangs:
             stream.end = math.inf
 
     def wait(self, end: float) -> None:
