@@ -82,8 +82,8 @@ WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib impor
 	kind = getattr(import_module(sys.argv[1]), sys.argv[2]); \
 	print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False))"
 schema: $(BIN)/hpcverify
-	$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
-	$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
+	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
+	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
 
 # The page of faults follows the tests' table, and a test holds the two together too.
 faults: $(VENV)/tests-installed

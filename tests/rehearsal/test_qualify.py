@@ -142,22 +142,28 @@ def test_a_gpu_that_is_lost_costs_its_steps_and_gives_no_lines(node: Node) -> No
 
 
 def test_an_interrupt_keeps_what_is_done(node: Node) -> None:
+    node.cli.site("")
+    waits = '[[check]]\nname = "naughty"\nparams.way = "wait"\n'
+    folder = node.cli.config.parent / "suites" / "qualification"
+    (folder / "corruption.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
     out = node.cli.state.parent / "out"
     command = [*node.cli.command, "qualify", "--out", str(out), "--only", "corruption"]
+    command += ["--only", "driver"]
+    (folder / "driver.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
     environment = {**node.cli.environment, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         for line in running.stdout:
-            if line.startswith("[2/2]"):
+            if line.startswith("[2/3]"):
                 running.send_signal(signal.SIGINT)
                 break
         running.stdout.read()
     report = read(out)
+    facts, under_way, left = report.steps
 
     assert running.returncode == 3
-    assert [step.name for step in report.steps] == ["facts", "corruption"]
-    assert report.steps[1].verdict is Verdict.ERROR
-    assert "interrupted" in report.steps[1].reason
     assert not report.complete
-    assert (out / "runs" / "facts.json").exists()
+    assert (out / facts.run).exists()
+    assert "interrupted" in under_way.reason
+    assert (left.name, left.reason) == ("corruption", "interrupted before it began")
     assert (out / "qualification.html").exists()
