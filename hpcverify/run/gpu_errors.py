@@ -24,8 +24,6 @@ VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
-LOST_CAUSES = frozenset({Cause.CRASHED, Cause.HUNG, Cause.TIMEOUT})
-"""How a worker ends that its peers miss."""
 
 AskForXids = Callable[[Collection[str], float], GpuXids]
 """Finds the Xids of the GPUs since a time on the clock of `Outcome.start`."""
@@ -117,9 +115,12 @@ def _acquit_peers(answers: Answers) -> dict[str, Answer]:
 
 
 def _lost_by_itself(answer: Answer) -> bool:
-    errors = _list_errors(answer)
-    others = any(error.code != cuda_errors.CONTAINED for error in errors)
-    return others or (not errors and answer.outcome.cause in LOST_CAUSES)
+    """Whether a GPU or its process failed first; one that only waited in vain did not."""
+    errors, outcome = _list_errors(answer), answer.outcome
+    if errors:
+        return any(error.code != cuda_errors.CONTAINED for error in errors)
+    died = outcome.cause is Cause.CRASHED and outcome.remedy is Remedy.RERUN and not outcome.code
+    return died or outcome.cause is Cause.HUNG
 
 
 def _acquit_all(answers: Answers, gpus: Collection[str], suspected: set[str]) -> dict[str, Answer]:

@@ -125,10 +125,16 @@ def test_different_errors_on_all_gpus_are_faults_of_each() -> None:
     assert result(answers).verdict is Verdict.FAIL
 
 
-LOST = Answer(outcome=Outcome(verdict=Verdict.ERROR, reason="died", cause=Cause.CRASHED))
+def lost(cause: Cause) -> Answer:
+    """Answer as a worker without a finding does."""
+    return Answer(
+        outcome=Outcome(verdict=Verdict.ERROR, reason="lost", cause=cause, remedy=Remedy.RERUN)
+    )
 
 
-@pytest.mark.parametrize("other", [ended("ecc_uncorrectable", "gpu-1"), LOST])
+@pytest.mark.parametrize(
+    "other", [ended("ecc_uncorrectable", "gpu-1"), lost(Cause.CRASHED), lost(Cause.HUNG)]
+)
 def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
     told = result(on("cuda_contained", 0, 2) | {"gpu-1": other})
 
@@ -136,8 +142,13 @@ def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
     assert {s.where: s.remedy for s in told.shortfalls}["gpu-0"] is Remedy.RERUN
 
 
-def test_a_gpu_that_contained_an_error_while_its_peers_were_well_fails() -> None:
-    assert result(on("cuda_contained", 1)).verdict is Verdict.FAIL
+@pytest.mark.parametrize("other", [ENDED, lost(Cause.TIMEOUT)], ids=["well", "in vain"])
+def test_a_gpu_that_contained_an_error_fails_where_its_peers_were_well_or_waited_for_it(
+    other: Answer,
+) -> None:
+    told = result(on("cuda_contained", 1) | {"gpu-0": other, "gpu-2": other})
+
+    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
 XID = GpuXids({"gpu-1": ("Xid 94 at 03:12:05 UTC",)}, {"gpu-1": ("NVRM: Xid 94",)})
