@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from hpcverify.telemetry.cuda_errors import CudaError, find_cuda_error, find_une
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 
 MAX_MESSAGE_CHARACTERS = 300
+PROBE_WORDS = 2**16
 ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
 """Of the GPUs with these ids, those whose context is broken, and what it says."""
 
@@ -54,11 +56,11 @@ def explain_cuda_failure(
         if broken and (error.verdict is not Verdict.FAIL or not error.is_exact):
             error = next(iter(broken.values()))
     if error.verdict is not Verdict.FAIL or not gpus:
-        return CudaFailure((), _build_outcome(error, exc), error.sticky)
+        return CudaFailure((), _build_outcome(error, exc, gpus), error.sticky)
     guilty = broken if 0 < len(broken) < len(gpus) else {}
     places = {gpus[0]: error} if len(gpus) == 1 else guilty or {"node": error}
     findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
-    return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
+    return CudaFailure(findings, _build_outcome(error, exc, gpus), is_sticky=True)
 
 
 def _find_raised_error(exc: Exception) -> CudaError | None:
@@ -88,10 +90,12 @@ def _list_used_gpus(task: Task) -> list[str]:
 
 def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     """
-    Find which of the GPUs *parts* have a broken context in this process, and its error.
+    Find which of the GPUs *parts* are broken in this process, and the error of each.
 
     CUDA gives the error of a broken context back to every later call on it
-    (driver_types.h: "any further CUDA work will return the same error").
+    (driver_types.h: "any further CUDA work will return the same error"). The others run a
+    few kernels, since a check that begins with one GPU did not come to them: where torch
+    does not fit the driver, no GPU runs those.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -103,12 +107,19 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
         part = next((part for part in parts if matches_torch_ids(part, ids)), None)
         if part is None:
             continue
-        breadcrumb.leave(f"a wait for what {part} still had to do after an error")
+        breadcrumb.leave(f"a few kernels on {part} after an error")
         try:
-            torch.cuda.synchronize(index)
+            _run_kernels(torch, index)
         except RuntimeError as exc:
             found[part] = str(exc)
     return found
+
+
+def _run_kernels(torch: ModuleType, index: int) -> None:
+    """Run some of torch's kernels: on a GPU that is well they say whether torch fits it."""
+    torch.cuda.synchronize(index)
+    words = torch.arange(PROBE_WORDS, device=torch.device("cuda", index))
+    (words * words + words).sum().item()
 
 
 def raise_pending_error(task: Task) -> None:
@@ -129,11 +140,12 @@ def _build_finding(error: CudaError, where: str, exc: Exception) -> Finding:
     return Finding(error.code, where, text, evidence)
 
 
-def _build_outcome(error: CudaError, exc: Exception) -> Outcome:
+def _build_outcome(error: CudaError, exc: Exception, gpus: Collection[str]) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
-    vague = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
-    reason = error.text if error.is_exact else vague
+    raised = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
+    # Of several GPUs torch may name the one.
+    reason = error.text if error.is_exact and len(gpus) <= 1 else raised
     ended = error.verdict is Verdict.FAIL
     return Outcome(
         verdict=Verdict.ERROR,

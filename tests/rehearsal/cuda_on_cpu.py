@@ -441,6 +441,7 @@ def install() -> None:
         "memory_reserved": lambda device=None: find_gpu(device).reserved,
     }.items():
         setattr(torch.cuda, name, value)
+    setattr(torch.accelerator, "empty_host_cache", lambda: None)  # noqa: B010 - torch's is typed
     setattr(torch.cuda.nccl, "version", lambda: (2, 29, 3))  # noqa: B010 - torch's is typed
     host = torch.Generator
     setattr(torch, "Generator", lambda device="cpu": (device, host("cpu"))[1])  # noqa: B010

@@ -46,6 +46,8 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Sizes that a CPU can do, and times of the model: microseconds are many products."""
+ACTIVE = tuple(name for name in PARAMS if name != "storage")
+"""The checks that load GPUs, in their order."""
 
 
 @dataclass(frozen=True)

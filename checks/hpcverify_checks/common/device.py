@@ -22,7 +22,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Context, Coverage, Unable
+from hpcverify.check import Cause, Context, Coverage, Unable, operation
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
@@ -120,10 +120,11 @@ def find_torch_device(ctx: Context) -> torch.device:
             f"index with {platform} builds",
             Cause.MISSING,
         )
-    # Says why it cannot start, where a count would only say 0.
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
-    torch.cuda.set_device(device)
+    with operation(f"the start of {platform}", ctx.device):
+        # Says why it cannot start, where a count would only say 0.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
+        torch.cuda.set_device(device)
     require_kernels(
         torch.cuda.get_device_capability(device),
         torch.cuda.get_arch_list(),
