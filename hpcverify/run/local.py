@@ -59,6 +59,8 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between polls of the responses: short at first, then longer."""
 LOG_TAIL_BYTES = 2000
 """The part of a worker's log that is worth showing."""
+LOST_PEER_WORDS = "Watchdog caught collective operation timeout"
+"""What torch prints before it aborts a process whose peer has not answered for too long."""
 SIGTERM_DEATH = "killed by SIGTERM"
 """How a worker ends when a scheduler ends a job: it signals all processes, and the
 engine may see the worker die before its own signal arrives."""
@@ -272,12 +274,12 @@ class LocalExecutor(Struct):
         self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
         last = tail.rpartition("\n")[2]
         words = f"; last line of its log: {last}" if last and not where else ""
+        reason, cause = f"its worker {died}{where}{words}", Cause.CRASHED
+        if LOST_PEER_WORDS in tail:
+            reason = "torch ended its worker because another GPU did not answer: see the others"
+            cause = Cause.TIMEOUT
         return Outcome(
-            verdict=Verdict.ERROR,
-            reason=f"its worker {died}{where}{words}",
-            cause=Cause.CRASHED,
-            remedy=Remedy.RERUN,
-            trace=tail,
+            verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=tail
         )
 
     def _end_overrun(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
