@@ -208,9 +208,7 @@ def verify(
             make_run_folders(store.documents.parent, site.scratch, node, say)
         )
         progress = stack.enter_context(choose_progress())
-        executor = LocalExecutor(
-            should_stop=stop, tick=progress.tick, early_workers=early, budget=todo.budget
-        )
+        executor = LocalExecutor(should_stop=stop, tick=progress.tick, early_workers=early)
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(
             plan=todo,

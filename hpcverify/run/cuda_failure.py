@@ -17,6 +17,7 @@ from hpcverify import breadcrumb
 from hpcverify.model import Cause, Finding, Verdict
 from hpcverify.run.wire import Measure, Outcome, Task
 from hpcverify.telemetry.cuda_errors import CudaError, find_cuda_error, find_unexplained
+from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 
 MAX_MESSAGE_CHARACTERS = 300
 PROBE_WORDS = 2**16
@@ -50,7 +51,7 @@ def explain_cuda_failure(
     broken: dict[str, CudaError] = {}
     if len(gpus) > 1 or not error.is_exact:
         texts = (context_errors or find_context_errors)(gpus)
-        found = {part: find_cuda_error(text) for part, text in texts.items()}
+        found = {part: find_cuda_error(text, error.platform) for part, text in texts.items()}
         broken = {part: e for part, e in found.items() if e and e.verdict is Verdict.FAIL}
         if broken and (error.verdict is not Verdict.FAIL or not error.is_exact):
             error = next(iter(broken.values()))
@@ -64,11 +65,18 @@ def explain_cuda_failure(
 
 def _find_raised_error(exc: Exception) -> CudaError | None:
     """Find the row of *exc*; torch has a type for what it does not explain, too."""
-    known = find_cuda_error(str(exc))
+    platform = "hip" if _uses_rocm() else ""
+    known = find_cuda_error(str(exc), platform)
     torch = sys.modules.get("torch")
     if known is None and torch is not None and isinstance(exc, torch.AcceleratorError):
-        return find_unexplained()
+        return find_unexplained(platform or "cuda")
     return known
+
+
+def _uses_rocm() -> bool:
+    """Whether torch, if it is loaded, is a build for GPUs of AMD."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.version.hip is not None
 
 
 def _list_used_gpus(task: Task) -> list[str]:
@@ -92,11 +100,11 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    by_uuid = {part.removeprefix("GPU-").lower(): part for part in parts}
     found: dict[str, str] = {}
+    vendor = AMD if _uses_rocm() else NVIDIA
     for index in range(torch.cuda.device_count()):
-        uuid = str(torch.cuda.get_device_properties(index).uuid)
-        part = by_uuid.get(uuid.removeprefix("GPU-").lower())
+        ids = write_torch_ids(torch.cuda.get_device_properties(index), vendor)
+        part = next((part for part in parts if matches_torch_ids(part, ids)), None)
         if part is None:
             continue
         breadcrumb.leave(f"a few kernels on {part} after an error")

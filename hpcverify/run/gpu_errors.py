@@ -21,8 +21,7 @@ from hpcverify.telemetry import cuda_errors
 MIN_GPUS_ALIKE = 2
 """GPUs from which "all of them" says more of the software than of the GPUs."""
 VERSIONS_FIX = (
-    "install a driver that this torch supports (nvidia-smi shows the one that runs), or a "
-    "torch that supports the driver, and run again"
+    "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
 LOST_CAUSES = frozenset({Cause.CRASHED, Cause.HUNG, Cause.TIMEOUT})

@@ -269,13 +269,18 @@ class Node:
 NODE = Node()
 
 
+def find_part() -> Part:
+    """Find the part of which all GPUs of the node are."""
+    return PARTS[os.environ.get("REHEARSAL_PART", "h100")]
+
+
 def list_gpus() -> tuple[Gpu, ...]:
     """List the GPUs that the environment of this process describes."""
     if NODE.owner != os.getpid():
         NODE.owner, NODE.is_initialized = os.getpid(), False
         NODE.gpus = ()
         HERE.__init__()  # type: ignore[misc]
-        part = PARTS[os.environ.get("REHEARSAL_PART", "h100")]
+        part = find_part()
         total = int(float(os.environ["REHEARSAL_MEMORY_MIB"]) * 2**20)
         uuids = os.environ["REHEARSAL_UUIDS"].split()
         NODE.gpus = tuple(

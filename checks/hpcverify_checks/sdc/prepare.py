@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcverify.check import Cause, Context, Finding, Remedy, Unable
+from hpcverify.check import Cause, Context, Finding, Remedy, Unable, operation
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import compute_digest, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
@@ -232,9 +232,13 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     accused = False
     for plan in task.family.make_plans(task.shape.depth):
         made, key, failure = Operands(plan, task.shape, task.draw), (plan, task.shape), None
-        job = _make_unproven_job(task, made)
+        begin = partial(operation, f"the first {task.family.name} products", task.ctx.device)
+        with begin():
+            job = _make_unproven_job(task, made)
         if key not in task.references:
-            host, reference = job.reference.cpu(), job.reference
+            reference = job.reference
+            with begin():
+                host = reference.cpu()
             proof = prove_product(made, host, task.ctx.seed)
             if accused and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
                 failure = PartResult(task.first_where, 1, 0.0, len(proof.wrong_rows))

@@ -14,14 +14,13 @@ import torch
 
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Device, Inventory, Part
-from hpcverify.telemetry.vendors import AMD
+from hpcverify.telemetry.vendors import AMD, write_torch_ids
 from hpcverify.testing import make_context
 from hpcverify_checks.common.device import (
     choose_amd_dtypes,
     find_gpu_index,
     find_torch_device,
     has_kernels,
-    identify_amd_gpu,
     list_native_dtypes,
     list_slow_dtypes,
     remove_overrides,
@@ -120,7 +119,7 @@ MI300X = SimpleNamespace(
 
 def test_a_gpu_of_amd_is_found_by_its_unique_id_or_its_place() -> None:
     other = SimpleNamespace(**vars(MI300X) | {"uuid": MI300X.uuid[:-1] + "8", "pci_bus_id": 15})
-    ids = [identify_amd_gpu(properties) for properties in (other, MI300X)]
+    ids = [write_torch_ids(properties, AMD) for properties in (other, MI300X)]
     assert find_gpu_index(AMD_GPU.part, ids, AMD) == 1
     assert find_gpu_index("gpu-0000:0e:00.0", ids, AMD) == 1
     with pytest.raises(Unable, match="HIP_VISIBLE_DEVICES") as caught:
