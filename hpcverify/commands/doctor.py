@@ -327,7 +327,7 @@ def _describe_floors(gpu: Part, count: int, rules: Mapping[str, Rule]) -> Iterat
             least = format_scaled(floor.compute(rule.of_spec or 0.0), floor.promise.unit)
             verdict = floor.cap_verdict(rule.otherwise)
             text = f"{name.partition('.')[2]} {least} else {verdict.value}".lstrip()
-            why = f"confidence {floor.confidence}, {floor.evidence}"
+            why = f"confidence {floor.confidence}, {floor.evidence}: {floor.source}"
             alike.setdefault(why, []).append(text)
         texts = (f"{', '.join(speeds)} ({why})" for why, speeds in alike.items())
         yield Advice(f"floor {quantity}", "; ".join(texts))

@@ -96,6 +96,8 @@ def test_a_healthy_node_goes_through_all_steps_and_gives_lines_for_the_table(nod
 
 
 def test_x(node: Node) -> None:
-    done, out = qualify(node, "--only", "corruption", "--only", "arithmetic", faults="flip@1:after=40,every=7")
+    done, out = qualify(
+        node, "--only", "corruption", "--only", "arithmetic", faults="flip@1:after=40,every=7"
+    )
     print(done.stdout, done.stderr)
     assert 0
