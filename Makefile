@@ -77,11 +77,13 @@ $(VENV)/tests-installed: $(BIN)/hpcverify
 clean:
 	rm -rf $(VENV) .trixie $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
-# The JSON Schema of run documents follows the code; a test holds the two together.
+# The JSON Schemas of documents follow the code; tests hold the two together.
+WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib import import_module; \
+	kind = getattr(import_module(sys.argv[1]), sys.argv[2]); \
+	print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False))"
 schema: $(BIN)/hpcverify
-	$(BIN)/python -c "import json, msgspec; from hpcverify.model import Run; \
-	print(json.dumps(msgspec.json.schema(Run), indent=1, ensure_ascii=False))" \
-	> docs/schema/run.json
+	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
+	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
 
 # The page of faults follows the tests' table, and a test holds the two together too.
 faults: $(VENV)/tests-installed

@@ -68,7 +68,8 @@ def command(*, as_json: bool) -> None:
     """
     Report what prevents a full verification of this node, and the fix for each.
 
-    Exit status 0 if nothing does, else 3.
+    Also start one GPU, and list the lowest healthy speeds of each kind of GPU.
+    Exit status 0 if nothing prevents it, else 3.
 
     \b
     Example:

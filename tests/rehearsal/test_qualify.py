@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import tomllib
 from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from hpcverify.model import Verdict
 from hpcverify.qualification.steps import STEP_NAMES
-from hpcverify.records.qualification import FILE_NAME, Qualification, StepReport
+from hpcverify.records.qualification import FILE_NAME, Qualification, format_line
 from tests.nvml_lab.nvmllab import ROOT
 from tests.rehearsal.faults import VARIABLE
 from tests.rehearsal.node import PARAMS, PRELOAD, Node, make_node
@@ -26,7 +28,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "bare_gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "size": 256},
     "exactness": {"size": 128, "depth": 256},
     "comparison_cost": {"seconds": 1e-4, "size": 128, "depth": 256},
-    "xid": {},
+    "thermal": {"seconds": 3, "recovery_seconds": 1},
 }
 QUICK_CHECKS = ("gemm", "allreduce")
 """Enough to time a suite."""
@@ -80,24 +82,88 @@ def read(out: Path) -> Qualification:
     return msgspec.json.decode((out / FILE_NAME).read_bytes(), type=Qualification)
 
 
-def steps_of(report: Qualification) -> dict[str, StepReport]:
-    return {step.name: step for step in report.steps}
-
-
 def test_a_healthy_node_goes_through_all_steps_and_gives_lines_for_the_table(node: Node) -> None:
     done, out = qualify(node)
     report = read(out)
-    steps = steps_of(report)
+    lines = set(map(format_line, report.reached))
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert tuple(steps) == STEP_NAMES
-    assert {s.name for s in report.steps if s.verdict > Verdict.WARN} == set()
+    assert tuple(step.name for step in report.steps) == STEP_NAMES
+    assert {s.name: s.reason for s in report.steps if s.verdict > Verdict.WARN} == {}
     assert report.complete
+    assert any(line.startswith("h100-sxm5-80gb,bf16,sustained,") for line in lines)
+    assert any(line.startswith("h100-sxm5-80gb,memory,copy,") for line in lines)
+    assert lines <= set(done.stdout.splitlines())
+    assert {path.stem for path in (out / "runs").glob("*.html")} == {*STEP_NAMES} - {"selftest"}
+    assert "bare loop" in (out / "qualification.md").read_text()
+    assert node.cli.node not in (out / "qualification.html").read_text()
 
 
-def test_x(node: Node) -> None:
+def test_gemm_reaches_what_a_bare_loop_reaches_and_no_offset_is_refused(node: Node) -> None:
+    _, out = qualify(node, "--only", "products", "--only", "arithmetic")
+    figures = {(f.check, f.quantity): f for step in read(out).steps for f in step.figures}
+    beside = {c.what: c.value for c in figures["gemm", "bf16.sustained"].compared}
+
+    assert figures["gemm", "bf16.sustained"].median == pytest.approx(beside["bare loop"], rel=0.05)
+    assert figures["exactness", "fp8.refused_offsets"].highest == 0
+    assert figures["exactness", "fp8.wrong_products"].highest == 0
+
+
+def test_a_gpu_that_errs_is_named_in_its_step_and_the_others_are_taken(node: Node) -> None:
     done, out = qualify(
-        node, "--only", "corruption", "--only", "arithmetic", faults="flip@1:after=40,every=7"
+        node, "--only", "corruption", "--only", "driver", faults="flip@1:after=40,every=7"
     )
-    print(done.stdout, done.stderr)
-    assert 0
+    steps = {step.name: step for step in read(out).steps}
+
+    assert done.returncode == 1
+    assert steps["driver"].verdict is Verdict.PASS
+    assert steps["corruption"].verdict is Verdict.FAIL
+    assert "GPU 1" in steps["corruption"].reason
+    assert "GPU 0" not in steps["corruption"].reason
+    assert steps["corruption"].reason in unescape((out / "qualification.html").read_text())
+    (count, *_) = steps["corruption"].counts
+    assert count.events > 0
+
+
+def test_a_gpu_that_is_lost_costs_its_steps_and_gives_no_lines(node: Node) -> None:
+    done, out = qualify(node, "--only", "arithmetic", "--only", "products", faults="ecc@1:after=20")
+    report = read(out)
+    steps = {step.name: step for step in report.steps}
+
+    assert done.returncode == 1
+    assert report.complete
+    assert steps["facts"].verdict <= Verdict.WARN
+    for name in ("arithmetic", "products"):
+        assert steps[name].verdict is Verdict.FAIL
+        assert "GPU 1" in steps[name].reason
+        assert "uncorrectable ECC error" in steps[name].reason
+    assert report.reached == ()
+    assert any("gemm: it did not pass" in why for why in report.not_reached)
+
+
+def test_an_interrupt_keeps_what_is_done(node: Node) -> None:
+    node.cli.site("")
+    waits = '[[check]]\nname = "naughty"\nparams.way = "wait"\n'
+    folder = node.cli.config.parent / "suites" / "qualification"
+    (folder / "corruption.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
+    out = node.cli.state.parent / "out"
+    command = [*node.cli.command, "qualify", "--out", str(out), "--only", "corruption"]
+    command += ["--only", "driver"]
+    (folder / "driver.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
+    environment = {**node.cli.environment, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("[2/3]"):
+                running.send_signal(signal.SIGINT)
+                break
+        running.stdout.read()
+    report = read(out)
+    facts, under_way, left = report.steps
+
+    assert running.returncode == 3
+    assert not report.complete
+    assert (out / facts.run).exists()
+    assert "interrupted" in under_way.reason
+    assert (left.name, left.reason) == ("corruption", "interrupted before it began")
+    assert (out / "qualification.html").exists()

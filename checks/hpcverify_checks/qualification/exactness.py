@@ -27,55 +27,54 @@ from hpcverify.check import (
 )
 from hpcverify_checks.common.bits import view_words
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
-from hpcverify_checks.common.dtypes import Family
-from hpcverify_checks.common.exact import SHIFT_COUNT, SHIFT_STEP, view_shifted
-from hpcverify_checks.common.product_loop import ProductJob, ProductSeams, poison
+from hpcverify_checks.common.exact import SHIFT_STEP, view_shifted
+from hpcverify_checks.common.product_loop import ProductJob, poison
 from hpcverify_checks.sdc import SdcParams, choose_shape
-from hpcverify_checks.sdc.prepare import DeviceTask, References, list_families, prepare
+from hpcverify_checks.sdc.prepare import (
+    DeviceTask,
+    References,
+    list_families,
+    prepare,
+    try_offsets,
+)
 
 
-def measure(
-    ctx: Context, params: SdcParams, seams: ProductSeams | None = None
-) -> Iterator[CheckItem]:
+def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
     """Yield for each type how many offsets are refused, and how many products are wrong."""
     if ctx.device.kind == "cpu":
         raise Skip("this is about GPUs")
     device, references = find_torch_device(ctx), References()
     for family in list_families(device):
         shape = choose_shape(family, device, params)
-        task = DeviceTask(ctx, family, shape, device, seams or ProductSeams(), 0, references)
+        task = DeviceTask(ctx, family, shape, device, references=references)
         with use_float32_precision(family.precision):
             yield from try_plans(task)
 
 
 def try_plans(task: DeviceTask) -> Iterator[CheckItem]:
-    """Try all plans of one type at all offsets."""
+    """Try all plans of one type at all offsets that the library takes."""
     where, name = task.ctx.device.part, task.family.name
-    prepared = prepare(task)
-    refused: dict[int, str] = {}
-    wrong: dict[str, int] = {}
+    trial = try_offsets(task)
+    yield Measurement(f"{name}.refused_offsets", len(trial.refused), "", where)
+    if trial.refused:
+        yield Finding("offset_refused", where, trial.describe())
+    if not trial.task.shifts:
+        return
+    prepared, wrong = prepare(trial.task), list[str]()
+    wrong += [f.corruption.text for f in prepared.failures if f.corruption]
     for job in prepared.jobs:
-        for shift in range(SHIFT_COUNT):
-            try:
-                words = count_wrong_words(task, job, shift)
-            except RuntimeError as exc:
-                if is_lasting(exc):
-                    raise
-                refused[shift] = str(exc).strip().partition("\n")[0]
-            else:
-                wrong |= {f"{job.name} at {shift * SHIFT_STEP}": words} if words else {}
-    yield Measurement(f"{name}.refused_offsets", len(refused), "", where)
-    yield Measurement(f"{name}.wrong_products", len(wrong) + len(prepared.failures), "", where)
-    for shift, why in refused.items():
-        text = f"{name}: the library refuses operands {shift * SHIFT_STEP} elements on: {why}"
-        yield Finding("offset_refused", where, text)
-    for failure in prepared.failures:
-        text = failure.corruption.text if failure.corruption else "a first product was wrong"
+        for shift in trial.task.shifts:
+            if words := count_wrong_words(trial.task, job, shift):
+                place = f"plan {job.name} at offset {shift * SHIFT_STEP}"
+                wrong.append(f"{place}: {words} words differ from the proof")
+    yield Measurement(f"{name}.wrong_products", len(wrong), "", where)
+    for text in wrong:
         yield Finding("product_differs", where, f"{name}: {text}")
-    for product, words in wrong.items():
-        text = f"{name}: plan {product} elements on has {words} words that differ from the proof"
-        yield Finding("product_differs", where, text)
-    yield Coverage(where, describe(task.family, len(prepared.jobs)))
+    yield Coverage(
+        where,
+        f"{name}: {len(prepared.jobs)} plans at {len(trial.task.shifts)} offsets, each product "
+        "compared with its proof",
+    )
 
 
 def count_wrong_words(task: DeviceTask, job: ProductJob, shift: int) -> int:
@@ -84,18 +83,6 @@ def count_wrong_words(task: DeviceTask, job: ProductJob, shift: int) -> int:
     poison(out)
     task.seams.multiply(*view_shifted(job.a, job.b, shift), out)
     return int((view_words(out) != view_words(job.reference)).sum())
-
-
-def is_lasting(exc: RuntimeError) -> bool:
-    """Whether *exc* is an error of the GPU, after which nothing can be computed on it."""
-    import torch
-
-    return isinstance(exc, torch.AcceleratorError | torch.OutOfMemoryError)
-
-
-def describe(family: Family, plans: int) -> str:
-    """Describe what was tried."""
-    return f"{family.name}: {plans} plans at {SHIFT_COUNT} offsets, each compared with its proof"
 
 
 CHECK = Check(

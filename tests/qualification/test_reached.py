@@ -1,0 +1,87 @@
+"""Lines for the table come from good parts at their default power limit, and fit the table."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import msgspec
+
+from hpcverify.limits import specs
+from hpcverify.model import Finding, Measurement, Run, Verdict
+from hpcverify.qualification.figures import collect_figures
+from hpcverify.qualification.reached import find_held_back, list_reached
+from hpcverify.records.qualification import ReachedLine, format_line
+from tests.qualification.samples import INVENTORY, a_result, a_run, measure_all
+
+TABLE = Path(specs.__file__).with_name("gpu_reached.csv")
+RATES = (700e3, 712e3, 690e3, 720e3)
+
+
+def reached(run: Run, held_back: frozenset[str] = frozenset()) -> list[ReachedLine | str]:
+    return list(list_reached(run, collect_figures(run), held_back, "0.1.0"))
+
+
+def products(verdict: Verdict = Verdict.PASS) -> Run:
+    found = measure_all("bf16.sustained", RATES, "GFLOP/s")
+    return a_run(a_result("gemm", *found, verdict=verdict))
+
+
+def test_a_line_says_by_what_when_and_with_which_driver_it_was_measured() -> None:
+    (line,) = reached(products())
+
+    assert isinstance(line, ReachedLine)
+    assert format_line(line) == (
+        "h100-sxm5-80gb,bf16,sustained,706,TFLOP/s,A,"
+        '"measured by hpcverify 0.1.0 on 2026-11-22, driver 565.57.01: median of 4 GPUs"'
+    )
+
+
+def test_a_line_has_the_columns_of_the_table_and_its_units() -> None:
+    heads, *rows = csv.reader(TABLE.read_text().splitlines())
+    run = a_run(
+        a_result("gemm", *measure_all("int8.burst", RATES, "GOP/s")),
+        a_result("gpu_memory", *measure_all("memory.copy", [3000] * 4, "GB/s")),
+        a_result("p2p", *measure_all("p2p.write", [380] * 4, "GB/s")),
+        a_result("allreduce", Measurement("ring.busbw", 370.0, "GB/s")),
+    )
+    lines = reached(run)
+
+    assert tuple(heads) == ReachedLine.__struct_fields__
+    assert len(lines) == 4
+    for line in lines:
+        assert isinstance(line, ReachedLine), line
+        assert {row[4] for row in rows if row[1] == line.quantity} <= {line.unit}
+
+
+def test_a_check_that_failed_gives_no_line_and_says_so() -> None:
+    assert reached(products(Verdict.FAIL)) == [
+        "gemm: it did not pass, so its figures are not those of a good part"
+    ]
+
+
+def test_gpus_below_their_power_limit_give_no_line_and_the_fix_is_told() -> None:
+    capped = a_result("gpu_setup", Finding("power_capped", "GPU-2", "power limit set to 500 W"))
+    (why,) = reached(products(), find_held_back(a_run(capped)))
+
+    assert isinstance(why, str)
+    assert "GPU 2" in why
+    assert "nvidia-smi -pl 700" in why
+
+
+def test_a_part_that_is_not_in_the_table_gives_no_line() -> None:
+    parts = tuple(
+        msgspec.structs.replace(p, facts={"name": "NVIDIA X1"}) if p.kind == "gpu" else p
+        for p in INVENTORY.parts
+    )
+    run = msgspec.structs.replace(
+        products(), inventory=msgspec.structs.replace(INVENTORY, parts=parts)
+    )
+
+    assert reached(run) == ["bf16.sustained: NVIDIA X1 is not in the table of parts"]
+
+
+def test_what_the_table_has_no_rows_for_gives_no_line() -> None:
+    run = a_run(a_result("p2p", *measure_all("mesh.write", [380] * 4, "GB/s")))
+
+    assert reached(run) == []
