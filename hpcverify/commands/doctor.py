@@ -19,12 +19,23 @@ from hpcverify.check import Context, Rule, matches
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, explain_unknown, find_spec
-from hpcverify.model import PLURAL_NAMES, Device, Finding, Inventory, Part, Remedy, Verdict
+from hpcverify.model import (
+    PLURAL_NAMES,
+    Cause,
+    Device,
+    Finding,
+    FindingRule,
+    Inventory,
+    Part,
+    Remedy,
+    Verdict,
+)
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
+from hpcverify.run.executor import Answer
 from hpcverify.run.gather import probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
@@ -261,19 +272,27 @@ def _start_gpu(
         context = _build_context(device, inventory, Path(folder))
         task = Measure(name=START_CHECK, packages=packages, params=START_PARAMS, context=context)
         answer = executor.run({device.part: task}, START_SECONDS)[device.part]
-    rules = load_check(START_CHECK, packages).finding_rules
+    yield from describe_start(answer, device.label, load_check(START_CHECK, packages).finding_rules)
+
+
+def describe_start(
+    answer: Answer, label: str, rules: Mapping[str, FindingRule]
+) -> Iterator[Advice]:
+    """Say whether the GPU called *label* started, by what its worker answered."""
+    outcome = answer.outcome
     found = [
         (item.text, rules[item.code].remedy)
         for item in answer.items
         if isinstance(item, Finding) and item.code in rules
     ]
-    if answer.outcome.verdict is not Verdict.PASS:
-        found.append((answer.outcome.reason, answer.outcome.remedy))
+    if outcome.cause is Cause.TIMEOUT:
+        found.append((f"{outcome.reason}: look for its Xid in the kernel log", Remedy.REBOOT))
+    elif outcome.verdict is not Verdict.PASS:
+        found.append((outcome.reason, outcome.remedy))
     for text, remedy in found:
-        step = _write_step(remedy, device.label)
-        yield Advice(START_SUBJECT, f"{device.label}: {text}", step)
+        yield Advice(START_SUBJECT, f"{label}: {text}", _write_step(remedy, label))
     if not found:
-        yield Advice(START_SUBJECT, f"starts, and computes on {device.label}")
+        yield Advice(START_SUBJECT, f"starts, and computes on {label}")
 
 
 def _build_context(device: Device, inventory: Inventory, folder: Path) -> Context:
