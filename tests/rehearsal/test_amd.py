@@ -91,6 +91,24 @@ def test_an_error_that_a_gpu_of_amd_raises_is_its_own_in_the_words_of_hip(
     require_own_words(done)
 
 
+@pytest.mark.parametrize(
+    ("fault", "fix"),
+    [
+        ("oom@1", "amd-smi process"),
+        ("no_device@*", "HIP_VISIBLE_DEVICES"),
+        ("no_image@1", "must name the GPU's gfx"),
+    ],
+)
+def test_what_keeps_torch_from_a_gpu_of_amd_is_an_error_with_the_fix_for_rocm(
+    node: Node, fault: str, fix: str
+) -> None:
+    done = run(node, "gemm", faults=fault)
+    (gemm,) = done.results
+    assert (gemm.verdict, gemm.remedy) == (Verdict.ERROR, Remedy.FIX_CONFIGURATION)
+    assert fix in gemm.reason
+    require_own_words(done)
+
+
 def test_memory_that_others_hold_on_a_gpu_of_amd_is_told_with_its_vendors_tool(node: Node) -> None:
     done = run(node, "gpu_memory", faults="short@1:share=0.97")
     (memory,) = done.results
