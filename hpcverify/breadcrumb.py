@@ -1,18 +1,34 @@
 """
 What a worker is doing, for the engine to read when it finds the worker dead or stuck.
 
-One line in a mapped file, which takes half a microsecond to change and which the engine
-can always read: a call into a driver may never return, or may end the process.
+One line in a mapped file, which takes a microsecond to change and which the engine can
+always read: a call into a driver may never return, or may end the process.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
 
-BREADCRUMB_BYTES = 160
+BREADCRUMB_BYTES = 256
 
 _breadcrumb: mmap.mmap | None = None
+_open: list[tuple[str, str, float]] = []
+"""The operations that have begun and not ended, of all threads, the latest last."""
+
+
+class Breadcrumb(NamedTuple):
+    """What a process was about to do."""
+
+    text: str
+    part: str
+    """The part that was to do it; empty if that is not known."""
+    since: float
+    """When it began, on the monotonic clock."""
 
 
 def begin(descriptor: int) -> None:
@@ -24,10 +40,41 @@ def begin(descriptor: int) -> None:
 
 def leave(text: str) -> None:
     """Record what this process is about to do; an empty text when it is done."""
+    _open.clear()
+    _write(text, "", time.monotonic())
+
+
+@contextmanager
+def during(text: str, part: str) -> Generator[None]:
+    """
+    Record while the block runs what the *part* is doing.
+
+    Blocks may be nested, and run in several threads: the latest that has not ended is
+    recorded. Not for the inside of a loop that is timed.
+    """
+    entry = (text, part, time.monotonic())
+    _open.append(entry)
+    _write(*entry)
+    try:
+        yield
+    finally:
+        if entry in _open:  # not after `leave`
+            _open.remove(entry)
+        _write(*(_open[-1] if _open else ("", "", 0.0)))
+
+
+def _write(text: str, part: str, since: float) -> None:
     if _breadcrumb is not None:
-        _breadcrumb[:] = text.encode()[:BREADCRUMB_BYTES].ljust(BREADCRUMB_BYTES)
+        line = f"{since!r} {part}\t{text}" if text else ""
+        _breadcrumb[:] = line.encode()[:BREADCRUMB_BYTES].ljust(BREADCRUMB_BYTES)
 
 
-def read(descriptor: int) -> str:
-    """Read what the process with its breadcrumb in *descriptor* was about to do."""
-    return os.pread(descriptor, BREADCRUMB_BYTES, 0).strip(b"\0 ").decode(errors="replace")
+def read(descriptor: int) -> Breadcrumb | None:
+    """Read what the process with its breadcrumb in *descriptor* was about to do, if anything."""
+    line = os.pread(descriptor, BREADCRUMB_BYTES, 0).strip(b"\0 ").decode(errors="replace")
+    when, _, what = line.partition(" ")
+    part, _, text = what.partition("\t")
+    try:
+        return Breadcrumb(text, part, float(when)) if text else None
+    except ValueError:  # read while it was written
+        return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -23,6 +24,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from hpcverify import breadcrumb
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -68,6 +70,7 @@ __all__ = [
     "Unable",
     "Verdict",
     "Watch",
+    "operation",
 ]
 
 GLOB_CHARACTERS = frozenset("*?[")
@@ -173,6 +176,20 @@ class Context(Struct, frozen=True, kw_only=True):
         return None
 
 
+def operation(text: str, device: Device | None = None) -> AbstractContextManager[None]:
+    """
+    Name what *device* does while a block runs, such as its bf16 products.
+
+    If the block never ends, the engine says so in these words. A GPU that does not come
+    back from it, where its siblings did, is then what hangs: so leave the *device* out
+    where it may be waiting for others, as in a sum over all of them. It costs
+    microseconds: keep it out of loops that are timed.
+    """
+    if device is None:
+        return breadcrumb.during(text, "")
+    return breadcrumb.during(f"{text} on {device.label}", device.part)
+
+
 class Sample(Struct, frozen=True):
     """One reading by the telemetry worker; *t* in seconds on its own clock."""
 
@@ -269,6 +286,15 @@ warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
 
 LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
 """For a finding that is only reported."""
+HUNG_CODE = "gpu_hung_under_load"
+"""Of the finding that the engine makes of a GPU that hangs where its siblings do not."""
+UNOWNED_CODE = "gpu_memory_unowned"
+"""Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
+ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
+    HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
+    UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
+}
+"""For findings that the engine makes, in every check."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 """For a finding that says that a wrong set-up keeps us from judging."""
 
@@ -289,7 +315,11 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
         rules: The default limits by name or pattern; suites and sites override.
         rulings: What each code of its findings means.
         placement: Where and beside what it runs.
-        timeout: Seconds after which a worker is ended.
+        timeout: Seconds after which a worker is ended, whatever the parameters.
+        estimate: The seconds that *measure* takes at most on a healthy part of this node
+            by its parameters, without the start of Python, torch, CUDA or NCCL. A worker
+            that takes several times as long is ended. It runs in the engine: it
+            computes, and reads nothing.
         observe: Makes findings from the samples taken while *measure* ran.
         maturity: A check in beta runs and reports, and never quarantines.
         reconcile: Judges the answers of all devices together, as by a vote; what it
@@ -307,6 +337,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     finding_rules: Mapping[str, FindingRule] = {}
     placement: Placement = Placement.DEVICES
     timeout: float = 300.0
+    estimate: Callable[[Context, P], float] | None = None
     observe: Callable[[Watch, Context, P], Iterator[CheckItem]] | None = None
     maturity: Maturity = Maturity.STABLE
     applies: Callable[[Context], None] | None = None

@@ -199,10 +199,27 @@ def list_session_members(leaders: Collection[int]) -> Iterator[int]:
                     yield int(name)
 
 
+def process_exists(pid: int) -> bool:
+    """Whether process *pid* exists, even if we may not signal it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether a signal or a debugger has stopped the process *pid*; see proc(5)."""
     _, _, rest = _read_proc(proc / str(pid) / "stat").rpartition(")")
     return rest.split()[:1] in (["T"], ["t"])
+
+
+def read_queue_seconds(pid: int, proc: Path = Path("/proc")) -> float:
+    """Read how long process *pid* was ready to run and waited for a core; see proc(5)."""
+    words = _read_proc(proc / str(pid) / "schedstat").split()
+    return int(words[1]) * 1e-9 if len(words) > 1 else 0.0
 
 
 def _wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
@@ -127,21 +127,43 @@ def _start_server(at_start: tuple[tuple[str, str], ...], preload: str) -> socket
 
 def _serve(requests: socket.socket) -> CodeType | None:
     """Fork a process for each of *requests*; in that process, return what it is to run."""
+    selector = selectors.DefaultSelector()
+    selector.register(requests, selectors.EVENT_READ)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
-        if not message:
-            os._exit(0)
-        *streams, status = descriptors
-        pid = os.fork()
-        if not pid:
-            break
-        for descriptor in streams:
-            os.close(descriptor)
-        os.write(status, NUMBER.pack(pid))
-        os.write(status, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
-        os.close(status)
+        for key, _ in selector.select():
+            if key.fileobj is not requests:
+                pid, status = key.data
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                os.write(status, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+                os.close(status)
+                continue
+            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
+            if not message:
+                os._exit(0)
+            *streams, status = descriptors
+            pid = os.fork()
+            if not pid:
+                _close_others(selector, requests, status)
+                return _begin(message, streams)
+            for descriptor in streams:
+                os.close(descriptor)
+            os.write(status, NUMBER.pack(pid))
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+
+
+def _close_others(selector: selectors.BaseSelector, requests: socket.socket, status: int) -> None:
+    """Close what the server needs, and what belongs to processes that run beside this one."""
+    for key in selector.get_map().values():
+        if key.fileobj is not requests:
+            os.close(key.fd)
+            os.close(key.data[1])
+    selector.close()
     requests.close()
     os.close(status)
+
+
+def _begin(message: bytes, streams: Sequence[int]) -> CodeType | None:
     for number, (name, descriptor) in enumerate(
         zip(("stdin", "stdout", "stderr"), streams, strict=True)
     ):

@@ -51,6 +51,7 @@ from hpcverify_checks.common.collective import (
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
+from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
@@ -70,6 +71,8 @@ CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
 CONTENDED_METRICS = ("busbw.*", "jitter.*")
 """Left out on CPUs that others use."""
+WARM_UP_SECONDS = 0.5
+"""For each size: a few sums, and the buffers."""
 JUDGED_BYTES = GIB
 """From this size on, an all-reduce comes near its full bandwidth."""
 NVLS_GPUS = 8
@@ -89,6 +92,17 @@ class AllreduceParams(Params, frozen=True):
     """Processes on a CPU; each GPU is one rank."""
     timeout_seconds: float = 30.0
     """After this a silent rank counts as lost."""
+
+
+def estimate(ctx: Context, params: AllreduceParams) -> float:
+    """
+    Double the time of the sums, for the verification, and add the warm-up of each size.
+
+    0 where it is skipped.
+    """
+    if ctx.device.kind == "cpu" and count_gpus(ctx) > 1:
+        return 0.0
+    return 2 * params.seconds + WARM_UP_SECONDS * max(len(params.sizes), len(GPU_SIZES))
 
 
 def measure(
@@ -260,6 +274,7 @@ NVLS_SOURCE = "hpcverify default: without sums in the switches a node reaches 0.
 CHECK = Check(
     summary="all-reduce between the devices: bandwidth, jitter, every sum verified",
     measure=measure,
+    estimate=estimate,
     params=AllreduceParams,
     metrics={
         "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),

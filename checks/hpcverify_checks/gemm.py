@@ -34,6 +34,7 @@ from hpcverify.check import (
     Series,
     Unable,
     fail_outside,
+    operation,
     warn_outside,
 )
 from hpcverify.limits.specs import DTYPES
@@ -52,6 +53,7 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
 )
 from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES
+from hpcverify_checks.common.estimates import count_dtypes, count_threads
 from hpcverify_checks.common.peaks import Peak, find_peak
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.timing import choose_timer, make_product_step, time_on_host
@@ -89,6 +91,16 @@ class GemmParams(Params, frozen=True):
     """Rows, columns and depth; 0 picks what fills the part."""
 
 
+def estimate(ctx: Context, params: GemmParams) -> float:
+    """Add up the times of all types and, on a CPU, of as many cores as get a turn."""
+    count = len(params.dtypes) or count_dtypes(ctx)
+    seconds = count * (WARM_UP_SECONDS + params.burst_seconds + params.seconds)
+    if ctx.device.kind != "cpu" or not params.core_seconds:
+        return seconds
+    fit = max(1, int(ALL_CORES_SECONDS / params.core_seconds))
+    return seconds + min(fit, count_threads(ctx) or fit) * params.core_seconds
+
+
 def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     """Measure each type in turn: burst, sustained, and spread of the steps."""
     device = find_torch_device(ctx)
@@ -96,7 +108,10 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     native = list_native_dtypes(device)
     began = perf_counter()
     for dtype in _choose_dtypes(params, native):
-        with use_float32_precision(FAMILIES[dtype].precision):
+        with (
+            use_float32_precision(FAMILIES[dtype].precision),
+            operation(f"{dtype} products", ctx.device),
+        ):
             size = params.size or choose_size(dtype, device)
             step = make_product_step(dtype, size, device)
             timer = choose_timer(device)
@@ -244,6 +259,7 @@ def _measure_core(seconds: float, _core: int) -> float:
 CHECK = Check(
     summary="throughput of matrix products, for each type the part computes natively",
     measure=measure,
+    estimate=estimate,
     params=GemmParams,
     metrics={
         "int8.burst": Metric(unit="GOP/s", meaning="throughput of a short burst"),

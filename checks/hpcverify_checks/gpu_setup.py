@@ -46,6 +46,7 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.limits.specs import find_spec
+from hpcverify.processes import process_exists
 from hpcverify.telemetry import problems
 from hpcverify.telemetry.gpus import GpuAnswers, Setup
 from hpcverify.telemetry.vendors import SourceFinder, find_source
@@ -82,17 +83,6 @@ class GpuSetupParams(Params, frozen=True):
 
     exclusive: bool = False
     """Nobody else may use a GPU now: any other process was left by a job."""
-
-
-def process_exists(pid: int) -> bool:
-    """Whether process *pid* exists, even if we may not signal it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 class ProcessTable(Struct, frozen=True):

@@ -51,6 +51,7 @@ from hpcverify.check import (
     Skip,
     Verdict,
     fail_outside,
+    operation,
     warn_outside,
 )
 from hpcverify.units import GIGA
@@ -61,8 +62,9 @@ from hpcverify_checks.common.device import (
     require_memory,
     wait_for_device,
 )
+from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.parts import classify_wiring
-from hpcverify_checks.common.timing import choose_timer
+from hpcverify_checks.common.timing import MIN_STEPS, choose_timer
 from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
 
 if TYPE_CHECKING:
@@ -71,6 +73,10 @@ if TYPE_CHECKING:
 
 COMPARE_BUFFERS = 8
 """Memory that a comparison takes, in buffers: the words and temporaries."""
+RING_FACTOR = 10
+"""Times as long as a pair, all GPUs copy at once."""
+SLOW_BYTES_PER_SECOND = 10e9
+"""Of a copy through the host, where GPUs do not reach each other."""
 MISROUTED_FIX = (
     "a fault, or the IOMMU or ACS misroutes copies between GPUs: on bare metal turn both "
     "off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), and run again"
@@ -122,6 +128,19 @@ def _list_gpus(ctx: Context) -> tuple[Device, ...]:
     return tuple(d for d in ctx.inventory.devices if d.kind == "cuda")
 
 
+def estimate(ctx: Context, params: P2pParams) -> float:
+    """Add up the compared and the timed copies of all pairs, and the ring."""
+    count = count_gpus(ctx)
+    compared = COMPARE_BUFFERS * params.verified / SLOW_BYTES_PER_SECOND
+    pairs = count * (count - 1) * (compared + params.seconds + _slowest_copies(params))
+    return pairs + RING_FACTOR * params.seconds
+
+
+def _slowest_copies(params: P2pParams) -> float:
+    """Compute how long the fewest copies that are timed take."""
+    return MIN_STEPS * params.size / SLOW_BYTES_PER_SECOND
+
+
 def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Verify and time the copies between all GPUs of the node."""
     import torch
@@ -165,11 +184,12 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
     """Copy the pattern of each GPU to every other GPU, and compare it there."""
     for i, j in rig.list_pairs():
         source, target = rig.devices[i], rig.devices[j]
-        sent, expected = (make_pattern(rig.seed + i, range(words), d) for d in (source, target))
-        arrived = ~expected
-        rig.copy(arrived, sent)
-        wait_for_device(source, target)
-        wrong = compare_words(arrived, expected)
+        with operation(f"a compared copy to {rig.gpus[j].label}", rig.gpus[i]):
+            sent, expected = (make_pattern(rig.seed + i, range(words), d) for d in (source, target))
+            arrived = ~expected
+            rig.copy(arrived, sent)
+            wait_for_device(source, target)
+            wrong = compare_words(arrived, expected)
         if wrong:
             yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
 
@@ -234,7 +254,8 @@ def _time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
 
     def measure_rate(seconds: float, i: int, j: int) -> float:
         step = partial(rig.copy, targets[j], sources[i])
-        with use_streams(rig.devices[j], rig.devices[i]):
+        doing = operation(f"timed copies to {rig.gpus[j].label}", rig.gpus[i])
+        with doing, use_streams(rig.devices[j], rig.devices[i]):
             times = choose_timer(rig.devices[i])(step, seconds)
         return params.size / median(times) / GIGA
 
@@ -242,7 +263,7 @@ def _time_pairs(rig: Rig, params: P2pParams) -> tuple[Rates, dict[int, float]]:
     places = range(len(rig.devices))
     following = [*places[1:], 0]
     with ThreadPoolExecutor(len(places)) as pool:
-        at_once = pool.map(partial(measure_rate, 10 * params.seconds), places, following)
+        at_once = pool.map(partial(measure_rate, RING_FACTOR * params.seconds), places, following)
         return alone, dict(enumerate(at_once))
 
 
@@ -295,6 +316,7 @@ TRAY_SOURCE = "hpcverify default; a board without switches, as GB200 NVL4, reach
 CHECK = Check(
     summary="copies between every two GPUs: bandwidth, all at once, every bit compared",
     measure=measure,
+    estimate=estimate,
     applies=applies,
     params=P2pParams,
     metrics={

@@ -35,6 +35,7 @@ from hpcverify.check import (
     Skip,
     Verdict,
     fail_outside,
+    operation,
     warn_outside,
 )
 from hpcverify.telemetry import aer
@@ -53,6 +54,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SLOW_BYTES_PER_SECOND = 2e9
+"""Of a copy with its comparison, and of making and pinning a buffer: far below any link
+that passes."""
+BUFFER_COUNT = 3
+
+
 class PcieBandwidthParams(Params, frozen=True):
     """Size, time and number of the copies."""
 
@@ -64,6 +71,9 @@ class PcieBandwidthParams(Params, frozen=True):
     """Before that, for the GPU to raise its link to full speed."""
     rounds: int = 4
     """Copies out and back with every bit compared."""
+
+
+DIRECTIONS = {"h2d": "from the host", "d2h": "to the host"}
 
 
 def _read_no_link() -> None:
@@ -88,6 +98,13 @@ def applies(ctx: Context) -> None:
     """Raise `Skip` for the host."""
     if ctx.device.kind == "cpu":
         raise Skip("a CPU has no PCIe link to measure")
+
+
+def estimate(_ctx: Context, params: PcieBandwidthParams) -> float:
+    """Add up the timed copies of both ways and the compared ones, on a narrow link."""
+    timed = 2 * (params.warm_up_seconds + params.seconds)
+    compared = 2 * params.rounds * params.size / SLOW_BYTES_PER_SECOND
+    return timed + compared + BUFFER_COUNT * params.size / SLOW_BYTES_PER_SECOND
 
 
 def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
@@ -117,10 +134,12 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
 
     where = ctx.device.part
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
-    buffers = CopyBuffers.allocate(route.device, words)
-    yield from _verify_round_trips(buffers, route, params.rounds, where)
+    with operation("copies from the host and back", ctx.device):
+        buffers = CopyBuffers.allocate(route.device, words)
+        yield from _verify_round_trips(buffers, route, params.rounds, where)
     for name, step in buffers.make_steps(route).items():
-        yield from _time_direction(name, step, route, params, where)
+        with operation(f"copies {DIRECTIONS[name]}", ctx.device):
+            yield from _time_direction(name, step, route, params, where)
     cores = format_ranges(sorted(route.cores))
     origin = f"cores {cores}, near the GPU" if cores else "any core"
     text = (
@@ -210,6 +229,7 @@ def _time_direction(
 CHECK = Check(
     summary="copies between host and GPU: speed against the link, every bit compared",
     measure=measure,
+    estimate=estimate,
     applies=applies,
     params=PcieBandwidthParams,
     metrics={

@@ -34,6 +34,7 @@ from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.summary import wording
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
+from hpcverify.summary.verdict import needs_vendor
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
 
 MAX_KEPT_RUNS = 1000
@@ -109,7 +110,7 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
     html, json = request.html_file, request.json_file
     if store.get_document_path(run.id).exists():
         print_to(f"kept as {run.id}: hpcverify show {run.id}", where)
-        if run.verdict is Verdict.FAIL and not html:
+        if needs_vendor(run) and not html:
             page = f"hpcverify report --run {run.id} -o report.html"
             print_to(f"for the vendor: {page}", where)
     if html:
@@ -207,9 +208,7 @@ def verify(
             make_run_folders(store.documents.parent, site.scratch, node, say)
         )
         progress = stack.enter_context(choose_progress())
-        executor = LocalExecutor(
-            should_stop=stop, tick=progress.tick, early_workers=early, budget=todo.budget
-        )
+        executor = LocalExecutor(should_stop=stop, tick=progress.tick, early_workers=early)
         stack.callback(lambda: executor.close(hurry=stop()))
         return Verification(
             plan=todo,

@@ -154,9 +154,7 @@ class NodeQualifier(Struct, kw_only=True):
         assert step.plan is not None  # noqa: S101 - narrows the type
         with ExitStack() as stack:
             progress = stack.enter_context(self.show_progress())
-            executor = LocalExecutor(
-                should_stop=self.should_stop, tick=progress.tick, budget=step.budget
-            )
+            executor = LocalExecutor(should_stop=self.should_stop, tick=progress.tick)
             stack.callback(lambda: executor.close(hurry=self.should_stop()))
             run = Verification(
                 plan=step.plan,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hpcverify.check import (
+    ENGINE_FINDING_RULES,
     JudgedItem,
     Judgement,
     Rule,
@@ -135,8 +136,8 @@ def judge_result(
 
 
 def add_common_rules(rulings: Mapping[str, FindingRule]) -> dict[str, FindingRule]:
-    """Add to a check's own *rulings* what the engine may find in any check: CUDA's errors."""
-    return {**cuda_errors.build_finding_rules(), **rulings}
+    """Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs."""
+    return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 
 def rejudge_result(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
 
 from msgspec import Struct
 
@@ -16,8 +17,10 @@ from hpcverify import breadcrumb
 from hpcverify.model import Cause, Finding, Verdict
 from hpcverify.run.wire import Measure, Outcome, Task
 from hpcverify.telemetry.cuda_errors import CudaError, find_cuda_error, find_unexplained
+from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 
 MAX_MESSAGE_CHARACTERS = 300
+PROBE_WORDS = 2**16
 ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
 """Of the GPUs with these ids, those whose context is broken, and what it says."""
 
@@ -48,25 +51,32 @@ def explain_cuda_failure(
     broken: dict[str, CudaError] = {}
     if len(gpus) > 1 or not error.is_exact:
         texts = (context_errors or find_context_errors)(gpus)
-        found = {part: find_cuda_error(text) for part, text in texts.items()}
+        found = {part: find_cuda_error(text, error.platform) for part, text in texts.items()}
         broken = {part: e for part, e in found.items() if e and e.verdict is Verdict.FAIL}
         if broken and (error.verdict is not Verdict.FAIL or not error.is_exact):
             error = next(iter(broken.values()))
     if error.verdict is not Verdict.FAIL or not gpus:
-        return CudaFailure((), _build_outcome(error, exc), error.sticky)
+        return CudaFailure((), _build_outcome(error, exc, gpus), error.sticky)
     guilty = broken if 0 < len(broken) < len(gpus) else {}
     places = {gpus[0]: error} if len(gpus) == 1 else guilty or {"node": error}
     findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
-    return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
+    return CudaFailure(findings, _build_outcome(error, exc, gpus), is_sticky=True)
 
 
 def _find_raised_error(exc: Exception) -> CudaError | None:
     """Find the row of *exc*; torch has a type for what it does not explain, too."""
-    known = find_cuda_error(str(exc))
+    platform = "hip" if _uses_rocm() else ""
+    known = find_cuda_error(str(exc), platform)
     torch = sys.modules.get("torch")
     if known is None and torch is not None and isinstance(exc, torch.AcceleratorError):
-        return find_unexplained()
+        return find_unexplained(platform or "cuda")
     return known
+
+
+def _uses_rocm() -> bool:
+    """Whether torch, if it is loaded, is a build for GPUs of AMD."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.version.hip is not None
 
 
 def _list_used_gpus(task: Task) -> list[str]:
@@ -80,27 +90,36 @@ def _list_used_gpus(task: Task) -> list[str]:
 
 def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     """
-    Find which of the GPUs *parts* have a broken context in this process, and its error.
+    Find which of the GPUs *parts* are broken in this process, and the error of each.
 
     CUDA gives the error of a broken context back to every later call on it
-    (driver_types.h: "any further CUDA work will return the same error").
+    (driver_types.h: "any further CUDA work will return the same error"). The others run a
+    few kernels, since a check that begins with one GPU did not come to them: where torch
+    does not fit the driver, no GPU runs those.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    by_uuid = {part.removeprefix("GPU-").lower(): part for part in parts}
     found: dict[str, str] = {}
+    vendor = AMD if _uses_rocm() else NVIDIA
     for index in range(torch.cuda.device_count()):
-        uuid = str(torch.cuda.get_device_properties(index).uuid)
-        part = by_uuid.get(uuid.removeprefix("GPU-").lower())
+        ids = write_torch_ids(torch.cuda.get_device_properties(index), vendor)
+        part = next((part for part in parts if matches_torch_ids(part, ids)), None)
         if part is None:
             continue
-        breadcrumb.leave(f"a wait for what {part} still had to do after an error")
+        breadcrumb.leave(f"a few kernels on {part} after an error")
         try:
-            torch.cuda.synchronize(index)
+            _run_kernels(torch, index)
         except RuntimeError as exc:
             found[part] = str(exc)
     return found
+
+
+def _run_kernels(torch: ModuleType, index: int) -> None:
+    """Run some of torch's kernels: on a GPU that is well they say whether torch fits it."""
+    torch.cuda.synchronize(index)
+    words = torch.arange(PROBE_WORDS, device=torch.device("cuda", index))
+    (words * words + words).sum().item()
 
 
 def raise_pending_error(task: Task) -> None:
@@ -121,11 +140,12 @@ def _build_finding(error: CudaError, where: str, exc: Exception) -> Finding:
     return Finding(error.code, where, text, evidence)
 
 
-def _build_outcome(error: CudaError, exc: Exception) -> Outcome:
+def _build_outcome(error: CudaError, exc: Exception, gpus: Collection[str]) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
-    vague = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
-    reason = error.text if error.is_exact else vague
+    raised = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
+    # Of several GPUs torch may name the one.
+    reason = error.text if error.is_exact and len(gpus) <= 1 else raised
     ended = error.verdict is Verdict.FAIL
     return Outcome(
         verdict=Verdict.ERROR,

@@ -33,6 +33,16 @@ from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
 from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.history import NodeHistory, list_missing_devices
+from hpcverify.run.overrun import (
+    BUDGET,
+    Allowance,
+    LateWorker,
+    Phase,
+    allow,
+    describe_unused_gpus,
+    explain_overruns,
+    list_late_workers,
+)
 from hpcverify.run.wire import (
     GpuHolder,
     Measure,
@@ -52,6 +62,8 @@ NODE_WORKER = "node"
 """The name of the worker that loads the node, and belongs to no device."""
 OBSERVED_KEY = "observed"
 """The key of the check's verdict on the telemetry, beside the workers' answers."""
+SETTLED_KEY = "before"
+"""The key of what was found while waiting for the devices, before the check."""
 RECONCILED_KEY = "together"
 """The key of the check's verdict on the answers of all devices together."""
 PROBE_SECONDS = 30.0
@@ -60,6 +72,10 @@ SAMPLED_SECONDS_PER_SECOND = 50.0
 """Seconds of telemetry that give `Observe` one second more: a burn-in has millions of
 samples."""
 RECONCILE_SECONDS = 30.0
+XID_LAG_SECONDS = 60.0
+"""Before a worker's time began: it was ended some time ago, and its context taken apart."""
+RELEASE_SECONDS = 30.0
+"""For the driver to free the memory of a worker that was ended."""
 SETTLE_GRACE_SECONDS = 10.0
 """Seconds that the worker has beyond the time to settle."""
 
@@ -85,12 +101,18 @@ class Round(Struct, frozen=True, kw_only=True):
     seed: int
     is_sampled: bool
     """Whether the telemetry worker samples."""
+    released: set[str]
+    """GPUs whose workers were ended since the last check that loads the node."""
     observed_until: dict[str, float]
     """When each passive check last observed the telemetry; the rounds share it."""
+    errors_of_all_gpus: set[str]
+    """The codes of CUDA's errors that all GPUs raised alike in a check; the rounds share it."""
     began: float
     """When the run began, on *clock*."""
+    budget: float
+    """Of the whole suite, in seconds."""
     deadline: float
-    """When its budget runs out."""
+    """When it runs out."""
     clock: Callable[[], float]
 
     def count_seconds_left(self) -> float:
@@ -105,8 +127,14 @@ class StepRun(Struct, kw_only=True):
     round: Round
     _contexts: tuple[Context, ...] = ()
     """Of all workers that measured."""
+    _phases: list[Phase] = []
     _cut_workers: frozenset[str] = frozenset()
     """Workers of a later round that were ended because the budget ran out."""
+
+    def list_unused_gpus(self) -> tuple[Finding, ...]:
+        """List the GPUs that did not come back, and that no later check may use."""
+        late = list_late_workers(self._phases, self.round.inventory)
+        return tuple(describe_unused_gpus(late, self.step.name))
 
     def run(self, settle: float) -> Result | None:
         """
@@ -122,25 +150,54 @@ class StepRun(Struct, kw_only=True):
         if step.is_active and now.scratch_problem:
             raise Unable(now.scratch_problem, Cause.MISSING, Remedy.INSPECT)
         start = now.clock()
-        settled = self._settle(settle) if settle else ()
+        here = {device.part for device in now.inventory.devices}
+        released = tuple(sorted(now.released & here)) if step.is_active else ()
+        settled = self._settle(settle, released) if settle or released else ()
         answers = self._explain_gpu_errors(self._measure())
+        now.released.update(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             answers |= answer_for_unreachable(now.inventory, now.history.previous)
         if self._is_observed():
             answers[OBSERVED_KEY] = self._observe(start)
         answers = _drop_skipped_telemetry(self._reconcile(answers))
+        if found := tuple(item for item in settled if isinstance(item, Finding)):
+            answers[SETTLED_KEY] = Answer(items=found, outcome=Outcome())
         past = now.history.past_values(step.name)
         result = conclude(step, answers, now.inventory, past, now.clock() - start)
-        result = msgspec.structs.replace(result, coverage=(*result.coverage, *settled))
+        waits = (item for item in settled if isinstance(item, Coverage))
+        result = msgspec.structs.replace(result, coverage=(*result.coverage, *waits))
         if self._cut_workers:
             return judge_cut_short(result, self._cut_workers, now.inventory)
         return result
 
-    def _settle(self, seconds: float) -> tuple[Coverage, ...]:
+    def look(self) -> Result:
+        """Run a passive check before anything has loaded the node, and been sampled."""
+        start = self.round.clock()
+        answers = self._reconcile(self._measure())
+        past = self.round.history.past_values(self.step.name)
+        seconds = self.round.clock() - start
+        return conclude(self.step, answers, self.round.inventory, past, seconds)
+
+    def _list_released(self, answers: Mapping[str, Answer]) -> Iterator[str]:
+        """Name the GPUs whose workers ended or were ended, so that their memory is freed."""
+        gpus = [d.part for d in self.round.inventory.devices if d.kind == "cuda"]
+        for worker, answer in answers.items():
+            outcome = answer.outcome
+            ended = answer.overrun or outcome.cause is Cause.CRASHED or outcome.is_worker_spent
+            if ended and worker in gpus:
+                yield worker
+            elif ended and worker == NODE_WORKER:
+                yield from gpus
+
+    def _settle(self, seconds: float, released: tuple[str, ...]) -> tuple[Coverage | Finding, ...]:
         """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
+        now.released.clear()
+        left = now.count_seconds_left()
         task = Settle(
-            timeout=min(seconds, now.count_seconds_left()),
+            timeout=min(seconds, left),
+            released=released,
+            release_timeout=min(RELEASE_SECONDS, left) if released else 0.0,
             name=self.step.name,
             packages=now.packages,
             contexts=tuple(
@@ -149,14 +206,14 @@ class StepRun(Struct, kw_only=True):
                 for device in workers.values()
             ),
         )
-        answer = self._ask_telemetry_worker(task, seconds + SETTLE_GRACE_SECONDS)
-        return tuple(item for item in answer.items if isinstance(item, Coverage))
+        limit = seconds + task.release_timeout + SETTLE_GRACE_SECONDS
+        answer = self._ask_telemetry_worker(task, limit)
+        return tuple(item for item in answer.items if isinstance(item, Coverage | Finding))
 
     def _measure(self) -> dict[str, Answer]:
         """Have all workers measure; those of one phase at once."""
         step, now = self.step, self.round
         params = msgspec.to_builtins(step.params)
-        answers: dict[str, Answer] = {}
         with self._open_scratch() as scratch:
             for workers in assign_workers(step.check.placement, now.inventory.devices):
                 contexts = self._build_contexts(workers, scratch)
@@ -167,12 +224,32 @@ class StepRun(Struct, kw_only=True):
                     )
                     for worker, context in contexts.items()
                 }
-                left = now.count_seconds_left()
-                phase = now.executor.run(tasks, min(step.timeout, left))
-                if now.number > 1 and left < step.timeout:
-                    self._cut_workers |= find_overrun_workers(phase, left)
-                answers |= phase
-        return answers
+                allowance = self._allow(contexts.values())
+                answers = now.executor.run(tasks, allowance.seconds)
+                self._phases.append(Phase(contexts=contexts, answers=answers, allowance=allowance))
+                if now.number > 1 and allowance.bound == BUDGET:
+                    self._cut_workers |= find_cut_workers(answers)
+        late = list_late_workers(self._phases, now.inventory)
+        return explain_overruns(self._phases, late, now.budget, self._find_xids(late))
+
+    def _find_xids(self, late: Mapping[str, LateWorker]) -> GpuXids:
+        """Find the Xids of the GPUs whose workers were *late*."""
+        gpus = {worker: one for worker, one in late.items() if one.is_gpu}
+        if not gpus:
+            return GpuXids()
+        now = self.round.clock()
+        longest = max(one.overrun.seconds for one in gpus.values())
+        parts = [one.context.device.part for one in gpus.values()]
+        return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
+
+    def _allow(self, contexts: Iterable[Context]) -> Allowance:
+        check, params = self.step.check, self.step.params
+        estimates = [check.estimate(ctx, params) for ctx in contexts] if check.estimate else []
+        return allow(
+            left=self.round.count_seconds_left(),
+            timeout=self.step.timeout,
+            estimate=max(estimates, default=None),
+        )
 
     def _explain_gpu_errors(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
         now = self.round
@@ -180,7 +257,7 @@ class StepRun(Struct, kw_only=True):
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())
 
-        return explain_gpu_errors(answers, now.inventory, ask, now.holders)
+        return explain_gpu_errors(answers, now.inventory, ask, now.holders, now.errors_of_all_gpus)
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:
@@ -297,13 +374,18 @@ def _make_directory(path: Path) -> None:
         ) from exc
 
 
-def find_overrun_workers(answers: Mapping[str, Answer], seconds: float) -> frozenset[str]:
-    """Name the workers that we ended after *seconds*; a tool's own timeout is none."""
-    return frozenset(
-        name
-        for name, answer in answers.items()
-        if answer.outcome.cause is Cause.TIMEOUT
-        and answer.outcome.end - answer.outcome.start >= seconds
+def find_cut_workers(answers: Mapping[str, Answer]) -> frozenset[str]:
+    """Name the workers that we ended; a tool's own timeout is none, nor is a process stuck."""
+    return frozenset(n for n, a in answers.items() if a.overrun and not a.overrun.stuck)
+
+
+def drop_devices(inventory: Inventory, problems: Sequence[Finding]) -> Inventory:
+    """Take the devices that *problems* name out of *inventory*, and say why."""
+    named = {problem.where for problem in problems}
+    return msgspec.structs.replace(
+        inventory,
+        devices=tuple(d for d in inventory.devices if d.part not in named),
+        problems=(*inventory.problems, *problems),
     )
 
 

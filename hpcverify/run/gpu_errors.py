@@ -21,8 +21,7 @@ from hpcverify.telemetry import cuda_errors
 MIN_GPUS_ALIKE = 2
 """GPUs from which "all of them" says more of the software than of the GPUs."""
 VERSIONS_FIX = (
-    "install a driver that this torch supports (nvidia-smi shows the one that runs), or a "
-    "torch that supports the driver, and run again"
+    "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
 LOST_CAUSES = frozenset({Cause.CRASHED, Cause.HUNG, Cause.TIMEOUT})
@@ -38,12 +37,15 @@ def explain_gpu_errors(
     inventory: Inventory,
     ask: AskForXids,
     holders: Collection[GpuHolder] = (),
+    suspected: set[str] | None = None,
 ) -> dict[str, Answer]:
     """
     Explain the errors of CUDA in *answers* by what is known of all GPUs.
 
-    Its Xids stand beside each; an error that software can cause too and that all GPUs
-    raised, or that no GPU can be named for, is no FAIL.
+    Its Xids stand beside each. An error that software can cause too and that all GPUs
+    raised, in this check or in an earlier one of the run, or that no GPU can be named for,
+    is no FAIL. *suspected* has the codes of what all GPUs raised, and gets those of this
+    check.
     """
     named = {name: _name_holders(answer, name, holders) for name, answer in answers.items()}
     if not any(_list_errors(answer) for answer in named.values()):
@@ -51,7 +53,7 @@ def explain_gpu_errors(
     gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     xids = ask(gpus, min(answer.outcome.start for answer in named.values()))
     placed = {name: _add_xids(answer, gpus, xids) for name, answer in named.items()}
-    return _acquit_all(_acquit_peers(placed), gpus)
+    return _acquit_all(_acquit_peers(placed), gpus, set() if suspected is None else suspected)
 
 
 def _list_errors(answer: Answer) -> list[Finding]:
@@ -120,7 +122,7 @@ def _lost_by_itself(answer: Answer) -> bool:
     return others or (not errors and answer.outcome.cause in LOST_CAUSES)
 
 
-def _acquit_all(answers: Answers, gpus: Collection[str]) -> dict[str, Answer]:
+def _acquit_all(answers: Answers, gpus: Collection[str], suspected: set[str]) -> dict[str, Answer]:
     """
     Make an ERROR of what all GPUs raised alike, if software can cause it.
 
@@ -133,27 +135,24 @@ def _acquit_all(answers: Answers, gpus: Collection[str]) -> dict[str, Answer]:
     for answer in answers.values():
         for error in _list_errors(answer):
             places.setdefault(error.code, set()).add(error.where)
-    alike = {
-        code
-        for code, parts in places.items()
-        if code in software and len(gpus) >= MIN_GPUS_ALIKE and parts >= set(gpus)
-    }
+    if len(gpus) >= MIN_GPUS_ALIKE:
+        suspected |= {c for c, parts in places.items() if c in software and parts >= set(gpus)}
     unknown = {code for code, parts in places.items() if code in software and "node" in parts}
-    return {name: _acquit(answer, alike, unknown, len(gpus)) for name, answer in answers.items()}
+    return {name: _acquit(answer, suspected, unknown) for name, answer in answers.items()}
 
 
-def _acquit(answer: Answer, alike: Collection[str], unknown: Collection[str], count: int) -> Answer:
+def _acquit(answer: Answer, suspected: Collection[str], unknown: Collection[str]) -> Answer:
     errors = _list_errors(answer)
-    left = [e for e in errors if e.code not in alike and e.code not in unknown]
+    left = [e for e in errors if e.code not in suspected and e.code not in unknown]
     if len(left) == len(errors):
         return answer
     told = next(e for e in errors if e not in left).evidence["error"]
-    reason = f"a GPU raised an error, and CUDA did not tell which ({told}): {ALONE_FIX}"
+    reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
-    if any(error.code in alike for error in errors):
+    if any(error.code in suspected for error in errors):
         reason = (
-            f"all {count} GPUs raised the same error ({told}), so the driver or torch is wrong "
-            f"for them rather than each of them broken: {VERSIONS_FIX}"
+            f"every GPU of the node raised the same error ({told}): the driver or torch is wrong "
+            f"for them, rather than each of them broken: {VERSIONS_FIX}"
         )
         cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
     ended = replace(

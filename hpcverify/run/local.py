@@ -10,7 +10,6 @@ after a bounded wait we abandon it and name it.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -20,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
-from hpcverify.breadcrumb import read as read_breadcrumb
+from hpcverify import breadcrumb
+from hpcverify.breadcrumb import Breadcrumb
 from hpcverify.errors import explain_shortage
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.processes import (
@@ -30,15 +30,19 @@ from hpcverify.processes import (
     is_stopped,
     list_session_members,
     name_signal,
+    read_queue_seconds,
     signal_sessions,
 )
-from hpcverify.run.executor import Answer
+from hpcverify.run.executor import Answer, Overrun
+from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 from hpcverify.run.wire import (
     Item,
+    Measure,
     Outcome,
     Request,
     Response,
+    RunSelftest,
     Task,
     decode_response,
     encode_request,
@@ -53,10 +57,15 @@ WORKER_GRACE_SECONDS = 1.0
 """Seconds between TERM and KILL for a worker that overran."""
 REAP_SECONDS = 2.0
 """Seconds to wait for a killed worker before it is abandoned as hung."""
+GPU_REAP_SECONDS = 20.0
+"""The same for one that may have used a GPU: before it is gone, the driver stops its
+kernels and unmaps its memory, up to hundreds of GB."""
 HURRIED_REAP_SECONDS = 0.3
-"""The same when the run must end, and someone waits for the node."""
+"""The same for all when the run must end, and someone waits for the node."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between polls of the responses: short at first, then longer."""
+MAX_QUEUE_SHARE = 0.5
+"""Of an operation's time that a worker may wait for a core before that is why it is late."""
 LOG_TAIL_BYTES = 2000
 """The part of a worker's log that is worth showing."""
 SIGTERM_DEATH = "killed by SIGTERM"
@@ -76,6 +85,8 @@ class WorkerHandle:
         self._files = files
         self._written = 0
         self._read = 0
+        self._queued = 0.0
+        self.may_hold_gpu = False
 
     @classmethod
     def start(cls, command: Sequence[str]) -> WorkerHandle:
@@ -103,6 +114,8 @@ class WorkerHandle:
 
     def send(self, request: Request) -> None:
         """Send *request*; a dead worker is noticed when it is polled."""
+        self._queued = read_queue_seconds(self.pid)
+        self.may_hold_gpu |= may_use_gpu(request.task)
         text = encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
         line = f"{self._written} {len(text)}\n".encode()
@@ -137,10 +150,9 @@ class WorkerHandle:
             return None
         return f"killed by {name_signal(-status)}" if status < 0 else f"exited with {status}"
 
-    def describe_whereabouts(self) -> str:
-        """Say what it was doing last, if its breadcrumb says so."""
-        doing = read_breadcrumb(self._files.breadcrumb)
-        return f" in {doing}" if doing else ""
+    def find_whereabouts(self) -> Breadcrumb | None:
+        """Find what it was doing last, if its breadcrumb says so."""
+        return breadcrumb.read(self._files.breadcrumb)
 
     def read_log_tail(self) -> str:
         """Return the end of what it wrote to standard output and error."""
@@ -153,10 +165,29 @@ class WorkerHandle:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def describe_stop(self) -> str:
-        """Say whether a signal stopped it or one of its children."""
-        stopped = any(map(is_stopped, list_session_members([self.pid])))
-        return f": {STOPPED_REASON}" if stopped else ""
+    def describe_hindrance(self, since: float) -> str:
+        """Say what has kept it from working since a moment on the monotonic clock, if so."""
+        if any(map(is_stopped, list_session_members([self.pid]))):
+            return STOPPED_REASON
+        queued = read_queue_seconds(self.pid) - self._queued
+        if queued > MAX_QUEUE_SHARE * (time.monotonic() - since):
+            return (
+                f"it waited {queued:.0f} s for a core: end what else runs on the node "
+                "(top shows it), and run again"
+            )
+        return ""
+
+    def describe_overrun(self, seconds: float, start: float) -> Overrun:
+        """Say what it is doing now that its *seconds* since *start* are up."""
+        found = self.find_whereabouts()
+        since = found.since if found else start
+        return Overrun(
+            seconds=seconds,
+            doing=found.text if found else "",
+            part=found.part if found else "",
+            doing_seconds=time.monotonic() - since,
+            hindrance=self.describe_hindrance(start),
+        )
 
     def close_files(self) -> None:
         """Close its files; nothing more can be read."""
@@ -178,8 +209,7 @@ class LocalExecutor(Struct):
     Keeps one worker for each name and gives them tasks.
 
     *should_stop* says whether the run must end; *tick* is called between polls, to show
-    progress, and *on_item* with each item as it comes. *budget* is the number of seconds
-    for all tasks together, for the message about the one that overran it.
+    progress, and *on_item* with each item as it comes.
     """
 
     should_stop: Callable[[], bool]
@@ -190,8 +220,6 @@ class LocalExecutor(Struct):
     """Workers that could not be ended, with their process id and wait channel."""
     early_workers: Mapping[str, ForkedWorker] = {}
     """Workers that were started before the executor, by name."""
-    budget: float = math.inf
-    _began: float = field(default_factory=time.monotonic)
     _workers: dict[str, WorkerHandle] = {}
     _request_number: int = 0
 
@@ -212,6 +240,7 @@ class LocalExecutor(Struct):
         self._request_number += 1
         items: dict[str, list[Item]] = {name: [] for name in tasks}
         ends: dict[str, Outcome] = {}
+        overruns: dict[str, Overrun] = {}
         for name, task in tasks.items():
             try:
                 worker = self._get_worker(name)
@@ -226,23 +255,26 @@ class LocalExecutor(Struct):
             waiting = [name for name in waiting if name not in ends]
             elapsed = time.monotonic() - start
             if waiting and self.should_stop():
-                self._end(waiting, grace=0.0, reap=HURRIED_REAP_SECONDS)
+                self._end(waiting, hurry=True)
                 ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
             elif waiting and elapsed > timeout:
-                ends |= self._end_overrun(waiting, timeout)
+                overruns = self._end_overrun(waiting, timeout, start)
+                ends |= {name: describe_overrun(found) for name, found in overruns.items()}
             elif waiting:
                 self.tick()
                 time.sleep(min(max(elapsed / 20, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
         return {
-            name: Answer(items=tuple(items[name]), outcome=_add_times(end, start))
+            name: Answer(
+                items=tuple(items[name]),
+                outcome=_add_times(end, start),
+                overrun=overruns.get(name),
+            )
             for name, end in ends.items()
         }
 
     def close(self, *, hurry: bool = False) -> None:
         """End all workers; in a *hurry*, do not wait long for those that hang."""
-        self._end(
-            list(self._workers), grace=0.0, reap=HURRIED_REAP_SECONDS if hurry else REAP_SECONDS
-        )
+        self._end(list(self._workers), hurry=hurry)
 
     def _get_worker(self, name: str) -> WorkerHandle:
         if name not in self._workers:
@@ -259,17 +291,18 @@ class LocalExecutor(Struct):
                 items.append(response)
                 continue
             if response.is_worker_spent:
-                self._end([name], grace=0.0, reap=REAP_SECONDS)
+                self._end([name])
             return response
         return None if died is None else self._handle_crash(name, died)
 
     def _handle_crash(self, name: str, died: str) -> Outcome:
         if died == SIGTERM_DEATH:  # not ours: we would have noticed before
-            self._end([name], grace=0.0, reap=HURRIED_REAP_SECONDS)
+            self._end([name], hurry=True)
             return INTERRUPTED_OUTCOME
         tail = self._workers[name].read_log_tail()
-        where = self._workers[name].describe_whereabouts()
-        self._end([name], grace=0.0, reap=REAP_SECONDS)  # its children may live on
+        found = self._workers[name].find_whereabouts()
+        self._end([name])  # its children may live on
+        where = f" in {found.text}" if found else ""
         last = tail.rpartition("\n")[2]
         words = f"; last line of its log: {last}" if last and not where else ""
         return Outcome(
@@ -280,44 +313,21 @@ class LocalExecutor(Struct):
             trace=tail,
         )
 
-    def _end_overrun(self, names: Sequence[str], timeout: float) -> dict[str, Outcome]:
-        where = {
-            name: self._workers[name].describe_whereabouts() + self._workers[name].describe_stop()
-            for name in names
-        }
-        spent = time.monotonic() - self._began > self.budget
-        hung = self._end(names, grace=WORKER_GRACE_SECONDS, reap=REAP_SECONDS)
+    def _end_overrun(
+        self, names: Sequence[str], timeout: float, start: float
+    ) -> dict[str, Overrun]:
+        found = {name: self._workers[name].describe_overrun(timeout, start) for name in names}
+        hung = self._end(names, grace=WORKER_GRACE_SECONDS)
         return {
-            name: Outcome(
-                verdict=Verdict.ERROR,
-                reason=f"hung{where[name]}: {hung[name]} cannot be ended",
-                cause=Cause.HUNG,
-                remedy=Remedy.REBOOT,
-            )
-            if name in hung
-            else self._build_timeout(where[name], timeout, spent=spent)
-            for name in names
+            name: msgspec.structs.replace(overrun, stuck=hung.get(name, ""))
+            for name, overrun in found.items()
         }
 
-    def _build_timeout(self, where: str, timeout: float, *, spent: bool) -> Outcome:
-        """Say that a task did not end and, if it was only slow, what to change."""
-        reason = f"no end after {timeout:.0f} s{where}"
-        short = spent and not where
-        if short:
-            reason += (
-                f", when the suite's budget of {self.budget:g} s ran out: give the "
-                "suite more, or its checks less"
-            )
-        return Outcome(
-            verdict=Verdict.ERROR,
-            reason=reason,
-            cause=Cause.TIMEOUT,
-            remedy=Remedy.FIX_CONFIGURATION if short else Remedy.RERUN,
-        )
-
-    def _end(self, names: Sequence[str], *, grace: float, reap: float) -> dict[str, str]:
+    def _end(
+        self, names: Sequence[str], *, grace: float = 0.0, hurry: bool = False
+    ) -> dict[str, str]:
         """
-        End workers and their children: TERM, *grace* seconds, KILL, *reap* seconds.
+        End workers and their children: TERM, *grace* seconds, KILL, and a bounded wait.
 
         Returns the workers that even KILL did not end, and where they wait.
         """
@@ -331,9 +341,9 @@ class LocalExecutor(Struct):
             signal_sessions(sessions, signal.SIGTERM)
         _wait_for(workers.values(), grace)
         signal_sessions(sessions, signal.SIGKILL)
-        _wait_for(workers.values(), reap)
+        self._reap(workers.values(), hurry=hurry)
         hung = {
-            name: f"process {worker.pid}, which waits in {worker.abandon()},"
+            name: f"process {worker.pid}, which waits in {worker.abandon()}"
             for name, worker in workers.items()
             if worker.describe_death() is None
         }
@@ -341,6 +351,29 @@ class LocalExecutor(Struct):
         for worker in workers.values():
             worker.close_files()
         return hung
+
+    def _reap(self, workers: Iterable[WorkerHandle], *, hurry: bool) -> None:
+        """Wait until killed *workers* are gone, but not for long once someone wants the node."""
+        began = time.monotonic()
+        while alive := [worker for worker in workers if worker.describe_death() is None]:
+            with_gpu, hurry = any(w.may_hold_gpu for w in alive), hurry or self.should_stop()
+            if time.monotonic() - began >= choose_reap_seconds(may_hold_gpu=with_gpu, hurry=hurry):
+                return
+            time.sleep(MIN_POLL_SECONDS)
+
+
+def choose_reap_seconds(*, may_hold_gpu: bool, hurry: bool) -> float:
+    """Choose how long to wait for killed workers before they are abandoned."""
+    if hurry:
+        return HURRIED_REAP_SECONDS
+    return GPU_REAP_SECONDS if may_hold_gpu else REAP_SECONDS
+
+
+def may_use_gpu(task: Task) -> bool:
+    """Whether a worker may have used a GPU after *task*: one checks them all from the host."""
+    if not isinstance(task, Measure | RunSelftest):
+        return False
+    return any(device.kind == "cuda" for device in task.context.inventory.devices)
 
 
 def _build_start_failure(exc: OSError) -> Outcome:

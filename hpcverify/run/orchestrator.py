@@ -12,7 +12,7 @@ import os
 import site
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,13 +20,22 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify.check import Placement, Unable
-from hpcverify.model import Cause, Inventory, Result, Run, Verdict, verdict_of
+from hpcverify.model import Cause, Finding, Inventory, Result, Run, Verdict, verdict_of
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import build_not_run_result
 from hpcverify.run.executor import Executor
-from hpcverify.run.gather import PROBE_SECONDS, Round, StepRun, probe_node, select_devices
+from hpcverify.run.gather import (
+    PROBE_SECONDS,
+    Round,
+    StepRun,
+    drop_devices,
+    probe_node,
+    select_devices,
+)
 from hpcverify.run.history import NodeHistory, extend_history
+from hpcverify.run.looks import merge_looks, stand_alone
+from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
 PROBE_BUDGET_SHARE = 0.8
@@ -70,6 +79,8 @@ class Verification(Struct, kw_only=True):
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
     _observed_until: dict[str, float] = {}
+    _errors_of_all_gpus: set[str] = set()
+    _released: set[str] = set()
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -104,12 +115,7 @@ class Verification(Struct, kw_only=True):
     def _begin_round(self, number: int, history: NodeHistory) -> Round:
         """List the hardware; the first round also starts the sampling."""
         is_sampled = any(step.is_active for step in self.plan.steps)
-        inventory, holders = probe_node(
-            self.executor,
-            seconds=min(PROBE_SECONDS, self.plan.budget * PROBE_BUDGET_SHARE),
-            sample=is_sampled and number == 1,
-            folder=self.scratch.parent,
-        )
+        inventory, holders = self._probe(sample=is_sampled and number == 1)
         return Round(
             number=number,
             node=self.node,
@@ -124,10 +130,21 @@ class Verification(Struct, kw_only=True):
             scratch_problem=self.scratch_problem,
             seed=derive_seed(self.seed, number),
             is_sampled=is_sampled,
+            released=self._released,
             observed_until=self._observed_until,
+            errors_of_all_gpus=self._errors_of_all_gpus,
             began=self._began,
+            budget=self.plan.budget,
             deadline=self._began + self.plan.budget,
             clock=self.clock,
+        )
+
+    def _probe(self, *, sample: bool) -> tuple[Inventory, tuple[GpuHolder, ...]]:
+        return probe_node(
+            self.executor,
+            seconds=min(PROBE_SECONDS, self.plan.budget * PROBE_BUDGET_SHARE),
+            sample=sample,
+            folder=self.scratch.parent,
         )
 
     def _run_rounds(self, now: Round) -> tuple[tuple[Result, ...], str]:
@@ -136,8 +153,7 @@ class Verification(Struct, kw_only=True):
         costs: list[tuple[float, int]] = []  # of each round: seconds, bytes of the document
         began = self._began
         while True:
-            turns = [self._run_step(index, now) for index in range(len(self.plan.steps))]
-            results = tuple(filter(None, turns))
+            results = tuple(self._run_steps(now))
             done += results
             if was_interrupted(results) or now.number == self.plan.rounds:
                 return tuple(done), self._explain_cut_short(now, results)
@@ -179,24 +195,74 @@ class Verification(Struct, kw_only=True):
             f"ran out, with no result of {', '.join(missing)}"
         )
 
-    def _run_step(self, index: int, now: Round) -> Result | None:
-        """Run one step of the plan; None if the budget ran out before or during it."""
+    def _run_steps(self, now: Round) -> Iterator[Result]:
+        """Run each step of the plan; a GPU that hung in one is left out of the next."""
+        looks: Mapping[int, Result] = {}
+        first_load = next((i for i, s in enumerate(self.plan.steps) if s.is_active), None)
+        for index in range(len(self.plan.steps)):
+            if index == first_load and now.number == 1:
+                looks = self._look_before_load(now, index)
+            result, unused = self._run_step(index, now, looks.get(index))
+            if result is not None:
+                yield result
+            if unused:
+                kept = drop_devices(now.inventory, unused)
+                now = msgspec.structs.replace(now, inventory=kept)
+
+    def _look_before_load(self, now: Round, first_load: int) -> dict[int, Result]:
+        """
+        Run the passive checks that come after *first_load*: they say most for least.
+
+        Their results are by the index of the step. Before another round, the one before
+        it has just looked.
+        """
+        looks: dict[int, Result] = {}
+        for index, step in enumerate(self.plan.steps[first_load:], first_load):
+            if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
+                continue
+            looks[index] = StepRun(step=step, round=now).look()
+        if any(look.shortfalls for look in looks.values()):
+            # The worker that samples may have been ended, and another one begins here.
+            self._probe(sample=True)
+        return looks
+
+    def _is_spent(self, now: Round) -> bool:
+        return self.clock() > now.deadline
+
+    def _run_step(
+        self, index: int, now: Round, look: Result | None
+    ) -> tuple[Result | None, tuple[Finding, ...]]:
+        """
+        Run one step of the plan, and list the GPUs that did not come back from it.
+
+        What a passive check saw in a *look* before the load is merged into its result.
+
+        The result is None if the budget ran out before or during it.
+        """
         step = self.plan.steps[index]
-        spent = self.clock() > now.deadline
+        unused: tuple[Finding, ...] = ()
+        spent = self._is_spent(now)
         if spent and now.number > 1 and not self.executor.should_stop():
-            return None
+            return None, ()
         result = self._find_obstacle(step, now, spent=spent)
+        if spent and look and not self.executor.should_stop():
+            result = stand_alone(look, f"the suite's {self.plan.budget:g} s ran out")
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
             self.progress.begin_step(step, place, self.plan, _describe_place(step, now.inventory))
+            run = StepRun(step=step, round=now)
             try:
-                result = StepRun(step=step, round=now).run(self._find_settle_seconds(index, now))
+                result = run.run(self._find_settle_seconds(index, now))
+                unused = run.list_unused_gpus()
             except Unable as exc:
                 result = build_not_run_result(step, str(exc), exc.cause, exc.remedy)
+            if look and result:
+                past = now.history.past_values(step.name)
+                result = merge_looks(step, look, result, now.inventory, past)
         if result is not None:
             result = msgspec.structs.replace(result, round=now.number)
             self.progress.end_step(result)
-        return result
+        return result, unused
 
     def _find_obstacle(self, step: Step, now: Round, *, spent: bool) -> Result | None:
         """Return a result if *step* must not begin."""

@@ -48,12 +48,16 @@ class CheckTask(Struct, frozen=True, tag=True, kw_only=True):
 
 class Settle(CheckTask, frozen=True, kw_only=True):
     """
-    Wait up to *timeout* seconds until the devices are cool and idle.
+    Wait until the memory of the GPUs *released* is free, for *release_timeout* seconds,
+    and then up to *timeout* seconds until the devices are cool and idle.
 
-    Do not wait if the check, which comes next, applies to none of *contexts*.
+    Do not wait for the latter if the check, which comes next, applies to none of *contexts*.
     """
 
     timeout: float
+    released: tuple[str, ...] = ()
+    """GPUs whose workers were ended."""
+    release_timeout: float = 0.0
     contexts: tuple[Context, ...]
 
 

@@ -79,6 +79,8 @@ class WorkerServer:
         self._sampler: Sampler | None = None
         self._log_cursor: str | None = None
         """Where the kernel log ended when the sampling began."""
+        self._unowned: dict[str, int] = {}
+        """Memory of GPUs that nobody owned when the sampling began."""
 
     def handle(self, request: Request) -> None:
         """Run *request*; anything that happens becomes an outcome."""
@@ -144,13 +146,14 @@ class WorkerServer:
             found = msgspec.structs.replace(found, inventory=whole)
         self._inventory = found.inventory
         yield found
-        if task.sample:
+        if task.sample and self._sampler is None:
             self._start_sampling()
 
     def _start_sampling(self) -> None:
         from hpcverify.telemetry import make_readers  # noqa: PLC0415
         from hpcverify.telemetry.sampler import Sampler  # noqa: PLC0415
 
+        self._unowned = self._measure_unowned()
         self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
         from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415
@@ -173,9 +176,13 @@ class WorkerServer:
             evidence = {"line": event.line} if event.line else {}
             yield Finding("xid", event.where, event.text, evidence)
 
-    def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage]:
+    def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage | Finding]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
 
+        if task.released:
+            yield from self._await_release(task)
+        if not task.timeout:
+            return
         if check.applies and not any(_is_applicable(check.applies, ctx) for ctx in task.contexts):
             return
         if self._sampler is None:
@@ -185,6 +192,22 @@ class WorkerServer:
         yield Coverage("node", f"began after {seconds:.0f} s of settling")
         for part in late:
             yield Coverage(part, "was still warm or busy when this began")
+
+    def _await_release(self, task: Settle) -> Iterator[Coverage | Finding]:
+        from hpcverify.telemetry import release  # noqa: PLC0415 - only after a worker was ended
+
+        yield from release.await_release(
+            task.released, self._unowned, self._measure_unowned, task.release_timeout
+        )
+
+    def _measure_unowned(self) -> dict[str, int]:
+        """Measure the memory of GPUs that no process owns, by GPU."""
+        if not any("driver" in gpu.facts for gpu in self._inventory.of_kind("gpu")):
+            return {}
+        from hpcverify.telemetry import release, vendors  # noqa: PLC0415 - only one worker does
+
+        source = vendors.find_source(vendors.name_vendor(self._inventory))
+        return release.measure_unowned(source.read_setup) if source else {}
 
     def _observe(self, check: Check[Any], task: Observe) -> Iterator[CheckItem]:
         if check.observe is None:

@@ -255,13 +255,19 @@ def find_common_remedy(
     return None if len(shared) > 1 else next(iter(shared), Remedy.NONE)
 
 
+def is_all_skipped(run: Run) -> bool:
+    """Whether *run* came to its end and nothing in it applied to the node."""
+    skips = [effective_verdict(result) is Verdict.SKIP for result in run.results]
+    return run.complete and bool(skips) and all(skips)
+
+
 def _list_run_complaints(run: Run) -> Iterator[Complaint]:
     """Yield what makes the run itself an ERROR, whatever its checks say."""
     if not run.results:
         text, remedy = NOTHING_RAN_REASON, Remedy.RERUN
     elif not run.complete:
         text, remedy = INTERRUPTED_REASON, Remedy.RERUN
-    elif all(effective_verdict(result) is Verdict.SKIP for result in run.results):
+    elif is_all_skipped(run):
         text, remedy = ALL_SKIPPED_REASON, Remedy.FIX_CONFIGURATION
     else:
         return

@@ -19,6 +19,7 @@ from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
     Complaint,
+    is_all_skipped,
     list_actions,
     list_deciding,
     recall_gone_parts,
@@ -57,6 +58,8 @@ REMEDY_STEPS = {
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
 """The same as a line that names the parts."""
+VENDOR_REMEDIES = frozenset({Remedy.REPLACE, Remedy.CONTACT_VENDOR})
+"""Those for which a vendor asks for evidence."""
 MAX_NAMED = 3
 """Parts or checks that a line names; of more it gives the count."""
 MAX_LINE_CHARACTERS = 240
@@ -159,11 +162,19 @@ def list_deciding_actions(run: Run) -> list[Action]:
     return [action for action in list_actions(run) if action.verdict is run.verdict]
 
 
+def needs_vendor(run: Run) -> bool:
+    """Whether *run* fails a part so that its vendor wants the evidence."""
+    remedies = {action.remedy for action in list_deciding_actions(run)}
+    return run.verdict is Verdict.FAIL and not remedies.isdisjoint(VENDOR_REMEDIES)
+
+
 def format_next_steps(run: Run) -> str:
     """Say what to do about which parts, and how to verify it; empty after a PASS."""
     actions = list_deciding_actions(run)
     if not actions:
         return ""
+    if is_all_skipped(run):
+        return "choose checks of what this node has: hpcverify checks"
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
     steps = ", ".join(_format_step(action, run) for action in others or actions)

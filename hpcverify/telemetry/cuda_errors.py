@@ -96,14 +96,15 @@ def load_rows() -> tuple[CudaError, ...]:
     return tuple(msgspec.convert(values, list[CudaError], strict=False))
 
 
-def find_cuda_error(text: str) -> CudaError | None:
+def find_cuda_error(text: str, platform: str = "") -> CudaError | None:
     """
     Find the row of the error that *text*, the message of an exception, tells of.
 
     None if it is no error of CUDA or HIP. A message of CUDA that is not in the table is
-    `UNEXPLAINED`.
+    `UNEXPLAINED`. By default the text says which *platform* it is of; but some builds for
+    ROCm call theirs CUDA errors (torch 2.11: AMDResearch/hpcfund issue 86).
     """
-    platform = "hip" if re.search(HIP_PATTERN, text) else "cuda"
+    platform = platform or ("hip" if re.search(HIP_PATTERN, text) else "cuda")
     rows = [row for row in load_rows() if row.platform == platform]
     opened = False
     for opening in re.finditer(OPENING_PATTERN, text):

@@ -35,8 +35,13 @@ BROKEN_CODES = (
 CUT_UP_CODES = ("gpu_mig", "gpu_partitioned")
 """A GPU in several pieces, by NVIDIA's name for that or by AMD's."""
 
-UNREACHABLE_CAUSES = {**VIEW_CAUSES, **dict.fromkeys(CUT_UP_CODES, Cause.PARTIAL_VIEW)}
-"""Why nothing can be computed on a GPU; one that is cut up can be read all the same."""
+UNREACHABLE_CAUSES = {
+    **VIEW_CAUSES,
+    **dict.fromkeys(CUT_UP_CODES, Cause.PARTIAL_VIEW),
+    "gpu_not_used": Cause.HUNG,
+}
+"""Why nothing can be computed on a GPU. One that is cut up, or that hung in an earlier
+check of the run, can be read all the same."""
 
 VIEW_REMEDIES = {
     "driver_mismatch": Remedy.REBOOT,

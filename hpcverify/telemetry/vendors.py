@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpcverify.model import VENDOR_FACT, Inventory
 from hpcverify.telemetry import pci
@@ -50,3 +51,23 @@ def find_source(vendor: str) -> GpuSource | None:
     from hpcverify.telemetry import nvml  # noqa: PLC0415 - for nothing without such a GPU
 
     return nvml.get_source()
+
+
+def write_torch_ids(properties: Any, vendor: str) -> str:
+    """
+    Write the ids that the part may have which torch describes by *properties*.
+
+    For a GPU of AMD that is the unique id, which HIP's UUID holds as text (66383837-… is
+    "f887…"), and the PCI address; a space is between them.
+    """
+    if vendor != AMD:
+        return str(properties.uuid)
+    text = bytes.fromhex(str(properties.uuid).replace("-", "")).decode(errors="replace")
+    place = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    return "{} gpu-{:04x}:{:02x}:{:02x}.0".format(text, *place)
+
+
+def matches_torch_ids(part: str, ids: str) -> bool:
+    """Whether *part* is what *ids* are of; torch prints a UUID without NVML's prefix."""
+    wanted = part.removeprefix("GPU-").lower()
+    return wanted in ids.removeprefix("GPU-").lower().split()

@@ -25,6 +25,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.processes import process_exists
 from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
 from hpcverify.testing import judge_items, list_codes, make_context
 from hpcverify_checks import gpu_setup
@@ -348,9 +349,9 @@ def test_from_a_container_nothing_is_said_of_processes(tmp_path: Path) -> None:
 
 def test_a_process_lives_while_the_kernel_knows_it() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as child:
-        assert gpu_setup.process_exists(child.pid)
+        assert process_exists(child.pid)
         assert ProcessTable(engine=os.getpid()).is_ours(child.pid)
-    assert not gpu_setup.process_exists(child.pid)
+    assert not process_exists(child.pid)
     assert not ProcessTable(engine=os.getpid()).is_ours(child.pid)
 
 

@@ -66,6 +66,15 @@ def test_each_wish_has_its_verdict_and_its_remedy(
     assert judgement.reason.startswith("GPU-0: the driver asks ")
 
 
+@pytest.mark.parametrize(
+    ("vendor", "fix"), [(NVIDIA, "reset it (nvidia-smi -r -i GPU-0)"), ("acme", "reset it")]
+)
+def test_the_reset_that_is_asked_for_is_of_that_gpu_alone(vendor: str, fix: str) -> None:
+    reply = GpuAnswers(answers={"GPU-0": replace(WELL, action="gpu_reset")})
+    judgement = judge_items(CHECK, list(report_recovery(reply, vendor)))
+    assert judgement.reason == f"GPU-0: the driver asks to end all its processes and {fix}"
+
+
 def test_a_driver_that_cannot_say_passes_and_it_is_listed() -> None:
     found = heard(replace(WELL, action=None))
     assert judge_items(CHECK, found).verdict is Verdict.PASS

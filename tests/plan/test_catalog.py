@@ -10,9 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.model import Device, Inventory, Part
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.telemetry import problems
+from hpcverify.testing import CPU, INVENTORY, make_context
 from hpcverify.units import UNIT_FACTORS
 
 NAMES = sorted(list_check_names())
@@ -44,6 +47,27 @@ def test_every_check_is_given_the_parameters_that_it_takes(name: str) -> None:
     check = load_check(name)
 
     assert check.measure.__annotations__["params"] == check.params.__name__
+
+
+H100 = Part("gpu", "gpu-0", "GPU 0", {"compute_capability": "9.0", "memory": "80 GiB"})
+GPU = Device("cuda", "gpu-0", "GPU 0")
+
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=lambda device: device.kind)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_check_that_loads_the_node_says_how_long_it_should_take(
+    tmp_path: Path, name: str, device: Device
+) -> None:
+    check = load_check(name)
+    node = Inventory(parts=(*INVENTORY.parts, H100), devices=(CPU, GPU))
+    ctx = make_context(tmp_path, device=device, inventory=node)
+    unknown = make_context(tmp_path, device=device, inventory=Inventory(devices=(CPU, GPU)))
+
+    assert (check.estimate is not None) == (check.placement is not Placement.PASSIVE)
+    if check.estimate:
+        own = getattr(check.params(), "seconds", 0.0)
+        assert own <= check.estimate(ctx, check.params()) <= check.timeout
+        assert own <= check.estimate(unknown, check.params()) <= check.timeout
 
 
 def test_listing_all_checks_loads_nothing_heavy() -> None:

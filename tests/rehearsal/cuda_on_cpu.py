@@ -28,6 +28,7 @@ from tests.rehearsal.gpu import (
     Gpu,
     Stream,
     find_gpu,
+    find_part,
     index_of,
     list_gpus,
     start_cuda,
@@ -60,6 +61,9 @@ VIEWS = frozenset(
 SPOILT_BYTES = 4096
 """From this size on, a copy to or from the host can be spoilt."""
 GIGA = 1e9
+CUDA_ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
+ROCM_ARCHITECTURES = ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100")
+"""What torch was built for."""
 
 
 def tag_of(tensor: Tensor) -> Gpu | None:
@@ -331,7 +335,10 @@ def get_properties(device: Any = None) -> types.SimpleNamespace:
         L2_cache_size=50 * 2**20,
         regs_per_multiprocessor=65536,
         warp_size=32,
-        gcnArchName="",
+        gcnArchName=gpu.part.architecture and f"{gpu.part.architecture}:sramecc+:xnack-",
+        pci_domain_id=0,
+        pci_bus_id=0x0C + 0x10 * gpu.index,
+        pci_device_id=0,
     )
 
 
@@ -390,9 +397,23 @@ def get_current_device() -> int:
     return HERE.device
 
 
+class Version(types.ModuleType):
+    """torch's module of versions: what it was built for goes by the part."""
+
+    @property
+    def cuda(self) -> str | None:
+        """The version of CUDA, if it was built for that."""
+        return None if find_part().architecture else "13.0"
+
+    @property
+    def hip(self) -> str | None:
+        """The version of ROCm, if it was built for that."""
+        return "7.2.26015" if find_part().architecture else None
+
+
 def install() -> None:
     """Put all of this into torch."""
-    torch.version.cuda = "13.0"
+    torch.version.__class__ = Version
     for name, value in {
         "is_available": lambda: True,
         "device_count": lambda: len(list_gpus()),
@@ -405,7 +426,7 @@ def install() -> None:
         "get_device_capability": lambda device=None: find_gpu(device).part.capability,
         "get_device_name": lambda device=None: find_gpu(device).part.name,
         "get_arch_list": lambda: [
-            *("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
+            *(ROCM_ARCHITECTURES if find_part().architecture else CUDA_ARCHITECTURES)
         ],
         "mem_get_info": get_memory,
         "empty_cache": empty_cache,
@@ -420,6 +441,7 @@ def install() -> None:
         "memory_reserved": lambda device=None: find_gpu(device).reserved,
     }.items():
         setattr(torch.cuda, name, value)
+    setattr(torch.accelerator, "empty_host_cache", lambda: None)  # noqa: B010 - torch's is typed
     setattr(torch.cuda.nccl, "version", lambda: (2, 29, 3))  # noqa: B010 - torch's is typed
     host = torch.Generator
     setattr(torch, "Generator", lambda device="cpu": (device, host("cpu"))[1])  # noqa: B010

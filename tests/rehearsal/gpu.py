@@ -168,6 +168,11 @@ class Stream:
         """Wait for the end of the work."""
         self.gpu.wait(self.end)
 
+    def query(self) -> bool:
+        """Say whether all of it is done."""
+        self.gpu.require_alive()
+        return self.end <= CLOCK.read()
+
     def wait_stream(self, other: Stream) -> None:
         """Have later work here wait for earlier work there."""
         self.end = max(self.end, other.end)
@@ -264,13 +269,18 @@ class Node:
 NODE = Node()
 
 
+def find_part() -> Part:
+    """Find the part of which all GPUs of the node are."""
+    return PARTS[os.environ.get("REHEARSAL_PART", "h100")]
+
+
 def list_gpus() -> tuple[Gpu, ...]:
     """List the GPUs that the environment of this process describes."""
     if NODE.owner != os.getpid():
         NODE.owner, NODE.is_initialized = os.getpid(), False
         NODE.gpus = ()
         HERE.__init__()  # type: ignore[misc]
-        part = PARTS[os.environ.get("REHEARSAL_PART", "h100")]
+        part = find_part()
         total = int(float(os.environ["REHEARSAL_MEMORY_MIB"]) * 2**20)
         uuids = os.environ["REHEARSAL_UUIDS"].split()
         NODE.gpus = tuple(

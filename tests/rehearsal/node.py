@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -18,6 +19,7 @@ from tests.nvml_lab.nvmllab import ROOT, Lab
 from tests.nvml_lab.parts import profile
 from tests.rehearsal.faults import VARIABLE
 from tests.rehearsal.parts import PARTS
+from tests.telemetry.trees import amd_gpu
 from tests.warm import run_warm
 
 QUICK = ROOT / "checks" / "hpcverify_checks" / "suites" / "quick.toml"
@@ -44,6 +46,8 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Sizes that a CPU can do, and times of the model: microseconds are many products."""
+ACTIVE = tuple(name for name in PARAMS if name != "storage")
+"""The checks that load GPUs, in their order."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,16 @@ def make_node(
     Its suite is ``quick`` with the parameters of a rehearsal, and *params* over them; a
     *timeout*, if any, is that of each check. CUDA can count the GPUs *is_reversed*.
     """
-    lab = Lab(folder, library)
-    spec = next(spec for spec in load_specs() if spec.key == PARTS[part].key)
-    # Under load from the start, as ours is soon; but nobody else's.
-    others = (".process =", ".memory.used =")
-    busy = (line for line in profile(spec, busy=True) if not any(o in line for o in others))
-    lab.write(*_keep_gpus(busy, gpus))
     cli = make_cli(folder)
     cli.config.write_text("")
-    uuids = _list_uuids(lab)
-    cli.environment |= lab.environment | {
+    if PARTS[part].architecture:
+        uuids = _plug_in_amd_gpus(folder / "files", gpus)
+        cli.environment["REHEARSAL_ROOT"] = str(folder / "files")
+    else:
+        lab = Lab(folder, library)
+        uuids = _plug_in_nvidia_gpus(lab, part, gpus)
+        cli.environment |= lab.environment
+    cli.environment |= {
         "REHEARSAL_PART": part,
         "REHEARSAL_MEMORY_MIB": str(MEMORY_MIB),
         "REHEARSAL_UUIDS": " ".join(reversed(uuids) if is_reversed else uuids),
@@ -97,6 +101,24 @@ def make_node(
     suites.mkdir()
     (suites / "rehearsal.toml").write_text(format_suite(params, timeout))
     return Node(cli)
+
+
+def _plug_in_nvidia_gpus(lab: Lab, part: str, gpus: int) -> Sequence[str]:
+    """Give the double of NVML so many GPUs, and list their UUIDs."""
+    spec = next(spec for spec in load_specs() if spec.key == PARTS[part].key)
+    # Under load from the start, as ours is soon; but nobody else's.
+    others = (".process =", ".memory.used =")
+    busy = (line for line in profile(spec, busy=True) if not any(o in line for o in others))
+    lab.write(*_keep_gpus(busy, gpus))
+    return _list_uuids(lab)
+
+
+def _plug_in_amd_gpus(root: Path, gpus: int) -> Sequence[str]:
+    """Write the files of so many GPUs below *root*, and list their UUIDs as HIP has them."""
+    addresses = [amd_gpu(root, number) for number in range(gpus)]
+    folders = [root / "sys/bus/pci/devices" / address for address in addresses]
+    ids = [(folder / "unique_id").read_text().strip() for folder in folders]
+    return [str(UUID(bytes=unique_id.encode())) for unique_id in ids]
 
 
 def _keep_gpus(lines: Any, count: int) -> list[str]:

@@ -24,6 +24,8 @@ class Part:
     rates: Mapping[str, float]
     """10^12 operations per second that it sustains, by torch's type of operands; ``tf32``
     is that of float32 with less precision."""
+    architecture: str = ""
+    """Of a GPU of AMD, as HIP names it: torch is then a build for ROCm."""
 
 
 PARTS = {
@@ -115,6 +117,24 @@ PARTS = {
             "float8_e4m3fn": 3000,
             "int8": 3000,
         },
+    ),
+    # Two thirds of its sheet's peaks (AMD CDNA 3 white paper; MI300X data sheet).
+    "mi300x": Part(
+        "",
+        "AMD Instinct MI300X",
+        (9, 4),
+        304,
+        memory=3500,
+        peer=43,
+        pcie=42,
+        rates={
+            "float64": 109,
+            "float32": 109,
+            "float16": 870,
+            "bfloat16": 870,
+            "int8": 1740,
+        },
+        architecture="gfx942",
     ),
 }
 """By the name that a rehearsal gives them."""

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+TRITON = "REHEARSAL_TRITON"
+
+
+class NoTriton(MetaPathFinder):
+    """Has Triton not installed, unless a run asks for the real one: that needs a GPU."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """Find no Triton."""
+        if fullname == "triton" and os.environ.get(TRITON) != "real":
+            raise ModuleNotFoundError("No module named 'triton'", name=fullname)
+        return None
 
 
 def install() -> None:
@@ -11,7 +26,7 @@ def install() -> None:
 
     clock.install()
     smaller.install()
-    sys.modules["triton"] = None  # type: ignore[assignment] # as where it is not installed
+    sys.meta_path.insert(0, NoTriton())
 
     from tests.rehearsal import cuda_on_cpu  # noqa: PLC0415 - imports torch
 

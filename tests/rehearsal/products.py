@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.rehearsal.faults import strike
+from tests.rehearsal.faults import find_faults, strike
 from tests.rehearsal.gpu import Gpu
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NAMES = frozenset({"mm", "matmul", "__matmul__", "bmm"})
 SCALED_CAPABILITY = (8, 9)
-ALIGNMENT = 16
-"""Of operands of one byte, in bytes."""
+ALIGNMENT, PICKY_ALIGNMENT = 16, 32
+"""Of operands of one byte, in bytes: of a library, and of a picky one."""
 INT8_MIN_ROWS = 17
 HALVES = (torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.int32, torch.int64)
@@ -50,10 +50,12 @@ class Multiplier:
         if "_int_mm" in text:
             a, b = args[0], args[1]
             _require_int8(a, b)
+            _require_taken(gpu, a, b)
             return self._put(a, b, out, torch.int32, gpu)
         if "_scaled_mm" in text:
             a, b, *scales = args[:4]
             _require_scaled(gpu, a, b, scales)
+            _require_taken(gpu, a, b)
             dtype = kwargs.get("out_dtype") or a.dtype
             return self._put(a, b, out, dtype, gpu)
         if name not in NAMES:
@@ -158,6 +160,17 @@ def _require_scaled(gpu: Gpu, a: Tensor, b: Tensor, scales: Sequence[Tensor]) ->
     _require(
         all(s.dtype == torch.float32 and s.numel() == 1 for s in scales),
         "scale_a and scale_b must be one float32 each",
+    )
+
+
+def _require_taken(gpu: Gpu, a: Tensor, b: Tensor) -> None:
+    """Refuse what a library may: operands of one byte, or those that begin anywhere."""
+    picky, refused = (bool(find_faults(kind, gpu.index)) for kind in ("picky", "refused"))
+    aligned = a.data_ptr() % PICKY_ALIGNMENT == b.data_ptr() % PICKY_ALIGNMENT == 0
+    _require(
+        not refused and (aligned or not picky),
+        "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul with "
+        "transpose_mat1 1 transpose_mat2 0",
     )
 
 

@@ -72,7 +72,7 @@ def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
 
     assert (told.verdict, told.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
     assert (told.remedy, told.findings) == (Remedy.FIX_CONFIGURATION, ())
-    assert f"all {count} GPUs raised the same error" in told.reason
+    assert "every GPU of the node raised the same error" in told.reason
     assert told.reason.count("install a driver that this torch supports") == 1
     assert rejudge_result(told, {}, {}, node(count), has_no_past) == told
 
@@ -88,6 +88,20 @@ def test_what_one_gpu_raises_and_its_siblings_do_not_fails_it(code: str) -> None
 @pytest.mark.parametrize("code", sorted({*SOFTWARE} - {"cuda_contained"}))
 def test_what_all_gpus_but_one_raise_fails_them(code: str) -> None:
     assert result(on(code, 0, 1)).verdict is Verdict.FAIL
+
+
+def test_what_all_gpus_raised_in_an_earlier_check_fails_none_in_a_later_one() -> None:
+    suspected: set[str] = set()
+
+    def explain(answers: Mapping[str, Answer]) -> list[str]:
+        told = explain_gpu_errors(answers, node(3), lambda _p, _s: GpuXids(), (), suspected)
+        found = (item for answer in told.values() for item in answer.items)
+        return [item.code for item in found if isinstance(item, Finding)]
+
+    assert explain(on("cuda_launch_failure", 0)) == ["cuda_launch_failure"]
+    assert explain(on("cuda_launch_failure", 0, 1, 2)) == []
+    assert explain(on("cuda_launch_failure", 0)) == []
+    assert explain(on("cuda_assert", 0)) == ["cuda_assert"]
 
 
 @pytest.mark.parametrize("code", SOFTWARE)

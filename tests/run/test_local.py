@@ -14,12 +14,18 @@ import msgspec
 import pytest
 import torch
 
-from hpcverify.model import Cause, Device, Measurement, Remedy, Verdict
+from hpcverify.model import Cause, Device, Inventory, Measurement, Remedy, Verdict
 from hpcverify.run.executor import Answer
-from hpcverify.run.local import LocalExecutor
-from hpcverify.run.wire import Measure
+from hpcverify.run.local import (
+    GPU_REAP_SECONDS,
+    REAP_SECONDS,
+    LocalExecutor,
+    choose_reap_seconds,
+    may_use_gpu,
+)
+from hpcverify.run.wire import Measure, Probe, Task
 from hpcverify.run.worker import release_memory
-from hpcverify.testing import make_context
+from hpcverify.testing import CPU, make_context
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
@@ -139,7 +145,7 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
 
 
 def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
-    executor = LocalExecutor(should_stop=lambda: False, budget=0.1)
+    executor = LocalExecutor(should_stop=lambda: False)
     run(executor, tmp_path, "nothing")
     outcome = run(executor, tmp_path, "stop", timeout=2).outcome
     executor.close()
@@ -194,24 +200,41 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
     assert eventually(lambda: gone(int(pidfile.read_text())))
 
 
-def test_a_check_that_its_budget_ended_says_what_to_change(tmp_path: Path) -> None:
-    executor = LocalExecutor(should_stop=lambda: False, budget=0.7)
-    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
-    executor.close()
+def test_a_check_past_its_deadline_says_how_long_it_had(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    answer = run(executor, tmp_path, "wait", timeout=0.7)
 
-    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.FIX_CONFIGURATION)
-    assert outcome.reason == (
-        "no end after 1 s, when the suite's budget of 0.7 s ran out: give the "
-        "suite more, or its checks less"
-    )
+    assert (answer.outcome.reason, answer.outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
+    assert answer.overrun is not None
+    assert (answer.overrun.seconds, answer.overrun.doing) == (0.7, "")
 
 
-def test_a_check_past_its_own_deadline_is_tried_again(tmp_path: Path) -> None:
-    executor = LocalExecutor(should_stop=lambda: False, budget=GENEROUS)
-    outcome = run(executor, tmp_path, "wait", timeout=0.7).outcome
-    executor.close()
+def test_a_check_past_its_deadline_says_what_it_was_doing_on_which_part_and_how_long(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    answer = run(executor, tmp_path, "hang", timeout=4)
 
-    assert (outcome.reason, outcome.remedy) == ("no end after 1 s", Remedy.RERUN)
+    assert answer.overrun is not None
+    assert (answer.overrun.doing, answer.overrun.part) == ("hanging on CPU", "cpu")
+    assert 0 < answer.overrun.doing_seconds < 4.5
+    assert answer.outcome.reason.startswith("no end after 4 s in hanging on CPU, for ")
+
+
+def test_a_crash_says_what_it_was_doing(executor: LocalExecutor, tmp_path: Path) -> None:
+    reason = run(executor, tmp_path, "crash_at_work").outcome.reason
+
+    assert reason == "its worker killed by SIGSEGV in crashing on CPU"
+
+
+def test_an_operation_that_ended_is_not_what_the_next_one_hangs_in(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    run(executor, tmp_path, "raise_at_work")
+    overrun = run(executor, tmp_path, "wait", timeout=1).overrun
+
+    assert overrun is not None
+    assert overrun.doing == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
@@ -250,6 +273,46 @@ def test_workers_end_with_the_executor(tmp_path: Path) -> None:
 
     assert len(ended) == 1
     assert all(gone(int(pid)) for pid in ended)
+
+
+def order_on(tmp_path: Path, *devices: Device, path: str = "") -> Task:
+    task = order(tmp_path, "stat", path)
+    node = Inventory(devices=(CPU, *devices))
+    context = make_context(tmp_path, inventory=node, device=(*devices, CPU)[0])
+    return msgspec.structs.replace(task, context=context)
+
+
+GPU = Device("cuda", "gpu-0", "GPU 0")
+
+
+def test_only_a_task_on_a_node_with_gpus_gives_a_worker_their_memory(tmp_path: Path) -> None:
+    assert may_use_gpu(order_on(tmp_path, GPU))
+    assert not may_use_gpu(order_on(tmp_path))
+    assert not may_use_gpu(Probe())
+
+
+def test_the_driver_gets_time_to_take_a_context_apart_unless_someone_wants_the_node() -> None:
+    assert choose_reap_seconds(may_hold_gpu=False, hurry=False) == REAP_SECONDS
+    assert choose_reap_seconds(may_hold_gpu=True, hurry=False) >= 20
+    assert choose_reap_seconds(may_hold_gpu=True, hurry=True) < 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
+def test_a_worker_with_a_gpu_that_nobody_can_end_keeps_nobody_waiting_who_wants_the_node(
+    tmp_path: Path,
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    stops = iter([False] * 100)
+    executor = LocalExecutor(should_stop=lambda: next(stops, True))
+    with silent_file_system(mount):
+        began = time.monotonic()
+        task = order_on(tmp_path, GPU, path=str(mount / "x"))
+        outcome = executor.run({"w": task}, GENEROUS)["w"].outcome
+        took = time.monotonic() - began
+
+    assert outcome.cause is Cause.INTERRUPTED
+    assert took < GPU_REAP_SECONDS
 
 
 def searches(tmp_path: Path) -> int:

@@ -10,7 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule, Watch
+from hpcverify.check import (
+    UNOWNED_CODE,
+    Check,
+    Context,
+    Metric,
+    Params,
+    Placement,
+    Rule,
+    Watch,
+)
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -34,9 +43,10 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import judge_cut_short, rejudge_result
-from hpcverify.run.executor import Answer
+from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history
 from hpcverify.run.orchestrator import Verification, derive_seed
+from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from hpcverify.testing import CPU, ENDED, FakeExecutor, make_answer
 from tests.doubles import SilentProgress
@@ -356,6 +366,56 @@ def test_the_devices_settle_before_a_check_that_follows_a_load(tmp_path: Path) -
     assert waited not in run.results[1].coverage
 
 
+def list_released(executor: FakeExecutor) -> list[tuple[str, ...]]:
+    tasks = [t for phase in executor.phases for t in phase.values()]
+    return [task.released for task in tasks if isinstance(task, Settle)]
+
+
+@pytest.mark.parametrize(
+    ("how", "waits"),
+    [
+        (Answer(outcome=Outcome(is_worker_spent=True)), True),
+        (failed(Cause.CRASHED), True),
+        (Answer(outcome=failed(Cause.TIMEOUT).outcome, overrun=Overrun(seconds=9)), True),
+        (failed(Cause.MISSING), False),
+        (ENDED, False),
+    ],
+)
+def test_after_a_worker_was_ended_the_next_load_waits_for_the_memory_of_its_gpu(
+    tmp_path: Path,
+    how: Answer,
+    waits: bool,  # noqa: FBT001
+) -> None:
+    executor = FakeExecutor(inventory=NODE, answers={"gpu-1": how})
+    verified(tmp_path, executor, step(), step(Placement.PASSIVE), step(Placement.NODE))
+
+    assert list_released(executor) == ([("gpu-1",)] if waits else [])
+
+
+def test_a_worker_of_the_whole_node_may_have_used_every_gpu(tmp_path: Path) -> None:
+    executor = FakeExecutor(inventory=NODE, answers={"node": failed(Cause.CRASHED)})
+    verified(tmp_path, executor, step(Placement.NODE), step())
+
+    assert list_released(executor) == [tuple(gpu.part for gpu in GPUS)]
+
+
+def test_a_wait_for_memory_is_told_once_and_memory_that_is_kept_is_a_finding(
+    tmp_path: Path,
+) -> None:
+    kept = Finding(UNOWNED_CODE, "gpu-1", "70 GiB")
+    waited = Coverage("gpu-0", "free again")
+    executor = FakeExecutor(
+        inventory=NODE,
+        answers={"gpu-1": failed(Cause.CRASHED), "telemetry": make_answer(waited, kept)},
+    )
+    first, second = verified(tmp_path, executor, step(), step(Placement.NODE)).results
+
+    assert kept not in first.findings
+    assert (second.verdict, second.remedy) == (Verdict.WARN, Remedy.RESET_GPU)
+    assert second.findings == (kept,)
+    assert waited in second.coverage
+
+
 def test_rulings_are_kept_with_the_findings_that_they_were_for(tmp_path: Path) -> None:
     rulings = {"old": FindingRule(Verdict.WARN), "unseen": FindingRule(Verdict.FAIL)}
     executor = FakeExecutor(answers={"cpu": make_answer(Finding("old", "cpu", "it is old"))})
@@ -554,10 +614,11 @@ class Slow(InRounds):
         return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
 
 
-def ended(*items: CheckItem, after: float = 60, cause: Cause = Cause.TIMEOUT) -> Answer:
+def ended(*items: CheckItem, after: float = 60, stuck: str = "") -> Answer:
     """Answer as a worker that found *items* and had not come to its end *after* s."""
-    outcome = Outcome(verdict=Verdict.ERROR, reason="no end", cause=cause, end=after)
-    return Answer(items=make_answer(*items).items, outcome=outcome)
+    overrun = Overrun(seconds=after, stuck=stuck)
+    outcome = msgspec.structs.replace(describe_overrun(overrun), end=after)
+    return Answer(items=make_answer(*items).items, outcome=outcome, overrun=overrun)
 
 
 def of_two(
@@ -644,7 +705,7 @@ def test_half_a_check_is_not_asked_for_what_the_whole_one_would_have_had() -> No
 
 
 @pytest.mark.parametrize(
-    "answer", [ended(after=1), ended(cause=Cause.CRASHED), ended(cause=Cause.HUNG)]
+    "answer", [failed(Cause.TIMEOUT), failed(Cause.CRASHED), ended(stuck="process 7")]
 )
 def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
     tmp_path: Path, answer: Answer

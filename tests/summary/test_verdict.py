@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpcverify.check import judge
 from hpcverify.model import (
     Finding,
@@ -18,6 +20,7 @@ from hpcverify.summary.verdict import (
     MAX_LINE_CHARACTERS,
     explain_verdict,
     format_next_steps,
+    needs_vendor,
     shorten,
 )
 from hpcverify.summary.wording import format_run
@@ -85,3 +88,46 @@ def test_a_line_of_progress_is_cut() -> None:
     assert shorten("x" * MAX_LINE_CHARACTERS) == "x" * MAX_LINE_CHARACTERS
     assert len(shorten("x" * (MAX_LINE_CHARACTERS + 1))) == MAX_LINE_CHARACTERS
     assert shorten("x" * (MAX_LINE_CHARACTERS + 1)).endswith("x…")
+
+
+def test_where_nothing_applies_other_checks_are_to_be_chosen() -> None:
+    skipped = a_result("nvlink", verdict=Verdict.SKIP, reason="no GPU on this node")
+    run = a_run(verdict=Verdict.ERROR, results=(skipped,))
+    assert format_next_steps(run) == "choose checks of what this node has: hpcverify checks"
+    interrupted = a_run(verdict=Verdict.ERROR, results=(skipped,), complete=False)
+    assert format_next_steps(interrupted) == "run the suite again: hpcverify run --suite quick"
+
+
+def failed(remedy: Remedy) -> Run:
+    limit = Limit(name="*", low=5, remedy=remedy, source="spec")
+    found = (Measurement("rate", 1.0, "GB/s", "GPU-0"),)
+    judged = judge(found, [limit], {})
+    result = a_result(
+        verdict=Verdict.FAIL,
+        reason=judged.reason,
+        remedy=remedy,
+        measurements=found,
+        limits=(limit,),
+        findings=(),
+    )
+    return a_run(verdict=Verdict.FAIL, results=(result,))
+
+
+@pytest.mark.parametrize(
+    ("remedy", "expected"),
+    [
+        (Remedy.REPLACE, True),
+        (Remedy.CONTACT_VENDOR, True),
+        (Remedy.INSPECT, False),
+        (Remedy.RESET_GPU, False),
+        (Remedy.REBOOT, False),
+    ],
+)
+def test_the_vendor_gets_a_report_only_of_what_the_vendor_replaces(
+    remedy: Remedy, *, expected: bool
+) -> None:
+    assert needs_vendor(failed(remedy)) is expected
+
+
+def test_the_vendor_gets_no_report_of_a_node_that_passed() -> None:
+    assert not needs_vendor(a_run(verdict=Verdict.PASS, results=(a_result(),)))

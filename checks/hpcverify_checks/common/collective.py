@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from hpcverify.check import operation
 from hpcverify_checks.common.device import use_threads
 from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, join_group, reduce_minimum
 
@@ -114,9 +115,10 @@ def reduce_messages(
     everyone = reduce_minimum(job, _read_free_bytes(device), device)
     for size in job.sizes:
         if MEMORY_FACTOR * size <= everyone:
-            yield MessageBenchmark(job, rank, size, device, reduce).measure(
-                job.seconds / len(job.sizes)
-            )
+            benchmark = MessageBenchmark(job, rank, size, device, reduce)
+            with operation(f"the all-reduce of {size} bytes over {job.world} ranks"):
+                timed = benchmark.measure(job.seconds / len(job.sizes))
+            yield timed
         if device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -20,12 +20,12 @@ from fnmatch import fnmatchcase
 from functools import cache
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Context, Coverage, Unable
+from hpcverify.check import Cause, Context, Coverage, Unable, operation
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
-from hpcverify.telemetry.vendors import AMD, NVIDIA
+from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 from hpcverify_checks.common.cores import bind_near_gpu
 from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES, OTHER_AMD_DTYPES
 from hpcverify_checks.common.fixes import write_fix
@@ -120,13 +120,14 @@ def find_torch_device(ctx: Context) -> torch.device:
             f"index with {platform} builds",
             Cause.MISSING,
         )
-    # Says why it cannot start, where a count would only say 0.
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    seen = range(torch.cuda.device_count())
-    properties = [torch.cuda.get_device_properties(i) for i in seen]
-    ids = [identify_amd_gpu(p) if vendor == AMD else str(p.uuid) for p in properties]
-    device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
-    torch.cuda.set_device(device)
+    with operation(f"the start of {platform}", ctx.device):
+        # Says why it cannot start, where a count would only say 0.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        seen = range(torch.cuda.device_count())
+        properties = [torch.cuda.get_device_properties(i) for i in seen]
+        ids = [write_torch_ids(p, vendor) for p in properties]
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
+        torch.cuda.set_device(device)
     require_kernels(
         torch.cuda.get_device_capability(device),
         torch.cuda.get_arch_list(),
@@ -200,28 +201,15 @@ def parse_architecture(name: str) -> tuple[str, int, int, str] | None:
 
 
 def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
-    """Find the GPU *part* among *ids*: UUIDs, which torch prints without NVML's prefix."""
-    wanted = part.removeprefix("GPU-").lower()
+    """Find the GPU *part* among *ids*, as `write_torch_ids` writes those of each GPU."""
     for index, found in enumerate(ids):
-        if wanted in found.removeprefix("GPU-").lower().split():
+        if matches_torch_ids(part, found):
             return index
     raise Unable(
         f"torch sees {len(ids)} GPUs, and {part} is not one of them: "
         f"{write_fix('show_all', vendor)}",
         Cause.PARTIAL_VIEW,
     )
-
-
-def identify_amd_gpu(properties: Any) -> str:
-    """
-    Write the ids that `telemetry.amd` may have for the GPU with torch's *properties*.
-
-    That is the unique id, which HIP's UUID holds as text (66383837-… is "f887…"), and the
-    PCI address.
-    """
-    text = bytes.fromhex(str(properties.uuid).replace("-", "")).decode(errors="replace")
-    place = (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
-    return "{} gpu-{:04x}:{:02x}:{:02x}.0".format(text, *place)
 
 
 def name_torch_vendor() -> str:

@@ -21,7 +21,7 @@ FIXES: Mapping[str, Mapping[str, str]] = {
         "for all GPUs of the node",
         ANY: "ask the scheduler for all GPUs of the node",
     },
-    "reset": {NVIDIA: "reset it (nvidia-smi -r)", ANY: "reset it"},
+    "reset": {NVIDIA: "reset it (nvidia-smi -r -i {gpu})", ANY: "reset it"},
     "ecc": {NVIDIA: "nvidia-smi -e 1", ANY: "turn it on"},
     "persistence": {
         NVIDIA: "run nvidia-persistenced, or nvidia-smi -pm 1",
@@ -34,7 +34,7 @@ FIXES: Mapping[str, Mapping[str, str]] = {
         ANY: "end the process that inherited it",
     },
 }
-"""By what is to be done, and by vendor."""
+"""By what is to be done, and by vendor; {gpu} is for the id of the GPU, where only it is meant."""
 
 
 def write_fix(what: str, vendor: str) -> str:

@@ -354,7 +354,8 @@ def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
     """Find out, after a wait in vain, who is lost: another rank, this one or nobody."""
     if words := _read_words(group):
         return LostRanks(words)
-    _abort_group(group, device)  # else this GPU would only wait for its peers
+    if group.backend == "nccl":  # else this GPU would only wait for its peers
+        _abort_group(group, device)
     stuck = b"" if _is_idle(device) else b"stuck"
     leave_message(Path(group.folder), f"roll{rank}", stuck)
     deadline = monotonic() + min(group.timeout, ROLL_CALL_SECONDS)

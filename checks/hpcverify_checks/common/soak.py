@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import Finding, Measurement, Metric, Remedy, Rule
+from hpcverify.check import Finding, Measurement, Metric, Remedy, Rule, operation
 from hpcverify_checks.common.bits import compute_digest, format_word, hash_places, view_words
 from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, view_shifted
 from hpcverify_checks.common.mismatch import investigate_corruption
@@ -334,7 +334,9 @@ class PartSoak:
         began = time.monotonic()
         load = LoadSchedule.plan(stretch, self.pace, self.bench.batch_size)
         late = began >= stretch.end
-        hunted = HuntResult(0, 0.0) if late else hunt(self.bench, load, note)
+        doing = f"{self.task.family.name} products, {stretch.describe()},"
+        with operation(doing, self.task.ctx.device):
+            hunted = HuntResult(0, 0.0) if late else hunt(self.bench, load, note)
         self.done.append(
             StretchResult(
                 stretch.period,

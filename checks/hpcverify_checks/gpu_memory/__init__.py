@@ -49,6 +49,7 @@ from hpcverify.check import (
     Unable,
     Verdict,
     fail_outside,
+    operation,
 )
 from hpcverify.units import GIB, GIGA
 from hpcverify_checks.common.device import (
@@ -56,6 +57,7 @@ from hpcverify_checks.common.device import (
     name_torch_vendor,
     require_memory,
 )
+from hpcverify_checks.common.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
@@ -79,6 +81,8 @@ BUFFER_BYTES = 2**32
 """Bytes read, written or copied per step: the largest cache is 3 % of it."""
 FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
+ACCESSES_PER_PASS = 6
+"""Each word is written and read three times."""
 MAX_DESCRIBED_WORDS = 3
 """Wrong words described; all are counted."""
 
@@ -98,6 +102,13 @@ def applies(ctx: Context) -> None:
         raise Skip("this check does not test host memory")
 
 
+def estimate(ctx: Context, params: GpuMemoryParams) -> float:
+    """Add the pass that the time may end in, at the speed of the slowest GPUs."""
+    bandwidths = 3 * (WARM_UP_SECONDS + params.bandwidth_seconds)
+    one_pass = ACCESSES_PER_PASS * find_gpu_bytes(ctx) / SLOWEST_MEMORY_BYTES
+    return bandwidths + params.seconds + one_pass
+
+
 def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     """Measure the bandwidth, then fill the memory and test it."""
     applies(ctx)
@@ -109,11 +120,13 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
     where = ctx.device.part
     require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
     timer = choose_timer(device)
-    yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
-    room = query_gpu_memory(device)
-    memory = Memory(allocate_chunks(room))
-    end = perf_counter() + params.seconds
-    yield from examine_memory(memory, where, room, ctx.seed, lambda: perf_counter() >= end)
+    with operation("reading, writing and copying its memory", ctx.device):
+        yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
+    with operation("the patterns in its memory", ctx.device):
+        room = query_gpu_memory(device)
+        memory = Memory(allocate_chunks(room))
+        end = perf_counter() + params.seconds
+        yield from examine_memory(memory, where, room, ctx.seed, lambda: perf_counter() >= end)
 
 
 def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
@@ -217,6 +230,7 @@ def _report_tally(
 CHECK = Check(
     summary="GPU memory: patterns over nearly all of it, and its bandwidth",
     measure=measure,
+    estimate=estimate,
     applies=applies,
     params=GpuMemoryParams,
     metrics={

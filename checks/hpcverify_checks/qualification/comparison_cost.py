@@ -54,11 +54,12 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
     for family in families:
         shape = choose_shape(family, device, params)
         seams = ProductSeams(compare=compared)
-        trial = try_offsets(DeviceTask(ctx, family, shape, device, seams, references=references))
-        if not trial.task.shifts:
-            yield Coverage(ctx.device.part, trial.describe())
-            continue
+        task = DeviceTask(ctx, family, shape, device, seams, references=references)
         with use_float32_precision(family.precision):
+            trial = try_offsets(task)
+            if not trial.task.shifts:
+                yield Coverage(ctx.device.part, trial.describe())
+                continue
             bench = trial.task.make_bench(ctx.device.part, prepare(trial.task).jobs)
             ratio, count = compare_in_pairs(bench, params.seconds / len(families))
         yield Measurement(f"{family.name}.checked_over_bare", ratio, "ratio", ctx.device.part)

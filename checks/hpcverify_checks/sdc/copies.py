@@ -35,6 +35,7 @@ from hpcverify.check import (
     Measurement,
     Remedy,
     Unable,
+    operation,
 )
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import WORD_BYTES, view_words
@@ -233,7 +234,8 @@ def check_copies(
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
         paths = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
-        tallies = [run(paths, ctx.device.part)]
+        with operation("copies to, from and within its memory", ctx.device):
+            tallies = [run(paths, ctx.device.part)]
         text = ", ".join(path.name for path in paths)
     largest = ROOM_BYTES[ctx.device.kind] // 2
     yield Coverage(ctx.device.part, f"{describe_copies(tallies, largest)} {text}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcverify.check import Cause, Context, Finding, Remedy, Unable
+from hpcverify.check import Cause, Context, Finding, Remedy, Unable, operation
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.bits import compute_digest, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
@@ -50,6 +50,8 @@ def list_families(device: torch.device) -> list[Family]:
     return [family for name, family in known.items() if name in native]
 
 
+MISALIGNED = "misaligned address"
+"""CUDA's words for an address that an instruction cannot load from: cudaErrorMisalignedAddress."""
 MAX_REPAIRED_ROWS = 512
 """Rows of a wrong product that the host computes, to say what they should be."""
 WITNESS_CORES = 2
@@ -149,7 +151,8 @@ def try_offsets(task: DeviceTask) -> OffsetTrial:
     demands on alignment, which differ from one architecture and library to the next.
 
     Raises:
-        RuntimeError: Whatever is no refusal, as what CUDA raised.
+        Unable: The library took an offset that its kernel then could not load from.
+        RuntimeError: Whatever else is no refusal, as what CUDA raised.
 
     """
     import torch
@@ -162,14 +165,25 @@ def try_offsets(task: DeviceTask) -> OffsetTrial:
     for shift in task.shifts:
         try:
             task.seams.multiply(*view_shifted(a, b, shift), out)
+            wait_for_device(task.device)
         except RuntimeError as exc:
+            if MISALIGNED in str(exc):
+                raise _blame_library(task.family, shift) from exc
             status = find_refusal(exc)
             if not status:
                 raise
             refused.append(shift)
-    wait_for_device(task.device)
     usable = tuple(shift for shift in task.shifts if shift not in refused)
     return OffsetTrial(replace(task, shifts=usable), tuple(refused), status)
+
+
+def _blame_library(family: Family, shift: int) -> Unable:
+    return Unable(
+        f"the CUDA library took operands of {family.name} at an offset of {shift * SHIFT_STEP} "
+        f'bytes, and its kernel then raised "{MISALIGNED}": install another build of torch, '
+        "and report this to its vendor; it says nothing of the GPU",
+        Cause.MISCONFIGURED,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +232,13 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     accused = False
     for plan in task.family.make_plans(task.shape.depth):
         made, key, failure = Operands(plan, task.shape, task.draw), (plan, task.shape), None
-        job = _make_unproven_job(task, made)
+        begin = partial(operation, f"the first {task.family.name} products", task.ctx.device)
+        with begin():
+            job = _make_unproven_job(task, made)
         if key not in task.references:
-            host, reference = job.reference.cpu(), job.reference
+            reference = job.reference
+            with begin():
+                host = reference.cpu()
             proof = prove_product(made, host, task.ctx.seed)
             if accused and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
                 failure = PartResult(task.first_where, 1, 0.0, len(proof.wrong_rows))

@@ -76,6 +76,14 @@ from hpcverify_checks.storage.small_files import FILE_CONTENT, time_small_files
 JOURNAL_BYTES = 16 * MIB
 """Size of the file that is written and flushed 4 KiB at a time."""
 
+TIMED_PHASES = 6
+"""Limited by `StorageParams.seconds`, or about as long: four that write or access at
+random, and two that read all of it back."""
+FLASH_BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 500e6, 30e6
+"""Of checkpoints: a slow disk on SATA; a disk that turns, or a network, that others use."""
+SLOW_CALLS_PER_SECOND = 1000
+"""On small files."""
+
 NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DENIED_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
 IO_ERROR_ERRNOS = frozenset(
@@ -109,6 +117,21 @@ class StorageParams(Params, frozen=True):
     """Files written at the same time; never more than there are cores."""
     files: Annotated[int, Meta(ge=1)] = 2000
     """Number of small files."""
+
+
+def estimate(ctx: Context, params: StorageParams) -> float:
+    """Add up the phases, at a speed that follows from where the scratch directory is."""
+    speed = FLASH_BYTES_PER_SECOND if is_on_flash(ctx) else SLOW_BYTES_PER_SECOND
+    checkpoints = 2 * params.repeats * params.checkpoint_mib * MIB / speed
+    files = len(FILE_STEPS) * params.files / SLOW_CALLS_PER_SECOND
+    return TIMED_PHASES * params.seconds + checkpoints + files
+
+
+def is_on_flash(ctx: Context) -> bool:
+    """Whether the scratch directory is on one local disk without moving parts."""
+    mounts = [mount for mount in ctx.inventory.of_kind("mount") if "disk" in mount.facts]
+    disks = [ctx.inventory.find_part(mount.facts["disk"]) for mount in mounts]
+    return bool(disks) and all(d and d.facts.get("rotational") == "no" for d in disks)
 
 
 def measure(ctx: Context, params: StorageParams) -> Iterator[CheckItem]:
@@ -370,6 +393,7 @@ SMART_RULES = {
 CHECK = Check(
     summary="speed, tail latency and data integrity of the scratch disk, and its SMART health",
     measure=measure,
+    estimate=estimate,
     params=StorageParams,
     metrics={
         **SPEED_METRICS,

@@ -49,6 +49,7 @@ from hpcverify.check import (
     Verdict,
     Watch,
     fail_outside,
+    operation,
     warn_outside,
 )
 from hpcverify.telemetry import name_sensor, problems
@@ -70,6 +71,8 @@ from hpcverify_checks.thermal.load import prepare_loads, run_loads
 from hpcverify_checks.thermal.plan import LoadRecord, Meter
 from hpcverify_checks.thermal.response import GAUGES, MIN_SAMPLES, compute_sag
 
+PREPARE_SECONDS = 5.0
+"""For operands and first products."""
 MIN_POINTS = 16
 """The fewest points of the rate over time, however short the soak."""
 
@@ -97,13 +100,19 @@ def applies(ctx: Context) -> None:
         )
 
 
+def estimate(_ctx: Context, params: ThermalParams) -> float:
+    """Add the preparation and the wait for the others to the load and the cooling."""
+    return PREPARE_SECONDS + plan.SETTLE_SECONDS + params.seconds + params.recovery_seconds
+
+
 def measure(
     ctx: Context, params: ThermalParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    loads = prepare_loads(ctx, seams)
+    with operation("the first products", ctx.device):
+        loads = prepare_loads(ctx, seams)
     yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     table = plan_stretches(
@@ -170,6 +179,7 @@ def observe(watch: Watch, ctx: Context, params: ThermalParams) -> Iterator[Check
 CHECK = Check(
     summary="steady and square-wave load: throttling, cooling, siblings, voltage droop",
     measure=measure,
+    estimate=estimate,
     applies=applies,
     observe=observe,
     reconcile=vote.reconcile,

@@ -68,6 +68,7 @@ from hpcverify_checks.common.device import (
     report_overrides,
 )
 from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
@@ -119,6 +120,8 @@ USABLE_SHARE = 0.75
 BYTES_PER_PARAMETER = 40
 """fp32: initial and current value, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, at most fp32."""
+PREPARE_SECONDS = 10.0
+"""For the model, the first replay and the reruns, each of a second or less on a GPU."""
 GIGA = 1e9
 HOST_PART = "cpu"
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
@@ -137,6 +140,13 @@ class TrainingParams(Params, frozen=True):
     """Of the model and a batch; the default suits the part."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 60.0
     """After this a rank that does not answer counts as lost."""
+
+
+def estimate(ctx: Context, params: TrainingParams) -> float:
+    """Add the first replay, and the reruns after a difference; 0 where it is skipped."""
+    if ctx.device.kind == "cpu" and count_gpus(ctx):
+        return 0.0
+    return params.seconds + PREPARE_SECONDS
 
 
 def measure(
@@ -564,6 +574,7 @@ def had_unequal_gradients(wrong: BadSum, had: Mapping[tuple[int, int], Sequence[
 CHECK = Check(
     summary="a training step: the same bits each time and on all parts; its times",
     measure=measure,
+    estimate=estimate,
     reconcile=reconcile,
     params=TrainingParams,
     metrics={

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from hpcverify.check import operation
 from hpcverify_checks.common.bits import (
     digest_on_device,
     make_integers,
@@ -442,9 +443,10 @@ def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
     import torch
 
     clock = PhaseTimer(trainer.device)
-    digests = trainer.replay(clock)
-    there = [name for name, value in digests.items() if value.device == trainer.device]
-    values: list[int] = torch.stack([digests[name] for name in there]).tolist()
+    with operation(f"a replay of {trainer.job.steps} training steps"):
+        digests = trainer.replay(clock)
+        there = [name for name, value in digests.items() if value.device == trainer.device]
+        values: list[int] = torch.stack([digests[name] for name in there]).tolist()
     read = dict(zip(there, values, strict=True))
     record = {n: read[n] if n in read else int(value) for n, value in digests.items()}
     return record, clock.sum_phases()

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify.model import Coverage, Finding, Remedy, Verdict
+from hpcverify.check import Unable
+from hpcverify.model import Cause, Coverage, Finding, Remedy, Verdict
 from hpcverify.testing import judge_items
 from hpcverify_checks import sdc
 from hpcverify_checks.common.dtypes import FAMILIES, Multiply, multiply
@@ -117,6 +118,17 @@ def test_what_is_no_refusal_goes_through(tmp_path: Path, raised: RuntimeError) -
     with pytest.raises(RuntimeError) as caught:
         try_offsets(picky_task(tmp_path, broken))
     assert caught.value is raised
+
+
+def test_an_offset_that_a_kernel_cannot_load_from_is_the_librarys_fault(tmp_path: Path) -> None:
+    def careless(a: Tensor, b: Tensor, out: Tensor) -> None:
+        if a.storage_offset() == 16:
+            raise torch.AcceleratorError("CUDA error: misaligned address")
+        multiply(a, b, out)
+
+    with pytest.raises(Unable, match="took operands of fp8 at an offset of 16 bytes") as caught:
+        try_offsets(picky_task(tmp_path, careless, "fp8"))
+    assert caught.value.cause is Cause.MISCONFIGURED
 
 
 def test_types_that_every_library_takes_at_any_offset_are_not_tried(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hpcverify.check import (
     Placement,
     Skip,
     Unable,
+    operation,
 )
 
 
@@ -41,6 +42,10 @@ def measure(ctx: Context, params: NaughtyParams) -> Iterator[CheckItem]:
         yield Measurement("after", 1.0, where=cast("str", 7))
     if params.way == "no_finding":
         yield cast("CheckItem", None)
+    if params.way in AT_WORK:
+        doing, what = AT_WORK[params.way]
+        with operation(doing, ctx.device):
+            what(params.path)
     WAYS[params.way](params.path)
     yield Measurement("after", 1.0)
 
@@ -123,6 +128,13 @@ WAYS: Mapping[str, Callable[[str], None]] = {
     "exit": lambda _path: os._exit(7),
     "nothing": lambda _path: None,
 }
+
+AT_WORK: Mapping[str, tuple[str, Callable[[str], None]]] = {
+    "hang": ("hanging", wait),
+    "crash_at_work": ("crashing", segfault),
+    "raise_at_work": ("raising", fail_to_raise),
+}
+"""The same in an operation: its name, and what happens in it."""
 
 CHECK = Check(
     summary="misbehaves on purpose",

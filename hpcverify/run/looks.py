@@ -1,0 +1,96 @@
+"""
+The look of a passive check before the load, and what it adds to the one after it.
+
+Both begin from what the last run remembered, so the later one sees all that the first
+one saw and more: it stands. What only the first saw is kept beside it, such as a link
+that came back, or a line that the kernel log has lost; and if the time runs out, or the
+GPUs answer no more, the first is better than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from hpcverify.check import applies
+from hpcverify.limits.resolve import PastValues
+from hpcverify.model import (
+    CarryOver,
+    Coverage,
+    Finding,
+    Inventory,
+    Limit,
+    Measurement,
+    Result,
+    Verdict,
+)
+from hpcverify.plan.suite import Step
+from hpcverify.run.conclude import judge_result
+
+SEEN_EARLIER = "seen before the load and not after it"
+
+
+def stand_alone(first: Result, why: str) -> Result:
+    """Let the *first* look stand, and say *why* there was no other."""
+    note = Coverage("node", f"looked at only before the load: {why}")
+    return replace(first, coverage=(*first.coverage, note))
+
+
+def merge_looks(
+    step: Step, first: Result, last: Result, inventory: Inventory, past: PastValues
+) -> Result:
+    """Judge the *last* look of *step* together with what only the *first* one saw."""
+    if last.verdict is Verdict.SKIP:
+        return last if first.verdict is Verdict.SKIP else stand_alone(first, last.reason)
+    if first.verdict is Verdict.SKIP:
+        return last
+    merged = replace(
+        last,
+        seconds=round(first.seconds + last.seconds, 3),
+        findings=(*last.findings, *_list_gone(first, last)),
+        measurements=tuple(_merge_measurements(first, last)),
+        marks=_merge_marks(first, last),
+    )
+    return judge_result(merged, step.rules, step.check.finding_rules, inventory, past)
+
+
+def _list_gone(first: Result, last: Result) -> Iterator[Finding]:
+    """List the findings that only the first look has, and say so."""
+    seen = {(finding.code, finding.where) for finding in last.findings}
+    for finding in first.findings:
+        if (finding.code, finding.where) not in seen:
+            yield replace(finding, text=f"{finding.text} ({SEEN_EARLIER})")
+
+
+def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
+    """Take the values of the last look; of the first where only that one is bad, or there."""
+    earlier = {_identify(m): m for m in first.measurements}
+    later = {_identify(m) for m in last.measurements}
+    for measurement in last.measurements:
+        before = earlier.get(_identify(measurement))
+        worse = before is not None and not _is_outside(measurement, last.limits)
+        yield before if worse and before and _is_outside(before, first.limits) else measurement
+    yield from (m for key, m in earlier.items() if key not in later)
+
+
+def _identify(item: Measurement) -> tuple[str, str]:
+    return item.name, item.where
+
+
+def _is_outside(item: Measurement, limits: tuple[Limit, ...]) -> bool:
+    return any(applies(limit, item) and not limit.admits(item.value) for limit in limits)
+
+
+def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:
+    """
+    Keep what the last look remembered, or the first if the last did not come to its end.
+
+    Then the next run reads what has happened since the first look: nothing is lost, and
+    what the first look reported is not read again.
+    """
+    one, other = (last, first) if last.shortfalls else (first, last)
+    marks: Mapping[tuple[str, str], CarryOver] = {
+        (mark.name, mark.where): mark for mark in (*one.marks, *other.marks)
+    }
+    return tuple(marks.values())

@@ -1,0 +1,231 @@
+"""
+What it means that a worker did not end in time: a part that hangs, or a plan that is short.
+
+A GPU is accused only by its siblings: one that does not come back from an operation of
+its own, long after at least as many like GPUs have ended the same check. All else is an
+ERROR that says what was going on, since the host, the driver or the plan may be at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.check import HUNG_CODE, Context
+from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
+from hpcverify.run.executor import Answer, Overrun
+from hpcverify.run.wire import Outcome
+from hpcverify.run.xids import GpuXids
+
+START_UP_SECONDS = 120.0
+"""For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
+ESTIMATE_FACTOR = 3.0
+"""Times as long as a check estimates it may take: the node may be busy."""
+MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
+"""How much longer than its siblings a GPU takes that hangs: seconds, and the share of
+their time. Siblings that do the same work differ by far less."""
+BUDGET, TIMEOUT, ESTIMATE = "budget", "timeout", "estimate"
+LOG_FIX = "look for Xids in the kernel log (dmesg | grep -i xid), and run again"
+
+
+class Allowance(Struct, frozen=True, kw_only=True):
+    """How long a phase may take, and why no longer."""
+
+    seconds: float
+    bound: str
+    """`BUDGET`, `TIMEOUT` or `ESTIMATE`."""
+    estimate: float | None
+    """The seconds that it should take on a healthy node, if the check says so."""
+
+    @property
+    def is_ample(self) -> bool:
+        """Whether a healthy node would have ended in this time."""
+        return self.estimate is not None and self.seconds >= START_UP_SECONDS + self.estimate
+
+
+def allow(*, left: float, timeout: float, estimate: float | None) -> Allowance:
+    """Allow what the check needs by its *estimate*, or what is *left* of the budget."""
+    bounds = {TIMEOUT: timeout, BUDGET: left}
+    if estimate is not None:
+        bounds[ESTIMATE] = START_UP_SECONDS + ESTIMATE_FACTOR * estimate
+    bound = min(bounds, key=bounds.__getitem__)
+    return Allowance(seconds=bounds[bound], bound=bound, estimate=estimate)
+
+
+class Phase(Struct, frozen=True, kw_only=True):
+    """The workers that measured at once, and how they ended."""
+
+    contexts: Mapping[str, Context]
+    """By worker."""
+    answers: Mapping[str, Answer]
+    allowance: Allowance
+
+
+class LateWorker(Struct, frozen=True, kw_only=True):
+    """A worker that overran, beside those that did the same on like devices."""
+
+    context: Context
+    overrun: Overrun
+    allowance: Allowance
+    ended: tuple[float, ...]
+    """The seconds that those took that came to their end."""
+    late: int
+    """How many of them overran."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it was to work on a GPU."""
+        return self.context.device.kind == "cuda"
+
+    @property
+    def doing(self) -> str:
+        """What it was doing, without the device."""
+        return self.overrun.doing.removesuffix(f" on {self.context.device.label}")
+
+    @property
+    def is_within_gpu(self) -> bool:
+        """Whether it waits for its own GPU, and is free to go on if that answers."""
+        own = self.overrun.part == self.context.device.part
+        return self.is_gpu and own and not self.overrun.hindrance
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether its GPU hangs, by the word of its siblings."""
+        if not self.is_within_gpu or not self.ended or len(self.ended) <= self.late:
+            return False
+        slowest = max(self.ended)
+        silence = min(self.overrun.seconds - slowest, self.overrun.doing_seconds)
+        return silence >= max(MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE * slowest)
+
+    @property
+    def is_short_of_budget(self) -> bool:
+        """Whether it is the suite that gave it, and all others, too little time."""
+        if self.allowance.bound != BUDGET or self.ended or self.allowance.is_ample:
+            return False
+        estimate = self.allowance.estimate
+        if estimate is None:
+            return not self.overrun.doing
+        return self.overrun.doing_seconds <= estimate
+
+
+def explain_overruns(
+    phases: Sequence[Phase], late: Mapping[str, LateWorker], budget: float, xids: GpuXids
+) -> dict[str, Answer]:
+    """
+    Gather the answers of all *phases* of a check, and explain those of *late* workers.
+
+    *budget* is that of the suite, in seconds; *xids* are those of their GPUs meanwhile.
+    """
+    answers = {name: answer for phase in phases for name, answer in phase.answers.items()}
+    return answers | {
+        name: _explain(answers[name], one, budget, xids) for name, one in late.items()
+    }
+
+
+def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str, LateWorker]:
+    """List the workers that overran, by name."""
+    late: dict[str, LateWorker] = {}
+    for phase in phases:
+        for name, answer in phase.answers.items():
+            if answer.overrun is None:
+                continue
+            like = list(_list_like(phases, phase.contexts[name], inventory))
+            ended = (a for a in like if a.outcome.verdict is Verdict.PASS)
+            late[name] = LateWorker(
+                context=phase.contexts[name],
+                overrun=answer.overrun,
+                allowance=phase.allowance,
+                ended=tuple(a.outcome.end - a.outcome.start for a in ended),
+                late=sum(a.overrun is not None for a in like),
+            )
+    return late
+
+
+def _list_like(phases: Sequence[Phase], ctx: Context, inventory: Inventory) -> Iterator[Answer]:
+    """List the answers of the other devices that do the same work."""
+    for phase in phases:
+        for name, other in phase.contexts.items():
+            like = _identify(other, inventory) == _identify(ctx, inventory)
+            if like and other.device != ctx.device:
+                yield phase.answers[name]
+
+
+def _identify(ctx: Context, inventory: Inventory) -> tuple[str, str]:
+    part = inventory.find_part(ctx.device.part)
+    return ctx.device.kind, part.facts.get("name", "") if part else ""
+
+
+def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> Answer:
+    outcome = answer.outcome
+    seen = xids.describe(late.context.device.part)
+    noted = f" (the kernel log has {seen})" if seen else ""
+    if late.overrun.stuck or late.overrun.hindrance:
+        return replace(answer, outcome=replace(outcome, reason=f"{outcome.reason}{noted}"))
+    if late.is_accused:
+        finding = _build_finding(late, noted, xids)
+        return replace(answer, items=(*answer.items, finding))
+    if late.is_short_of_budget:
+        reason = (
+            f"{outcome.reason}, when the suite's budget of {budget:g} s ran out: give the "
+            "suite more, or its checks less"
+        )
+        remedy = Remedy.FIX_CONFIGURATION
+    elif late.is_gpu:
+        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {LOG_FIX}", Remedy.INSPECT
+    else:
+        reason, remedy = outcome.reason, outcome.remedy
+    return replace(answer, outcome=replace(outcome, reason=reason, remedy=remedy))
+
+
+def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
+    overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
+    text = (
+        f"it hangs in {late.doing}, for {overrun.doing_seconds:.0f} s until it was ended; "
+        f"{len(late.ended)} like it did the whole check in {slowest:.0f} s{noted}: reset it, "
+        "and run again"
+    )
+    evidence = {
+        "operation": late.doing,
+        "seconds": f"{overrun.doing_seconds:.0f}",
+        "siblings": f"{len(late.ended)} ended within {slowest:.0f} s",
+        **xids.make_evidence(part),
+    }
+    return Finding(HUNG_CODE, part, text, evidence)
+
+
+def _compare(late: LateWorker) -> str:
+    if late.ended:
+        return f", where {len(late.ended)} like it took up to {max(late.ended):.0f} s"
+    if late.late:
+        return f", as on {late.late} more like it"
+    return ", and there is none like it to compare it with"
+
+
+def describe_overrun(overrun: Overrun) -> Outcome:
+    """Say that a worker overran, as far as that can be said of it alone."""
+    where = f" in {overrun.doing}" if overrun.doing else ""
+    if overrun.stuck:
+        reason = f"hung{where}: {overrun.stuck}, cannot be ended: reboot the node"
+        cause, remedy = Cause.HUNG, Remedy.REBOOT
+    else:
+        reason = f"no end after {overrun.seconds:.0f} s"
+        if where:
+            reason += f"{where}, for {overrun.doing_seconds:.0f} s"
+        reason += f": {overrun.hindrance}" if overrun.hindrance else ""
+        cause, remedy = Cause.TIMEOUT, Remedy.RERUN
+    return Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=remedy)
+
+
+def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator[Finding]:
+    """Name the GPUs that did not come back: nothing else in this run waits for them."""
+    for one in late.values():
+        stuck = one.is_gpu and one.overrun.stuck
+        if (one.is_within_gpu and not one.is_short_of_budget) or stuck:
+            where = one.context.device.part
+            text = (
+                f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "
+                "more runs on it: see there"
+            )
+            yield Finding("gpu_not_used", where, text)

@@ -1,0 +1,60 @@
+"""A healthy node of any part passes every check that loads its GPUs: nobody is accused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpcverify.model import Run, Verdict
+from tests.rehearsal.node import ACTIVE, Node
+from tests.rehearsal.parts import PARTS
+
+Rehearse = Callable[..., Node]
+
+
+def explain(run: Run) -> dict[str, str]:
+    """Give the reason of each check that did not pass."""
+    return {r.check: r.reason for r in run.results if r.verdict is not Verdict.PASS}
+
+
+def test_the_quick_suite_passes_on_four_gpus(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=4).run()
+
+    assert explain(run) == {}
+    assert len(run.results) >= len(ACTIVE)
+    assert run.verdict is Verdict.PASS
+    parts = {part.id for part in run.inventory.parts if part.kind == "gpu"}
+    for name in ACTIVE:
+        (result,) = (r for r in run.results if r.check == name)
+        seen = {m.where for m in result.measurements} | {c.where for c in result.coverage}
+        assert seen & parts == parts or "node" in seen
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_check_passes_on_each_part(rehearse: Rehearse, part: str) -> None:
+    names = [word for name in ACTIVE for word in ("--check", name)]
+    run = rehearse(part=part, gpus=2, params={"thermal": {"seconds": 5}}).run(*names)
+
+    assert explain(run) == {}
+    assert [r.check for r in run.results] == list(ACTIVE)
+
+
+def test_eight_gpus_reach_each_other(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=8).run("--check", "p2p")
+    (p2p,) = run.results
+
+    assert explain(run) == {}
+    assert len([m for m in p2p.measurements if m.name == "p2p.write"]) == 8
+    assert "56 pairs" in " ".join(c.text for c in p2p.coverage)
+
+
+def test_gpus_are_found_whatever_order_cuda_counts_them_in(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=3, is_reversed=True).run(
+        "--check", "gemm", "--check", "pcie_bandwidth", faults="slow@0:share=0.5"
+    )
+    gemm = next(r for r in run.results if r.check == "gemm")
+
+    assert gemm.verdict is Verdict.FAIL
+    assert "GPU 2" in gemm.reason
+    assert "GPU 0" not in gemm.reason

@@ -1,0 +1,278 @@
+"""A passive check looks before the load as well as after it, and is one result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
+from hpcverify.model import (
+    CarryOver,
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Result,
+    Run,
+    Verdict,
+)
+from hpcverify.plan.suite import Plan, Step
+from hpcverify.run.executor import Answer
+from hpcverify.run.history import NodeHistory
+from hpcverify.run.orchestrator import Verification
+from hpcverify.run.wire import Measure, Outcome, Task
+from hpcverify.testing import ENDED, FakeExecutor, make_answer
+from tests.doubles import SilentProgress
+
+
+def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
+    yield from ()
+
+
+RULES = {"links": Rule(low=18, optional=True), "errors": Rule(high=0, optional=True)}
+CHECK = Check(
+    summary="c",
+    measure=measure,
+    params=Params,
+    metrics={name: Metric(unit="", meaning="m") for name in RULES},
+    rules=RULES,
+    finding_rules={
+        "xid_79": FindingRule(Verdict.FAIL, hard=True),
+        "noted": FindingRule(Verdict.WARN),
+    },
+    placement=Placement.PASSIVE,
+)
+LOOK = Step(name="xid", check=CHECK, params=Params(), rules=RULES, timeout=9)
+LOAD = Step(
+    name="gemm",
+    check=replace(CHECK, placement=Placement.NODE),
+    params=Params(),
+    rules={},
+    timeout=9,
+)
+
+
+class Looking(FakeExecutor):
+    """Answers each look with the next of some answers, and then with nothing."""
+
+    def __init__(self, *answers: Answer, load_seconds: float = 0) -> None:
+        """Take the answers to the looks, and how long the load takes on the clock of `clock`."""
+        super().__init__()
+        self._answers = iter(answers)
+        self._load_seconds = load_seconds
+
+    def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
+        """Go on to the next answer with each look."""
+        if isinstance(tasks.get("telemetry"), Measure):
+            self.answers["telemetry"] = next(self._answers, ENDED)
+        return super().run(tasks, timeout)
+
+    def clock(self) -> float:
+        """Tell the time: it jumps with each load."""
+        loads = sum("node" in phase for phase in self.phases)
+        return time.monotonic() + loads * self._load_seconds
+
+    def list_turns(self) -> list[str]:
+        """List who measured, in order."""
+        return [
+            worker
+            for phase in self.phases
+            for worker, task in phase.items()
+            if isinstance(task, Measure)
+        ]
+
+    def list_carried(self) -> list[str | None]:
+        """List what each look was told of the last run."""
+        tasks = [phase.get("telemetry") for phase in self.phases]
+        return [task.context.recall("cursor") for task in tasks if isinstance(task, Measure)]
+
+
+def verify(tmp_path: Path, executor: Looking, *steps: Step, **changes: Any) -> Run:
+    """Run a load and then a look, or other *steps*, for which there are 100 s."""
+    plan = Plan(suite="s", budget=100, rounds=changes.pop("rounds", 1), steps=steps or (LOAD, LOOK))
+    return Verification(
+        plan=plan,
+        node="n1",
+        packages=(),
+        executor=executor,
+        folder=tmp_path,
+        scratch=tmp_path,
+        history=NodeHistory(carry_overs={"xid": (CarryOver("cursor", "7"),)}),
+        progress=SilentProgress(),
+        clock=executor.clock,
+        **changes,
+    ).run()
+
+
+def look(tmp_path: Path, *answers: Answer) -> Result:
+    """Give the one result of two looks with these *answers*."""
+    run = verify(tmp_path, Looking(*answers))
+    assert [r.check for r in run.results] == ["gemm", "xid"]
+    return run.results[-1]
+
+
+FELL_OFF = Finding("xid_79", "gpu-0", "it fell off the bus")
+NOTED = Finding("noted", "gpu-0", "noted 3 times")
+
+
+def failing(*items: CheckItem) -> Answer:
+    outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=Cause.CRASHED)
+    return Answer(items=make_answer(*items).items, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("steps", "turns"),
+    [
+        ((LOAD, LOOK), ["telemetry", "node", "telemetry"]),
+        ((LOOK, LOAD), ["telemetry", "node"]),
+        ((LOOK, LOAD, replace(LOOK, name="ecc")), ["telemetry"] * 2 + ["node", "telemetry"]),
+        ((LOAD, LOOK, LOAD), ["telemetry", "node", "telemetry", "node"]),
+        ((LOOK,), ["telemetry"]),
+        ((LOAD,), ["node"]),
+    ],
+)
+def test_what_only_reads_after_a_load_reads_before_it_as_well(
+    tmp_path: Path, steps: tuple[Step, ...], turns: list[str]
+) -> None:
+    executor = Looking()
+    run = verify(tmp_path, executor, *steps)
+
+    assert executor.list_turns() == turns
+    assert [r.check for r in run.results] == [step.name for step in steps]
+
+
+def test_a_later_round_begins_with_the_load(tmp_path: Path) -> None:
+    executor = Looking()
+    verify(tmp_path, executor, rounds=2)
+
+    assert executor.list_turns() == ["telemetry", "node", "telemetry", "node", "telemetry"]
+
+
+def test_both_looks_begin_from_what_the_last_run_remembered(tmp_path: Path) -> None:
+    executor = Looking(make_answer(CarryOver("cursor", "8")), make_answer(CarryOver("cursor", "9")))
+    run = verify(tmp_path, executor)
+
+    assert executor.list_carried() == ["7", "7"]
+    assert run.results[-1].marks == (CarryOver("cursor", "9"),)
+
+
+def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
+    result = look(tmp_path, make_answer(FELL_OFF), make_answer(NOTED))
+
+    assert result.verdict is Verdict.FAIL
+    assert [f.code for f in result.findings] == ["noted", "xid_79"]
+    assert result.findings[1].text == "it fell off the bus (seen before the load and not after it)"
+    assert set(result.rulings) == {"noted", "xid_79"}
+
+
+def test_what_both_looks_see_is_told_once_in_the_words_of_the_later_one(tmp_path: Path) -> None:
+    again = replace(NOTED, text="noted 5 times")
+
+    assert look(tmp_path, make_answer(NOTED), make_answer(again)).findings == (again,)
+
+
+def test_a_clean_node_is_clean_in_both_looks(tmp_path: Path) -> None:
+    links = Measurement("links", 18, "", "gpu-0")
+    result = look(tmp_path, make_answer(links), make_answer(links))
+
+    assert (result.verdict, result.findings) == (Verdict.PASS, ())
+    assert result.measurements == (links,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"), [(17, 18, 17), (18, 17, 17), (16, 17, 17), (18, 19, 19)]
+)
+def test_of_two_values_the_later_one_counts_unless_only_the_first_is_outside_its_limit(
+    tmp_path: Path, before: int, after: int, kept: int
+) -> None:
+    looks = [make_answer(Measurement("links", value, "", "gpu-0")) for value in (before, after)]
+    result = look(tmp_path, *looks)
+
+    assert [m.value for m in result.measurements] == [kept]
+    assert (result.verdict is Verdict.FAIL) is (kept < 18)
+
+
+def test_a_value_that_only_the_first_look_has_is_judged_too(tmp_path: Path) -> None:
+    first = Measurement("errors", 3, "", "gpu-0")
+    result = look(tmp_path, make_answer(first), make_answer())
+
+    assert (result.verdict, result.measurements) == (Verdict.FAIL, (first,))
+
+
+def test_a_second_look_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> None:
+    old, new = CarryOver("cursor", "7"), CarryOver("cursor", "8")
+    result = look(tmp_path, make_answer(FELL_OFF, new), failing(old))
+
+    assert result.verdict is Verdict.FAIL
+    assert [s.cause for s in result.shortfalls] == [Cause.CRASHED]
+    assert result.marks == (new,), "the lines that were reported are not read again"
+
+
+def test_a_first_look_that_fails_is_made_up_for_by_the_second(tmp_path: Path) -> None:
+    result = look(tmp_path, failing(), make_answer(NOTED))
+
+    assert (result.verdict, result.findings, result.shortfalls) == (Verdict.WARN, (NOTED,), ())
+
+
+def test_after_a_first_look_that_failed_somebody_samples(tmp_path: Path) -> None:
+    broken, sound = Looking(failing()), Looking()
+    for executor in (broken, sound):
+        verify(tmp_path, executor)
+
+    assert [probe.sample for probe in broken.probes] == [True, True]
+    assert [probe.sample for probe in sound.probes] == [True]
+
+
+SKIPPED = Answer(outcome=Outcome(verdict=Verdict.SKIP, reason="no GPU"))
+
+
+def test_a_part_that_the_second_look_does_not_find_was_there(tmp_path: Path) -> None:
+    result = look(tmp_path, make_answer(NOTED), SKIPPED)
+
+    assert (result.verdict, result.findings) == (Verdict.WARN, (NOTED,))
+    assert result.coverage[-1] == Coverage("node", "looked at only before the load: no GPU")
+
+
+def test_what_does_not_apply_is_skipped_in_both_looks(tmp_path: Path) -> None:
+    assert look(tmp_path, SKIPPED, SKIPPED).verdict is Verdict.SKIP
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [(make_answer(FELL_OFF), Verdict.FAIL), (ENDED, Verdict.PASS)]
+)
+def test_if_the_time_runs_out_the_look_before_the_load_stands_and_says_so(
+    tmp_path: Path, answer: Answer, verdict: Verdict
+) -> None:
+    run = verify(tmp_path, Looking(answer, load_seconds=101))
+    result = run.results[-1]
+
+    assert (result.verdict, result.shortfalls) == (verdict, ())
+    assert result.coverage[-1] == Coverage(
+        "node", "looked at only before the load: the suite's 100 s ran out"
+    )
+    assert run.complete
+
+
+def test_a_load_that_has_no_turn_is_still_an_error(tmp_path: Path) -> None:
+    run = verify(tmp_path, Looking(load_seconds=101), LOAD, replace(LOAD, name="sdc"), LOOK)
+
+    assert [r.verdict for r in run.results] == [Verdict.PASS, Verdict.ERROR, Verdict.PASS]
+    assert run.verdict is Verdict.ERROR
+
+
+def test_a_run_that_is_told_to_stop_has_not_looked(tmp_path: Path) -> None:
+    class Stopping(Looking):
+        def should_stop(self) -> bool:
+            return "node" in self.list_turns()
+
+    run = verify(tmp_path, Stopping(make_answer(FELL_OFF)))
+
+    assert run.results[-1].cause is Cause.INTERRUPTED
+    assert (run.complete, run.verdict) == (False, Verdict.ERROR)
