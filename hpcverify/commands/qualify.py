@@ -50,7 +50,7 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
     whether injected faults are found and good products called wrong; and what a run
     costs. A step that fails does not end the rest, and Ctrl-C keeps what is done. DIR gets
     a page, the same as Markdown and JSON, and the run documents. These have serial
-    numbers and addresses of parts; nothing has the name of the node.
+    numbers and addresses of parts and lines of the kernel log; the others do not.
 
     Exit status 0 if every step ran and found nothing wrong, 1 if hardware failed or a
     check missed a fault, 3 if a step could not be taken or there is no GPU.
