@@ -113,9 +113,9 @@ class NodeQualifier(Struct, kw_only=True):
             executor.close()
         if not any(device.kind == GPU_KIND for device in inventory.devices):
             why = "; ".join(problem.text for problem in inventory.problems)
+            none = "neither the driver nor the PCI bus lists one"
             raise UnverifiedError(
-                f"there is no GPU to qualify here: {why or 'NVML and the PCI bus list none'}; "
-                "see hpcverify doctor"
+                f"there is no GPU to qualify here: {why or none}; see hpcverify doctor"
             )
         if holders:
             pids = ", ".join(dict.fromkeys(str(holder.pid) for holder in holders))

@@ -29,7 +29,13 @@ from hpcverify.check import (
     Unable,
 )
 from hpcverify.units import GIB, MIB
-from hpcverify_checks.common.device import find_gpu_index, find_torch_device
+from hpcverify_checks.common.device import (
+    find_gpu_index,
+    find_torch_device,
+    list_torch_ids,
+    name_torch_vendor,
+)
+from hpcverify_checks.common.fixes import write_fix
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -117,7 +123,7 @@ def wait_until(holds: Callable[[], bool], began: float, seconds: float) -> float
         if perf_counter() - began > seconds:
             raise Unable(
                 f"the memory of a killed process was not free after {seconds:g} s: "
-                "end the processes that nvidia-smi lists",
+                f"{write_fix('free_memory', name_torch_vendor())}",
                 Cause.TIMEOUT,
                 Remedy.RERUN,
             )
@@ -129,10 +135,7 @@ def hold_memory(part: str, size: int) -> None:
     """Hold *size* bytes of the GPU *part*, and work on them until this process is killed."""
     import torch
 
-    uuids = [
-        str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
-    ]
-    device = torch.device("cuda", find_gpu_index(part, uuids))
+    device = torch.device("cuda", find_gpu_index(part, list_torch_ids()))
     sizes = [CHUNK_BYTES] * (size // CHUNK_BYTES) + [size % CHUNK_BYTES]
     chunks = [torch.zeros(s, dtype=torch.uint8, device=device) for s in sizes if s]
     torch.cuda.synchronize(device)
