@@ -115,10 +115,13 @@ def measure(
     with leave_word(ctx.shared, ctx.rank):  # the others do not wait for who is lost
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
-        yield from prepare_kernels(ctx, loads[0].task.device)
+        with operation("the compilation of kernels"):
+            yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
+    with operation("the wait for the others"):
+        start = plan.wait_for_all(ctx.shared, ctx.rank, watched)
     table = plan_stretches(
-        plan.wait_for_all(ctx.shared, ctx.rank, watched),
+        start,
         params.seconds,
         params.wave_share,
         params.wave_periods,
