@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.distributed as dist
@@ -102,7 +103,7 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
         gpu.require_alive()
         for _ in strike("nccl_hang", gpu.index):
             time.sleep(HANG_SECONDS)
-        end = _sum(groups[0], gpu, lambda: reduce(tensor, *args, **kwargs))
+        end = _sum(groups[0], gpu, partial(reduce, tensor, *args, **kwargs))
         if math.isfinite(end):
             end = _work_on(gpu, tensor)
         elif groups[0].watched:

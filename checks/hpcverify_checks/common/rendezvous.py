@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    RANK_LOST_CODE,
     Cause,
     CheckItem,
     Context,
@@ -66,7 +67,6 @@ they are made."""
 PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
 """Words of the errors of gloo, NCCL and torch that speak of a peer and not of this part."""
 
-RANK_LOST_CODE = "rank_lost"
 RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
 """The mildest remedy: what the lost part reports for itself goes before it."""
 
@@ -274,7 +274,8 @@ def _abort_group(group: RankGroup, device: torch.device) -> None:
     if not dist.is_initialized():
         return
     if group.backend == "nccl":
-        abort = distributed_c10d._abort_process_group  # noqa: SLF001 - there is no other way
+        # torch has no public name for it.
+        abort = distributed_c10d._abort_process_group  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         _run_within(ABORT_SECONDS, device, abort)
     else:
         dist.destroy_process_group()
