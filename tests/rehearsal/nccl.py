@@ -20,6 +20,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -91,6 +92,8 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
             assert timeout is not None
             find_gpu(device_id).require_alive()
             watched = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1"
+            if torch.are_deterministic_algorithms_enabled():  # as torch does, for good
+                os.environ.setdefault("NCCL_ALGO", "^NVLS")
             groups.append(Group(timeout.total_seconds(), watched))
             backend = "gloo"
         init(backend, *args, **{"timeout": timeout, **kwargs})

@@ -73,3 +73,12 @@ def test_a_rank_that_never_comes_back_from_nccl_is_named_by_its_peers(
     assert "did not start or answer within 2 s" in result.reason
     assert list_accused(run, result) == {"GPU 1"}
     assert list_witnesses(run, result) == {"GPU 0", "GPU 2", "GPU 3"}
+
+
+def test_training_leaves_nccl_as_the_site_set_it(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=2).run(*CHECKS, NCCL_DEBUG="WARN", TORCH_NCCL_BLOCKING_WAIT="0")
+    texts = {c.text for result in run.results for c in result.coverage}
+    assert run.verdict is Verdict.PASS
+    assert "the environment tells NCCL: NCCL_DEBUG=WARN" in texts
+    assert "set in the environment and ignored: TORCH_NCCL_BLOCKING_WAIT" in texts
+    assert not [text for text in texts if "NVLS" in text]
