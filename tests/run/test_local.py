@@ -199,6 +199,31 @@ def test_a_worker_serves_many_checks(executor: LocalExecutor, tmp_path: Path) ->
     assert children() - others == first
 
 
+def test_what_an_error_of_cuda_broke_is_not_used_again(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    others = children()
+    run(executor, tmp_path, "nothing")
+    first = children() - others
+    run(executor, tmp_path, "accelerator_error", "CUDA error: invalid argument")
+    assert children() - others == set()
+    answer = run(executor, tmp_path, "nothing")
+
+    assert names(answer) == ["before", "after"]
+    assert len(children() - others - first) == 1
+
+
+def test_memory_of_a_gpu_that_ran_out_breaks_no_worker(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    others = children()
+    run(executor, tmp_path, "nothing")
+    first = children() - others
+    run(executor, tmp_path, "out_of_gpu_memory", "CUDA out of memory. Tried to allocate")
+
+    assert children() - others == first
+
+
 def test_one_workers_crash_is_not_anothers(executor: LocalExecutor, tmp_path: Path) -> None:
     tasks = {w: order(tmp_path, w) for w in ("segfault", "nothing")}
     answers = executor.run(tasks, GENEROUS)

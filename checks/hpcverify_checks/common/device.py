@@ -123,10 +123,7 @@ def find_torch_device(ctx: Context) -> torch.device:
     with operation(f"the start of {platform}", ctx.device):
         # Says why it cannot start, where a count would only say 0.
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        seen = range(torch.cuda.device_count())
-        properties = [torch.cuda.get_device_properties(i) for i in seen]
-        ids = [write_torch_ids(p, vendor) for p in properties]
-        device = torch.device("cuda", find_gpu_index(ctx.device.part, ids, vendor))
+        device = torch.device("cuda", find_gpu_index(ctx.device.part, list_torch_ids(), vendor))
         torch.cuda.set_device(device)
     require_kernels(
         torch.cuda.get_device_capability(device),
@@ -210,6 +207,15 @@ def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
         f"{write_fix('show_all', vendor)}",
         Cause.PARTIAL_VIEW,
     )
+
+
+def list_torch_ids() -> list[str]:
+    """List the ids of each GPU that torch sees, as `write_torch_ids` writes them."""
+    import torch
+
+    seen = range(torch.cuda.device_count())
+    vendor = name_torch_vendor()
+    return [write_torch_ids(torch.cuda.get_device_properties(i), vendor) for i in seen]
 
 
 def name_torch_vendor() -> str:

@@ -25,11 +25,18 @@ from hpcverify.check import (
     Params,
     Placement,
     Remedy,
-    Skip,
     Unable,
+    operation,
 )
 from hpcverify.units import GIB, MIB
-from hpcverify_checks.common.device import find_gpu_index, find_torch_device
+from hpcverify_checks.common.device import (
+    find_gpu_index,
+    find_torch_device,
+    list_torch_ids,
+    name_torch_vendor,
+)
+from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.qualification import require_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -40,6 +47,8 @@ CHUNK_BYTES = GIB
 READY_LINE = b"ready\n"
 SLACK_BYTES = 64 * MIB
 """Memory that may stay in use: the driver's own bookkeeping changes a little."""
+USUAL_SECONDS = 20.0
+"""For torch and CUDA to start, most of the memory to be taken, and all of it to be freed."""
 POLL_SECONDS = 0.005
 """Between looks: the resolution of what is measured."""
 
@@ -55,13 +64,20 @@ class MemoryReleaseParams(Params, frozen=True):
     """For the memory to be free again."""
 
 
+def estimate(_ctx: Context, _params: MemoryReleaseParams) -> float:
+    """Assume so much for the start of a process and its end."""
+    return USUAL_SECONDS
+
+
 def measure(ctx: Context, params: MemoryReleaseParams) -> Iterator[CheckItem]:
     """Yield the seconds until the process is gone, and until its memory is free."""
-    if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+    require_gpu(ctx)
     device = find_torch_device(ctx)
     before = read_free_bytes(device)
-    with start_holder(ctx, int(params.share * before)) as holder:
+    with (
+        start_holder(ctx, int(params.share * before)) as holder,
+        operation("waiting for the memory of a process", ctx.device),
+    ):
         wait_for_ready(holder, params.start_seconds)
         held = before - read_free_bytes(device)
         holder.kill()
@@ -117,7 +133,7 @@ def wait_until(holds: Callable[[], bool], began: float, seconds: float) -> float
         if perf_counter() - began > seconds:
             raise Unable(
                 f"the memory of a killed process was not free after {seconds:g} s: "
-                "end the processes that nvidia-smi lists",
+                f"{write_fix('free_memory', name_torch_vendor())}",
                 Cause.TIMEOUT,
                 Remedy.RERUN,
             )
@@ -129,10 +145,7 @@ def hold_memory(part: str, size: int) -> None:
     """Hold *size* bytes of the GPU *part*, and work on them until this process is killed."""
     import torch
 
-    uuids = [
-        str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
-    ]
-    device = torch.device("cuda", find_gpu_index(part, uuids))
+    device = torch.device("cuda", find_gpu_index(part, list_torch_ids()))
     sizes = [CHUNK_BYTES] * (size // CHUNK_BYTES) + [size % CHUNK_BYTES]
     chunks = [torch.zeros(s, dtype=torch.uint8, device=device) for s in sizes if s]
     torch.cuda.synchronize(device)
@@ -152,6 +165,8 @@ CHECK = Check(
         "release.process": Metric(unit="s", meaning="from the kill to the end of the process"),
         "release.memory": Metric(unit="s", meaning="from the kill until its memory is free"),
     },
+    applies=require_gpu,
+    estimate=estimate,
     placement=Placement.DEVICES_ALONE,
     timeout=180.0,
 )
