@@ -37,6 +37,12 @@ BYTES_PER_SECOND = 350e9
 SUMMED_ELEMENTS = 1000
 """From so many on, a sum can be spoilt."""
 HANG_SECONDS = 3600.0
+NO_START = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.29.3\nncclUnhandledCudaError: Call "
+    "to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
+)
+"""What a rank says that finds no memory for NCCL; the others wait for it."""
 
 
 @dataclass(slots=True)
@@ -90,11 +96,7 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
         if backend == "nccl":
             assert device_id is not None, "an eager start needs its device"
             assert timeout is not None
-            find_gpu(device_id).require_alive()
-            watched = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1"
-            if torch.are_deterministic_algorithms_enabled():  # as torch does, for good
-                os.environ.setdefault("NCCL_ALGO", "^NVLS")
-            groups.append(Group(timeout.total_seconds(), watched))
+            groups.append(_begin_group(find_gpu(device_id), timeout.total_seconds()))
             backend = "gloo"
         init(backend, *args, **{"timeout": timeout, **kwargs})
 
@@ -121,6 +123,16 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
     setattr(dist, "init_process_group", init_process_group)  # noqa: B010 - torch's is typed
     setattr(dist, "all_reduce", all_reduce)  # noqa: B010 - likewise
     setattr(distributed_c10d, "_abort_process_group", abort)  # noqa: B010 - likewise
+
+
+def _begin_group(gpu: Gpu, patience: float) -> Group:
+    """Read the environment as torch does, and change it as torch does."""
+    gpu.require_alive()
+    for _ in strike("nccl_start", gpu.index):
+        raise dist.DistBackendError(NO_START)
+    if torch.are_deterministic_algorithms_enabled():
+        os.environ.setdefault("NCCL_ALGO", "^NVLS")
+    return Group(patience, os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1")
 
 
 def _sum(group: Group, gpu: Gpu, reduce: Callable[[], object]) -> float:
