@@ -125,3 +125,14 @@ def test_a_gpu_of_amd_that_hangs_is_named_and_its_own_driver_looked_for(tmp_path
     assert gemm.reason.startswith("GPU 1 ")
     assert "dmesg | grep -i amdgpu" in gemm.reason
     require_own_words(done)
+
+
+@pytest.mark.parametrize("suite", ["prolog", "epilog"])
+def test_the_suites_of_the_hooks_end_in_pass_and_list_what_they_could_not_see(
+    node: Node, suite: str
+) -> None:
+    done = node.run("--suite", suite)  # the last one counts
+    verdicts = {result.check: result.verdict for result in done.results}
+    assert verdicts == {"inventory": Verdict.PASS, **dict.fromkeys(OBSERVING, Verdict.SKIP)}
+    assert (done.verdict, done.passive) == (Verdict.PASS, True)
+    require_own_words(done)
