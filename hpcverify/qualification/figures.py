@@ -16,6 +16,7 @@ from hpcverify.records.qualification import Comparison, Count, Figure
 from hpcverify.run.selftest import SelftestResult
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
+    "gpu_setup": ("power.limit",),
     "gemm": ("*.burst", "*.sustained"),
     "gpu_memory": ("memory.*", "covered"),
     "pcie_bandwidth": ("h2d", "d2h"),
@@ -32,6 +33,8 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 """The measurements that are figures of a step, by check; the run document has them all."""
 REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "nccl-tests")}
 """The check whose measurements of the same names these are held against, and what to call it."""
+POWER_NAMES = ("power.limit", "power.mean")
+"""Held against the power that the part is built for."""
 LINK_SUFFIX = ".link"
 """Of the measurement with the speed of the link that a copy took."""
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
@@ -102,7 +105,7 @@ def _list_comparisons(
     promise = spec.find_promise(item.name.partition(".")[0])
     if promise and promise.unit == item.unit:
         yield Comparison(SHEET, promise.value)
-    if item.name == "power.mean":
+    if item.name in POWER_NAMES:
         yield Comparison(TDP, spec.tdp_w)
 
 
