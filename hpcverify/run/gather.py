@@ -234,12 +234,11 @@ class StepRun(Struct, kw_only=True):
 
     def _find_xids(self, late: Mapping[str, LateWorker]) -> GpuXids:
         """Find the Xids of the GPUs whose workers were *late*."""
-        gpus = {worker: one for worker, one in late.items() if one.is_gpu}
-        if not gpus:
+        parts = [one.gpu for one in late.values() if one.gpu]
+        if not parts:
             return GpuXids()
         now = self.round.clock()
-        longest = max(one.overrun.seconds for one in gpus.values())
-        parts = [one.context.device.part for one in gpus.values()]
+        longest = max(one.overrun.seconds for one in late.values())
         return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _allow(self, contexts: Iterable[Context]) -> Allowance:

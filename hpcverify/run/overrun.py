@@ -18,6 +18,7 @@ from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
 from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry import vendors
 
 START_UP_SECONDS = 120.0
 """For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
@@ -27,7 +28,10 @@ MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
 """How much longer than its siblings a GPU takes that hangs: seconds, and the share of
 their time. Siblings that do the same work differ by far less."""
 BUDGET, TIMEOUT, ESTIMATE = "budget", "timeout", "estimate"
-LOG_FIX = "look for Xids in the kernel log (dmesg | grep -i xid), and run again"
+LOG_FIXES = {
+    vendors.NVIDIA: "look for Xids in the kernel log (dmesg | grep -i xid), and run again",
+    vendors.AMD: "look for its driver in the kernel log (dmesg | grep -i amdgpu), and run again",
+}
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
@@ -73,11 +77,19 @@ class LateWorker(Struct, frozen=True, kw_only=True):
     """The seconds that those took that came to their end."""
     late: int
     """How many of them overran."""
+    waiting: int
+    """How many of those may have been waiting for others."""
 
     @property
     def is_gpu(self) -> bool:
         """Whether it was to work on a GPU."""
         return self.context.device.kind == "cuda"
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that it was to work on, or did from the host; empty if none is known."""
+        own = self.context.device.part
+        return own if self.is_gpu else self.overrun.part.removeprefix(own)
 
     @property
     def doing(self) -> str:
@@ -139,6 +151,7 @@ def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str
                 allowance=phase.allowance,
                 ended=tuple(a.outcome.end - a.outcome.start for a in ended),
                 late=sum(a.overrun is not None for a in like),
+                waiting=sum(bool(a.overrun and a.overrun.doing) and not _has_part(a) for a in like),
             )
     return late
 
@@ -152,6 +165,10 @@ def _list_like(phases: Sequence[Phase], ctx: Context, inventory: Inventory) -> I
                 yield phase.answers[name]
 
 
+def _has_part(answer: Answer) -> bool:
+    return bool(answer.overrun and answer.overrun.part)
+
+
 def _identify(ctx: Context, inventory: Inventory) -> tuple[str, str]:
     part = inventory.find_part(ctx.device.part)
     return ctx.device.kind, part.facts.get("name", "") if part else ""
@@ -159,7 +176,7 @@ def _identify(ctx: Context, inventory: Inventory) -> tuple[str, str]:
 
 def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> Answer:
     outcome = answer.outcome
-    seen = xids.describe(late.context.device.part)
+    seen = xids.describe(late.gpu)
     noted = f" (the kernel log has {seen})" if seen else ""
     if late.overrun.stuck or late.overrun.hindrance:
         return replace(answer, outcome=replace(outcome, reason=f"{outcome.reason}{noted}"))
@@ -172,8 +189,9 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
             "suite more, or its checks less"
         )
         remedy = Remedy.FIX_CONFIGURATION
-    elif late.is_gpu:
-        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {LOG_FIX}", Remedy.INSPECT
+    elif late.gpu:
+        fix = LOG_FIXES[vendors.name_vendor(late.context.inventory)]
+        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {fix}", Remedy.INSPECT
     else:
         reason, remedy = outcome.reason, outcome.remedy
     return replace(answer, outcome=replace(outcome, reason=reason, remedy=remedy))
@@ -196,8 +214,12 @@ def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
 
 
 def _compare(late: LateWorker) -> str:
+    if not late.is_gpu:
+        return ""
     if late.ended:
         return f", where {len(late.ended)} like it took up to {max(late.ended):.0f} s"
+    if late.waiting and late.is_within_gpu:
+        return f", while {late.waiting} like it waited for others"
     if late.late:
         return f", as on {late.late} more like it"
     return ", and there is none like it to compare it with"

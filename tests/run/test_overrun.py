@@ -176,6 +176,30 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
     assert "there is none like it to compare it with" in found["gpu-2"].outcome.reason
 
 
+def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait(
+    tmp_path: Path,
+) -> None:
+    waits = late(Overrun(seconds=200, doing="the wait for the others", doing_seconds=190))
+    found = explained(tmp_path, waits, waits, late(HANGS), waits)
+
+    assert list_findings(found) == []
+    assert "for 180 s, while 3 like it waited for others: look" in found["gpu-2"].outcome.reason
+    assert "in the wait for the others" in found["gpu-0"].outcome.reason
+
+
+def test_a_hang_between_two_gpus_that_one_process_drives_names_them_and_accuses_none(
+    tmp_path: Path,
+) -> None:
+    copy = Overrun(seconds=90, doing="a copy to GPU 2 on GPU 0", part="gpu-0", doing_seconds=80)
+    outcome = explained(tmp_path, late(copy), device=CPU)["cpu"].outcome
+
+    assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.INSPECT)
+    assert outcome.reason == (
+        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s: look for Xids in the kernel "
+        "log (dmesg | grep -i xid), and run again"
+    )
+
+
 def test_a_gpu_whose_process_is_stuck_needs_a_reboot_and_is_named(tmp_path: Path) -> None:
     stuck = replace(HANGS, stuck="process 7, which waits in nv_wait")
     outcome = explained(tmp_path, ended(4), ended(4), late(stuck), ended(4))["gpu-2"].outcome

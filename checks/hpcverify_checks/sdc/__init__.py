@@ -130,7 +130,8 @@ def measure(
     """Test the device with exact products, with random ones, and with copies."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
-    yield from prepare_kernels(ctx, device)
+    with operation("the compilation of kernels"):
+        yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     with use_threads(choose_thread_count(ctx)):
         tasks: list[DeviceTask] = []
@@ -170,8 +171,10 @@ def try_families(
     for family in list_families(device):
         shape = choose_shape(family, device, params)
         task = DeviceTask(ctx, family, shape, device, seams, draw, references=references)
-        with use_float32_precision(family.precision):
-            yield try_offsets(task)
+        doing = operation(f"{family.name} products at all offsets", ctx.device)
+        with use_float32_precision(family.precision), doing:
+            trial = try_offsets(task)
+        yield trial
 
 
 def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:

@@ -233,8 +233,8 @@ def check_copies(
         tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
-        paths = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
         with operation("copies to, from and within its memory", ctx.device):
+            paths = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
             tallies = [run(paths, ctx.device.part)]
         text = ", ".join(path.name for path in paths)
     largest = ROOM_BYTES[ctx.device.kind] // 2

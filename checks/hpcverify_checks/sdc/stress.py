@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcverify.check import CheckItem, Context, Coverage
+from hpcverify.check import CheckItem, Context, Coverage, operation
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import use_float32_precision
@@ -81,7 +81,8 @@ def run_stress(
 
 def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
     """Stress the GPU, or each core of the CPU by itself."""
-    pairs = [NORMAL_NUMBERS.make(task, pair, task.device) for pair in range(OPERAND_PAIRS)]
+    with operation(f"random {task.family.name} operands", task.ctx.device):
+        pairs = [NORMAL_NUMBERS.make(task, pair, task.device) for pair in range(OPERAND_PAIRS)]
     if task.ctx.device.kind != "cpu":
         yield stress_part(task, pairs, seconds, task.ctx.device.part)
         return
@@ -92,7 +93,8 @@ def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
 
 def stress_part(task: ProductTask, pairs: Sequence[Pair], seconds: float, where: str) -> PartSoak:
     """Stress the part or core *where* until it errs or the time is up."""
-    soak = PartSoak.prepare(task, where, NORMAL_NUMBERS, pairs)
+    with operation(f"the first random {task.family.name} products", task.ctx.device):
+        soak = PartSoak.prepare(task, where, NORMAL_NUMBERS, pairs)
     for stretch in plan_stretches(time.monotonic(), seconds, WAVE_SHARE, PERIOD_SECONDS):
         if soak.corruption is None:
             soak.run(stretch)
