@@ -113,7 +113,7 @@ def measure(
     began = time.monotonic()
     with operation("the first products", ctx.device):
         loads = prepare_loads(ctx, seams)
-    with operation("the compilation of kernels"):
+    with operation("the first kernels", ctx.device):
         yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):
