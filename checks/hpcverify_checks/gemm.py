@@ -283,7 +283,7 @@ CHECK = Check(
         "*.burst": warn_outside(
             of_spec=0.75,
             of_baseline=0.7,
-            source="hpcverify default: what lasts is what fails; a burst may start too hot",
+            source="hpcverify default: only what lasts fails a part; a burst may begin hot",
         ),
         "*.step_p50": warn_outside(of_baseline=1.4),
         "*.spread": warn_outside(

@@ -148,7 +148,7 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
     )
     yield Coverage(where, text)
     if route.link() is None:
-        yield Coverage(where, "the link speed cannot be read: rates are not compared with it")
+        yield Coverage(where, "the speed of its link is not known: rates are not compared with it")
 
 
 @dataclass(frozen=True, slots=True)

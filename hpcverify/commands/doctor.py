@@ -19,12 +19,23 @@ from hpcverify.check import Context, Rule, matches
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, explain_unknown, find_spec
-from hpcverify.model import PLURAL_NAMES, Device, Finding, Inventory, Part, Remedy, Verdict
+from hpcverify.model import (
+    PLURAL_NAMES,
+    Cause,
+    Device,
+    Finding,
+    FindingRule,
+    Inventory,
+    Part,
+    Remedy,
+    Verdict,
+)
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
+from hpcverify.run.executor import Answer
 from hpcverify.run.gather import probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
@@ -68,7 +79,8 @@ def command(*, as_json: bool) -> None:
     """
     Report what prevents a full verification of this node, and the fix for each.
 
-    Exit status 0 if nothing does, else 3.
+    Also start one GPU, and list the lowest healthy speeds of each kind of GPU.
+    Exit status 0 if nothing prevents it, else 3.
 
     \b
     Example:
@@ -260,19 +272,27 @@ def _start_gpu(
         context = _build_context(device, inventory, Path(folder))
         task = Measure(name=START_CHECK, packages=packages, params=START_PARAMS, context=context)
         answer = executor.run({device.part: task}, START_SECONDS)[device.part]
-    rules = load_check(START_CHECK, packages).finding_rules
+    yield from describe_start(answer, device.label, load_check(START_CHECK, packages).finding_rules)
+
+
+def describe_start(
+    answer: Answer, label: str, rules: Mapping[str, FindingRule]
+) -> Iterator[Advice]:
+    """Say whether the GPU called *label* started, by what its worker answered."""
+    outcome = answer.outcome
     found = [
         (item.text, rules[item.code].remedy)
         for item in answer.items
         if isinstance(item, Finding) and item.code in rules
     ]
-    if answer.outcome.verdict is not Verdict.PASS:
-        found.append((answer.outcome.reason, answer.outcome.remedy))
+    if outcome.cause is Cause.TIMEOUT:
+        found.append((f"{outcome.reason}: look for its Xid in the kernel log", Remedy.REBOOT))
+    elif outcome.verdict is not Verdict.PASS:
+        found.append((outcome.reason, outcome.remedy))
     for text, remedy in found:
-        step = _write_step(remedy, device.label)
-        yield Advice(START_SUBJECT, f"{device.label}: {text}", step)
+        yield Advice(START_SUBJECT, f"{label}: {text}", _write_step(remedy, label))
     if not found:
-        yield Advice(START_SUBJECT, f"starts, and computes on {device.label}")
+        yield Advice(START_SUBJECT, f"starts, and computes on {label}")
 
 
 def _build_context(device: Device, inventory: Inventory, folder: Path) -> Context:
@@ -327,7 +347,7 @@ def _describe_floors(gpu: Part, count: int, rules: Mapping[str, Rule]) -> Iterat
             least = format_scaled(floor.compute(rule.of_spec or 0.0), floor.promise.unit)
             verdict = floor.cap_verdict(rule.otherwise)
             text = f"{name.partition('.')[2]} {least} else {verdict.value}".lstrip()
-            why = f"confidence {floor.confidence}, {floor.evidence}"
+            why = f"confidence {floor.confidence}, {floor.evidence}: {floor.source}"
             alike.setdefault(why, []).append(text)
         texts = (f"{', '.join(speeds)} ({why})" for why, speeds in alike.items())
         yield Advice(f"floor {quantity}", "; ".join(texts))

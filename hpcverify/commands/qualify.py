@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -29,6 +31,7 @@ from hpcverify.run.stop import stop_on_signals
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import shorten
 from hpcverify.summary.wording import format_duration
+from hpcverify.units import format_count
 
 FACTS = "facts"
 """The step that is always taken: without it nobody knows what the figures are of."""
@@ -47,7 +50,7 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
     whether injected faults are found and good products called wrong; and what a run
     costs. A step that fails does not end the rest, and Ctrl-C keeps what is done. DIR gets
     a page, the same as Markdown and JSON, and the run documents. These have serial
-    numbers and addresses of parts; nothing has the name of the node.
+    numbers and addresses of parts and lines of the kernel log; the others do not.
 
     Exit status 0 if every step ran and found nothing wrong, 1 if hardware failed or a
     check missed a fault, 3 if a step could not be taken or there is no GPU.
@@ -74,12 +77,11 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
             steps=steps,
             should_stop=stop,
             say=say,
-            begin=StepPrinter(steps).print_begin,
+            announce=partial(print_plan, steps, folder),
+            begin=partial(print_begin, steps),
             end=print_end,
             show_progress=choose_progress,
         )
-        bound = sum(step.budget for step in steps)
-        click.echo(f"{len(steps)} steps, {format_duration(bound)} at most, into {folder}")
         report = qualifier.run()
     documents.write_bytes(folder / PAGE_NAME, page.render(report).encode())
     documents.write_bytes(folder / TEXT_NAME, page.markdown(report).encode())
@@ -110,18 +112,18 @@ def remove_unused(folder: Path) -> None:
         folder.rmdir()
 
 
-class StepPrinter:
-    """Prints a line as each step begins."""
+def print_plan(steps: Sequence[QualificationStep], folder: Path, seconds: float) -> None:
+    """Say what is to be done, and how long it takes, before it begins."""
+    bound = format_duration(sum(step.budget for step in steps))
+    told = f"about {format_duration(seconds)}, {bound} at most"
+    click.echo(f"{format_count(len(steps), 'step')} into {folder}: {told}")
 
-    def __init__(self, steps: tuple[QualificationStep, ...]) -> None:
-        """Count the *steps*."""
-        self._names = [step.name for step in steps]
 
-    def print_begin(self, step: QualificationStep) -> None:
-        """Say which step begins, and how long it may take."""
-        place = f"[{self._names.index(step.name) + 1}/{len(self._names)}]"
-        bound = format_duration(step.budget)
-        click.echo(f"{place} {step.name}: {step.question} ({bound} at most)")
+def print_begin(steps: Sequence[QualificationStep], step: QualificationStep) -> None:
+    """Say which of *steps* begins, and how long it may take."""
+    bound = format_duration(step.budget)
+    place = f"[{steps.index(step) + 1}/{len(steps)}]"
+    click.echo(f"{place} {step.name}: {step.question} ({bound} at most)")
 
 
 def print_end(report: StepReport) -> None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hpcverify.limits.specs import (
     DTYPES,
     PCIE_LANE_RATES,
+    PCIE_WIDTHS,
     SOUND_CONFIDENCES,
     Fraction,
     Promise,
@@ -112,9 +113,9 @@ BEST_CONFIDENCE: Mapping[Basis, str] = {
 class Floor(Struct, frozen=True, kw_only=True):
     """What a healthy part reaches at least, before the fraction of a rule."""
 
-    part: str
-    """What to call it."""
     promise: Promise
+    promised_by: str
+    """As words: its data sheet, or its link."""
     share: float
     """Of the promise, which good parts reach."""
     margin: float
@@ -145,8 +146,8 @@ class Floor(Struct, frozen=True, kw_only=True):
     def describe(self, fraction: float, promised: str) -> str:
         """Say in words how the number comes about; *promised* is the promise as printed."""
         text = (
-            f"{fraction * self.margin:.2g} x {self.share:.3g} of {promised} (data sheet of "
-            f"{self.part}), {self.evidence}; confidence {self.confidence}"
+            f"{fraction * self.margin:.2g} x {self.share:.3g} of {promised} "
+            f"({self.promised_by}), {self.evidence}; confidence {self.confidence}"
         )
         return f"{text}; {self.setting}: floor scaled by {self.scale:.2g}" if self.setting else text
 
@@ -200,7 +201,11 @@ def _list_measured(spec: Spec, promise: Promise, quantity: str, mode: str) -> It
         if share := find_achievable(spec, quantity, used):
             basis = Basis.MEASURED if used == mode else Basis.SHORTER
             evidence = f"measured on such a part{_say_how(used, mode)}"
-            yield _build(spec.name, sure, share, margin, (basis, evidence))
+            yield _build(_name_sheet(spec), sure, share, margin, (basis, evidence))
+
+
+def _name_sheet(spec: Spec) -> str:
+    return f"data sheet of {spec.name}"
 
 
 def _say_how(used: str, mode: str) -> str:
@@ -217,7 +222,7 @@ def _list_alike(spec: Spec, promise: Promise, quantity: str, mode: str) -> Itera
             share, name = min(sound, key=lambda pair: pair[0].value)
             evidence = f"as {name} of the same architecture reaches{_say_how(used, mode)}"
             why = (Basis.ARCHITECTURE, evidence)
-            yield _build(spec.name, promise, share, margin * ARCHITECTURE_MARGIN, why)
+            yield _build(_name_sheet(spec), promise, share, margin * ARCHITECTURE_MARGIN, why)
 
 
 def _is_comparable(other: Spec, spec: Spec, quantity: str) -> bool:
@@ -255,16 +260,16 @@ def _list_least(spec: Spec, promise: Promise, quantity: str) -> Iterator[Floor]:
     share = least.get((spec.compute_capability, quantity), least.get((ANY_CAPABILITY, quantity)))
     if share:
         evidence = "the least that any good part is known to reach"
-        yield _build(spec.name, promise, share, 1.0, (Basis.LEAST, evidence))
+        yield _build(_name_sheet(spec), promise, share, 1.0, (Basis.LEAST, evidence))
 
 
 def _build(
-    name: str, promise: Promise, share: Fraction, margin: float, why: tuple[Basis, str]
+    promised_by: str, promise: Promise, share: Fraction, margin: float, why: tuple[Basis, str]
 ) -> Floor:
     basis, evidence = why
     return Floor(
-        part=name,
         promise=promise,
+        promised_by=promised_by,
         share=share.value,
         margin=margin,
         basis=basis,
@@ -278,13 +283,13 @@ def _find_pcie_floor(part: Part) -> Floor | str:
     """Decide the floor of copies from and to the host: by what GPU and slot support."""
     name = part.facts.get("name", "the GPU")
     told = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
-    if not all(word.isdecimal() for word in told) or int(told[0]) not in PCIE_LANE_RATES:
+    generation, width = (int(word) if word.isdecimal() else 0 for word in told)
+    if generation not in PCIE_LANE_RATES or width not in PCIE_WIDTHS:
         return f"{name} does not tell what its PCIe link supports"
-    generation, width = map(int, told)
     promise = Promise(compute_pcie_bandwidth(generation, width), "GB/s", "A")
     share = load_least_shares()[ANY_CAPABILITY, "pcie"]
-    evidence = f"the least that good nodes reach of PCIe {generation} x{width}"
-    return _build(name, promise, share, 1.0, (Basis.LEAST, evidence))
+    why = (Basis.LEAST, "the least that good nodes reach")
+    return _build(f"PCIe {generation} x{width}", promise, share, 1.0, why)
 
 
 def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:

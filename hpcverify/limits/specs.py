@@ -34,6 +34,8 @@ PCIE_LANE_RATES = {
 }
 """By generation, what a lane transfers (GT/s) and what its encoding leaves of that (PCI
 Express base specification)."""
+PCIE_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
+"""Lanes that a link can have; a virtual machine may show 0 or 63, which says nothing."""
 BITS_PER_BYTE = 8
 MEMORY_SHOWN_RANGE = (0.88, 1.06)
 """NVML's memory in GiB over the GB of the sheet: ECC and firmware take some (22 of 24

@@ -9,7 +9,9 @@ from statistics import median
 from hpcverify.check import matches
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
+from hpcverify.plan.suite import Plan
 from hpcverify.qualification.bounds import bound_rate
+from hpcverify.qualification.estimates import estimate_plan, estimate_step
 from hpcverify.records.qualification import Comparison, Count, Figure
 from hpcverify.run.selftest import SelftestResult
 
@@ -32,7 +34,7 @@ REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "n
 """The check whose measurements of the same names these are held against, and what to call it."""
 LINK_SUFFIX = ".link"
 """Of the measurement with the speed of the link that a copy took."""
-SHEET, TDP, LINK = "data sheet", "TDP", "link"
+SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
 FOUND_NOTHING = "nothing found"
 """The expected outcome of a trial without a fault, and of a control, which must miss it."""
 ANSWER_CODE = "answer"
@@ -118,11 +120,16 @@ def _compare_with(
         yield Comparison(what, median(values))
 
 
-def collect_times(run: Run, budget: float) -> Iterator[Figure]:
-    """Yield how long each check of *run* took, and the whole run beside its *budget*."""
+def collect_times(run: Run, plan: Plan) -> Iterator[Figure]:
+    """Yield how long each check of *run* took beside its estimate, and all beside the budget."""
+    steps = {step.name: step for step in plan.steps}
     for result in run.results:
-        yield _build_time(result.check, result.seconds)
-    yield _build_time("the whole run", run.seconds, Comparison("budget", budget))
+        seconds = estimate_step(steps[result.check], run.inventory)
+        estimate = [Comparison(ESTIMATE, seconds)] if seconds else []
+        yield _build_time(result.check, result.seconds, *estimate)
+    whole = estimate_plan(plan, run.inventory, "")
+    beside = [Comparison(ESTIMATE, whole)] if whole else []
+    yield _build_time("the whole run", run.seconds, *beside, Comparison("budget", plan.budget))
 
 
 def _build_time(name: str, seconds: float, *compared: Comparison) -> Figure:

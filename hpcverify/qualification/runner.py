@@ -20,6 +20,7 @@ from hpcverify.errors import HpcverifyError, UnverifiedError
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.plan.config import Site
 from hpcverify.qualification import figures
+from hpcverify.qualification.estimates import estimate_plan
 from hpcverify.qualification.reached import find_held_back, list_reached
 from hpcverify.qualification.steps import (
     GPU_KIND,
@@ -70,6 +71,8 @@ class NodeQualifier(Struct, kw_only=True):
     steps: tuple[QualificationStep, ...]
     should_stop: Callable[[], bool]
     say: Callable[[str], None]
+    announce: Callable[[float], None]
+    """Told how many seconds all steps should take, before the first one begins."""
     begin: Callable[[QualificationStep], None]
     """Told of each step before it begins."""
     end: Callable[[StepReport], None]
@@ -94,6 +97,7 @@ class NodeQualifier(Struct, kw_only=True):
         """
         self._versions = collect_versions()
         self._inventory = self._find_gpus()
+        self.announce(sum(estimate_seconds(step, self._inventory) for step in self.steps))
         for step in self.steps:
             if self.should_stop():
                 report = build_report(step, Verdict.ERROR, "interrupted before it began")
@@ -216,6 +220,13 @@ class NodeQualifier(Struct, kw_only=True):
         )
 
 
+def estimate_seconds(step: QualificationStep, inventory: Inventory) -> float:
+    """Estimate how long *step* takes; a selftest says no more than its bound."""
+    if step.plan is None:
+        return step.budget
+    return step.plan.rounds * estimate_plan(step.plan, inventory, step.device_kind)
+
+
 def build_report(step: QualificationStep, verdict: Verdict, reason: str = "") -> StepReport:
     """Make the report of a step that came to nothing, or the frame of another."""
     return StepReport(
@@ -255,8 +266,8 @@ def read_selftests(
 def read_run(step: QualificationStep, run: Run, path: str) -> StepReport:
     """Say what the run of a step came to; its document is *path*."""
     shown: list[Figure] = list(figures.collect_figures(run))
-    if step.name == QUICK:
-        shown = list(figures.collect_times(run, step.budget))
+    if step.name == QUICK and step.plan:
+        shown = list(figures.collect_times(run, step.plan))
     return msgspec.structs.replace(
         build_report(step, run.verdict, "; ".join(_list_reasons(run))),
         run=path,

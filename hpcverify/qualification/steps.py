@@ -84,15 +84,14 @@ def _load_step(name: str, site: Site) -> QualificationStep:
             name=name, question=SELFTEST_QUESTION, budget=budget, provable=provable
         )
     if name == QUICK:
-        suite, question, device_kind = load_suite(QUICK), QUICK_QUESTION, ""
-    else:
-        suite = _load_own_suite(name)
-        question, device_kind = suite.summary, GPU_KIND
+        plan = make_plan(load_suite(QUICK), site)
+        return QualificationStep(
+            name=name, question=QUICK_QUESTION, budget=plan.budget, plan=plan, device_kind=""
+        )
+    suite = _load_own_suite(name)
     plan = make_plan(suite, site, packages=list_packages(site))
     refuse_endless(plan)
-    return QualificationStep(
-        name=name, question=question, budget=suite.budget, plan=plan, device_kind=device_kind
-    )
+    return QualificationStep(name=name, question=suite.summary, budget=plan.budget, plan=plan)
 
 
 def _load_own_suite(name: str) -> Suite:

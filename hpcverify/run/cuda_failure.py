@@ -107,9 +107,9 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
         part = next((part for part in parts if matches_torch_ids(part, ids)), None)
         if part is None:
             continue
-        breadcrumb.leave(f"a few kernels on {part} after an error")
         try:
-            _run_kernels(torch, index)
+            with breadcrumb.during("a few kernels after an error", part):
+                _run_kernels(torch, index)
         except RuntimeError as exc:
             found[part] = str(exc)
     return found
@@ -129,9 +129,11 @@ def raise_pending_error(task: Task) -> None:
     Its work was asynchronous: an error may show only when all of it is done.
     """
     torch = sys.modules.get("torch")
-    on_gpu = isinstance(task, Measure) and task.context.device.kind == "cuda"
-    if on_gpu and torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    if not isinstance(task, Measure) or task.context.device.kind != "cuda":
+        return
+    if torch is not None and torch.cuda.is_initialized():
+        with breadcrumb.during("what the check did not wait for", task.context.device.part):
+            torch.cuda.synchronize()
 
 
 def _build_finding(error: CudaError, where: str, exc: Exception) -> Finding:

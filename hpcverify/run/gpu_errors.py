@@ -24,8 +24,6 @@ VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
-LOST_CAUSES = frozenset({Cause.CRASHED, Cause.HUNG, Cause.TIMEOUT})
-"""How a worker ends that its peers miss."""
 
 AskForXids = Callable[[Collection[str], float], GpuXids]
 """Finds the Xids of the GPUs since a time on the clock of `Outcome.start`."""
@@ -47,10 +45,13 @@ def explain_gpu_errors(
     is no FAIL. *suspected* has the codes of what all GPUs raised, and gets those of this
     check.
     """
-    named = {name: _name_holders(answer, name, holders) for name, answer in answers.items()}
+    gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
+    named = {
+        name: _read_last_words(_name_holders(answer, name, holders), name, gpus)
+        for name, answer in answers.items()
+    }
     if not any(_list_errors(answer) for answer in named.values()):
         return named
-    gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     xids = ask(gpus, min(answer.outcome.start for answer in named.values()))
     placed = {name: _add_xids(answer, gpus, xids) for name, answer in named.items()}
     return _acquit_all(_acquit_peers(placed), gpus, set() if suspected is None else suspected)
@@ -64,7 +65,7 @@ def _list_errors(answer: Answer) -> list[Finding]:
 def _replace_errors(answer: Answer, errors: Collection[Finding], outcome: Outcome) -> Answer:
     old = _list_errors(answer)
     rest = tuple(item for item in answer.items if item not in old)
-    return Answer(items=(*rest, *errors), outcome=outcome)
+    return replace(answer, items=(*rest, *errors), outcome=outcome)
 
 
 def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> Answer:
@@ -74,6 +75,27 @@ def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> 
         return answer
     reason = f"process {', '.join(pids)} holds it: {answer.outcome.reason}"
     return replace(answer, outcome=replace(answer.outcome, reason=reason))
+
+
+def _read_last_words(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
+    """
+    Find the error that a worker died of, if its log ends with one.
+
+    A thread of NCCL or a destructor of torch ends the process with what CUDA told it.
+    """
+    outcome = answer.outcome
+    error = cuda_errors.find_cuda_error(outcome.trace) if _has_died(outcome) else None
+    if error is None or error.verdict is not Verdict.FAIL or not gpus:
+        return answer
+    where = worker if worker in gpus else "node"
+    finding = Finding(error.code, where, error.text, {"error": error.title})
+    ended = replace(outcome, remedy=error.remedy, code=error.code)
+    return replace(answer, items=(*answer.items, finding), outcome=ended)
+
+
+def _has_died(outcome: Outcome) -> bool:
+    """Whether the worker's process ended by itself, as the executor reports it."""
+    return outcome.cause is Cause.CRASHED and outcome.remedy is Remedy.RERUN and not outcome.code
 
 
 def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
@@ -117,9 +139,11 @@ def _acquit_peers(answers: Answers) -> dict[str, Answer]:
 
 
 def _lost_by_itself(answer: Answer) -> bool:
-    errors = _list_errors(answer)
-    others = any(error.code != cuda_errors.CONTAINED for error in errors)
-    return others or (not errors and answer.outcome.cause in LOST_CAUSES)
+    """Whether a GPU or its process failed first; one that only waited in vain did not."""
+    errors, outcome = _list_errors(answer), answer.outcome
+    if errors:
+        return any(error.code != cuda_errors.CONTAINED for error in errors)
+    return _has_died(outcome) or outcome.cause is Cause.HUNG
 
 
 def _acquit_all(answers: Answers, gpus: Collection[str], suspected: set[str]) -> dict[str, Answer]:

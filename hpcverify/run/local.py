@@ -68,6 +68,8 @@ MAX_QUEUE_SHARE = 0.5
 """Of an operation's time that a worker may wait for a core before that is why it is late."""
 LOG_TAIL_BYTES = 2000
 """The part of a worker's log that is worth showing."""
+LOST_PEER_WORDS = "Watchdog caught collective operation timeout"
+"""What torch prints before it aborts a process whose peer has not answered for too long."""
 SIGTERM_DEATH = "killed by SIGTERM"
 """How a worker ends when a scheduler ends a job: it signals all processes, and the
 engine may see the worker die before its own signal arrives."""
@@ -305,12 +307,12 @@ class LocalExecutor(Struct):
         where = f" in {found.text}" if found else ""
         last = tail.rpartition("\n")[2]
         words = f"; last line of its log: {last}" if last and not where else ""
+        reason, cause = f"its worker {died}{where}{words}", Cause.CRASHED
+        if LOST_PEER_WORDS in tail:
+            reason = "torch ended its worker because another GPU did not answer: see the others"
+            cause = Cause.TIMEOUT
         return Outcome(
-            verdict=Verdict.ERROR,
-            reason=f"its worker {died}{where}{words}",
-            cause=Cause.CRASHED,
-            remedy=Remedy.RERUN,
-            trace=tail,
+            verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=tail
         )
 
     def _end_overrun(

@@ -18,6 +18,7 @@ from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
 from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry import vendors
 
 START_UP_SECONDS = 120.0
 """For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
@@ -27,7 +28,10 @@ MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
 """How much longer than its siblings a GPU takes that hangs: seconds, and the share of
 their time. Siblings that do the same work differ by far less."""
 BUDGET, TIMEOUT, ESTIMATE = "budget", "timeout", "estimate"
-LOG_FIX = "look for Xids in the kernel log (dmesg | grep -i xid), and run again"
+LOG_FIXES = {
+    vendors.NVIDIA: "look for Xids in the kernel log (dmesg | grep -i xid), and run again",
+    vendors.AMD: "look for its driver in the kernel log (dmesg | grep -i amdgpu), and run again",
+}
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
@@ -186,7 +190,8 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
         )
         remedy = Remedy.FIX_CONFIGURATION
     elif late.gpu:
-        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {LOG_FIX}", Remedy.INSPECT
+        fix = LOG_FIXES[vendors.name_vendor(late.context.inventory)]
+        reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {fix}", Remedy.INSPECT
     else:
         reason, remedy = outcome.reason, outcome.remedy
     return replace(answer, outcome=replace(outcome, reason=reason, remedy=remedy))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.limits.specs import PCIE_LANE_RATES, compute_pcie_bandwidth
+from hpcverify.limits.specs import PCIE_LANE_RATES, PCIE_WIDTHS, compute_pcie_bandwidth
 from hpcverify.telemetry import pci, sysfs
 
 ERROR_FILES = {
@@ -29,8 +29,6 @@ TOTAL_PREFIX = "TOTAL_"
 GENERATION_BY_RATE: Mapping[float | None, int] = {v: g for g, (v, _) in PCIE_LANE_RATES.items()}
 ADDRESS_COLONS = 2
 """In an address, as in ``0000:18:00.0``; a root complex (``pci0000:18``) has one."""
-LINK_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
-"""What a link can have; a virtual machine may show 0 or 63, which says nothing."""
 
 
 class Link(Struct, frozen=True):
@@ -63,7 +61,7 @@ def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
 def _read_link_end(device: Path, which: str) -> Link | None:
     words = (sysfs.read_text(device / f"{which}_link_speed") or "").split()
     width = sysfs.read_number(device / f"{which}_link_width")
-    if not words or width not in LINK_WIDTHS:
+    if not words or width not in PCIE_WIDTHS:
         return None
     generation = GENERATION_BY_RATE.get(_parse_decimal(words[0]))
     return Link(generation, int(width)) if generation else None

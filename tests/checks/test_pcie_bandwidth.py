@@ -161,7 +161,7 @@ def test_a_link_that_is_not_told_gives_no_share(tmp_path: Path) -> None:
     found = copied(gpu(tmp_path))
     names = {f.name for f in found if isinstance(f, Measurement)}
     assert names == {"h2d", "d2h"}
-    assert "cannot be read: rates are not compared with it" in covered(found)[1]
+    assert "is not known: rates are not compared with it" in covered(found)[1]
 
 
 def test_of_a_link_that_is_told_no_gap_is_listed(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ from hpcverify.plan.suite import load_suite
 from hpcverify.telemetry import make_readers, vendors
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import judge_items, list_codes, make_context
-from hpcverify_checks import allreduce, gemm, p2p, pcie_bandwidth, sdc, training
+from hpcverify_checks import allreduce, ecc, gemm, p2p, pcie_bandwidth, sdc, training
 from hpcverify_checks.common.gpu_source import open_gpu_source
 from hpcverify_checks.storage import StorageParams
 from hpcverify_checks.training.transformer import ModelShape
 from tests.checks import invented
 from tests.checks.invented import HEALTHY_RECOVERY, HEALTHY_SETUP, InventedSource, make_node
 from tests.doubles import a_result
-from tests.telemetry.trees import amd_gpu
+from tests.telemetry.trees import amd_gpu, edac
 
 NAMES = tuple(sorted(list_check_names()))
 ASKING = ("ecc", "gpu_setup", "nvlink", "pcie", "recovery")
@@ -251,6 +251,19 @@ def test_what_cannot_be_observed_of_gpus_of_amd_is_skipped_and_said(
         list(load_check(name).measure(make_context(tmp_path, inventory=amd_node), Params()))
     assert caught.value.cause is Cause.NOT_OBSERVABLE
     assert not NVIDIA_WORDS.search(str(caught.value))
+
+
+def test_the_memory_of_the_host_is_judged_where_that_of_the_gpus_cannot_be(
+    tmp_path: Path, amd_node: Inventory
+) -> None:
+    ctx = make_context(tmp_path, inventory=amd_node)
+    host = edac(tmp_path / "host", uncorrected=1)
+    found = list(ecc.read_counters(ctx, host, lambda: open_gpu_source(ctx).read_memory_errors()))
+    judgement = judge_items(ecc.CHECK, found, amd_node)
+    assert judgement.verdict is Verdict.WARN
+    assert "ecc.host.uncorrected" in judgement.reason
+    said = [item.text for item in found if isinstance(item, Coverage)]
+    assert "this node's GPUs are AMD: hpcverify reads no telemetry of them" in said
 
 
 def test_the_temperature_of_gpus_of_amd_is_not_observable(

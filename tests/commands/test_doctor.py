@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.commands.doctor import Advice, describe_start
 from hpcverify.limits.specs import load_specs
+from hpcverify.model import Cause, Finding, FindingRule, Remedy, Verdict
+from hpcverify.run.executor import Answer
 from hpcverify.run.lock import SOCKET_NAME
+from hpcverify.run.wire import Outcome
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile, strangers
@@ -150,6 +154,32 @@ def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab
     found = advice(cli, 0)
     assert "RTX 4090 (PCI device id 2684) is not in the table" in found["floors"]["state"]
     assert "floor bf16" not in found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "items", "state", "fix"),
+    [
+        (Outcome(), (), "starts, and computes on GPU 3", ""),
+        (
+            Outcome(verdict=Verdict.ERROR, reason="no end after 90 s", cause=Cause.TIMEOUT),
+            (),
+            "GPU 3: no end after 90 s: look for its Xid in the kernel log",
+            "drain the node and reboot it",
+        ),
+        (
+            Outcome(verdict=Verdict.PASS),
+            (Finding("ecc", "GPU-3", "its memory had an error"),),
+            "GPU 3: its memory had an error",
+            "drain the node and reset GPU 3",
+        ),
+    ],
+)
+def test_how_a_gpu_started_is_told_with_the_next_step(
+    outcome: Outcome, items: tuple[Finding, ...], state: str, fix: str
+) -> None:
+    rules = {"ecc": FindingRule(Verdict.FAIL, Remedy.RESET_GPU)}
+    answer = Answer(items=items, outcome=outcome)
+    assert list(describe_start(answer, "GPU 3", rules)) == [Advice("computing", state, fix)]
 
 
 def test_a_node_without_gpus_has_no_floors_and_starts_none(cli: Cli) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from hpcverify.model import Verdict
+from hpcverify.telemetry.cuda_errors import CudaError, load_rows
 from tests.faults.table import LOADED, PASSIVE, Fault
 
 PAGE = Path(__file__).parents[2] / "docs/faults.md"
@@ -24,10 +26,32 @@ The same holds for some parts that are in no data sheet (`tests/faults/test_heal
 
 Faults that the double cannot inject (a wrong product, a slow kernel, a corrupted
 copy) are tested with the check that finds them. Xids have one row each in
-`xids.csv`, beside the check `xid`.
+`xids.csv`, beside the check `xid`; [CUDA's errors](#errors-of-cuda-and-hip) are at the end.
 
 FAIL: the hardware is bad. ERROR: hpcverify could not tell. WARN: the node stays in
 service.
+"""
+CUDA_HEAD = """\
+## Errors of CUDA and HIP
+
+A GPU that dies under load raises an error of CUDA in the check that loads it. All checks
+look it up in one table, `hpcverify/telemetry/cuda_errors.csv`, which has the source of
+each row and the exact fix; `tests/run/test_cuda_failure.py` holds each row.
+
+- FAIL: the GPU is named, with its Xids of that time from the kernel log and NVML. What only
+  hardware causes (ECC, NVLink) no rerun takes back.
+- What software can cause too fails a GPU only if not all GPUs of the node raise it. If all
+  do, the verdict is ERROR `misconfigured`: a driver or a torch that is wrong for the node.
+- A GPU that met the error of a peer over NVLink, while that peer failed, is a witness: ERROR,
+  rerun.
+- A check that uses several GPUs in one process (`p2p`) names the one whose context is
+  broken, or the one with an Xid. Without either it accuses no GPU.
+- A message that is not in the table is ERROR `crashed`, inspect; it is never taken for a
+  fault of the check.
+- The process that met a sticky error is ended, and the next check gets a new one.
+
+| error | message | verdict | cause | remedy | software can cause it |
+|---|---|---|---|---|---|\
 """
 SECTIONS = (
     ("Before and after a job (suites `prolog` and `epilog`)", PASSIVE),
@@ -37,7 +61,16 @@ SECTIONS = (
 
 def page() -> str:
     """Write the page."""
-    return "\n".join([HEAD, *(line for s in SECTIONS for line in _section(*s))])
+    faults = (line for s in SECTIONS for line in _section(*s))
+    return "\n".join([HEAD, *faults, CUDA_HEAD, *map(_format_error, load_rows()), ""])
+
+
+def _format_error(row: CudaError) -> str:
+    name = f"{row.number} {row.name}" if row.number else row.name
+    told = row.message or ", ".join(row.phrases)
+    remedy = row.remedy.value.replace("_", " ")
+    software = "yes" if row.verdict is Verdict.FAIL and row.software else ""
+    return f"| {name} | {told} | {row.verdict.name} | {row.cause} | {remedy} | {software} |"
 
 
 def _section(title: str, faults: Sequence[Fault]) -> Iterator[str]:

@@ -82,8 +82,8 @@ def _starts() -> tuple[Fault, ...]:
         ("the driver was upgraded under way", "LIB_RM_VERSION_MISMATCH", reboot, "reboot"),
         ("NVML starts with an unknown error", "UNKNOWN", fix, "NVML"),
         ("nobody may open the GPUs", "NO_PERMISSION", fix, "NVML"),
-        ("NVML is not there", "LIBRARY_NOT_FOUND", fix, "NVML"),
-        ("the driver finds no GPU", "GPU_NOT_FOUND", fix, "NVML"),
+        ("NVML is not there", "LIBRARY_NOT_FOUND", fix, "neither the PCI bus"),
+        ("the driver finds no GPU", "GPU_NOT_FOUND", fix, "neither the PCI bus"),
     )
     return tuple(
         Fault(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hpcverify.check import Trial
 from hpcverify.model import Finding, FindingRule, Measurement, Verdict
+from hpcverify.plan.config import Site
+from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify.qualification.figures import (
     collect_figures,
     collect_times,
@@ -74,16 +76,16 @@ def test_a_quantity_of_the_sheet_in_another_unit_is_not_compared_with_it() -> No
     assert next(collect_figures(run)).compared == ()
 
 
-def test_the_time_of_a_suite_stands_beside_its_budget() -> None:
-    run = a_run(a_result("gemm", seconds=34.0), a_result("sdc", seconds=20.0), seconds=58.0)
-    figures = list(collect_times(run, 240))
+def test_the_time_of_a_suite_stands_beside_its_estimate_and_its_budget() -> None:
+    plan = make_plan(load_suite("quick"), Site())
+    run = a_run(a_result("gemm", seconds=34.0), a_result("xid", seconds=0.1), seconds=58.0)
+    gemm, xid, whole = collect_times(run, plan)
 
-    assert [(f.check, f.median) for f in figures] == [
-        ("gemm", 34.0),
-        ("sdc", 20.0),
-        ("the whole run", 58.0),
-    ]
-    assert figures[-1].compared == (Comparison("budget", 240),)
+    assert (gemm.median, [c.what for c in gemm.compared]) == (34.0, ["its estimate"])
+    assert 7 * 4 < gemm.compared[0].value < 7 * 6  # seven types of four seconds and a burst
+    assert xid.compared == ()
+    assert whole.compared[1] == Comparison("budget", plan.budget)
+    assert gemm.compared[0].value < whole.compared[0].value < plan.budget
 
 
 def test_alarms_are_counted_in_all_products_with_their_bound() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node, make_node
 
-NVIDIA_WORDS = re.compile(r"nvidia|nvml|cublas", re.IGNORECASE)
+NVIDIA_WORDS = re.compile(r"nvidia|nvml|cublas|\bxids?\b", re.IGNORECASE)
 OBSERVING = ("gpu_setup", "pcie", "nvlink", "recovery", "ecc", "xid")
 ACTIVE = ("gemm", "sdc", "gpu_memory", "pcie_bandwidth", "p2p", "training", "allreduce")
 GPUS = 3
@@ -91,9 +91,37 @@ def test_an_error_that_a_gpu_of_amd_raises_is_its_own_in_the_words_of_hip(
     require_own_words(done)
 
 
+@pytest.mark.parametrize(
+    ("fault", "fix"),
+    [
+        ("oom@1", "amd-smi process"),
+        ("no_device@*", "HIP_VISIBLE_DEVICES"),
+        ("no_image@1", "must name the GPU's gfx"),
+    ],
+)
+def test_what_keeps_torch_from_a_gpu_of_amd_is_an_error_with_the_fix_for_rocm(
+    node: Node, fault: str, fix: str
+) -> None:
+    done = run(node, "gemm", faults=fault)
+    (gemm,) = done.results
+    assert (gemm.verdict, gemm.remedy) == (Verdict.ERROR, Remedy.FIX_CONFIGURATION)
+    assert fix in gemm.reason
+    require_own_words(done)
+
+
 def test_memory_that_others_hold_on_a_gpu_of_amd_is_told_with_its_vendors_tool(node: Node) -> None:
     done = run(node, "gpu_memory", faults="short@1:share=0.97")
     (memory,) = done.results
     assert (memory.verdict, memory.cause) == (Verdict.ERROR, Cause.NO_SPACE)
     assert "amd-smi process" in memory.reason
+    require_own_words(done)
+
+
+def test_a_gpu_of_amd_that_hangs_is_named_and_its_own_driver_looked_for(tmp_path: Path) -> None:
+    patient = make_node(tmp_path, Path(), part="mi300x", gpus=GPUS, timeout=5.0)
+    done = run(patient, "gemm", faults="hang@1")
+    (gemm,) = done.results
+    assert (gemm.verdict, gemm.remedy) == (Verdict.ERROR, Remedy.INSPECT)
+    assert gemm.reason.startswith("GPU 1 ")
+    assert "dmesg | grep -i amdgpu" in gemm.reason
     require_own_words(done)

@@ -44,7 +44,7 @@ def test_a_real_triton_that_finds_no_libcuda_leaves_the_work_to_torch(node: Node
 
 def test_a_gpu_that_breaks_is_no_missing_triton(node: Node) -> None:
     result = examined(node.run("--check", "sdc", faults="ecc@0", **REAL_TRITON))
-    assert result.verdict is not Verdict.PASS
+    assert (result.verdict, result.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
     assert "uncorrectable ECC error encountered" in (result.reason or "")
 
 

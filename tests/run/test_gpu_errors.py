@@ -125,10 +125,16 @@ def test_different_errors_on_all_gpus_are_faults_of_each() -> None:
     assert result(answers).verdict is Verdict.FAIL
 
 
-LOST = Answer(outcome=Outcome(verdict=Verdict.ERROR, reason="died", cause=Cause.CRASHED))
+def lost(cause: Cause) -> Answer:
+    """Answer as a worker without a finding does."""
+    return Answer(
+        outcome=Outcome(verdict=Verdict.ERROR, reason="lost", cause=cause, remedy=Remedy.RERUN)
+    )
 
 
-@pytest.mark.parametrize("other", [ended("ecc_uncorrectable", "gpu-1"), LOST])
+@pytest.mark.parametrize(
+    "other", [ended("ecc_uncorrectable", "gpu-1"), lost(Cause.CRASHED), lost(Cause.HUNG)]
+)
 def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
     told = result(on("cuda_contained", 0, 2) | {"gpu-1": other})
 
@@ -136,11 +142,50 @@ def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
     assert {s.where: s.remedy for s in told.shortfalls}["gpu-0"] is Remedy.RERUN
 
 
-def test_a_gpu_that_contained_an_error_while_its_peers_were_well_fails() -> None:
-    assert result(on("cuda_contained", 1)).verdict is Verdict.FAIL
+@pytest.mark.parametrize("other", [ENDED, lost(Cause.TIMEOUT)], ids=["well", "in vain"])
+def test_a_gpu_that_contained_an_error_fails_where_its_peers_were_well_or_waited_for_it(
+    other: Answer,
+) -> None:
+    told = result(on("cuda_contained", 1) | {"gpu-0": other, "gpu-2": other})
+
+    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
 XID = GpuXids({"gpu-1": ("Xid 94 at 03:12:05 UTC",)}, {"gpu-1": ("NVRM: Xid 94",)})
+
+
+ABORTED = """\
+[rank1]:[E ProcessGroupNCCL.cpp:1932] Process group watchdog thread terminated with exception: \
+CUDA error: uncorrectable ECC error encountered
+terminate called after throwing an instance of 'c10::AcceleratorError'
+"""
+
+
+def died(log: str) -> Answer:
+    """Answer as the executor does for a worker that ended by itself."""
+    reason = "its worker killed by SIGABRT"
+    outcome = Outcome(
+        verdict=Verdict.ERROR,
+        reason=reason,
+        cause=Cause.CRASHED,
+        remedy=Remedy.RERUN,
+        trace=log,
+    )
+    return Answer(outcome=outcome)
+
+
+def test_a_worker_that_died_of_an_error_of_cuda_accuses_its_gpu() -> None:
+    told = result({"gpu-0": ENDED, "gpu-1": died(ABORTED), "gpu-2": ENDED})
+
+    assert (told.verdict, told.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
+    assert [(f.code, f.where) for f in told.findings] == [("ecc_uncorrectable", "gpu-1")]
+
+
+@pytest.mark.parametrize("log", ["", "Segmentation fault", "CUDA error: out of memory"])
+def test_a_worker_that_died_of_something_else_accuses_nobody(log: str) -> None:
+    told = result({"gpu-0": ENDED, "gpu-1": died(log), "gpu-2": ENDED})
+
+    assert (told.verdict, told.findings) == (Verdict.ERROR, ())
 
 
 def test_an_xid_stands_beside_the_error_of_its_gpu() -> None:

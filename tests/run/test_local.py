@@ -111,6 +111,25 @@ def test_what_goes_wrong_is_an_error_that_keeps_what_was_found(
     assert names(answer) == ["before"]
 
 
+NCCL_WORDS = (
+    "[rank0]:[E1122 09:12:01 ProcessGroupNCCL.cpp:684] [Rank 0] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 30004 milliseconds before "
+    "timing out.\nterminate called after throwing an instance of 'c10::DistBackendError'\n"
+)
+
+
+def test_a_worker_that_torch_ends_for_a_lost_peer_did_not_crash(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    lost = run(executor, tmp_path, "abort_after", NCCL_WORDS).outcome
+    other = run(executor, tmp_path, "abort_after", "terminate called\n").outcome
+
+    assert (lost.cause, lost.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
+    assert "because another GPU did not answer" in lost.reason
+    assert other.cause is Cause.CRASHED
+    assert "its worker killed by SIGABRT" in other.reason
+
+
 def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
@@ -177,6 +196,31 @@ def test_a_worker_serves_many_checks(executor: LocalExecutor, tmp_path: Path) ->
         run(executor, tmp_path, "raise")
 
     assert len(first) == 1
+    assert children() - others == first
+
+
+def test_what_an_error_of_cuda_broke_is_not_used_again(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    others = children()
+    run(executor, tmp_path, "nothing")
+    first = children() - others
+    run(executor, tmp_path, "accelerator_error", "CUDA error: invalid argument")
+    assert children() - others == set()
+    answer = run(executor, tmp_path, "nothing")
+
+    assert names(answer) == ["before", "after"]
+    assert len(children() - others - first) == 1
+
+
+def test_memory_of_a_gpu_that_ran_out_breaks_no_worker(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    others = children()
+    run(executor, tmp_path, "nothing")
+    first = children() - others
+    run(executor, tmp_path, "out_of_gpu_memory", "CUDA out of memory. Tried to allocate")
+
     assert children() - others == first
 
 

@@ -35,6 +35,7 @@ from hpcverify.check import (
     Unable,
     Verdict,
 )
+from hpcverify.telemetry.cuda_errors import find_cuda_error
 
 if TYPE_CHECKING:
     import torch
@@ -116,6 +117,11 @@ def leave_word(folder: Path, rank: int) -> Generator[None]:
         first = words.strip().partition("\n")[0]
         leave_message(folder, f"lost{rank}", first[:MAX_WORDS].encode())
         raise
+
+
+def has_left_word(folder: Path, rank: int) -> bool:
+    """Whether *rank* failed for a reason of its own, and said so in *folder*."""
+    return (folder / f"lost{rank}").exists()
 
 
 def _read_words(group: RankGroup) -> dict[int, str]:
@@ -297,10 +303,17 @@ def _run_within(seconds: float, device: torch.device, act: Any) -> bool:
 
 @contextmanager
 def _convert_peer_errors(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
-    """Turn the errors of gloo, NCCL and torch that speak of a peer into `LostRanks`."""
+    """
+    Turn the errors of gloo, NCCL and torch that speak of a peer into `LostRanks`.
+
+    What CUDA says of this GPU is none, as "the launch timed out".
+    """
     try:
         yield
     except RuntimeError as exc:
+        own = find_cuda_error(str(exc))
+        if own is not None and own.is_exact:
+            raise
         if not any(word in str(exc).lower() for word in PEER_ERRORS):
             raise
         raise call_roll(group, rank, device) from exc

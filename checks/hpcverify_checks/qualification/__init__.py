@@ -5,3 +5,13 @@ Each module is a check without limits, and each TOML file is a step of the quali
 a suite of these measurements and of the checks that they are compared with. Unlike a check,
 a measurement may stand on any check, since it says what that check is worth here.
 """
+
+from __future__ import annotations
+
+from hpcverify.check import Context, Skip
+
+
+def require_gpu(ctx: Context) -> None:
+    """Raise `Skip` for the host: a qualification is about GPUs."""
+    if ctx.device.kind == "cpu":
+        raise Skip("this is about GPUs")

@@ -20,7 +20,7 @@ from hpcverify.check import (
     Metric,
     Params,
     Placement,
-    Skip,
+    operation,
 )
 from hpcverify.limits.specs import DTYPES
 from hpcverify.units import GIGA
@@ -30,8 +30,10 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
 )
 from hpcverify_checks.common.dtypes import FAMILIES
+from hpcverify_checks.common.estimates import count_dtypes
 from hpcverify_checks.common.timing import make_product_step
 from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
+from hpcverify_checks.qualification import require_gpu
 
 ROW_SHARE = 0.02
 """Of the time, about what the products between two looks at the clock take."""
@@ -46,14 +48,21 @@ class BareGemmParams(Params, frozen=True):
     """Rows, columns and depth; 0 picks what `gemm` does."""
 
 
+def estimate(ctx: Context, params: BareGemmParams) -> float:
+    """Add up the times of all types."""
+    return count_dtypes(ctx) * (2 * WARM_UP_SECONDS + params.burst_seconds + params.seconds)
+
+
 def measure(ctx: Context, params: BareGemmParams) -> Iterator[CheckItem]:
     """Measure each type in turn: burst and sustained."""
-    if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+    require_gpu(ctx)
     device = find_torch_device(ctx)
     native = list_native_dtypes(device)
     for dtype in (d for d in DTYPES if d in native):
-        with use_float32_precision(FAMILIES[dtype].precision):
+        with (
+            use_float32_precision(FAMILIES[dtype].precision),
+            operation(f"{dtype} products", ctx.device),
+        ):
             size = params.size or choose_size(dtype, device)
             product = make_product_step(dtype, size, device)
             repeat_rows(product, 1, WARM_UP_SECONDS)
@@ -94,6 +103,8 @@ CHECK = Check(
         "int8.*": Metric(unit="GOP/s", meaning="throughput of the bare loop"),
         "*": Metric(unit="GFLOP/s", meaning="throughput of the bare loop"),
     },
+    applies=require_gpu,
+    estimate=estimate,
     placement=Placement.DEVICES,
     timeout=900.0,
 )

@@ -19,7 +19,7 @@ from hpcverify.check import (
     Measurement,
     Metric,
     Placement,
-    Skip,
+    operation,
 )
 from hpcverify_checks.common.device import (
     find_torch_device,
@@ -29,7 +29,8 @@ from hpcverify_checks.common.device import (
 from hpcverify_checks.common.exact import view_shifted
 from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.product_loop import ProductBench, ProductSeams, compare, hunt
-from hpcverify_checks.sdc import SdcParams, choose_shape
+from hpcverify_checks.qualification import require_gpu
+from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     References,
@@ -44,10 +45,14 @@ PAIRS = 7
 MIN_PRODUCTS = 16
 
 
+def estimate(_ctx: Context, params: SdcParams) -> float:
+    """Add the making of operands and proofs to the time of the pairs."""
+    return PREPARE_SECONDS + params.seconds
+
+
 def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
     """Yield for each type how much longer a checked product takes."""
-    if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+    require_gpu(ctx)
     device, references = find_torch_device(ctx), References()
     compared = choose_comparison(device)
     families = list_families(device)
@@ -55,7 +60,10 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
         shape = choose_shape(family, device, params)
         seams = ProductSeams(compare=compared)
         task = DeviceTask(ctx, family, shape, device, seams, references=references)
-        with use_float32_precision(family.precision):
+        with (
+            use_float32_precision(family.precision),
+            operation(f"{family.name} products", ctx.device),
+        ):
             trial = try_offsets(task)
             if not trial.task.shifts:
                 yield Coverage(ctx.device.part, trial.describe())
@@ -108,6 +116,8 @@ CHECK = Check(
     metrics={
         "*.checked_over_bare": Metric(unit="ratio", meaning="time of a checked product / alone")
     },
+    applies=require_gpu,
+    estimate=estimate,
     placement=Placement.DEVICES,
     timeout=600.0,
 )

@@ -22,14 +22,15 @@ from hpcverify.check import (
     Metric,
     Placement,
     Remedy,
-    Skip,
     Verdict,
+    operation,
 )
 from hpcverify_checks.common.bits import view_words
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
 from hpcverify_checks.common.exact import SHIFT_STEP, view_shifted
 from hpcverify_checks.common.product_loop import ProductJob, poison
-from hpcverify_checks.sdc import SdcParams, choose_shape
+from hpcverify_checks.qualification import require_gpu
+from hpcverify_checks.sdc import PREPARE_SECONDS, SdcParams, choose_shape
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
     References,
@@ -38,16 +39,26 @@ from hpcverify_checks.sdc.prepare import (
     try_offsets,
 )
 
+PRODUCTS_SECONDS = 30.0
+"""For nine products of each plan: of a tenth of a second at most, in fp64 on a small GPU."""
+
+
+def estimate(_ctx: Context, _params: SdcParams) -> float:
+    """Add the products to the making of operands and proofs."""
+    return PREPARE_SECONDS + PRODUCTS_SECONDS
+
 
 def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
     """Yield for each type how many offsets are refused, and how many products are wrong."""
-    if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+    require_gpu(ctx)
     device, references = find_torch_device(ctx), References()
     for family in list_families(device):
         shape = choose_shape(family, device, params)
         task = DeviceTask(ctx, family, shape, device, references=references)
-        with use_float32_precision(family.precision):
+        with (
+            use_float32_precision(family.precision),
+            operation(f"{family.name} products", ctx.device),
+        ):
             yield from try_plans(task)
 
 
@@ -98,6 +109,8 @@ CHECK = Check(
         # Whose fault it is, the plan's or a GPU's, is for `sdc` to say.
         "product_differs": FindingRule(Verdict.WARN, Remedy.RERUN),
     },
+    applies=require_gpu,
+    estimate=estimate,
     placement=Placement.DEVICES,
     timeout=600.0,
 )

@@ -25,8 +25,8 @@ from hpcverify.check import (
     Params,
     Placement,
     Remedy,
-    Skip,
     Unable,
+    operation,
 )
 from hpcverify.units import GIB, MIB
 from hpcverify_checks.common.device import (
@@ -36,6 +36,7 @@ from hpcverify_checks.common.device import (
     name_torch_vendor,
 )
 from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.qualification import require_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -46,6 +47,8 @@ CHUNK_BYTES = GIB
 READY_LINE = b"ready\n"
 SLACK_BYTES = 64 * MIB
 """Memory that may stay in use: the driver's own bookkeeping changes a little."""
+USUAL_SECONDS = 20.0
+"""For torch and CUDA to start, most of the memory to be taken, and all of it to be freed."""
 POLL_SECONDS = 0.005
 """Between looks: the resolution of what is measured."""
 
@@ -61,13 +64,20 @@ class MemoryReleaseParams(Params, frozen=True):
     """For the memory to be free again."""
 
 
+def estimate(_ctx: Context, _params: MemoryReleaseParams) -> float:
+    """Assume so much for the start of a process and its end."""
+    return USUAL_SECONDS
+
+
 def measure(ctx: Context, params: MemoryReleaseParams) -> Iterator[CheckItem]:
     """Yield the seconds until the process is gone, and until its memory is free."""
-    if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+    require_gpu(ctx)
     device = find_torch_device(ctx)
     before = read_free_bytes(device)
-    with start_holder(ctx, int(params.share * before)) as holder:
+    with (
+        start_holder(ctx, int(params.share * before)) as holder,
+        operation("waiting for the memory of a process", ctx.device),
+    ):
         wait_for_ready(holder, params.start_seconds)
         held = before - read_free_bytes(device)
         holder.kill()
@@ -155,6 +165,8 @@ CHECK = Check(
         "release.process": Metric(unit="s", meaning="from the kill to the end of the process"),
         "release.memory": Metric(unit="s", meaning="from the kill until its memory is free"),
     },
+    applies=require_gpu,
+    estimate=estimate,
     placement=Placement.DEVICES_ALONE,
     timeout=180.0,
 )

@@ -15,6 +15,7 @@ from hpcverify.check import (
     Params,
     Placement,
     Skip,
+    operation,
 )
 from hpcverify.units import GIB
 from hpcverify_checks.common.device import find_torch_device, wait_for_device
@@ -28,6 +29,10 @@ from hpcverify_checks.common.rendezvous import (
     merge_lost_ranks,
     report_lost_ranks,
 )
+from hpcverify_checks.qualification import require_gpu
+
+USUAL_SECONDS = 20.0
+"""For NCCL to start, reduce once and end."""
 
 
 class NcclStartParams(Params, frozen=True):
@@ -36,12 +41,21 @@ class NcclStartParams(Params, frozen=True):
     timeout_seconds: float = 120.0
 
 
-def measure(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
-    """Yield the seconds of each phase, and the memory that NCCL takes."""
-    if ctx.device.kind == "cpu":
-        raise Skip("this is about GPUs")
+def applies(ctx: Context) -> None:
+    """Raise `Skip` for the host, and where there is only one GPU."""
+    require_gpu(ctx)
     if len(ctx.peers) == 1:
         raise Skip("only one GPU: nothing to reduce with")
+
+
+def estimate(_ctx: Context, _params: NcclStartParams) -> float:
+    """Assume so much for one group."""
+    return USUAL_SECONDS
+
+
+def measure(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
+    """Yield the seconds of each phase, and the memory that NCCL takes."""
+    applies(ctx)
     yield from report_lost_ranks(ctx, _time_phases(ctx, params))
 
 
@@ -55,7 +69,7 @@ def _time_phases(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
     free, _ = torch.cuda.mem_get_info(device)
     exchange_messages(group, ctx.rank, "ready")  # torch is loaded everywhere by now
     times = [perf_counter()]
-    with join_group(group, ctx.rank, device):
+    with operation("a group of NCCL", ctx.device), join_group(group, ctx.rank, device):
         times.append(perf_counter())
         await_ranks(group, device)
         wait_for_device(device)
@@ -82,6 +96,8 @@ CHECK = Check(
     },
     finding_rules={RANK_LOST_CODE: RANK_LOST_RULE},
     reconcile=merge_lost_ranks,
+    applies=applies,
+    estimate=estimate,
     placement=Placement.DEVICES,
     timeout=300.0,
 )

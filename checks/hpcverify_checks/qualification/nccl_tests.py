@@ -42,6 +42,9 @@ NOT_CHECKED = "N/A"
 """In the place of the errors, where results are not checked."""
 
 
+USUAL_SECONDS = 60.0
+
+
 class NcclTestsParams(Params, frozen=True):
     """The range of message sizes, in bytes, each a number of times the one before."""
 
@@ -60,6 +63,11 @@ class BusRow(Struct, frozen=True):
     busbw: float
     wrong: float | None
     """Wrong elements, or in old versions the largest error; None if it was not checked."""
+
+
+def estimate(_ctx: Context, _params: NcclTestsParams) -> float:
+    """Assume so much: 25 steps of each size, and the check of its results on the host."""
+    return USUAL_SECONDS
 
 
 def measure(ctx: Context, params: NcclTestsParams) -> Iterator[CheckItem]:
@@ -118,6 +126,7 @@ CHECK = Check(
         "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the mean step, in place"),
         "time.*": Metric(unit="us", meaning="mean time of a step, in place"),
     },
+    estimate=estimate,
     placement=Placement.NODE,
     timeout=300.0,
 )

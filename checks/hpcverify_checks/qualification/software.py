@@ -14,6 +14,11 @@ from hpcverify_checks.common.device import find_torch_device
 TOPOLOGY_SECONDS = 30.0
 
 
+def estimate(_ctx: Context, _params: Params) -> float:
+    """Assume as much as ``nvidia-smi`` may take."""
+    return TOPOLOGY_SECONDS
+
+
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     """Yield the versions, and the wiring as ``nvidia-smi topo`` draws it."""
     gpu_source.require_gpus(ctx)
@@ -62,6 +67,7 @@ CHECK = Check(
     measure=measure,
     metrics={},
     finding_rules={"versions": LISTED, "topology": LISTED},
+    estimate=estimate,
     placement=Placement.NODE,
     timeout=120.0,
 )

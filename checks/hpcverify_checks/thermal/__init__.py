@@ -58,6 +58,7 @@ from hpcverify_checks.common import vote
 from hpcverify_checks.common.device import reserve_gpu_cores
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import ProductSeams
+from hpcverify_checks.common.rendezvous import leave_word
 from hpcverify_checks.common.soak import (
     SOAK_METRICS,
     SOAK_RULES,
@@ -111,10 +112,11 @@ def measure(
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    with operation("the first products", ctx.device):
-        loads = prepare_loads(ctx, seams)
-    with operation("the first kernels", ctx.device):
-        yield from prepare_kernels(ctx, loads[0].task.device)
+    with leave_word(ctx.shared, ctx.rank):  # the others do not wait for who is lost
+        with operation("the first products", ctx.device):
+            loads = prepare_loads(ctx, seams)
+        with operation("the first kernels", ctx.device):
+            yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):
         start = plan.wait_for_all(ctx.shared, ctx.rank, watched)

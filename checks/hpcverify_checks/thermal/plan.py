@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hpcverify_checks.common.rendezvous import has_left_word
 from hpcverify_checks.common.soak import StretchResult
 
 SETTLE_SECONDS = 3.0
@@ -93,14 +94,22 @@ def choose_start(ready: Collection[float], *, complete: bool) -> float:
 def wait_for_all(
     folder: Path, rank: int, ranks: Collection[int], clock: Callable[[], float] = time.monotonic
 ) -> float:
-    """Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin."""
+    """
+    Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin.
+
+    One that failed before it was ready, and left word of that, is not waited for.
+    """
     _write(folder / f"ready{rank}", repr(clock()).encode())
-    paths = [folder / f"ready{r}" for r in ranks]
     until = clock() + READY_TIMEOUT_SECONDS
-    while not all(path.exists() for path in paths) and clock() < until:
+    while not (complete := all(_is_ready_or_lost(folder, r) for r in ranks)) and clock() < until:
         time.sleep(POLL_SECONDS)
+    paths = [folder / f"ready{r}" for r in ranks]
     times = [float(path.read_text()) for path in paths if path.exists()]
-    return choose_start(times, complete=len(times) == len(paths))
+    return choose_start(times, complete=complete)
+
+
+def _is_ready_or_lost(folder: Path, rank: int) -> bool:
+    return (folder / f"ready{rank}").exists() or has_left_word(folder, rank)
 
 
 def write_record(folder: Path, rank: int, record: LoadRecord) -> None:

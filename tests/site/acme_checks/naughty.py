@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
@@ -70,6 +71,13 @@ def segfault(_path: str) -> None:
     ctypes.string_at(0)
 
 
+def abort_after(text: str) -> None:
+    """Print *text*, and end as a thread of a library makes a process end."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    os.abort()
+
+
 def leave_child(path: str) -> None:
     """Start a child that outlives us, and wait for ever."""
     child = subprocess.Popen(["sleep", "3600"])
@@ -117,6 +125,7 @@ WAYS: Mapping[str, Callable[[str], None]] = {
     "skip": skip,
     "unable": unable,
     "segfault": segfault,
+    "abort_after": abort_after,
     "leave_child": leave_child,
     "wait": wait,
     "stat": stat,

@@ -1,0 +1,66 @@
+"""An error of CUDA in a whole run: whose it is, what stands beside it, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcverify.model import Cause, Remedy, Result, Run, Verdict
+from tests.rehearsal.node import Node
+
+Rehearse = Callable[..., Node]
+
+
+def of(run: Run, check: str) -> Result:
+    (result,) = (r for r in run.results if r.check == check)
+    return result
+
+
+def test_the_gpu_with_the_error_fails_beside_its_xid_and_the_next_check_has_a_new_process(
+    tmp_path: Path, rehearse: Rehearse
+) -> None:
+    node = rehearse(gpus=3)
+    with (tmp_path / "scenario.txt").open("a") as scenario:
+        scenario.write("event = xid 94 gpu=1\n")
+
+    run = node.run("--check", "gemm", "--check", "allreduce", faults="ecc@1:after=3")
+
+    for check in ("gemm", "allreduce"):
+        result = of(run, check)
+        (finding,) = (f for f in result.findings if f.code == "ecc_uncorrectable")
+        assert (result.verdict, result.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
+        assert result.reason.startswith("GPU 1 ")
+    (finding,) = of(run, "gemm").findings
+    assert finding.evidence["xid"].startswith("Xid 94 at ")
+    assert finding.text.endswith(finding.evidence["xid"])
+
+
+def test_of_gpus_in_one_process_the_broken_one_is_named(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=3, is_reversed=True).run("--check", "p2p", faults="launch@0:after=3")
+
+    (finding,) = of(run, "p2p").findings
+    assert run.inventory.find_label(finding.where).startswith("GPU 2 ")
+    assert of(run, "p2p").verdict is Verdict.FAIL
+
+
+def test_what_befalls_all_gpus_of_one_process_accuses_none(rehearse: Rehearse) -> None:
+    result = of(rehearse(gpus=3).run("--check", "p2p", faults="launch@*:after=3"), "p2p")
+
+    assert (result.verdict, result.findings) == (Verdict.ERROR, ())
+    assert "did not tell which" in result.reason
+
+
+def test_what_all_gpus_raise_is_the_fault_of_no_gpu_in_any_check_of_the_run(
+    rehearse: Rehearse,
+) -> None:
+    run = rehearse(gpus=2).run("--check", "gemm", "--check", "p2p", faults="illegal@*:after=3")
+
+    assert {(r.verdict, r.cause) for r in run.results} == {(Verdict.ERROR, Cause.MISCONFIGURED)}
+    assert all("driver or torch is wrong" in r.reason for r in run.results)
+
+
+def test_a_node_without_its_fabric_manager_is_told_to_start_it(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=2).run("--check", "gemm", "--check", "p2p", faults="init802@*")
+
+    assert {(r.verdict, r.cause) for r in run.results} == {(Verdict.ERROR, Cause.MISCONFIGURED)}
+    assert all("systemctl start nvidia-fabricmanager" in r.reason for r in run.results)
