@@ -60,7 +60,7 @@ GPU_ERRORS = {
     "nvlink": ("an uncorrectable error of NVLink", Remedy.INSPECT, "error 220"),
     "stack": ("an error of the hardware's stack", Remedy.RESET_GPU, "error 714"),
     "instruction": ("an illegal instruction", Remedy.RESET_GPU, "error 715"),
-    "assert": ("an assertion on the device", Remedy.INSPECT, "error 710"),
+    "assert": ("an assertion on the device", Remedy.RESET_GPU, "error 710"),
     "launch": ("an unspecified launch failure", Remedy.RESET_GPU, "error 719"),
     "illegal": ("an illegal memory access", Remedy.RESET_GPU, "error 700"),
     "lost": ("an unknown error, as of a GPU that is lost", Remedy.REBOOT, "error 999"),
@@ -174,9 +174,14 @@ MEMORY = (
             ERROR,
             Remedy.FIX_CONFIGURATION,
             Cause.NO_SPACE,
-            **dict.fromkeys(
-                ("gemm", "sdc", "gpu_memory", "pcie_bandwidth", "p2p"), "end the processes"
-            ),
+            **dict.fromkeys(("gemm", "sdc", "gpu_memory", "pcie_bandwidth"), "end the processes"),
+        )
+        + _expect(
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.NO_SPACE,
+            accused=(),
+            p2p="of the memory of GPU 1",
         ),
     ),
     Rehearsed(
@@ -210,7 +215,8 @@ NUMBERS = (
     Rehearsed(
         "a bit changes in copies to the host",
         "d2h@1",
-        _expect(FAIL, Remedy.INSPECT, pcie_bandwidth="from the GPU to the host"),
+        _expect(FAIL, Remedy.REPLACE, sdc="copied to the host")
+        + _expect(FAIL, Remedy.INSPECT, pcie_bandwidth="from the GPU to the host"),
     ),
     Rehearsed(
         "a bit changes in copies from one GPU to another",
@@ -231,15 +237,32 @@ NUMBERS = (
     ),
 )
 
+LIBRARIES = (
+    Rehearsed(
+        "a library refuses operands of one byte at some offsets",
+        "picky@*",
+        _pass("gemm", "sdc"),
+    ),
+    Rehearsed(
+        "a library refuses operands of one byte",
+        "refused@*",
+        _expect(WARN, Remedy.FIX_CONFIGURATION, accused=(0, 1), sdc="install a torch whose CUDA")
+        + _expect(
+            ERROR,
+            Remedy.INSPECT,
+            Cause.CRASHED,
+            accused=(0, 1),
+            gemm="install a driver that this torch supports",
+        ),
+    ),
+)
+
 SPEEDS = (
     Rehearsed(
         "a GPU has half of its speed, for all that it does",
         "slow@1:share=0.5",
-        _expect(
-            FAIL, Remedy.INSPECT, gemm="sustained", gpu_memory="memory.", pcie_bandwidth="of_spec"
-        )
-        + _expect(FAIL, Remedy.INSPECT, p2p="mesh.write")
-        + _expect(WARN, Remedy.INSPECT, training="compute_p50")
+        _expect(FAIL, Remedy.INSPECT, gemm="sustained", gpu_memory="memory.", p2p="mesh.write")
+        + _expect(WARN, Remedy.INSPECT, training="compute_p50", pcie_bandwidth="h2d")
         + _pass("sdc"),
         gpus=SIBLINGS,
     ),
@@ -277,7 +300,7 @@ HANGS = (
         "hang@1:after=20",
         _expect(
             ERROR,
-            Remedy.RERUN,
+            Remedy.INSPECT,
             Cause.TIMEOUT,
             accused=(),
             p2p="in a compared copy to GPU 0",
@@ -313,6 +336,7 @@ REHEARSED = (
     *(_start(kind, *told) for kind, told in STARTS.items()),
     *MEMORY,
     *NUMBERS,
+    *LIBRARIES,
     *SPEEDS,
     *HANGS,
 )
