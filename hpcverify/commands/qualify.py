@@ -41,7 +41,9 @@ STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 @click.command("qualify")
 @click.option("--out", metavar="DIR", help="A new directory; default: one with the date, here.")
-@click.option("--only", multiple=True, metavar="STEP", help="Only this step; repeatable.")
+@click.option(
+    "--only", multiple=True, metavar="STEP", help="Only this step, and facts; repeatable."
+)
 def command(out: str | None, only: tuple[str, ...]) -> None:
     """
     Show what hpcverify is worth on this kind of node: the first hour on new GPUs.
