@@ -130,7 +130,7 @@ def measure(
     """Test the device with exact products, with random ones, and with copies."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
-    with operation("the compilation of kernels"):
+    with operation("the first kernels", ctx.device):
         yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
     with use_threads(choose_thread_count(ctx)):

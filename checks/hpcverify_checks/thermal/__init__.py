@@ -115,7 +115,7 @@ def measure(
     with leave_word(ctx.shared, ctx.rank):  # the others do not wait for who is lost
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
-        with operation("the compilation of kernels"):
+        with operation("the first kernels", ctx.device):
             yield from prepare_kernels(ctx, loads[0].task.device)
     watched = [i for i, peer in enumerate(ctx.peers) if has_gauge(ctx, peer.part)]
     with operation("the wait for the others"):

@@ -107,6 +107,14 @@ def test_a_rank_that_fails_says_why_to_those_that_wait_for_it(tmp_path: Path) ->
         assert error.lost == {1: said}
 
 
+def test_what_cuda_says_of_this_gpu_is_not_taken_for_a_lost_peer(tmp_path: Path) -> None:
+    own = "CUDA error: the launch timed out and was terminated"
+    alone = RankGroup(str(tmp_path), 1, "gloo", PATIENCE)
+
+    with pytest.raises(torch.AcceleratorError, match=own), join_group(alone, 0, CPU):
+        raise torch.AcceleratorError(own)
+
+
 def test_a_rank_that_cannot_be_judged_itself_leaves_no_word(tmp_path: Path) -> None:
     with pytest.raises(LostRanks), leave_word(tmp_path, 0):
         raise LostRanks({1: "was lost"})
