@@ -290,6 +290,8 @@ HUNG_CODE = "gpu_hung_under_load"
 """Of the finding that the engine makes of a GPU that hangs where its siblings do not."""
 UNOWNED_CODE = "gpu_memory_unowned"
 """Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
+RANK_LOST_CODE = "rank_lost"
+"""Of the finding about a part that others waited for in vain: who has it did not end its work."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),

@@ -108,3 +108,18 @@ def test_the_page_on_the_design_has_the_same_floors() -> None:
     table = [re.findall(r"`(\w+)`", row) for row in rows.split("\n\n")[0].splitlines()]
 
     assert [set(rooms) for rooms in reversed(table)] == [set(rooms) for rooms in FLOORS]
+
+
+def test_only_the_place_that_chooses_by_vendor_knows_the_library_of_a_vendor() -> None:
+    pattern = re.compile(
+        r"telemetry\.(nvml|amd)\b|from hpcverify\.telemetry import .*\b(nvml|amd)\b"
+    )
+    knowing = {
+        str(path.relative_to(ROOT))
+        for folder in PACKAGES.values()
+        for path in folder.rglob("*.py")
+        if any(pattern.search(line) for line in path.read_text().splitlines() if "import" in line)
+    }
+
+    inside = {path for path in knowing if path.startswith("hpcverify/telemetry/nvml/")}
+    assert knowing - inside == {"hpcverify/telemetry/vendors.py"}

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpcverify.check import (
+    RANK_LOST_CODE,
     Check,
     CheckItem,
     Context,
@@ -55,7 +56,6 @@ from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
-    RANK_LOST_CODE,
     RANK_LOST_RULE,
     join_group,
     merge_lost_ranks,

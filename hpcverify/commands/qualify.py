@@ -40,7 +40,7 @@ STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 @click.command("qualify")
-@click.option("--out", metavar="DIR", help="Where to keep it; a new or empty directory.")
+@click.option("--out", metavar="DIR", help="A new directory; default: one with the date, here.")
 @click.option("--only", multiple=True, metavar="STEP", help="Only this step; repeatable.")
 def command(out: str | None, only: tuple[str, ...]) -> None:
     """

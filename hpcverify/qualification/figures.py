@@ -16,6 +16,7 @@ from hpcverify.records.qualification import Comparison, Count, Figure
 from hpcverify.run.selftest import SelftestResult
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
+    "gpu_setup": ("power.limit",),
     "gemm": ("*.burst", "*.sustained"),
     "gpu_memory": ("memory.*", "covered"),
     "pcie_bandwidth": ("h2d", "d2h"),
@@ -32,6 +33,10 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 """The measurements that are figures of a step, by check; the run document has them all."""
 REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "nccl-tests")}
 """The check whose measurements of the same names these are held against, and what to call it."""
+POWER_NAMES = ("power.limit", "power.mean")
+"""Held against the power that the part is built for."""
+WANTED_REPLAYS = 1000.0
+"""Of a training step: the seconds of its step are chosen for them."""
 LINK_SUFFIX = ".link"
 """Of the measurement with the speed of the link that a copy took."""
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
@@ -95,6 +100,8 @@ def _list_comparisons(
         yield from _compare_with(run, reference, item.name, wheres, what)
     if item.name + LINK_SUFFIX in {m.name for m in result.measurements}:
         yield from _compare_with(run, result.check, item.name + LINK_SUFFIX, wheres, LINK)
+    if item.name == "replays":
+        yield Comparison("what was wanted", WANTED_REPLAYS)
     gpus = find_gpus(run.inventory, model)
     spec = find_spec(gpus[0]) if gpus else None
     if spec is None:
@@ -102,7 +109,7 @@ def _list_comparisons(
     promise = spec.find_promise(item.name.partition(".")[0])
     if promise and promise.unit == item.unit:
         yield Comparison(SHEET, promise.value)
-    if item.name == "power.mean":
+    if item.name in POWER_NAMES:
         yield Comparison(TDP, spec.tdp_w)
 
 

@@ -56,6 +56,8 @@ REASON_CHARACTERS = 600
 NODE_LABEL = "node"
 """What the documents call the node: its name is nobody's business."""
 RUNS_FOLDER = "runs"
+SETUP_CHECKS = ("gpu_setup", "nvlink")
+"""The checks whose coverage says how the GPUs are set up; it has no addresses."""
 SHARED_FACTS = ("driver", "vbios", "board", "memory", "compute_capability")
 """Facts of a GPU that many others have, too."""
 SYSTEM_FACTS = ("vendor", "product", "bios", "kernel", "os")
@@ -84,6 +86,7 @@ class NodeQualifier(Struct, kw_only=True):
     _reached: list[ReachedLine | str] = []
     _held_back: frozenset[str] = frozenset()
     _versions: dict[str, str] = {}
+    _topology: str = ""
     _inventory: Inventory = Inventory()
 
     def run(self) -> Qualification:
@@ -189,6 +192,8 @@ class NodeQualifier(Struct, kw_only=True):
             for finding in result.findings:
                 if finding.code == "versions":
                     self._versions |= finding.evidence
+                elif finding.code == "topology":
+                    self._topology = finding.evidence["topology"]
         self._held_back |= find_held_back(run)
 
     def _build_document(self) -> Qualification:
@@ -212,6 +217,7 @@ class NodeQualifier(Struct, kw_only=True):
                 for gpu in self._inventory.of_kind("gpu")
             ),
             versions=self._versions,
+            topology=self._topology,
             steps=reports,
             reached=tuple(line for line in self._reached if isinstance(line, ReachedLine)),
             not_reached=tuple(
@@ -287,8 +293,14 @@ def _list_reasons(run: Run) -> Iterator[str]:
 
 
 def _list_notes(run: Run) -> Iterator[str]:
-    """Say what was left out, and what the checks found that is no number."""
+    """Say what was left out, how the GPUs are set up, and what was found that is no number."""
     for result in run.results:
+        if result.check in SETUP_CHECKS:
+            wheres: dict[str, list[str]] = {}
+            for covered in result.coverage:
+                wheres.setdefault(covered.text, []).append(covered.where)
+            for text, some in wheres.items():
+                yield f"{run.inventory.format_names(some)}: {text}"
         if result.verdict is Verdict.SKIP:
             yield f"{result.check}: left out: {result.reason}"
         for finding in result.findings:

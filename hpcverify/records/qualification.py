@@ -110,6 +110,8 @@ class Qualification(Struct, frozen=True, kw_only=True):
     machine: dict[str, str] = {}
     gpus: tuple[GpuFacts, ...] = ()
     versions: dict[str, str] = {}
+    topology: str = ""
+    """How the GPUs are wired, as ``nvidia-smi topo -m`` draws it."""
     steps: tuple[StepReport, ...]
     reached: tuple[ReachedLine, ...] = ()
     not_reached: tuple[str, ...] = ()

@@ -7,11 +7,13 @@ table `hpcverify.telemetry.cuda_errors` tells them apart, in this one place for 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify import breadcrumb
 from hpcverify.model import Cause, Finding, Verdict
@@ -21,6 +23,8 @@ from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_to
 
 MAX_MESSAGE_CHARACTERS = 300
 PROBE_WORDS = 2**16
+FULL_GPU_PATTERN = r"\bGPU (\d+) has a total capacity"
+"""In the message of torch's allocator."""
 ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
 """Of the GPUs with these ids, those whose context is broken, and what it says."""
 
@@ -56,11 +60,15 @@ def explain_cuda_failure(
         if broken and (error.verdict is not Verdict.FAIL or not error.is_exact):
             error = next(iter(broken.values()))
     if error.verdict is not Verdict.FAIL or not gpus:
-        return CudaFailure((), _build_outcome(error, exc, gpus), error.sticky)
+        outcome = _build_outcome(error, exc)
+        if len(gpus) > 1 and isinstance(task, Measure) and (full := _find_full_gpu(exc, gpus)):
+            label = task.context.inventory.find_label(full)
+            outcome = replace(outcome, reason=f"{label}: {outcome.reason}")
+        return CudaFailure((), outcome, error.sticky)
     guilty = broken if 0 < len(broken) < len(gpus) else {}
     places = {gpus[0]: error} if len(gpus) == 1 else guilty or {"node": error}
     findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
-    return CudaFailure(findings, _build_outcome(error, exc, gpus), is_sticky=True)
+    return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
 
 
 def _find_raised_error(exc: Exception) -> CudaError | None:
@@ -101,18 +109,34 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     if torch is None or not torch.cuda.is_initialized():
         return {}
     found: dict[str, str] = {}
-    vendor = AMD if _uses_rocm() else NVIDIA
-    for index in range(torch.cuda.device_count()):
-        ids = write_torch_ids(torch.cuda.get_device_properties(index), vendor)
-        part = next((part for part in parts if matches_torch_ids(part, ids)), None)
-        if part is None:
-            continue
+    for index, part in _number_gpus(torch, parts).items():
         try:
             with breadcrumb.during("a few kernels after an error", part):
                 _run_kernels(torch, index)
         except RuntimeError as exc:
             found[part] = str(exc)
     return found
+
+
+def _number_gpus(torch: ModuleType, parts: Collection[str]) -> dict[int, str]:
+    """Give each of the GPUs *parts* by the number that torch has for it."""
+    vendor = AMD if _uses_rocm() else NVIDIA
+    numbered: dict[int, str] = {}
+    for index in range(torch.cuda.device_count()):
+        ids = write_torch_ids(torch.cuda.get_device_properties(index), vendor)
+        for part in parts:
+            if matches_torch_ids(part, ids):
+                numbered[index] = part
+    return numbered
+
+
+def _find_full_gpu(exc: Exception, parts: Collection[str]) -> str:
+    """Find the GPU that ran out of memory, by the number in torch's message; empty if none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    match = re.search(FULL_GPU_PATTERN, str(exc))
+    return _number_gpus(torch, parts).get(int(match[1]), "") if match else ""
 
 
 def _run_kernels(torch: ModuleType, index: int) -> None:
@@ -142,12 +166,11 @@ def _build_finding(error: CudaError, where: str, exc: Exception) -> Finding:
     return Finding(error.code, where, text, evidence)
 
 
-def _build_outcome(error: CudaError, exc: Exception, gpus: Collection[str]) -> Outcome:
+def _build_outcome(error: CudaError, exc: Exception) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
-    raised = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
-    # Of several GPUs torch may name the one.
-    reason = error.text if error.is_exact and len(gpus) <= 1 else raised
+    vague = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
+    reason = error.text if error.is_exact else vague
     ended = error.verdict is Verdict.FAIL
     return Outcome(
         verdict=Verdict.ERROR,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.check import HUNG_CODE, Context
+from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context
 from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
@@ -144,7 +144,7 @@ def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str
             if answer.overrun is None:
                 continue
             like = list(_list_like(phases, phase.contexts[name], inventory))
-            ended = (a for a in like if a.outcome.verdict is Verdict.PASS)
+            ended = (a for a in like if _has_done_all(a))
             late[name] = LateWorker(
                 context=phase.contexts[name],
                 overrun=answer.overrun,
@@ -154,6 +154,12 @@ def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str
                 waiting=sum(bool(a.overrun and a.overrun.doing) and not _has_part(a) for a in like),
             )
     return late
+
+
+def _has_done_all(answer: Answer) -> bool:
+    """Whether a worker came to the end of its check: not one that gave up on a peer."""
+    lost = any(isinstance(i, Finding) and i.code == RANK_LOST_CODE for i in answer.items)
+    return answer.outcome.verdict is Verdict.PASS and not lost
 
 
 def _list_like(phases: Sequence[Phase], ctx: Context, inventory: Inventory) -> Iterator[Answer]:

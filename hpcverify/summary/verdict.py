@@ -174,7 +174,8 @@ def format_next_steps(run: Run) -> str:
     if not actions:
         return ""
     if is_all_skipped(run):
-        return "choose checks of what this node has: hpcverify checks"
+        chosen = "choose checks of what this node has (hpcverify checks)"
+        return f"{chosen}, then: {write_rerun_command(run)}"
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
     steps = ", ".join(_format_step(action, run) for action in others or actions)

@@ -21,6 +21,7 @@ from hpcverify.records.qualification import (
     format_line,
 )
 from hpcverify.summary.figures import format_scaled
+from hpcverify.summary.printable import make_printable
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
@@ -68,6 +69,7 @@ def render(report: Qualification) -> str:
         steps=_build_sections(report),
         gpus=[(gpu.label, gpu.name, tuple(gpu.facts.items())) for gpu in report.gpus],
         versions=report.versions.items(),
+        topology=list_lines(report.topology),
         lines=[format_line(line) for line in report.reached],
         not_reached=report.not_reached,
         contents=CONTENTS_NOTE,
@@ -100,6 +102,8 @@ def _list_markdown(report: Qualification) -> Iterator[str]:
         yield from _write_table(COUNT_HEADS, section.counts)
         yield from (f"- {escape(note)}" for note in section.notes)
         yield from [""] if section.notes else []
+    if report.topology:
+        yield from ("## Topology", "", "```", *list_lines(report.topology), "```", "")
     yield "## Lines for gpu_reached.csv"
     yield ""
     yield "```csv"
@@ -119,6 +123,12 @@ def _write_table(heads: Row, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         yield f"| {' | '.join(escape(cell) for cell in row)} |"
     yield ""
+
+
+def list_lines(text: str) -> list[str]:
+    """List the lines of *text*, printable, and none of them the end of a block."""
+    lines = (make_printable(line.expandtabs()) for line in text.splitlines())
+    return [line.replace("```", "") for line in lines]
 
 
 def describe_gpus(report: Qualification) -> str:
@@ -170,7 +180,7 @@ def _format_figure(figure: Figure, *, several: bool) -> Row:
     spread = ""
     if figure.parts > 1:
         low, high = (format_scaled(v, figure.unit) for v in (figure.lowest, figure.highest))
-        spread = f"{low} ({figure.lowest_part}) to {high}"
+        spread = f"{low} ({figure.lowest_part}) to {high}" if low != high else "all alike"
     return (
         f"{figure.check} {figure.quantity}",
         part,

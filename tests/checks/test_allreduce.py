@@ -207,14 +207,26 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     assert busbw.value == pytest.approx(2**30 / 0.004 / 1e9 * 2 * 7 / 8)
 
 
-MANY = {"a100-sxm4-40gb": 233.0, "a100-sxm4-80gb": 233.0, "h100-sxm5-80gb": 475.0}
-MANY |= {"h200-sxm": 473.1, "b200-sxm": 820.0, "b300-sxm": 820.0}
-FOUR = {"a100-sxm4-40gb": 230.0, "a100-sxm4-80gb": 230.0, "h100-sxm5-80gb": 360.0}
-FOUR |= {"h200-sxm": 363.0, "b200-sxm": 660.0, "b300-sxm": 660.0}
-FOUR |= {"gb200": 673.1, "gb300": 673.1, "v100-sxm2-16gb": 115.0, "v100-sxm2-32gb": 115.0}
-HEALTHY = {(key, 8): rate for key, rate in MANY.items()}
-HEALTHY |= {(key, 4): rate for key, rate in FOUR.items()}
-HEALTHY |= {("v100-sxm2-16gb", 8): 115.0, ("v100-sxm2-32gb", 8): 115.0}
+HEALTHY = {
+    ("a100-sxm4-40gb", 8): 233.0,
+    ("a100-sxm4-80gb", 8): 233.0,
+    ("h100-sxm5-80gb", 8): 475.0,
+    ("h200-sxm", 8): 473.1,
+    ("b200-sxm", 8): 820.0,
+    ("b300-sxm", 8): 820.0,
+    ("v100-sxm2-16gb", 8): 115.0,
+    ("v100-sxm2-32gb", 8): 115.0,
+    ("a100-sxm4-40gb", 4): 230.0,
+    ("a100-sxm4-80gb", 4): 230.0,
+    ("h100-sxm5-80gb", 4): 360.0,
+    ("h200-sxm", 4): 363.0,
+    ("b200-sxm", 4): 660.0,
+    ("b300-sxm", 4): 660.0,
+    ("gb200", 4): 673.1,
+    ("gb300", 4): 673.1,
+    ("v100-sxm2-16gb", 4): 115.0,
+    ("v100-sxm2-32gb", 4): 115.0,
+}
 """Bus bandwidth in GB/s that healthy nodes reach with messages of 4 GiB, by part and GPUs."""
 WITH_NVLS = ("h100-sxm5-80gb", "h200-sxm", "b200-sxm", "b300-sxm")
 

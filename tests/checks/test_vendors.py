@@ -25,12 +25,9 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Remedy,
-    Result,
     Verdict,
-    verdict_of,
 )
 from hpcverify.plan.catalog import list_check_names, load_check
-from hpcverify.plan.suite import load_suite
 from hpcverify.telemetry import make_readers, vendors
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import judge_items, list_codes, make_context
@@ -40,7 +37,6 @@ from hpcverify_checks.storage import StorageParams
 from hpcverify_checks.training.transformer import ModelShape
 from tests.checks import invented
 from tests.checks.invented import HEALTHY_RECOVERY, HEALTHY_SETUP, InventedSource, make_node
-from tests.doubles import a_result
 from tests.telemetry.trees import amd_gpu, edac
 
 NAMES = tuple(sorted(list_check_names()))
@@ -296,25 +292,6 @@ def test_a_gpu_of_amd_that_has_left_the_bus_is_missing(tmp_path: Path, amd_node:
     found = list(inventory.measure(ctx, Params()))
     assert list_codes(found) == ["gpu_missing"]
     assert judge_items(inventory, found, left).verdict is Verdict.FAIL
-
-
-@pytest.mark.parametrize("suite", ["prolog", "epilog"])
-def test_a_node_of_amd_passes_the_suites_of_the_hooks_by_its_inventory_alone(
-    tmp_path: Path, amd_node: Inventory, suite: str
-) -> None:
-    results: list[Result] = []
-    for step in load_suite(suite).check:
-        check = load_check(step.name)
-        try:
-            ctx = make_context(tmp_path, inventory=amd_node, previous=amd_node)
-            found = list(check.measure(ctx, check.params()))
-            verdict = judge_items(check, found, amd_node).verdict
-        except Skip:
-            verdict = Verdict.SKIP
-        results.append(a_result(step.name, verdict=verdict, required=step.required))
-    passed = [result.check for result in results if result.verdict is Verdict.PASS]
-    assert passed == ["inventory"]
-    assert verdict_of(tuple(results)) is Verdict.PASS
 
 
 def test_gpus_that_no_driver_of_amd_runs_are_an_error_with_the_command(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_without_a_gpu_it_is_one_line_and_nothing_is_left(cli: Cli, tmp_path: Pa
 
     assert done.returncode == 3
     assert done.stderr.strip() == (
-        "hpcverify: there is no GPU to qualify here: NVML and the PCI bus list none; "
+        "hpcverify: there is no GPU to qualify here: neither the driver nor the PCI bus lists one; "
         "see hpcverify doctor"
     )
     assert not (tmp_path / "out").exists()

@@ -66,8 +66,10 @@ def test_every_check_that_loads_the_node_says_how_long_it_should_take(
     assert (check.estimate is not None) == (check.placement is not Placement.PASSIVE)
     if check.estimate:
         own = getattr(check.params(), "seconds", 0.0)
-        assert own <= check.estimate(ctx, check.params()) <= check.timeout
-        assert own <= check.estimate(unknown, check.params()) <= check.timeout
+        for seen in (ctx, unknown):
+            seconds = check.estimate(seen, check.params())
+            skipped = seconds == 0 and device is CPU  # the GPUs of the node do it instead
+            assert skipped or own <= seconds <= check.timeout
 
 
 def test_listing_all_checks_loads_nothing_heavy() -> None:

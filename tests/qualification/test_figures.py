@@ -70,6 +70,12 @@ def test_a_copy_stands_beside_its_link_and_the_power_of_the_soak_beside_tdp() ->
     assert find(figures, "power.mean").compared == (Comparison("TDP", 700.0),)
 
 
+def test_replays_stand_beside_the_thousand_that_were_wanted() -> None:
+    run = a_run(a_result("training", *measure_all("replays", [870] * 4, "")))
+
+    assert next(collect_figures(run)).compared == (Comparison("what was wanted", 1000),)
+
+
 def test_a_quantity_of_the_sheet_in_another_unit_is_not_compared_with_it() -> None:
     run = a_run(a_result("exactness", *measure_all("bf16.wrong_products", [0] * 4, "")))
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hpcverify.records.qualification import FILE_NAME, Qualification, write
-from tests.reports.test_qualification import a_qualification
+from tests.reports.qualifications import a_qualification
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/qualification.json"
 

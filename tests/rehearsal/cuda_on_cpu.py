@@ -413,7 +413,7 @@ class Version(types.ModuleType):
 
 def install() -> None:
     """Put all of this into torch."""
-    torch.version.__class__ = Version
+    setattr(torch.version, "__class__", Version)  # noqa: B010 - a module's
     for name, value in {
         "is_available": lambda: True,
         "device_count": lambda: len(list_gpus()),

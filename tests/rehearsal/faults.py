@@ -52,7 +52,7 @@ AT_START = {
 
 OTHERS = frozenset(
     {"flip", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
-    | {"no_p2p", "sum", "nccl_hang", "picky", "refused"}
+    | {"no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
 )
 KINDS = OTHERS | STICKY.keys() | AT_START.keys()
 """Every kind of fault."""

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -35,6 +37,12 @@ BYTES_PER_SECOND = 350e9
 SUMMED_ELEMENTS = 1000
 """From so many on, a sum can be spoilt."""
 HANG_SECONDS = 3600.0
+NO_START = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.29.3\nncclUnhandledCudaError: Call "
+    "to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
+)
+"""What a rank says that finds no memory for NCCL; the others wait for it."""
 
 
 @dataclass(slots=True)
@@ -88,9 +96,7 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
         if backend == "nccl":
             assert device_id is not None, "an eager start needs its device"
             assert timeout is not None
-            find_gpu(device_id).require_alive()
-            watched = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1"
-            groups.append(Group(timeout.total_seconds(), watched))
+            groups.append(_begin_group(find_gpu(device_id), timeout.total_seconds()))
             backend = "gloo"
         init(backend, *args, **{"timeout": timeout, **kwargs})
 
@@ -102,7 +108,7 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
         gpu.require_alive()
         for _ in strike("nccl_hang", gpu.index):
             time.sleep(HANG_SECONDS)
-        end = _sum(groups[0], gpu, lambda: reduce(tensor, *args, **kwargs))
+        end = _sum(groups[0], gpu, partial(reduce, tensor, *args, **kwargs))
         if math.isfinite(end):
             end = _work_on(gpu, tensor)
         elif groups[0].watched:
@@ -117,6 +123,16 @@ def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
     setattr(dist, "init_process_group", init_process_group)  # noqa: B010 - torch's is typed
     setattr(dist, "all_reduce", all_reduce)  # noqa: B010 - likewise
     setattr(distributed_c10d, "_abort_process_group", abort)  # noqa: B010 - likewise
+
+
+def _begin_group(gpu: Gpu, patience: float) -> Group:
+    """Read the environment as torch does, and change it as torch does."""
+    gpu.require_alive()
+    for _ in strike("nccl_start", gpu.index):
+        raise dist.DistBackendError(NO_START)
+    if torch.are_deterministic_algorithms_enabled():
+        os.environ.setdefault("NCCL_ALGO", "^NVLS")
+    return Group(patience, os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1")
 
 
 def _sum(group: Group, gpu: Gpu, reduce: Callable[[], object]) -> float:

@@ -83,11 +83,11 @@ def test_a_gpu_of_amd_that_computes_a_wrong_bit_is_replaced(node: Node) -> None:
 def test_an_error_that_a_gpu_of_amd_raises_is_its_own_in_the_words_of_hip(
     node: Node, fault: str
 ) -> None:
-    done = run(node, "gemm", faults=f"{fault}@1")
-    (gemm,) = done.results
-    assert (gemm.verdict, gemm.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert "GPU 1 " in gemm.reason
-    assert "HIP error" in gemm.reason
+    done = run(node, "gemm", "p2p", faults=f"{fault}@1")
+    for result in done.results:  # one worker for each GPU, and one for all
+        assert (result.verdict, result.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
+        assert result.reason.startswith("GPU 1 ")
+        assert "HIP error" in result.reason
     require_own_words(done)
 
 
@@ -124,4 +124,15 @@ def test_a_gpu_of_amd_that_hangs_is_named_and_its_own_driver_looked_for(tmp_path
     assert (gemm.verdict, gemm.remedy) == (Verdict.ERROR, Remedy.INSPECT)
     assert gemm.reason.startswith("GPU 1 ")
     assert "dmesg | grep -i amdgpu" in gemm.reason
+    require_own_words(done)
+
+
+@pytest.mark.parametrize("suite", ["prolog", "epilog"])
+def test_the_suites_of_the_hooks_end_in_pass_and_list_what_they_could_not_see(
+    node: Node, suite: str
+) -> None:
+    done = node.run("--suite", suite)  # the last one counts
+    verdicts = {result.check: result.verdict for result in done.results}
+    assert verdicts == {"inventory": Verdict.PASS, **dict.fromkeys(OBSERVING, Verdict.SKIP)}
+    assert (done.verdict, done.passive) == (Verdict.PASS, True)
     require_own_words(done)

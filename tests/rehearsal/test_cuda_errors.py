@@ -59,6 +59,14 @@ def test_what_all_gpus_raise_is_the_fault_of_no_gpu_in_any_check_of_the_run(
     assert all("driver or torch is wrong" in r.reason for r in run.results)
 
 
+def test_of_gpus_in_one_process_the_full_one_is_named(rehearse: Rehearse) -> None:
+    result = of(rehearse(gpus=3, is_reversed=True).run("--check", "p2p", faults="oom@0"), "p2p")
+
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.NO_SPACE)
+    assert result.reason.startswith("GPU 2 ")
+    assert "the GPU ran out of memory" in result.reason
+
+
 def test_a_node_without_its_fabric_manager_is_told_to_start_it(rehearse: Rehearse) -> None:
     run = rehearse(gpus=2).run("--check", "gemm", "--check", "p2p", faults="init802@*")
 

@@ -31,7 +31,7 @@ def test_the_quick_suite_passes_on_four_gpus(rehearse: Rehearse) -> None:
         assert seen & parts == parts or "node" in seen
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [name for name, part in PARTS.items() if not part.architecture])
 def test_each_check_passes_on_each_part(rehearse: Rehearse, part: str) -> None:
     names = [word for name in ACTIVE for word in ("--check", name)]
     run = rehearse(part=part, gpus=2, params={"thermal": {"seconds": 5}}).run(*names)

@@ -52,6 +52,15 @@ def test_a_gpu_that_dies_is_named_and_none_of_its_peers(
         assert list_witnesses(run, result) == {"GPU 0", "GPU 2", "GPU 3"}
 
 
+def test_a_gpu_on_which_nccl_does_not_start_keeps_nobody_waiting(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=4).run(*CHECKS, faults="nccl_start@1")
+    for result in run.results:
+        assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.NO_SPACE)
+        assert "end the processes that nvidia-smi lists" in result.reason
+        assert list_accused(run, result) == {"GPU 1"}
+        assert list_witnesses(run, result) == {"GPU 0", "GPU 2", "GPU 3"}
+
+
 def test_a_gpu_whose_work_does_not_end_is_named_within_the_groups_time(
     rehearse: Rehearse,
 ) -> None:
@@ -73,3 +82,12 @@ def test_a_rank_that_never_comes_back_from_nccl_is_named_by_its_peers(
     assert "did not start or answer within 2 s" in result.reason
     assert list_accused(run, result) == {"GPU 1"}
     assert list_witnesses(run, result) == {"GPU 0", "GPU 2", "GPU 3"}
+
+
+def test_training_leaves_nccl_as_the_site_set_it(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=2).run(*CHECKS, NCCL_DEBUG="WARN", TORCH_NCCL_BLOCKING_WAIT="0")
+    texts = {c.text for result in run.results for c in result.coverage}
+    assert run.verdict is Verdict.PASS
+    assert "the environment tells NCCL: NCCL_DEBUG=WARN" in texts
+    assert "set in the environment and ignored: TORCH_NCCL_BLOCKING_WAIT" in texts
+    assert not [text for text in texts if "NVLS" in text]

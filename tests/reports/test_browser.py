@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hpcverify_reports import fleet
+from hpcverify_reports import fleet, qualification
 from hpcverify_reports.node import render
 from tests.reports import fleets, samples
 from tests.reports.dom import Dom
+from tests.reports.qualifications import a_qualification
 
 pytestmark = pytest.mark.browser
 
@@ -101,7 +102,7 @@ TARGET = 24
 """Pixels of what can be hit with a finger (WCAG 2.2, 2.5.8)."""
 LEGIBLE = 12
 """Pixels of the smallest letters of a map."""
-TALL = {"node": 9_500, "fleet": 5_500, "rotten": 9_000}
+TALL = {"node": 9_500, "fleet": 5_500, "rotten": 9_000, "qualification": 3_500}
 """Pixels that a page of a sample may be tall in a window 1,200 wide, as it opens."""
 MEASURE = """
 const results = [];
@@ -148,6 +149,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], An
             "node": render(samples.sick_node(60), history=samples.past()),
             "fleet": fleet.render(some, fleets.links(some)),
             "rotten": fleet.render(rotten, fleets.links(rotten)),
+            "qualification": qualification.render(a_qualification()),
         },
         "WIDTHS": WIDTHS,
         "NARROW": NARROW,

@@ -2,101 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from hpcverify.model import Verdict
-from hpcverify.records.qualification import (
-    Comparison,
-    Count,
-    Figure,
-    GpuFacts,
-    Qualification,
-    ReachedLine,
-    StepReport,
-    format_line,
-)
+from hpcverify.records.qualification import GpuFacts, Qualification, format_line
 from hpcverify_reports.qualification import markdown, render
 from tests.reports.dom import Dom
+from tests.reports.qualifications import LINE, MODEL, a_qualification
 from tests.reports.samples import HOSTILE
 from tests.reports.test_browser import chromium
-
-MODEL = "NVIDIA H100 80GB HBM3"
-LINE = ReachedLine(
-    part="h100-sxm5-80gb",
-    quantity="bf16",
-    mode="sustained",
-    reached="706",
-    unit="TFLOP/s",
-    confidence="A",
-    source="measured by hpcverify 0.1.0 on 2026-11-22, driver 565.57.01: median of 8 GPUs",
-)
-
-
-def a_qualification() -> Qualification:
-    """Make one with a step of each kind of end."""
-    figure = Figure(
-        check="gemm",
-        quantity="bf16.sustained",
-        unit="GFLOP/s",
-        model=MODEL,
-        parts=8,
-        median=706e3,
-        lowest=690e3,
-        highest=720e3,
-        lowest_part="GPU 2 (…b3d8)",
-        compared=(Comparison("bare loop", 710e3), Comparison("data sheet", 989e3)),
-    )
-    counts = (
-        Count(what="products called wrong", events=0, tries=2_000_000, bound=1.5e-6),
-        Count(what="alarms without a fault", events=0, tries=2, bound=1.0),
-    )
-    steps = (
-        StepReport(
-            name="products",
-            question="how fast?",
-            verdict=Verdict.PASS,
-            seconds=120,
-            budget=480,
-            run="runs/products.json",
-            figures=(figure,),
-            notes=("nccl_tests: left out: not installed",),
-        ),
-        StepReport(
-            name="corruption",
-            question="how often wrong?",
-            verdict=Verdict.FAIL,
-            reason="sdc: GPU 3 (…4f21): a product was wrong",
-            seconds=900,
-            budget=1500,
-            run="runs/corruption.json",
-            counts=counts,
-        ),
-        StepReport(
-            name="quick",
-            question="how long?",
-            verdict=Verdict.ERROR,
-            reason="interrupted before it began",
-            budget=420,
-        ),
-    )
-    return Qualification(
-        hpcverify="0.1.0",
-        started=datetime(2026, 11, 22, 9, tzinfo=UTC),
-        seconds=1020,
-        complete=False,
-        verdict=Verdict.FAIL,
-        machine={"product": "PowerEdge XE9680", "os": "Debian GNU/Linux 13"},
-        gpus=tuple(GpuFacts(label=f"GPU {i}", name=MODEL) for i in range(8)),
-        versions={"torch": "2.13.0"},
-        steps=steps,
-        reached=(LINE,),
-        not_reached=("p2p: it did not pass",),
-    )
-
 
 FORMS = pytest.mark.parametrize("write", [render, markdown])
 
@@ -132,9 +49,27 @@ def test_the_page_and_the_markdown_say(text: str) -> None:
 
 
 @FORMS
-def test_the_same_qualification_gives_the_same_bytes(write: object) -> None:
-    assert callable(write)
+def test_the_wiring_keeps_its_columns(write: Callable[[Qualification], str]) -> None:
+    assert "\nGPU0     X      NV18\nGPU1    NV18     X" in write(a_qualification())
+
+
+@FORMS
+def test_the_same_qualification_gives_the_same_bytes(
+    write: Callable[[Qualification], str],
+) -> None:
     assert write(a_qualification()) == write(a_qualification())
+
+
+def test_gpus_that_are_alike_to_four_digits_have_no_range() -> None:
+    report = a_qualification()
+    first, *others = report.steps
+    (figure,) = first.figures
+    alike = msgspec.structs.replace(figure, lowest=figure.median, highest=figure.median)
+    steps = (msgspec.structs.replace(first, figures=(alike,)), *others)
+    page = Dom(render(msgspec.structs.replace(report, steps=steps))).text
+
+    assert "all alike" in page
+    assert "to 706" not in page
 
 
 def test_models_are_named_in_each_row_only_where_they_differ() -> None:
@@ -152,7 +87,9 @@ def test_text_from_outside_comes_out_as_text() -> None:
     steps = tuple(
         msgspec.structs.replace(step, reason=HOSTILE, notes=(HOSTILE,)) for step in report.steps
     )
-    page = render(msgspec.structs.replace(report, steps=steps, not_reached=(HOSTILE,)))
+    page = render(
+        msgspec.structs.replace(report, steps=steps, not_reached=(HOSTILE,), topology=HOSTILE)
+    )
 
     assert "script" not in Dom(page).tags()
     assert "\x1b" not in page

@@ -292,3 +292,13 @@ def test_a_selftest_that_a_gpu_ended_is_an_error_and_no_finding(tmp_path: Path) 
 
     assert failure is not None
     assert (failure.findings, failure.outcome.remedy) == ((), Remedy.RESET_GPU)
+
+
+def test_a_build_for_rocm_is_believed_that_it_is_one_whatever_it_calls_its_errors() -> None:
+    text = "CUDA error: uncorrectable ECC error encountered"
+    error = find_cuda_error(text, "hip")
+    assert error is not None
+    assert (error.platform, error.code) == ("hip", "ecc_uncorrectable")
+    unknown = find_cuda_error("CUDA error: file not found", "hip")
+    assert unknown is not None
+    assert (unknown.platform, unknown.code) == ("hip", "cuda_other")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import HUNG_CODE, Check, Context, Metric, Params, Placement
+from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Check, Context, Metric, Params, Placement
 from hpcverify.model import (
     Cause,
     Device,
@@ -135,6 +135,15 @@ def test_a_gpu_is_not_accused_if(tmp_path: Path, why: str) -> None:
     assert list_findings(found) == []
     assert (outcome.verdict, outcome.cause) == (Verdict.ERROR, Cause.TIMEOUT)
     assert outcome.remedy in (Remedy.INSPECT, Remedy.RERUN)
+
+
+def test_gpus_that_gave_up_on_a_peer_are_no_siblings_that_ended(tmp_path: Path) -> None:
+    lost = Finding(RANK_LOST_CODE, "gpu-2", "was lost")
+    witness = replace(ended(45), items=(lost,))
+    found = explained(tmp_path, witness, witness, late(HANGS), witness)
+
+    assert {f.code for f in list_findings(found)} == {RANK_LOST_CODE}
+    assert found["gpu-2"].outcome.verdict is Verdict.ERROR
 
 
 def test_most_gpus_hanging_accuse_none(tmp_path: Path) -> None:

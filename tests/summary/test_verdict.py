@@ -93,7 +93,8 @@ def test_a_line_of_progress_is_cut() -> None:
 def test_where_nothing_applies_other_checks_are_to_be_chosen() -> None:
     skipped = a_result("nvlink", verdict=Verdict.SKIP, reason="no GPU on this node")
     run = a_run(verdict=Verdict.ERROR, results=(skipped,))
-    assert format_next_steps(run) == "choose checks of what this node has: hpcverify checks"
+    steps = format_next_steps(run)
+    assert steps.startswith("choose checks of what this node has (hpcverify checks), then: ")
     interrupted = a_run(verdict=Verdict.ERROR, results=(skipped,), complete=False)
     assert format_next_steps(interrupted) == "run the suite again: hpcverify run --suite quick"
 

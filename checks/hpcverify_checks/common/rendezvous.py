@@ -10,9 +10,10 @@ a roll call. The others then raise `LostRanks`, which accuses nobody but the los
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -23,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    RANK_LOST_CODE,
     Cause,
     CheckItem,
     Context,
@@ -67,7 +69,6 @@ they are made."""
 PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
 """Words of the errors of gloo, NCCL and torch that speak of a peer and not of this part."""
 
-RANK_LOST_CODE = "rank_lost"
 RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
 """The mildest remedy: what the lost part reports for itself goes before it."""
 
@@ -193,15 +194,35 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
     # The ranks of one node meet on its loopback, whatever its name resolves to.
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     loopback = {name: "lo" for name in names if name not in os.environ}
+    begin = partial(
+        dist.init_process_group,
+        group.backend,
+        store=store,
+        rank=rank,
+        world_size=group.world,
+        timeout=patience,
+        device_id=device if device.type == "cuda" else None,
+    )
     with _set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
-        dist.init_process_group(
-            group.backend,
-            store=store,
-            rank=rank,
-            world_size=group.world,
-            timeout=patience,
-            device_id=device if device.type == "cuda" else None,
-        )
+        if group.backend == "nccl":
+            _start_in_background(group, rank, device, begin)
+        else:
+            begin()
+
+
+def _start_in_background(
+    group: RankGroup, rank: int, device: torch.device, begin: Callable[[], object]
+) -> None:
+    """Run *begin* in the background: NCCL waits without end for a rank that failed to begin."""
+    act = _BackgroundCall(device, begin)
+    act.start()
+    deadline = monotonic() + group.timeout
+    while act.is_alive():
+        if _has_anyone_given_up(group) or monotonic() > deadline:
+            raise call_roll(group, rank, device)
+        sleep(POLL_SECONDS)
+    if act.error is not None:
+        raise act.error
 
 
 @contextmanager
@@ -248,7 +269,7 @@ def _reset_group_count() -> Generator[None]:
 
     try:
         yield
-    except RuntimeError:
+    except (RuntimeError, Unable):
         if not dist.is_initialized():
             store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -280,25 +301,37 @@ def _abort_group(group: RankGroup, device: torch.device) -> None:
     if not dist.is_initialized():
         return
     if group.backend == "nccl":
-        abort = distributed_c10d._abort_process_group  # noqa: SLF001 - there is no other way
+        # torch has no public name for it.
+        abort = distributed_c10d._abort_process_group  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         _run_within(ABORT_SECONDS, device, abort)
     else:
         dist.destroy_process_group()
 
 
-def _run_within(seconds: float, device: torch.device, act: Any) -> bool:
-    """Run *act* beside this thread, and say whether it ended within *seconds*."""
-    import torch
-
-    def run() -> None:
-        torch.cuda.set_device(device)  # each thread has its own
-        with suppress(RuntimeError):  # the device is lost, or the group already aborted
-            act()
-
-    thread = Thread(target=run, daemon=True)
+def _run_within(seconds: float, device: torch.device, act: Callable[[], object]) -> bool:
+    """Run *act* in the background, and say whether it ended within *seconds*."""
+    thread = _BackgroundCall(device, act)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
+
+
+class _BackgroundCall(Thread):
+    """A call that may never return; this process can end without it."""
+
+    def __init__(self, device: torch.device, act: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.device, self.act = device, act
+        self.error: RuntimeError | None = None
+
+    def run(self) -> None:
+        import torch
+
+        try:
+            torch.cuda.set_device(self.device)  # each thread has its own
+            self.act()
+        except RuntimeError as exc:  # what CUDA and NCCL raise
+            self.error = exc
 
 
 @contextmanager

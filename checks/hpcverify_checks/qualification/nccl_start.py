@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from time import perf_counter
 
 from hpcverify.check import (
+    RANK_LOST_CODE,
     Check,
     CheckItem,
     Context,
@@ -20,7 +21,6 @@ from hpcverify.check import (
 from hpcverify.units import GIB
 from hpcverify_checks.common.device import find_torch_device, wait_for_device
 from hpcverify_checks.common.rendezvous import (
-    RANK_LOST_CODE,
     RANK_LOST_RULE,
     RankGroup,
     await_ranks,

@@ -19,12 +19,16 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Finding,
+    FindingRule,
     Measurement,
     Metric,
     Params,
     Placement,
+    Remedy,
     Skip,
     Unable,
+    Verdict,
 )
 from hpcverify.processes import run_tool
 from hpcverify_checks.allreduce import format_size
@@ -62,7 +66,8 @@ class BusRow(Struct, frozen=True):
     time_us: float
     busbw: float
     wrong: float | None
-    """Wrong elements, or in old versions the largest error; None if it was not checked."""
+    """Wrong elements, or in old versions the largest error, which is below 1; None if it was
+    not checked."""
 
 
 def estimate(_ctx: Context, _params: NcclTestsParams) -> float:
@@ -91,6 +96,9 @@ def measure(ctx: Context, params: NcclTestsParams) -> Iterator[CheckItem]:
             Cause.CRASHED,
         )
     for row in rows:
+        if row.wrong is not None and row.wrong >= 1:
+            text = f"{PROGRAM} counts {row.wrong:g} wrong elements of {format_size(row.size)}"
+            yield Finding("wrong_sum", "node", text)
         yield Measurement(f"busbw.{format_size(row.size)}", row.busbw, "GB/s")
         yield Measurement(f"time.{format_size(row.size)}", row.time_us, "us")
     yield Coverage("node", f"{' '.join(command)}: in place, the mean of {params.steps} steps")
@@ -126,6 +134,8 @@ CHECK = Check(
         "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the mean step, in place"),
         "time.*": Metric(unit="us", meaning="mean time of a step, in place"),
     },
+    # Which GPU is at fault, its output does not say: `allreduce` does.
+    finding_rules={"wrong_sum": FindingRule(Verdict.WARN, Remedy.INSPECT)},
     estimate=estimate,
     placement=Placement.NODE,
     timeout=300.0,

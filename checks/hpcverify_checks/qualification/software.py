@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +13,8 @@ from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.device import find_torch_device
 
 TOPOLOGY_SECONDS = 30.0
+UNDERLINE_PATTERN = re.compile(r"\x1b\[[0-9;]*m")
+"""nvidia-smi underlines the head of its table, wherever it prints."""
 
 
 def estimate(_ctx: Context, _params: Params) -> float:
@@ -28,7 +31,7 @@ def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     yield Finding("versions", "node", text, versions)
     if shutil.which("nvidia-smi"):
         drawn = run_tool(["nvidia-smi", "topo", "-m"], timeout=TOPOLOGY_SECONDS)
-        wiring = drawn.stdout.decode(errors="replace").strip()
+        wiring = UNDERLINE_PATTERN.sub("", drawn.stdout.decode(errors="replace")).strip("\n")
         yield Finding("topology", "node", "the wiring, by nvidia-smi topo -m", {"topology": wiring})
 
 

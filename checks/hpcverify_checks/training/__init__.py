@@ -39,6 +39,7 @@ from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
+    RANK_LOST_CODE,
     Cause,
     Check,
     CheckItem,
@@ -73,7 +74,6 @@ from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
-    RANK_LOST_CODE,
     RANK_LOST_RULE,
     RankGroup,
     exchange_messages,

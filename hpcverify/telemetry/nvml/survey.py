@@ -220,7 +220,7 @@ def _read_power_limit(gpu: GpuQuery) -> str | None:
     """Read the limit that is set, and what it is by default: ``500 of 700 W``."""
     limit = gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)
     default = gpu.ask(nv.nvmlDeviceGetPowerManagementDefaultLimit)
-    return limit and default and f"{limit / 1e3:g} of {default / 1e3:g} W"
+    return limit and default and f"{limit / 1e3:.0f} of {default / 1e3:.0f} W"
 
 
 def _read_clock_limit(gpu: GpuQuery) -> str | None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +49,7 @@ group, cpu = RankGroup(folder, 2, "gloo", float(timeout)), torch.device("cpu")
 
 
 @contextmanager
-def peer(folder: Path, timeout: float, *program: str) -> Iterator[subprocess.Popen[bytes]]:
+def peer(folder: Path, timeout: float, *program: str) -> Generator[subprocess.Popen[bytes]]:
     """Have rank 1 of 2 run *program* in a process of its own."""
     code = BEGIN + "\n".join(program)
     process = subprocess.Popen([sys.executable, "-c", code, str(folder), str(timeout)])
@@ -107,6 +107,14 @@ def test_a_rank_that_fails_says_why_to_those_that_wait_for_it(tmp_path: Path) ->
         assert error.lost == {1: said}
 
 
+def test_what_cuda_says_of_this_gpu_is_not_taken_for_a_lost_peer(tmp_path: Path) -> None:
+    own = "CUDA error: the launch timed out and was terminated"
+    alone = RankGroup(str(tmp_path), 1, "gloo", PATIENCE)
+
+    with pytest.raises(torch.AcceleratorError, match=own), join_group(alone, 0, CPU):
+        raise torch.AcceleratorError(own)
+
+
 def test_a_rank_that_cannot_be_judged_itself_leaves_no_word(tmp_path: Path) -> None:
     with pytest.raises(LostRanks), leave_word(tmp_path, 0):
         raise LostRanks({1: "was lost"})
@@ -139,7 +147,8 @@ def test_a_rank_that_stops_is_named_by_a_roll_call(tmp_path: Path) -> None:
 def test_ranks_that_all_answer_have_lost_nobody(tmp_path: Path) -> None:
     group = RankGroup(str(tmp_path), 3, "gloo", PATIENCE)
     with ThreadPoolExecutor(3) as pool:
-        told = list(pool.map(lambda rank: call_roll(group, rank, CPU), range(3)))
+        answers = [pool.submit(call_roll, group, rank, CPU) for rank in range(3)]
+    told = [answer.result() for answer in answers]
     assert {type(one) for one in told} == {Unable}
     assert "though all ranks are there" in str(told[0])
 

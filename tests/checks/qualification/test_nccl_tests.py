@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Cause, Measurement, Skip, Unable
+from hpcverify.check import Cause, Finding, Measurement, Skip, Unable
 from hpcverify.model import Device, Inventory
 from hpcverify.testing import make_context
 from hpcverify_checks.qualification.nccl_tests import (
@@ -72,6 +72,29 @@ def test_each_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert Measurement("busbw.16MiB", 243.71, "GB/s") in found
     assert Measurement("time.16MiB", 120.47, "us") in found
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "wrong"),
+    [
+        ("counts", ("", ""), []),
+        ("errors", ("", ""), []),
+        ("counts", ("243.71       0", "243.71      12"), ["12 wrong elements of 16MiB"]),
+    ],
+)
+def test_wrong_elements_are_a_finding_and_rounding_is_none(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    change: tuple[str, str],
+    wrong: list[str],
+) -> None:
+    text = (RECORDED / f"{name}.txt").read_text().replace(*change)
+    install(tmp_path, monkeypatch, text, 0)
+    found = list(measure(make_context(tmp_path, inventory=INVENTORY), NcclTestsParams()))
+
+    told = [item.text for item in found if isinstance(item, Finding)]
+    assert told == [f"all_reduce_perf counts {text}" for text in wrong]
 
 
 def test_without_nccl_tests_it_says_how_to_get_them(
