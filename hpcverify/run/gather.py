@@ -261,7 +261,7 @@ class StepRun(Struct, kw_only=True):
             return None
         try:
             return max(check.estimate(ctx, params) for ctx in contexts)
-        except Exception as exc:  # noqa: BLE001 - a site's own code, as in a worker
+        except Exception as exc:
             raise Unable(
                 f"its estimate raised {type(exc).__name__}: {exc}: fix the check",
                 Cause.CRASHED,
