@@ -242,13 +242,31 @@ class StepRun(Struct, kw_only=True):
         return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _allow(self, contexts: Iterable[Context]) -> Allowance:
-        check, params = self.step.check, self.step.params
-        estimates = [check.estimate(ctx, params) for ctx in contexts] if check.estimate else []
         return allow(
             left=self.round.count_seconds_left(),
             timeout=self.step.timeout,
-            estimate=max(estimates, default=None),
+            estimate=self._estimate(contexts) if self.step.is_active else None,
         )
+
+    def _estimate(self, contexts: Iterable[Context]) -> float | None:
+        """
+        Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts.
+
+        Raises:
+            Unable: the check's own estimate raises something, which must not end the run.
+
+        """
+        check, params = self.step.check, self.step.params
+        if check.estimate is None:
+            return None
+        try:
+            return max(check.estimate(ctx, params) for ctx in contexts)
+        except Exception as exc:
+            raise Unable(
+                f"its estimate raised {type(exc).__name__}: {exc}: fix the check",
+                Cause.CRASHED,
+                Remedy.FIX_CHECKER,
+            ) from exc
 
     def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
