@@ -170,7 +170,8 @@ def _acquit(answer: Answer, suspected: Collection[str], unknown: Collection[str]
     left = [e for e in errors if e.code not in suspected and e.code not in unknown]
     if len(left) == len(errors):
         return answer
-    told = next(e for e in errors if e not in left).evidence["error"]
+    first = next(e for e in errors if e not in left)
+    told = first.evidence.get("error", first.code)
     reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
     if any(error.code in suspected for error in errors):

@@ -73,10 +73,11 @@ H100 = next(sheet for sheet in load_specs() if sheet.key == "h100-sxm5-80gb")
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    before = children(os.getpid())
-    yield
-    assert children(os.getpid()) == before
+def before() -> Iterator[set[int]]:
+    """Tell which children there were before the test; it leaves no other."""
+    there = set(children(os.getpid()))
+    yield there
+    assert set(children(os.getpid())) == there
     assert torch.get_deterministic_debug_mode() == 0
 
 
@@ -741,11 +742,11 @@ def test_once_there_were_reruns_only_their_count_is_told(tmp_path: Path) -> None
     assert "no reruns" not in reason
 
 
-def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path) -> None:
+def test_what_a_rank_found_is_kept_if_its_peer_dies_next(tmp_path: Path, before: set[int]) -> None:
     def lethal(a: Tensor, b: Tensor) -> Tensor:
         """Differ in replay 2, so that there are reruns, and kill the peer in them."""
         if multiply.calls > 3 * QUICK.steps * PRODUCTS:
-            for child in children(os.getpid()):
+            for child in set(children(os.getpid())) - before:
                 os.kill(child, signal.SIGKILL)
         return multiply(a, b)
 
@@ -777,9 +778,9 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
     assert "communication.share" in judgement.reason
 
 
-def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path, before: set[int]) -> None:
     def murderous(total: Tensor) -> None:
-        for child in children(os.getpid()):
+        for child in set(children(os.getpid())) - before:
             os.kill(child, signal.SIGKILL)
         all_reduce(total)
 

@@ -1,0 +1,319 @@
+"""
+Faults of GPUs that only CUDA tells of, and what hpcverify must make of each.
+
+A fault is one of the stand-in's (see `faults`) on a node that is healthy but for it. Each
+has a node of its own, which runs all the checks that can meet the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcverify.model import Cause, Remedy, Verdict
+from tests.rehearsal.node import ACTIVE
+
+PASS, WARN, ERROR, FAIL = Verdict.PASS, Verdict.WARN, Verdict.ERROR, Verdict.FAIL
+SICK = 1
+"""The number of the GPU that has the fault, where not all have it."""
+SIBLINGS = 4
+"""GPUs that it takes for one to stand out."""
+QUICK = tuple(name for name in ACTIVE if name != "thermal")
+"""The checks in modelled time."""
+UNDER_LOAD = 400
+"""Kernels that a GPU has done when the soak of `thermal` is under way."""
+HASTE = 12.0
+"""How many seconds pass in one, for what hangs: its worker is ended after minutes."""
+COLLECTIVE_HASTE = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a check must make of a fault; *says* are words that the reason must hold."""
+
+    check: str
+    verdict: Verdict
+    remedy: Remedy
+    says: str
+    cause: Cause = Cause.NONE
+    accused: tuple[int, ...] = (SICK,)
+    """The GPUs that the reason names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A fault, on a node of its own."""
+
+    name: str
+    faults: str
+    expected: tuple[Expected, ...]
+    gpus: int = 2
+    part: str = "h100"
+    params: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    haste: float = 1.0
+
+
+SHORT_SOAK = {"thermal": {"seconds": 1.0, "recovery_seconds": 0}}
+GPU_ERRORS = {
+    "ecc": ("an uncorrectable ECC error", Remedy.RESET_GPU, "error 214"),
+    "nvlink": ("an uncorrectable error of NVLink", Remedy.INSPECT, "error 220"),
+    "stack": ("an error of the hardware's stack", Remedy.RESET_GPU, "error 714"),
+    "instruction": ("an illegal instruction", Remedy.RESET_GPU, "error 715"),
+    "assert": ("an assertion on the device", Remedy.INSPECT, "error 710"),
+    "launch": ("an unspecified launch failure", Remedy.RESET_GPU, "error 719"),
+    "illegal": ("an illegal memory access", Remedy.RESET_GPU, "error 700"),
+    "lost": ("an unknown error, as of a GPU that is lost", Remedy.REBOOT, "error 999"),
+}
+"""What ends the use of a GPU in a process: in words, the remedy, and what the reason says."""
+
+
+def _end_use(kind: str, name: str, remedy: Remedy, says: str) -> tuple[Rehearsed, ...]:
+    """Have a GPU err while each check runs; no other GPU is accused for it."""
+
+    def expect(*checks: str) -> tuple[Expected, ...]:
+        return tuple(Expected(check, FAIL, remedy, says) for check in checks)
+
+    return (
+        Rehearsed(f"{name} ends the work", f"{kind}@1:after=20", expect(*QUICK), gpus=3),
+        Rehearsed(
+            f"{name} ends the soak",
+            f"{kind}@1:after={UNDER_LOAD}",
+            expect("thermal"),
+            params=SHORT_SOAK,
+        ),
+    )
+
+
+STARTS = {
+    "init802": (
+        "CUDA does not start: the Fabric Manager does not run",
+        Cause.MISCONFIGURED,
+        Remedy.FIX_CONFIGURATION,
+        "systemctl start nvidia-fabricmanager",
+    ),
+    "mismatch803": (
+        "CUDA does not start: driver and library differ",
+        Cause.MISCONFIGURED,
+        Remedy.REBOOT,
+        "reload the nvidia modules",
+    ),
+    "old_driver": (
+        "CUDA does not start: the driver is too old for torch",
+        Cause.MISCONFIGURED,
+        Remedy.FIX_CONFIGURATION,
+        "install a driver that this torch supports",
+    ),
+    "no_device": (
+        "CUDA sees no GPU",
+        Cause.PARTIAL_VIEW,
+        Remedy.FIX_CONFIGURATION,
+        "unset CUDA_VISIBLE_DEVICES",
+    ),
+    "busy": (
+        "no GPU takes another process",
+        Cause.BUSY,
+        Remedy.FIX_CONFIGURATION,
+        "nvidia-smi -c DEFAULT",
+    ),
+    "no_image": (
+        "torch has no kernels for the GPUs",
+        Cause.MISCONFIGURED,
+        Remedy.FIX_CONFIGURATION,
+        "--index-url",
+    ),
+}
+"""What keeps every GPU of a node from being used: in words, and what is to be done."""
+ONE_FOR_ALL = frozenset({"p2p"})
+"""The checks with one worker for all GPUs: what concerns all is said of none."""
+
+
+def _start(kind: str, name: str, cause: Cause, remedy: Remedy, says: str) -> Rehearsed:
+    return Rehearsed(
+        name,
+        f"{kind}@*",
+        tuple(
+            Expected(check, ERROR, remedy, says, cause, () if check in ONE_FOR_ALL else (0, 1))
+            for check in ACTIVE
+        ),
+        params=SHORT_SOAK,
+    )
+
+
+def _expect(
+    verdict: Verdict,
+    remedy: Remedy,
+    cause: Cause = Cause.NONE,
+    accused: tuple[int, ...] = (SICK,),
+    **says: str,
+) -> tuple[Expected, ...]:
+    """Expect the same of several checks, each with its words."""
+    return tuple(Expected(c, verdict, remedy, words, cause, accused) for c, words in says.items())
+
+
+def _pass(*checks: str) -> tuple[Expected, ...]:
+    return tuple(Expected(check, PASS, Remedy.NONE, "", accused=()) for check in checks)
+
+
+MEMORY = (
+    Rehearsed(
+        "a GPU runs out of memory under way",
+        "oom@1:after=2",
+        _expect(
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.NO_SPACE,
+            **dict.fromkeys(QUICK, "end the processes that nvidia-smi lists"),
+        ),
+        gpus=3,
+    ),
+    Rehearsed(
+        "others hold nearly all memory of a GPU",
+        "short@1:share=0.97",
+        _expect(
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.NO_SPACE,
+            **dict.fromkeys(
+                ("gemm", "sdc", "gpu_memory", "pcie_bandwidth", "p2p"), "end the processes"
+            ),
+        ),
+    ),
+    Rehearsed(
+        "others hold a third of the memory of a GPU",
+        "short@1:share=0.3",
+        _expect(
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.NO_SPACE,
+            gpu_memory="end the processes of others",
+        )
+        + _pass("gemm", "sdc", "training", "pcie_bandwidth", "p2p", "allreduce"),
+    ),
+)
+
+NUMBERS = (
+    Rehearsed(
+        "a bit of a product is wrong now and then",
+        "flip@1:after=40,every=7",
+        _expect(FAIL, Remedy.REPLACE, sdc="wrong", training="differs", thermal="wrong")
+        + _pass("gemm"),  # which only looks at the speed
+        gpus=SIBLINGS,
+        params=SHORT_SOAK,
+    ),
+    Rehearsed(
+        "a bit changes in copies from the host",
+        "h2d@1",
+        _expect(FAIL, Remedy.REPLACE, sdc="copy")
+        + _expect(FAIL, Remedy.INSPECT, pcie_bandwidth="from the host to the GPU"),
+    ),
+    Rehearsed(
+        "a bit changes in copies to the host",
+        "d2h@1",
+        _expect(FAIL, Remedy.INSPECT, pcie_bandwidth="from the GPU to the host"),
+    ),
+    Rehearsed(
+        "a bit changes in copies from one GPU to another",
+        "p2p@0-1",
+        _expect(FAIL, Remedy.INSPECT, accused=(0,), p2p="between GPU 0"),
+        gpus=3,
+    ),
+    Rehearsed(
+        "GPUs do not reach each other",
+        "no_p2p@*",
+        _expect(WARN, Remedy.FIX_CONFIGURATION, accused=(0, 1), p2p="no peer access"),
+    ),
+    Rehearsed(
+        "a GPU gets wrong sums",
+        "sum@1:after=5,every=3",
+        _expect(FAIL, Remedy.INSPECT, training="wrong sum", allreduce="wrong sum"),
+        gpus=3,
+    ),
+)
+
+SPEEDS = (
+    Rehearsed(
+        "a GPU has half of its speed, for all that it does",
+        "slow@1:share=0.5",
+        _expect(
+            FAIL, Remedy.INSPECT, gemm="sustained", gpu_memory="memory.", pcie_bandwidth="of_spec"
+        )
+        + _expect(FAIL, Remedy.INSPECT, p2p="mesh.write")
+        + _expect(WARN, Remedy.INSPECT, training="compute_p50")
+        + _pass("sdc"),
+        gpus=SIBLINGS,
+    ),
+    *(
+        Rehearsed(
+            f"all GPUs of a node have half of their speed ({part})",
+            "slow@*:share=0.5",
+            _expect(FAIL, Remedy.INSPECT, accused=(0, 1), gemm="sustained", gpu_memory="memory."),
+            part=part,
+        )
+        for part in ("h100", "h200", "a100", "l40s", "b200")
+    ),
+)
+
+HANGS = (
+    *(
+        Rehearsed(
+            f"a GPU hangs in {name}",
+            f"hang@1:after={after}",
+            _expect(FAIL, Remedy.RESET_GPU, **{check: f"it hangs in {says}"}),
+            gpus=3,
+            params=SHORT_SOAK,
+            haste=HASTE,
+        )
+        for check, name, after, says in (
+            ("gemm", "a product", 20, "fp64 products"),
+            ("sdc", "a compared product", 200, ""),
+            ("gpu_memory", "a kernel over its memory", 20, "reading, writing"),
+            ("pcie_bandwidth", "a copy", 20, "copies from the host"),
+            ("thermal", "the soak", UNDER_LOAD, ""),
+        )
+    ),
+    Rehearsed(
+        "a GPU hangs in a copy to another",
+        "hang@1:after=20",
+        _expect(
+            ERROR,
+            Remedy.RERUN,
+            Cause.TIMEOUT,
+            accused=(),
+            p2p="in a compared copy to GPU 0",
+        ),
+        gpus=3,
+        haste=HASTE,
+    ),
+    Rehearsed(
+        "a GPU hangs before a sum",
+        "hang@1:after=20",
+        _expect(
+            ERROR,
+            Remedy.RESET_GPU,
+            Cause.TIMEOUT,
+            training="its own work did not end",
+            allreduce="its own work did not end",
+        ),
+        gpus=3,
+        haste=COLLECTIVE_HASTE,
+    ),
+    Rehearsed(
+        "a rank never comes to a sum",
+        "nccl_hang@1:after=8",
+        _expect(ERROR, Remedy.INSPECT, Cause.TIMEOUT, training="was lost", allreduce="was lost"),
+        gpus=3,
+        params={"training": {"timeout_seconds": 40}, "allreduce": {"timeout_seconds": 40}},
+        haste=COLLECTIVE_HASTE,
+    ),
+)
+
+REHEARSED = (
+    *(row for kind, told in GPU_ERRORS.items() for row in _end_use(kind, *told)),
+    *(_start(kind, *told) for kind, told in STARTS.items()),
+    *MEMORY,
+    *NUMBERS,
+    *SPEEDS,
+    *HANGS,
+)
+"""Every fault, the cheap ones first."""
