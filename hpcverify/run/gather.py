@@ -38,7 +38,7 @@ from hpcverify.run.overrun import (
     Allowance,
     LateWorker,
     Phase,
-    allow,
+    choose_allowance,
     describe_unused_gpus,
     explain_overruns,
     list_late_workers,
@@ -170,7 +170,7 @@ class StepRun(Struct, kw_only=True):
             return judge_cut_short(result, self._cut_workers, now.inventory)
         return result
 
-    def look(self) -> Result:
+    def run_before_load(self) -> Result:
         """Run a passive check before anything has loaded the node, and been sampled."""
         start = self.round.clock()
         answers = self._reconcile(self._measure())
@@ -244,7 +244,7 @@ class StepRun(Struct, kw_only=True):
     def _allow(self, contexts: Iterable[Context]) -> Allowance:
         check, params = self.step.check, self.step.params
         estimates = [check.estimate(ctx, params) for ctx in contexts] if check.estimate else []
-        return allow(
+        return choose_allowance(
             left=self.round.count_seconds_left(),
             timeout=self.step.timeout,
             estimate=max(estimates, default=None),

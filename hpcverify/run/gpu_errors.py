@@ -47,7 +47,7 @@ def explain_gpu_errors(
     """
     gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     named = {
-        name: _read_last_words(_name_holders(answer, name, holders), name, gpus)
+        name: _read_log(_name_holders(answer, name, holders), name, gpus)
         for name, answer in answers.items()
     }
     if not any(_list_errors(answer) for answer in named.values()):
@@ -77,9 +77,9 @@ def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> 
     return replace(answer, outcome=replace(answer.outcome, reason=reason))
 
 
-def _read_last_words(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
+def _read_log(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
     """
-    Find the error that a worker died of, if its log ends with one.
+    Read in the log of a worker that died which error of a GPU it died of, if any.
 
     A thread of NCCL or a destructor of torch ends the process with what CUDA told it.
     """
