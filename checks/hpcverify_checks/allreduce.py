@@ -77,6 +77,14 @@ JUDGED_BYTES = GIB
 """From this size on, an all-reduce comes near its full bandwidth."""
 NVLS_GPUS = 8
 """GPUs for which there are figures of sums in the switches; with fewer NCCL may use rings."""
+REDUCTIONS = {
+    "ring": "rings through the node's switches",
+    "nvls": "sums in the node's switches; where they are off (see NCCL_NVLS_ENABLE, and whether "
+    "nvidia-fabricmanager runs) rings reach 0.77 to 0.81 of that",
+    "tray": "rings through the switches of the rack",
+    "mesh": "rings over the links between the GPUs",
+}
+"""How GPUs reduce, in words."""
 LARGE_BYTES = MIB
 """From this size on, bandwidth and jitter matter, not latency."""
 
@@ -220,6 +228,9 @@ def report_bus_bandwidth(
     if largest is None or why:
         yield Coverage("node", f"the bus bandwidth is not held against a data sheet: {why}")
         return
+    yield Coverage(
+        "node", f"{kind}.busbw is that of {format_size(largest.size)}, by {REDUCTIONS[kind]}"
+    )
     yield Measurement(f"{kind}.busbw", _compute_bandwidth(largest, bus), "GB/s")
 
 

@@ -41,7 +41,9 @@ STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 @click.command("qualify")
 @click.option("--out", metavar="DIR", help="A new directory; default: one with the date, here.")
-@click.option("--only", multiple=True, metavar="STEP", help="Only this step; repeatable.")
+@click.option(
+    "--only", multiple=True, metavar="STEP", help="Only this step, and facts; repeatable."
+)
 def command(out: str | None, only: tuple[str, ...]) -> None:
     """
     Show what hpcverify is worth on this kind of node: the first hour on new GPUs.
@@ -114,7 +116,7 @@ def remove_unused(folder: Path) -> None:
 
 def print_plan(steps: Sequence[QualificationStep], folder: Path, seconds: float) -> None:
     """Say what is to be done, and how long it takes, before it begins."""
-    bound = format_duration(sum(step.budget for step in steps))
+    bound = format_duration(sum(step.rest + step.budget for step in steps))
     told = f"about {format_duration(seconds)}, {bound} at most"
     click.echo(f"{format_count(len(steps), 'step')} into {folder}: {told}")
 

@@ -51,6 +51,7 @@ from hpcverify.summary.progress import Progress
 from hpcverify.summary.verdict import shorten
 from hpcverify.units import format_count
 
+POLL_SECONDS = 0.1
 REASON_CHARACTERS = 600
 """Characters of what one check says; its page has the rest."""
 NODE_LABEL = "node"
@@ -106,6 +107,7 @@ class NodeQualifier(Struct, kw_only=True):
                 report = build_report(step, Verdict.ERROR, "interrupted before it began")
             else:
                 self.begin(step)
+                self._rest(step.rest if self._reports else 0.0)
                 report = self._take_step(step)
             self._reports.append(report)
             self.end(report)
@@ -130,6 +132,12 @@ class NodeQualifier(Struct, kw_only=True):
                 f"the GPUs are in use by process {pids}: wait until they are free"
             )
         return inventory
+
+    def _rest(self, seconds: float) -> None:
+        """Let the GPUs cool after the step before."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.should_stop():
+            time.sleep(POLL_SECONDS)
 
     def _take_step(self, step: QualificationStep) -> StepReport:
         began = time.monotonic()
@@ -230,7 +238,8 @@ def estimate_seconds(step: QualificationStep, inventory: Inventory) -> float:
     """Estimate how long *step* takes; a selftest says no more than its bound."""
     if step.plan is None:
         return step.budget
-    return step.plan.rounds * estimate_plan(step.plan, inventory, step.device_kind)
+    seconds = estimate_plan(step.plan, inventory, step.device_kind)
+    return step.rest + step.plan.rounds * seconds
 
 
 def build_report(step: QualificationStep, verdict: Verdict, reason: str = "") -> StepReport:

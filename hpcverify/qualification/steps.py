@@ -55,6 +55,11 @@ class QualificationStep(Struct, frozen=True, kw_only=True):
     provable: dict[str, Check[Any]] = {}
     device_kind: str = GPU_KIND
 
+    @property
+    def rest(self) -> float:
+        """Seconds to wait before it: a run knows only of its own loads."""
+        return self.plan.settle if self.plan else 0.0
+
 
 def load_steps(site: Site, only: Iterable[str] = ()) -> tuple[QualificationStep, ...]:
     """

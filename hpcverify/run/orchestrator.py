@@ -28,6 +28,7 @@ from hpcverify.run.executor import Executor
 from hpcverify.run.gather import (
     PROBE_SECONDS,
     Round,
+    RunState,
     StepRun,
     drop_devices,
     probe_node,
@@ -78,9 +79,7 @@ class Verification(Struct, kw_only=True):
     """Seconds, on the clock of the samples."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
-    _observed_until: dict[str, float] = {}
-    _errors_of_all_gpus: set[str] = set()
-    _released: set[str] = set()
+    _state: RunState = field(default_factory=RunState)
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -130,9 +129,7 @@ class Verification(Struct, kw_only=True):
             scratch_problem=self.scratch_problem,
             seed=derive_seed(self.seed, number),
             is_sampled=is_sampled,
-            released=self._released,
-            observed_until=self._observed_until,
-            errors_of_all_gpus=self._errors_of_all_gpus,
+            state=self._state,
             began=self._began,
             budget=self.plan.budget,
             deadline=self._began + self.plan.budget,

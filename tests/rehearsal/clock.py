@@ -7,12 +7,14 @@ speed of this machine nor what else it does shows in what is measured, and a wai
 minute takes no time. Before a process uses a GPU and after a check it is real; and it is
 real wherever the telemetry of another process looks on (see `Clock.pass_for_real`).
 
-Whoever sleeps waits for another process, so sleeping is real in any case.
+Whoever sleeps waits for another process, so sleeping is real in any case. A node can be
+in haste: then a second takes a part of one, for all of its processes alike.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 
@@ -22,8 +24,26 @@ READ_SECONDS = 1e-9
 """Of the model's host, to read the clock: who only reads it comes to an end, too."""
 HANG_POLL_SECONDS = 3600.0
 
-_read_real = time.monotonic
+HASTE = "REHEARSAL_HASTE"
+"""The environment variable with the number of the node's seconds in a second."""
+
+read_real = time.monotonic
 _sleep_real = time.sleep
+
+
+def read_haste() -> float:
+    """Read how many seconds of the node pass in one."""
+    return float(os.environ.get(HASTE, "1"))
+
+
+def read_node() -> float:
+    """Give the time of the node, if it is not modelled."""
+    return read_real() * read_haste()
+
+
+def sleep_on_node(seconds: float) -> None:
+    """Sleep for *seconds* of the node's."""
+    _sleep_real(seconds / read_haste())
 
 
 class Clock:
@@ -40,13 +60,13 @@ class Clock:
     def read(self) -> float:
         """Give the seconds since the origin, and let the reading take its time."""
         if not self.is_modelled:
-            return _read_real() - self._origin
+            return read_node() - self._origin
         return self.advance(READ_SECONDS)
 
     def read_monotonic(self) -> float:
         """Give what `time.monotonic` and `time.perf_counter` give."""
         if not self.is_modelled:
-            return _read_real()
+            return read_node()
         return self._origin + self.advance(READ_SECONDS)
 
     def advance(self, seconds: float) -> float:
@@ -57,28 +77,28 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         """Sleep; a process that waits for another cannot know how long that takes."""
-        _sleep_real(seconds)
+        sleep_on_node(seconds)
         if self.is_modelled:
             self.advance(max(0.0, seconds))
 
     def wait_until(self, end: float) -> None:
         """Wait until *end*, in seconds since the origin; forever, if that is infinite."""
         while math.isinf(end):
-            _sleep_real(HANG_POLL_SECONDS)
+            sleep_on_node(HANG_POLL_SECONDS)
         left = end - self.read()
         if left <= 0:
             return
         if self.is_modelled:
             self.advance(left)
         else:
-            _sleep_real(left)
+            sleep_on_node(left)
 
     def model(self) -> None:
         """Pass into modelled time, unless it is to be real."""
         if self.is_modelled or self._holds_real:
             return
-        self._origin = self._origin or _read_real()
-        self._latest = max(self._latest, _read_real() - self._origin)
+        self._origin = self._origin or read_node()
+        self._latest = max(self._latest, read_node() - self._origin)
         self._here = threading.local()
         self.is_modelled = True
 

@@ -11,16 +11,14 @@ from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node
 
 Rehearse = Callable[..., Node]
-PATIENCE = 26.0
-"""Seconds for each check: after 20 s more than its siblings took, a GPU hangs."""
+PATIENCE = 12.0
+"""Seconds for each check; healthy GPUs take a fraction of that, even on a busy machine."""
 OPERATIONS = {
     "gemm": "fp64 products",
     "sdc": "the first kernels",
-    "gpu_memory": "reading, writing and copying its memory",
-    "pcie_bandwidth": "copies from the host and back",
 }
 """What each check begins with."""
-AFTER = ("training", "p2p", "allreduce")
+LATER = "pcie_bandwidth"
 
 
 def name_checks(*names: str) -> list[str]:
@@ -39,27 +37,25 @@ def list_labels(run: Run, *ids: str) -> list[str]:
 def test_a_gpu_that_hangs_is_named_by_its_siblings_and_left_alone_from_then_on(
     rehearse: Rehearse, name: str
 ) -> None:
-    run = rehearse(gpus=3, timeout=PATIENCE).run(*name_checks(name, *AFTER), faults="hang@2")
-    result = find_result(run, name)
+    run = rehearse(gpus=3, timeout=PATIENCE).run(*name_checks(name, LATER), faults="hang@2")
+    result, later = find_result(run, name), find_result(run, LATER)
     (finding,) = (f for f in result.findings if f.code == HUNG_CODE)
+    (short,) = later.shortfalls
 
     assert (result.verdict, result.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert list_labels(run, finding.where) == ["GPU 2"]
     assert f"it hangs in {OPERATIONS[name]}, for" in finding.text
     assert not result.rulings[HUNG_CODE].hard
-    for later in (find_result(run, other) for other in AFTER):
-        (short,) = later.shortfalls
-        assert list_labels(run, short.where) == ["GPU 2"]
-        assert (later.verdict, later.cause) == (Verdict.ERROR, Cause.HUNG)
-        assert f"did not come back from {OPERATIONS[name]} in {name}" in short.reason
-        assert later.measurements, "the others are measured"
+    assert (later.verdict, later.cause) == (Verdict.ERROR, Cause.HUNG)
+    assert f"did not come back from {OPERATIONS[name]} in {name}" in short.reason
+    assert list_labels(run, finding.where, short.where) == ["GPU 2", "GPU 2"]
+    assert list_labels(run, *sorted({m.where for m in later.measurements})) == ["GPU 0", "GPU 1"]
 
 
 @pytest.mark.parametrize(("gpus", "faults"), [(1, "hang@0"), (3, "hang@*")])
 def test_a_lone_gpu_or_all_of_them_that_hang_are_no_fail(
     rehearse: Rehearse, gpus: int, faults: str
 ) -> None:
-    run = rehearse(gpus=gpus, timeout=6.0).run(*name_checks("gemm"), faults=faults)
+    run = rehearse(gpus=gpus, timeout=4.0).run(*name_checks("gemm"), faults=faults)
     gemm = find_result(run, "gemm")
 
     assert (gemm.verdict, gemm.cause, gemm.remedy) == (

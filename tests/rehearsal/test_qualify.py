@@ -142,14 +142,13 @@ def test_a_gpu_that_is_lost_costs_its_steps_and_gives_no_lines(node: Node) -> No
 
 
 def test_an_interrupt_keeps_what_is_done(node: Node) -> None:
-    node.cli.site("")
-    waits = '[[check]]\nname = "naughty"\nparams.way = "wait"\n'
+    node.cli.site("")  # with the checks of the tests
     folder = node.cli.config.parent / "suites" / "qualification"
-    (folder / "corruption.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
-    out = node.cli.state.parent / "out"
-    command = [*node.cli.command, "qualify", "--out", str(out), "--only", "corruption"]
-    command += ["--only", "driver"]
+    waits = '[[check]]\nname = "naughty"\nparams.way = "wait"\n'
     (folder / "driver.toml").write_text(f'summary = "waits"\nbudget = 300\n{waits}')
+    out = node.cli.state.parent / "out"
+    only = ("--only", "driver", "--only", "corruption")
+    command = [*node.cli.command, "qualify", "--out", str(out), *only]
     environment = {**node.cli.environment, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

@@ -389,6 +389,19 @@ def test_a_phase_has_the_time_that_its_parameters_need_and_not_ten_minutes(tmp_p
     assert START_UP_SECONDS + ESTIMATE_FACTOR * 10 in executor.timeouts
 
 
+def test_a_bug_in_an_estimate_ends_its_check_and_not_the_run(tmp_path: Path) -> None:
+    def divide(_ctx: Context, _params: Params) -> float:
+        raise ZeroDivisionError("a bug")
+
+    sound = make_step("sdc")
+    broken = replace(make_step("gemm"), check=replace(sound.check, estimate=divide))
+    first, second = verify(tmp_path, FakeExecutor(inventory=NODE), broken, sound).results
+
+    assert (first.verdict, first.remedy) == (Verdict.ERROR, Remedy.FIX_CHECKER)
+    assert first.reason == "its estimate raised ZeroDivisionError: a bug: fix the check"
+    assert second.verdict is Verdict.PASS
+
+
 def test_a_healthy_run_accuses_nobody(tmp_path: Path) -> None:
     results = verify(tmp_path, FakeExecutor(inventory=NODE), make_step("gemm")).results
 
