@@ -161,7 +161,11 @@ class WorkerServer:
         self._unowned = self._measure_unowned()
         self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
-        from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415
+        if self._inventory.of_kind("gpu"):
+            self._mark_log()
+
+    def _mark_log(self) -> None:
+        from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415 - the log of a GPU
 
         with suppress(Unable):  # whoever asks for the Xids is told so
             self._log_cursor = read_cursor()
