@@ -183,10 +183,12 @@ def format_next_steps(run: Run) -> str:
 
 
 def _format_step(action: Action, run: Run) -> str:
-    parts = _name_parts([part.where for part in action.parts], recall_gone_parts(run))
+    wheres = [part.where for part in action.parts if part.where != "node"]
+    parts = _name_parts(wheres, recall_gone_parts(run))
+    node = "" if len(wheres) == len(action.parts) else "the node"
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     return REMEDY_STEPS[action.remedy].format(
-        parts="the node" if parts == "node" else parts,
+        parts=" and ".join(filter(None, (parts, node))),
         checks=_name_checks(tuple(checks)) or "the suite",
     )
 
