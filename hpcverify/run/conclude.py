@@ -7,7 +7,7 @@ adds an ERROR, which hides no FAIL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -110,7 +110,7 @@ def judge_result(
     past: PastValues,
 ) -> Result:
     """Judge *result* by today's *rules* and *rulings*; its shortfalls remain."""
-    rulings = add_common_rules(rulings)
+    rulings = add_common_rules(rulings, result.findings)
     limits = resolve(rules, result.measurements, inventory, past)
     short = list(_judge_shortfalls(result.shortfalls, inventory))
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
@@ -129,7 +129,7 @@ def judge_result(
     )
 
 
-def _judge_shortfalls(shortfalls: Sequence[Shortfall], inventory: Inventory) -> Iterator[Judgement]:
+def _judge_shortfalls(shortfalls: Iterable[Shortfall], inventory: Inventory) -> Iterator[Judgement]:
     """Judge what kept parts from being measured; of parts that say the same it is said once."""
     alike: dict[str, list[Shortfall]] = {}
     for one in shortfalls:
@@ -144,8 +144,17 @@ def _judge_shortfalls(shortfalls: Sequence[Shortfall], inventory: Inventory) -> 
         )
 
 
-def add_common_rules(rulings: Mapping[str, FindingRule]) -> dict[str, FindingRule]:
-    """Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs."""
+def add_common_rules(
+    rulings: Mapping[str, FindingRule], findings: Iterable[Finding]
+) -> Mapping[str, FindingRule]:
+    """
+    Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs.
+
+    Only if there are *findings* that the check has no rule for: a prolog on a healthy node
+    reads no table.
+    """
+    if all(finding.code in rulings for finding in findings):
+        return rulings
     return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 

@@ -275,8 +275,10 @@ class StepRun(Struct, kw_only=True):
                 Remedy.FIX_CHECKER,
             ) from exc
 
-    def _explain_gpu_errors(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
+        if not self.step.is_active:
+            return answers
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())

@@ -284,7 +284,7 @@ class Verification(Struct, kw_only=True):
 def _describe_place(step: Step, inventory: Inventory) -> str:
     if step.check.placement in (Placement.PASSIVE, Placement.NODE):
         return "the node"
-    return ", ".join(d.label for d in inventory.devices)
+    return inventory.format_names([device.part for device in inventory.devices])
 
 
 def was_interrupted(results: Iterable[Result]) -> bool:

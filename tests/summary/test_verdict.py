@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from hpcverify.check import judge
 from hpcverify.model import (
-    Cause,
     Finding,
     FindingRule,
     Inventory,
@@ -16,7 +14,6 @@ from hpcverify.model import (
     Part,
     Remedy,
     Run,
-    Shortfall,
     Verdict,
 )
 from hpcverify.summary.verdict import (
@@ -85,18 +82,6 @@ def test_what_several_checks_report_of_a_part_is_printed_once() -> None:
 
     assert explain_verdict(run) == f"inventory and 3 more checks: node: {lost.text}"
     assert format_next_steps(run).startswith("drain the node and reboot it, then: hpcverify run")
-
-
-def test_the_next_step_names_the_node_after_its_parts() -> None:
-    full = Shortfall("gpu-1", "no memory", Cause.NO_SPACE, Remedy.FIX_CONFIGURATION)
-    results = [
-        a_result(name, verdict=Verdict.ERROR, shortfalls=(short,))
-        for name, short in (("gemm", full), ("p2p", replace(full, where="node")))
-    ]
-    node = Inventory(parts=(Part("gpu", "gpu-1", "GPU 1"),))
-    run = a_run(verdict=Verdict.ERROR, results=tuple(results), inventory=node)
-
-    assert format_next_steps(run).startswith("correct the configuration of GPU 1 and the node, ")
 
 
 def test_a_line_of_progress_is_cut() -> None:
