@@ -54,7 +54,9 @@ OTHERS = frozenset(
     {"flip", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
     | {"no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
 )
-KINDS = OTHERS | STICKY.keys() | AT_START.keys()
+DEATHS = {"killed": 9, "segfault": 11, "abort": 6}
+"""Signals that end the process in a kernel's launch, by the kind of the fault."""
+KINDS = OTHERS | STICKY.keys() | AT_START.keys() | DEATHS.keys()
 """Every kind of fault."""
 
 
