@@ -9,7 +9,7 @@ only a warning has not failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -145,6 +145,12 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
         )
 
 
+def list_part_names(ids: Collection[str], inventory: Inventory) -> list[str]:
+    """List what a person calls the parts *ids*; the node itself comes last."""
+    names = inventory.list_names([where for where in ids if where != "node"])
+    return [*names, "the node"] if "node" in ids else names
+
+
 def recall_gone_parts(run: Run) -> Inventory:
     """Return the inventory of *run*, with missing parts as they were before."""
     return run.inventory.recall(f for result in run.results for f in result.findings)
@@ -188,8 +194,13 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
                 key = (item.where, result.check, item.name) if beyond else made.key
                 yield replace(made, key=key)
     parts = {part.id for part in inventory.parts}
+    found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
-        judgement = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
+        if short.where not in parts and short.code in found:
+            continue  # the finding says which part it is
+        alike = [other.where for other in result.shortfalls if other.reason == short.reason]
+        reason = short.reason.removeprefix(f"{names(alike)}: ")
+        judgement = check.Judgement(verdict=Verdict.ERROR, reason=reason, remedy=short.remedy)
         code = short.code or short.cause.value
         made = _build_complaint(result, short.where, code, judgement, inventory)
         # It may be that of a worker without a part, such as the telemetry.
