@@ -38,7 +38,7 @@ from hpcverify.run.overrun import (
     Allowance,
     LateWorker,
     Phase,
-    allow,
+    choose_allowance,
     describe_unused_gpus,
     explain_overruns,
     list_late_workers,
@@ -59,7 +59,7 @@ from hpcverify.telemetry import problems
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
 """What a check computes on if it is not about a device."""
 NODE_WORKER = "node"
-"""The name of the worker that loads the node, and belongs to no device."""
+"""The name of the worker that belongs to no device: it loads the node, or uses them all."""
 OBSERVED_KEY = "observed"
 """The key of the check's verdict on the telemetry, beside the workers' answers."""
 SETTLED_KEY = "before"
@@ -78,6 +78,17 @@ RELEASE_SECONDS = 30.0
 """For the driver to free the memory of a worker that was ended."""
 SETTLE_GRACE_SECONDS = 10.0
 """Seconds that the worker has beyond the time to settle."""
+
+
+class RunState(Struct, kw_only=True):
+    """What the checks of a run leave for those that come after, in this round and the next."""
+
+    released: frozenset[str] = frozenset()
+    """GPUs whose workers were ended since the last check that loads the node."""
+    observed_until: dict[str, float] = {}
+    """When each passive check last observed the telemetry."""
+    common_errors: frozenset[str] = frozenset()
+    """The codes of CUDA's errors that all GPUs raised alike in one check."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -101,12 +112,8 @@ class Round(Struct, frozen=True, kw_only=True):
     seed: int
     is_sampled: bool
     """Whether the telemetry worker samples."""
-    released: set[str]
-    """GPUs whose workers were ended since the last check that loads the node."""
-    observed_until: dict[str, float]
-    """When each passive check last observed the telemetry; the rounds share it."""
-    errors_of_all_gpus: set[str]
-    """The codes of CUDA's errors that all GPUs raised alike in a check; the rounds share it."""
+    state: RunState
+    """The same of all rounds."""
     began: float
     """When the run began, on *clock*."""
     budget: float
@@ -151,12 +158,13 @@ class StepRun(Struct, kw_only=True):
             raise Unable(now.scratch_problem, Cause.MISSING, Remedy.INSPECT)
         start = now.clock()
         here = {device.part for device in now.inventory.devices}
-        released = tuple(sorted(now.released & here)) if step.is_active else ()
+        released = tuple(sorted(now.state.released & here)) if step.is_active else ()
         settled = self._settle(settle, released) if settle or released else ()
         answers = self._explain_gpu_errors(self._measure())
-        now.released.update(self._list_released(answers))
+        now.state.released |= frozenset(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
-            answers |= answer_for_unreachable(now.inventory, now.history.previous)
+            gone = answer_for_unreachable(now.inventory, now.history.previous)
+            answers |= {name: _add_shortfall(answers.get(name), gone[name]) for name in gone}
         if self._is_observed():
             answers[OBSERVED_KEY] = self._observe(start)
         answers = _drop_skipped_telemetry(self._reconcile(answers))
@@ -170,7 +178,7 @@ class StepRun(Struct, kw_only=True):
             return judge_cut_short(result, self._cut_workers, now.inventory)
         return result
 
-    def look(self) -> Result:
+    def run_before_load(self) -> Result:
         """Run a passive check before anything has loaded the node, and been sampled."""
         start = self.round.clock()
         answers = self._reconcile(self._measure())
@@ -192,7 +200,7 @@ class StepRun(Struct, kw_only=True):
     def _settle(self, seconds: float, released: tuple[str, ...]) -> tuple[Coverage | Finding, ...]:
         """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
-        now.released.clear()
+        now.state.released = frozenset()
         left = now.count_seconds_left()
         task = Settle(
             timeout=min(seconds, left),
@@ -242,7 +250,7 @@ class StepRun(Struct, kw_only=True):
         return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _allow(self, contexts: Iterable[Context]) -> Allowance:
-        return allow(
+        return choose_allowance(
             left=self.round.count_seconds_left(),
             timeout=self.step.timeout,
             estimate=self._estimate(contexts) if self.step.is_active else None,
@@ -268,13 +276,18 @@ class StepRun(Struct, kw_only=True):
                 Remedy.FIX_CHECKER,
             ) from exc
 
-    def _explain_gpu_errors(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
+        if not self.step.is_active:
+            return answers
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())
 
-        return explain_gpu_errors(answers, now.inventory, ask, now.holders, now.errors_of_all_gpus)
+        common = now.state.common_errors
+        explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)
+        now.state.common_errors = explained.common
+        return explained.answers
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:
@@ -328,7 +341,7 @@ class StepRun(Struct, kw_only=True):
     def _observe(self, start: float) -> Answer:
         step, now = self.step, self.round
         if step.check.placement is Placement.PASSIVE:
-            start = now.observed_until.get(step.name, now.began)
+            start = now.state.observed_until.get(step.name, now.began)
         task = Observe(
             name=step.name,
             packages=now.packages,
@@ -340,7 +353,7 @@ class StepRun(Struct, kw_only=True):
         seconds = OBSERVE_SECONDS + (task.end - task.start) / SAMPLED_SECONDS_PER_SECOND
         answer = self._ask_telemetry_worker(task, seconds)
         if answer.outcome.verdict is Verdict.PASS:
-            now.observed_until[step.name] = task.end
+            now.state.observed_until[step.name] = task.end
         return answer
 
     def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:
@@ -417,7 +430,7 @@ def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[
     match placement:
         case Placement.PASSIVE:
             yield {TELEMETRY_WORKER: HOST_DEVICE}
-        case Placement.NODE:
+        case Placement.NODE | Placement.DEVICES_TOGETHER:
             yield {NODE_WORKER: HOST_DEVICE}
         case Placement.DEVICES:
             # At once: one at a time hides faults of power and cooling.
@@ -473,6 +486,15 @@ def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     return others if skipped and all(skipped) else dict(answers)
 
 
+def _add_shortfall(answer: Answer | None, gone: Answer) -> Answer:
+    """Keep what a worker found, if the node's own is named like what is *gone*."""
+    if answer is None:
+        return gone
+    if answer.outcome.verdict is Verdict.ERROR:
+        return answer
+    return msgspec.structs.replace(answer, outcome=gone.outcome)
+
+
 def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
     """
     Answer for the devices that should be here and cannot be used.
@@ -494,7 +516,7 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
                 verdict=Verdict.ERROR,
                 reason=text,
                 cause=cause or Cause.MISSING,
-                remedy=problems.VIEW_REMEDIES.get(code, Remedy.INSPECT),
+                remedy=problems.UNREACHABLE_REMEDIES.get(code, Remedy.INSPECT),
                 code=code,
             ),
         )

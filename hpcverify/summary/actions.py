@@ -9,7 +9,7 @@ only a warning has not failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -145,6 +145,12 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
         )
 
 
+def list_part_names(ids: Collection[str], inventory: Inventory) -> list[str]:
+    """List what a person calls the parts *ids*; the node itself comes last."""
+    names = inventory.list_names([where for where in ids if where != "node"])
+    return [*names, "the node"] if "node" in ids else names
+
+
 def recall_gone_parts(run: Run) -> Inventory:
     """Return the inventory of *run*, with missing parts as they were before."""
     return run.inventory.recall(f for result in run.results for f in result.findings)
@@ -187,8 +193,18 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
                 beyond = 0 < judgement.distance < math.inf
                 key = (item.where, result.check, item.name) if beyond else made.key
                 yield replace(made, key=key)
+    yield from _list_shortfall_complaints(result, inventory)
+    for limit in () if result.shortfalls else find_unmet_limits(result):
+        for judgement in check.list_judgements((), [limit], {}):
+            yield _build_complaint(result, limit.where or "node", limit.name, judgement, inventory)
+
+
+def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     parts = {part.id for part in inventory.parts}
+    found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
+        if short.where not in parts and short.code in found:
+            continue  # the finding says which part it is
         judgement = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
         code = short.code or short.cause.value
         made = _build_complaint(result, short.where, code, judgement, inventory)
@@ -196,9 +212,6 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
         where = short.where if short.where in parts else "node"
         key = _make_shared_key(Finding(code, where, "")) if short.code else (where, made.text)
         yield replace(made, where=where, key=key)
-    for limit in () if result.shortfalls else find_unmet_limits(result):
-        for judgement in check.list_judgements((), [limit], {}):
-            yield _build_complaint(result, limit.where or "node", limit.name, judgement, inventory)
 
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:

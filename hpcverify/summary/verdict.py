@@ -22,6 +22,7 @@ from hpcverify.summary.actions import (
     is_all_skipped,
     list_actions,
     list_deciding,
+    list_part_names,
     recall_gone_parts,
 )
 from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
@@ -186,16 +187,18 @@ def _format_step(action: Action, run: Run) -> str:
     parts = _name_parts([part.where for part in action.parts], recall_gone_parts(run))
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     return REMEDY_STEPS[action.remedy].format(
-        parts="the node" if parts == "node" else parts,
+        parts=parts,
         checks=_name_checks(tuple(checks)) or "the suite",
     )
 
 
 def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
-    names = inventory.list_names(ids)
+    names = list_part_names(ids, inventory)
     if len(names) <= MAX_NAMED:
         return ", ".join(names)
-    some = ", ".join(inventory.find_label(where) for where in ids[:MAX_NAMED])
+    some = ", ".join(
+        name for where in ids[:MAX_NAMED] for name in list_part_names([where], inventory)
+    )
     return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
@@ -244,11 +247,11 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
     """List the reasons for the verdict of *result* with their parts, the gravest first."""
     places: dict[tuple[str, ...], list[str]] = {}
     for one in list_deciding(result, inventory):
-        # One finding may concern several parts; a value belongs to one.
-        own = () if one.distance == math.inf else (one.where,)
+        # What was found, or hindered a check, may concern several parts; a value is of one.
+        own = (one.where,) if 0 < one.distance < math.inf else ()
         places.setdefault((one.text, one.name, *own), []).append(one.where)
     return [
-        f"{_name_parts(parts, inventory)}: {text}".removeprefix("node: ")
+        f"{_name_parts(parts, inventory)}: {text}".removeprefix("the node: ")
         for (text, *_), parts in places.items()
     ]
 

@@ -11,6 +11,7 @@ from hpcverify.summary.actions import (
     AffectedPart,
     Complaint,
     list_actions,
+    list_part_names,
     recall_gone_parts,
 )
 from hpcverify.summary.exclusions import Repetition, list_ruled_out
@@ -87,7 +88,9 @@ def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
     return ActionGroup(
         icon=ICONS[action.verdict],
         action=REMEDY_SENTENCES[action.remedy],
-        names=recall_gone_parts(run).format_names([part.where for part in action.parts]),
+        names=", ".join(
+            list_part_names([part.where for part in action.parts], recall_gone_parts(run))
+        ),
         rows=tuple(_build_row(part, run, past.get(part.where)) for part in action.parts),
     )
 

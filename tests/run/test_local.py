@@ -21,6 +21,7 @@ from hpcverify.run.local import (
     REAP_SECONDS,
     LocalExecutor,
     choose_reap_seconds,
+    describe_starvation,
     may_use_gpu,
 )
 from hpcverify.run.wire import Measure, Probe, Task
@@ -128,6 +129,46 @@ def test_a_worker_that_torch_ends_for_a_lost_peer_did_not_crash(
     assert "because another GPU did not answer" in lost.reason
     assert other.cause is Cause.CRASHED
     assert "its worker killed by SIGABRT" in other.reason
+
+
+STACK = "\nException raised from c10_cuda_check_implementation at CUDAException.cpp:44\n" + "".join(
+    f"frame #{n}: c10d::ProcessGroupNCCL::run + 0x{n:04x} (0x7f5b2c4e in libtorch_cuda.so)\n"
+    for n in range(50)
+)
+"""What torch prints after the message of an error, and longer than any."""
+
+
+def test_the_last_words_of_a_worker_are_found_before_the_stacks_that_follow_them(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    lost = run(executor, tmp_path, "abort_after", NCCL_WORDS + STACK).outcome
+    other = run(
+        executor, tmp_path, "abort_after", f"terminate called\n  what(): CUDA error: lost{STACK}"
+    ).outcome
+
+    assert "because another GPU did not answer" in lost.reason
+    assert other.reason.endswith("last line of its log: what(): CUDA error: lost")
+    assert "CUDA error: lost" in other.trace
+
+
+def test_the_log_of_an_earlier_request_says_nothing_of_why_a_worker_died(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    run(executor, tmp_path, "write", NCCL_WORDS)
+    died = run(executor, tmp_path, "abort_after", "terminate called\n").outcome
+
+    assert died.cause is Cause.CRASHED
+    assert died.reason.endswith("last line of its log: terminate called")
+    assert "Watchdog" not in died.trace
+
+
+def test_a_worker_that_writes_nothing_is_told_by_how_it_ended(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    died = run(executor, tmp_path, "segfault").outcome
+
+    assert "killed by SIGSEGV" in died.reason
+    assert "Extension modules" not in died.reason
 
 
 def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
@@ -263,6 +304,20 @@ def test_a_check_past_its_deadline_says_what_it_was_doing_on_which_part_and_how_
     assert (answer.overrun.doing, answer.overrun.part) == ("hanging on CPU", "cpu")
     assert 0 < answer.overrun.doing_seconds < 4.5
     assert answer.outcome.reason.startswith("no end after 4 s in hanging on CPU, for ")
+
+
+@pytest.mark.parametrize(
+    ("queued", "seconds", "starved"), [(60, 100, True), (40, 100, False), (3, 4, False)]
+)
+def test_a_worker_that_hardly_got_a_core_is_hindered(
+    queued: float,
+    seconds: float,
+    starved: bool,  # noqa: FBT001
+) -> None:
+    told = describe_starvation(queued, seconds)
+
+    assert ("it waited 60 s for a core" in told) is starved
+    assert bool(told) is starved
 
 
 def test_a_crash_says_what_it_was_doing(executor: LocalExecutor, tmp_path: Path) -> None:
