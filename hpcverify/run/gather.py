@@ -32,7 +32,6 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
-from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (
     BUDGET,
@@ -261,6 +260,7 @@ class StepRun(Struct, kw_only=True):
         now = self.round
         if not self.step.is_active:
             return answers
+        from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())
