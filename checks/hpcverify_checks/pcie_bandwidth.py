@@ -115,10 +115,9 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     gpu = ctx.inventory.find_part(ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
     sheet = look_up_spec(ctx, ctx.device.part)
-    by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
     # The links of others may be within the package, as with MI300A.
     known = name_vendor(ctx) == NVIDIA
-    by_pcie = by_pcie and known
+    by_pcie = known and not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
     route = Route(
         device,
         partial(aer.read_link, address) if known else _read_no_link,
