@@ -70,6 +70,8 @@ class LateWorker(Struct, frozen=True, kw_only=True):
     context: Context
     overrun: Overrun
     allowance: Allowance
+    like: int
+    """How many of those there are."""
     ended: tuple[float, ...]
     """The seconds that those took that came to their end."""
     late: int
@@ -154,6 +156,7 @@ def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str
                 context=phase.contexts[name],
                 overrun=answer.overrun,
                 allowance=phase.allowance,
+                like=len(like),
                 ended=tuple(a.outcome.end - a.outcome.start for a in ended),
                 late=sum(a.overrun is not None for a in like),
                 waiting=sum(bool(a.overrun and a.overrun.doing) and not _has_part(a) for a in like),
@@ -240,7 +243,7 @@ def _compare(late: LateWorker) -> str:
         return f", while {late.waiting} like it waited for others"
     if late.late:
         return f", as on {late.late} more like it"
-    return ", and there is none like it to compare it with"
+    return "" if late.like else ", and there is none like it to compare it with"
 
 
 def describe_overrun(overrun: Overrun) -> Outcome:

@@ -186,6 +186,16 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
     assert "there is none like it to compare it with" in found["gpu-2"].outcome.reason
 
 
+def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: Path) -> None:
+    gave_up = Answer(items=(Finding(RANK_LOST_CODE, "gpu-2", "was lost"),), outcome=Outcome())
+    found = explained(tmp_path, gave_up, gave_up, late(HANGS), gave_up)
+
+    assert found["gpu-2"].outcome.reason == (
+        "no end after 200 s in bf16 products on GPU 2, for 180 s: see the kernel log "
+        "(dmesg | grep -i xid), and run again"
+    )
+
+
 def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait(
     tmp_path: Path,
 ) -> None:
