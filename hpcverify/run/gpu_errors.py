@@ -24,6 +24,7 @@ MIN_GPUS_ALIKE = 2
 VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
+DRIVER_FIX = "see the kernel log for its lines (dmesg), reboot the node, and run again"
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
 
 AskForXids = Callable[[Collection[str], float], GpuXids]
@@ -183,12 +184,18 @@ def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -
     told = first.evidence.get("error", first.code)
     reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
-    if any(error.code in common for error in errors):
-        reason = (
-            f"every GPU of the node raised the same error ({told}): the driver or torch is wrong "
-            f"for them, rather than each of them broken: {VERSIONS_FIX}"
-        )
-        cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
+    alike = [error.code for error in errors if error.code in common]
+    if alike:
+        reason = f"every GPU of the node raised the same error ({told}): "
+        if cuda_errors.UNKNOWN in alike:
+            reason += f"the driver has failed, rather than each of them: {DRIVER_FIX}"
+            cause, remedy = Cause.CRASHED, Remedy.REBOOT
+        else:
+            reason += (
+                f"the driver or torch is wrong for them, rather than each of them broken: "
+                f"{VERSIONS_FIX}"
+            )
+            cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
     ended = replace(
         answer.outcome, verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=remedy, code=""
     )
