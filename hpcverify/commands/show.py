@@ -228,7 +228,6 @@ def show_details(result: Result, run: Run, console: Console) -> None:
     judged = [(judge_item(item, result), item) for item in _list_items(result)]
     judged.sort(key=lambda pair: _judgement_sort_key(pair[0]), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []
-    told: dict[str, Text] = {}  # a reason of all GPUs names them all, and stands beside each
     for judgement, item in judged:
         bad = judgement.verdict > Verdict.SKIP
         badge = render_badge(judgement.verdict) if bad else Text()
@@ -236,10 +235,7 @@ def show_details(result: Result, run: Run, console: Console) -> None:
             within = WITHIN_LIMITS if find_limits(item, result) else Text()
             rows.append((badge if bad else within, format_row(item, result, run)))
         else:
-            line = Text(" ").join([Text(" "), *filter(None, [badge]), describe(item, run)])
-            told.setdefault(line.plain, line)
-    for line in told.values():
-        console.print(line)
+            console.print(Text(" ").join([Text(" "), *filter(None, [badge]), describe(item, run)]))
     if rows and console.width < NARROW_COLUMNS:
         lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
         print_table(console, ("", "measured"), lines)

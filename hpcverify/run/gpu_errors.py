@@ -185,17 +185,18 @@ def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -
     reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
     alike = [error.code for error in errors if error.code in common]
-    if alike:
-        reason = f"every GPU of the node raised the same error ({told}): "
-        if cuda_errors.UNKNOWN in alike:
-            reason += f"the driver has failed, rather than each of them: {DRIVER_FIX}"
-            cause, remedy = Cause.CRASHED, Remedy.REBOOT
-        else:
-            reason += (
-                f"the driver or torch is wrong for them, rather than each of them broken: "
-                f"{VERSIONS_FIX}"
-            )
-            cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
+    if cuda_errors.UNKNOWN in alike:
+        reason = (
+            f"every GPU raised the same error ({told}), so the driver has failed, rather than "
+            f"each GPU: {DRIVER_FIX}"
+        )
+        cause, remedy = Cause.CRASHED, Remedy.REBOOT
+    elif alike:
+        reason = (
+            f"every GPU raised the same error ({told}), so the driver or torch is wrong, rather "
+            f"than each GPU broken: {VERSIONS_FIX}"
+        )
+        cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
     ended = replace(
         answer.outcome, verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=remedy, code=""
     )

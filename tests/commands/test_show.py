@@ -8,18 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.cli import COMMANDS
-from hpcverify.model import (
-    Cause,
-    Finding,
-    FindingRule,
-    Inventory,
-    Limit,
-    Measurement,
-    Part,
-    Remedy,
-    Shortfall,
-    Verdict,
-)
+from hpcverify.model import Finding, FindingRule, Inventory, Limit, Measurement, Part, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from tests.cli import Cli
@@ -313,12 +302,3 @@ def test_show_is_not_wider_than_the_terminal(sick: Cli, columns: str) -> None:
     sick.environment["COLUMNS"] = columns
 
     assert max(map(len, sick("show").stdout.splitlines())) <= int(columns)
-
-
-def test_a_reason_that_several_gpus_share_is_printed_once(cli: Cli) -> None:
-    told = "all 3 GPUs: CUDA does not start"
-    short = tuple(Shortfall(f"gpu-{n}", told, Cause.MISCONFIGURED, Remedy.NONE) for n in range(3))
-    failed = a_result("gemm", verdict=Verdict.ERROR, shortfalls=short)
-    Store(cli.state).save(a_run(results=(failed,), verdict=Verdict.ERROR))
-
-    assert cli("show", "--check", "gemm").stdout.count(told) == 1

@@ -69,7 +69,7 @@ class Gpu:
 
         """
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage._cdata  # pyright: ignore[reportPrivateUsage] - as torch does
         known = self._kept.get(key)
         if known is not None and not known[0].expired():
             return
