@@ -200,7 +200,7 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
 
 
 def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    parts = {part.id for part in inventory.parts}
+    parts = {part.id for part in inventory.parts} - {"node"}  # it is one on real machines
     found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
         if short.code in found and (short.where == "node" or short.where not in parts):

@@ -208,6 +208,18 @@ def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
     assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
 
 
+@pytest.mark.parametrize("parts", [GPUS, (*GPUS, Part("system", "node", "node"))])
+def test_a_worker_that_ended_by_what_a_gpu_is_accused_of_is_told_once(
+    parts: tuple[Part, ...],
+) -> None:
+    """Copies between GPUs have one worker for all of them."""
+    short = Shortfall("node", "ended early", Cause.CRASHED, Remedy.RESET_GPU, "gpu_reset")
+    copies = result("p2p", Finding("gpu_reset", "gpu-2", "it failed"), shortfalls=(short,))
+    failed = run(copies, inventory=Inventory(parts=parts))
+
+    assert actions_of(failed) == [(Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"])]
+
+
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
     skipped = Result(check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True)
     (part,) = list_affected_parts(run(skipped))
