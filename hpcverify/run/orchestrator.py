@@ -40,6 +40,8 @@ from hpcverify.run.passive import keep_first, merge_results
 from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
+WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
+"""Of a worker that ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.8
 """Of the budget: the rest is for the checks, which report what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
@@ -219,7 +221,8 @@ class Verification(Struct, kw_only=True):
             if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
                 continue
             results[index] = StepRun(step=step, round=now).run_before_load()
-        if any(result.shortfalls for result in results.values()):
+        causes = {short.cause for result in results.values() for short in result.shortfalls}
+        if not causes.isdisjoint(WORKER_END_CAUSES):
             # The worker that samples may have been ended, and another one begins here.
             self._probe(sample=True)
         return results
