@@ -63,7 +63,7 @@ class Complaint(Struct, frozen=True, kw_only=True):
     """The same for complaints of one cause: the part, and the code if all checks share it,
     else the metric of the check or what was found."""
     distance: float = 0.0
-    """How far past its limit, as a share of it; infinite for a finding."""
+    """How far past its limit, as a share of it; infinite for what is no value."""
     evidence: dict[str, str] = {}
 
 
@@ -193,23 +193,29 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
                 beyond = 0 < judgement.distance < math.inf
                 key = (item.where, result.check, item.name) if beyond else made.key
                 yield replace(made, key=key)
+    yield from _list_shortfall_complaints(result, inventory)
+    for limit in () if result.shortfalls else find_unmet_limits(result):
+        for judgement in check.list_judgements((), [limit], {}):
+            yield _build_complaint(result, limit.where or "node", limit.name, judgement, inventory)
+
+
+def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     parts = {part.id for part in inventory.parts}
     found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
         if short.where not in parts and short.code in found:
             continue  # the finding says which part it is
         alike = [other.where for other in result.shortfalls if other.reason == short.reason]
-        reason = short.reason.removeprefix(f"{names(alike)}: ")
-        judgement = check.Judgement(verdict=Verdict.ERROR, reason=reason, remedy=short.remedy)
+        reason = short.reason.removeprefix(f"{inventory.format_names(alike)}: ")
+        judgement = check.Judgement(
+            verdict=Verdict.ERROR, reason=reason, remedy=short.remedy, distance=math.inf
+        )
         code = short.code or short.cause.value
         made = _build_complaint(result, short.where, code, judgement, inventory)
         # It may be that of a worker without a part, such as the telemetry.
         where = short.where if short.where in parts else "node"
         key = _make_shared_key(Finding(code, where, "")) if short.code else (where, made.text)
         yield replace(made, where=where, key=key)
-    for limit in () if result.shortfalls else find_unmet_limits(result):
-        for judgement in check.list_judgements((), [limit], {}):
-            yield _build_complaint(result, limit.where or "node", limit.name, judgement, inventory)
 
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:

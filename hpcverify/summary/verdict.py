@@ -47,18 +47,19 @@ REMEDY_SENTENCES = {
     Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
 }
 """What to do, for outputs that list the parts beside it."""
+DRAIN = "drain the node"
 REMEDY_STEPS = {
     Remedy.NONE: "",
     Remedy.RERUN: "run {checks} again",
     Remedy.FIX_CHECKER: "fix the check {checks}",
     Remedy.FIX_CONFIGURATION: "correct the configuration of {parts}",
     Remedy.INSPECT: "inspect {parts}",
-    Remedy.RESET_GPU: "drain the node and reset {parts}",
-    Remedy.REBOOT: "drain the node and reboot it",
+    Remedy.RESET_GPU: f"{DRAIN} and reset {{parts}}",
+    Remedy.REBOOT: f"{DRAIN} and reboot it",
     Remedy.REPLACE: "replace {parts}",
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
-"""The same as a line that names the parts."""
+"""The same as a line that names the parts; after a FAIL it begins with `DRAIN`."""
 VENDOR_REMEDIES = frozenset({Remedy.REPLACE, Remedy.CONTACT_VENDOR})
 """Those for which a vendor asks for evidence."""
 MAX_NAMED = 3
@@ -180,11 +181,16 @@ def format_next_steps(run: Run) -> str:
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
     steps = ", ".join(_format_step(action, run) for action in others or actions)
+    if run.verdict is Verdict.FAIL and DRAIN not in steps:
+        steps = f"{DRAIN}, {steps}"
     return f"{steps}{', then:' if others else ':'} {write_rerun_command(run)}"
 
 
 def _format_step(action: Action, run: Run) -> str:
-    parts = _name_parts([part.where for part in action.parts], recall_gone_parts(run))
+    ids = [part.where for part in action.parts]
+    if action.remedy is Remedy.FIX_CONFIGURATION and "node" in ids:
+        ids = ["node"]  # that of its parts is part of it
+    parts = _name_parts(ids, recall_gone_parts(run))
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     return REMEDY_STEPS[action.remedy].format(
         parts=parts,
@@ -196,7 +202,9 @@ def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
     names = list_part_names(ids, inventory)
     if len(names) <= MAX_NAMED:
         return ", ".join(names)
-    some = ", ".join(name for where in ids[:MAX_NAMED] for name in list_part_names([where], inventory))
+    some = ", ".join(
+        name for where in ids[:MAX_NAMED] for name in list_part_names([where], inventory)
+    )
     return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
@@ -258,7 +266,9 @@ def summarize_reason(result: Result, inventory: Inventory) -> str:
     """Write the reason of *result* in one clause, the worst part first; count the others."""
     first, *others = list_clauses(result, inventory) or [result.reason]
     note = explain_weight(result)
-    more = f" (+{len(others)} more)" if others else ""
+    names = list_part_names([c.where for c in list_deciding(result, inventory)], inventory)
+    where = f", on {names[0]}" if len(names) == 1 and not first.startswith(names[0]) else ""
+    more = f" (+{len(others)} more{where})" if others else ""
     return f"{shorten(first, MAX_REASON_CHARACTERS)}{more}{f' [{note}]' if note else ''}".lstrip()
 
 

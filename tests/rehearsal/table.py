@@ -259,7 +259,7 @@ HANGS = (
         Rehearsed(
             f"a GPU hangs in {name}",
             f"hang@1:after={after}",
-            _expect(FAIL, Remedy.RESET_GPU, **{check: f"it hangs in {says}"}),
+            _expect(FAIL, Remedy.RESET_GPU, **{check: f"it hung in {says}"}),
             gpus=3,
             params=SHORT_SOAK,
             haste=HASTE,

@@ -43,7 +43,7 @@ def test_a_gpu_that_hangs_is_named_by_its_siblings_and_left_alone_from_then_on(
     (short,) = later.shortfalls
 
     assert (result.verdict, result.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert f"it hangs in {OPERATIONS[name]}, for" in finding.text
+    assert f"it hung in {OPERATIONS[name]} for" in finding.text
     assert not result.rulings[HUNG_CODE].hard
     assert (later.verdict, later.cause) == (Verdict.ERROR, Cause.HUNG)
     assert f"did not come back from {OPERATIONS[name]} in {name}" in short.reason
