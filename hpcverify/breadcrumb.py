@@ -11,7 +11,7 @@ import mmap
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 BREADCRUMB_BYTES = 256
@@ -58,9 +58,10 @@ def during(text: str, part: str) -> Generator[None]:
     try:
         yield
     finally:
-        if entry in _open:  # not after `leave`
+        with suppress(ValueError):  # after `leave`
             _open.remove(entry)
-        _write(*(_open[-1] if _open else ("", "", 0.0)))
+        latest = _open[-1:]  # in one step: another thread may end its block meanwhile
+        _write(*(latest[0] if latest else ("", "", 0.0)))
 
 
 def _write(text: str, part: str, since: float) -> None:

@@ -80,7 +80,7 @@ def judge_items(
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
     limits = resolve(check.rules, measurements, inventory, past)
-    rulings = add_common_rules(check.finding_rules)
+    rulings = add_common_rules(check.finding_rules, list_findings(found))
     return judge(found, limits, rulings, inventory.format_names)
 
 

@@ -19,6 +19,7 @@ from hpcverify.model import Cause, Remedy
 from hpcverify.processes import (
     list_session_members,
     name_signal,
+    read_queue_seconds,
     read_wait_channel,
     run_tool,
     signal_sessions,
@@ -230,3 +231,12 @@ def test_a_package_is_installed_by_its_own_name_and_never_by_ours(
 
     assert told.startswith(command)
     assert "hpcverify" not in told
+
+
+def test_how_long_a_process_waited_for_a_core_is_read_from_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/schedstat").write_text("9000000000 2500000000 33\n")
+
+    assert read_queue_seconds(7, tmp_path) == 2.5
+    assert read_queue_seconds(8, tmp_path) == 0
+    assert read_queue_seconds(os.getpid()) >= 0

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-READ_AT_START = ("LD_", "LC_", "LANG", "OMP_", "PYTHON")
+READ_AT_START = ("COVERAGE_", "LD_", "LC_", "LANG", "OMP_", "PYTHON")
 """How the variables begin that a process reads when it starts, and never again."""
 MAX_REQUEST_BYTES = 2**17
 NUMBER = struct.Struct("i")

@@ -77,7 +77,7 @@ JUDGED_BYTES = GIB
 """From this size on, an all-reduce comes near its full bandwidth."""
 NVLS_GPUS = 8
 """GPUs for which there are figures of sums in the switches; with fewer NCCL may use rings."""
-WAYS = {
+REDUCTIONS = {
     "ring": "rings through the node's switches",
     "nvls": "sums in the node's switches; where they are off (see NCCL_NVLS_ENABLE, and whether "
     "nvidia-fabricmanager runs) rings reach 0.77 to 0.81 of that",
@@ -221,20 +221,22 @@ def report_bus_bandwidth(
     ctx: Context, timed: Sequence[MessageTimes], bus: float
 ) -> Iterator[CheckItem]:
     """Report the bus bandwidth of the largest message by how the GPUs are wired."""
-    way, why = find_way(ctx)
+    kind, why = choose_reduction(ctx)
     largest = max(timed, key=lambda one: one.size, default=None)
     if largest is None or largest.size < JUDGED_BYTES:
         why = why or f"no message of {format_size(JUDGED_BYTES)} or more was reduced"
     if largest is None or why:
         yield Coverage("node", f"the bus bandwidth is not held against a data sheet: {why}")
         return
-    yield Coverage("node", f"{way}.busbw is that of {format_size(largest.size)}, by {WAYS[way]}")
-    yield Measurement(f"{way}.busbw", _compute_bandwidth(largest, bus), "GB/s")
+    yield Coverage(
+        "node", f"{kind}.busbw is that of {format_size(largest.size)}, by {REDUCTIONS[kind]}"
+    )
+    yield Measurement(f"{kind}.busbw", _compute_bandwidth(largest, bus), "GB/s")
 
 
-def find_way(ctx: Context) -> tuple[str, str]:
+def choose_reduction(ctx: Context) -> tuple[str, str]:
     """
-    Find the way in which all GPUs of the node should reduce: ring, nvls, tray or mesh.
+    Choose the kind of all-reduce that fits how the GPUs are wired: ring, nvls, tray or mesh.
 
     Or say, in words, why that is not known well enough to judge them.
     """
@@ -247,11 +249,11 @@ def find_way(ctx: Context) -> tuple[str, str]:
     if has_optional_links(sheet):
         return "", f"no NVLink joins all {sheet.name} of a node"
     wiring = classify_wiring(ctx.peers, ctx)
-    way = {"p2p": "ring", "peer": "mesh"}.get(wiring, wiring)
-    if way == "ring" and len(gpus) == NVLS_GPUS and find_achievable(sheet, "nvls", "busbw"):
-        way = "nvls"
-    expected = find_floor(gpus[0], f"{way}.busbw")
-    return (way, "") if isinstance(expected, Floor) else ("", expected)
+    kind = {"p2p": "ring", "peer": "mesh"}.get(wiring, wiring)
+    if kind == "ring" and len(gpus) == NVLS_GPUS and find_achievable(sheet, "nvls", "busbw"):
+        kind = "nvls"
+    expected = find_floor(gpus[0], f"{kind}.busbw")
+    return (kind, "") if isinstance(expected, Floor) else ("", expected)
 
 
 def _compute_bandwidth(one: MessageTimes, bus: float) -> float:

@@ -237,7 +237,8 @@ def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     chosen = pick_cores(allowed, fit, ctx.rotation)
     work = partial(_measure_core, params.core_seconds)
     for core in chosen:
-        [rate] = run_on_each([core], work)
+        with operation(f"fp32 products on core {core}", ctx.device):
+            [rate] = run_on_each([core], work)
         yield Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
     yield Coverage(
         ctx.device.part,

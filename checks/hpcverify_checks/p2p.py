@@ -148,8 +148,9 @@ def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     applies(ctx)
     gpus = _list_gpus(ctx)
     devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
-    for device in devices:
-        require_memory(device, 2 * params.size + COMPARE_BUFFERS * params.verified)
+    for gpu, device in zip(gpus, devices, strict=True):
+        needed = 2 * params.size + COMPARE_BUFFERS * params.verified
+        require_memory(device, needed, f"the memory of {gpu.label}")
     rig = Rig(devices, gpus, torch.cuda.can_device_access_peer, ctx.seed)
     yield from measure_pairs(rig, ctx, params)
 

@@ -197,8 +197,8 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
         item,
         rule.of_baseline,
         middle,
-        f"{rule.of_baseline:g} x {format_quantity(*scale_unit(middle, item.unit))}, the median of this "
-        f"node's last {len(values)} runs",
+        f"{rule.of_baseline:g} x {format_quantity(*scale_unit(middle, item.unit))}, the median of "
+        f"this node's last {len(values)} runs",
     )
     share, room = deviation / abs(middle), abs(1 - rule.of_baseline)
     if MIN_DEVIATIONS * share <= room:

@@ -7,7 +7,7 @@ adds an ERROR, which hides no FAIL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -113,7 +113,7 @@ def judge_result(
     past: PastValues,
 ) -> Result:
     """Judge *result* by today's *rules* and *rulings*; its shortfalls remain."""
-    rulings = add_common_rules(rulings)
+    rulings = add_common_rules(rulings, result.findings)
     limits = resolve(rules, result.measurements, inventory, past)
     short = [
         Judgement(verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy)
@@ -135,8 +135,17 @@ def judge_result(
     )
 
 
-def add_common_rules(rulings: Mapping[str, FindingRule]) -> dict[str, FindingRule]:
-    """Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs."""
+def add_common_rules(
+    rulings: Mapping[str, FindingRule], findings: Iterable[Finding]
+) -> Mapping[str, FindingRule]:
+    """
+    Add to a check's own *rulings* what the engine may find in any: CUDA's errors, hangs.
+
+    Only if there are *findings* that the check has no rule for: a prolog on a healthy node
+    reads no table.
+    """
+    if all(finding.code in rulings for finding in findings):
+        return rulings
     return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 

@@ -38,7 +38,7 @@ from hpcverify.run.overrun import (
     Allowance,
     LateWorker,
     Phase,
-    allow,
+    choose_allowance,
     describe_unused_gpus,
     explain_overruns,
     list_late_workers,
@@ -80,6 +80,17 @@ SETTLE_GRACE_SECONDS = 10.0
 """Seconds that the worker has beyond the time to settle."""
 
 
+class RunState(Struct, kw_only=True):
+    """What the checks of a run leave for those that come after, in this round and the next."""
+
+    released: frozenset[str] = frozenset()
+    """GPUs whose workers were ended since the last check that loads the node."""
+    observed_until: dict[str, float] = {}
+    """When each passive check last observed the telemetry."""
+    common_errors: frozenset[str] = frozenset()
+    """The codes of CUDA's errors that all GPUs raised alike in one check."""
+
+
 class Round(Struct, frozen=True, kw_only=True):
     """One pass through a suite: the node's present state, and what all checks share."""
 
@@ -101,12 +112,8 @@ class Round(Struct, frozen=True, kw_only=True):
     seed: int
     is_sampled: bool
     """Whether the telemetry worker samples."""
-    released: set[str]
-    """GPUs whose workers were ended since the last check that loads the node."""
-    observed_until: dict[str, float]
-    """When each passive check last observed the telemetry; the rounds share it."""
-    errors_of_all_gpus: set[str]
-    """The codes of CUDA's errors that all GPUs raised alike in a check; the rounds share it."""
+    state: RunState
+    """The same of all rounds."""
     began: float
     """When the run began, on *clock*."""
     budget: float
@@ -151,10 +158,10 @@ class StepRun(Struct, kw_only=True):
             raise Unable(now.scratch_problem, Cause.MISSING, Remedy.INSPECT)
         start = now.clock()
         here = {device.part for device in now.inventory.devices}
-        released = tuple(sorted(now.released & here)) if step.is_active else ()
+        released = tuple(sorted(now.state.released & here)) if step.is_active else ()
         settled = self._settle(settle, released) if settle or released else ()
         answers = self._explain_gpu_errors(self._measure())
-        now.released.update(self._list_released(answers))
+        now.state.released |= frozenset(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
             answers |= answer_for_unreachable(now.inventory, now.history.previous)
         if self._is_observed():
@@ -170,7 +177,7 @@ class StepRun(Struct, kw_only=True):
             return judge_cut_short(result, self._cut_workers, now.inventory)
         return result
 
-    def look(self) -> Result:
+    def run_before_load(self) -> Result:
         """Run a passive check before anything has loaded the node, and been sampled."""
         start = self.round.clock()
         answers = self._reconcile(self._measure())
@@ -192,7 +199,7 @@ class StepRun(Struct, kw_only=True):
     def _settle(self, seconds: float, released: tuple[str, ...]) -> tuple[Coverage | Finding, ...]:
         """Wait until the load of an earlier check is over, and report the wait."""
         now = self.round
-        now.released.clear()
+        now.state.released = frozenset()
         left = now.count_seconds_left()
         task = Settle(
             timeout=min(seconds, left),
@@ -242,7 +249,7 @@ class StepRun(Struct, kw_only=True):
         return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _allow(self, contexts: Iterable[Context]) -> Allowance:
-        return allow(
+        return choose_allowance(
             left=self.round.count_seconds_left(),
             timeout=self.step.timeout,
             estimate=self._estimate(contexts) if self.step.is_active else None,
@@ -268,13 +275,18 @@ class StepRun(Struct, kw_only=True):
                 Remedy.FIX_CHECKER,
             ) from exc
 
-    def _explain_gpu_errors(self, answers: Mapping[str, Answer]) -> dict[str, Answer]:
+    def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
+        if not self.step.is_active:
+            return answers
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())
 
-        return explain_gpu_errors(answers, now.inventory, ask, now.holders, now.errors_of_all_gpus)
+        common = now.state.common_errors
+        explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)
+        now.state.common_errors = explained.common
+        return explained.answers
 
     @contextmanager
     def _open_scratch(self) -> Generator[Path]:
@@ -328,7 +340,7 @@ class StepRun(Struct, kw_only=True):
     def _observe(self, start: float) -> Answer:
         step, now = self.step, self.round
         if step.check.placement is Placement.PASSIVE:
-            start = now.observed_until.get(step.name, now.began)
+            start = now.state.observed_until.get(step.name, now.began)
         task = Observe(
             name=step.name,
             packages=now.packages,
@@ -340,7 +352,7 @@ class StepRun(Struct, kw_only=True):
         seconds = OBSERVE_SECONDS + (task.end - task.start) / SAMPLED_SECONDS_PER_SECOND
         answer = self._ask_telemetry_worker(task, seconds)
         if answer.outcome.verdict is Verdict.PASS:
-            now.observed_until[step.name] = task.end
+            now.state.observed_until[step.name] = task.end
         return answer
 
     def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
@@ -30,31 +31,38 @@ AskForXids = Callable[[Collection[str], float], GpuXids]
 Answers = Mapping[str, Answer]
 
 
+class Explained(Struct, frozen=True):
+    """The answers of a check once all of them are known."""
+
+    answers: dict[str, Answer]
+    common: frozenset[str]
+    """The codes of what all GPUs raised alike, in this check or an earlier one of the run."""
+
+
 def explain_gpu_errors(
     answers: Answers,
     inventory: Inventory,
     ask: AskForXids,
     holders: Collection[GpuHolder] = (),
-    suspected: set[str] | None = None,
-) -> dict[str, Answer]:
+    common: frozenset[str] = frozenset(),
+) -> Explained:
     """
     Explain the errors of CUDA in *answers* by what is known of all GPUs.
 
-    Its Xids stand beside each. An error that software can cause too and that all GPUs
-    raised, in this check or in an earlier one of the run, or that no GPU can be named for,
-    is no FAIL. *suspected* has the codes of what all GPUs raised, and gets those of this
-    check.
+    Its Xids stand beside each. An error that software can cause too is no FAIL if no GPU
+    can be named for it, or if all GPUs raised it: in this check, or in an earlier one of
+    the run, which *common* has the codes of.
     """
     gpus = [d.part for d in inventory.devices if d.kind == "cuda"]
     named = {
-        name: _read_last_words(_name_holders(answer, name, holders), name, gpus)
+        name: _read_log(_name_holders(answer, name, holders), name, gpus)
         for name, answer in answers.items()
     }
     if not any(_list_errors(answer) for answer in named.values()):
-        return named
+        return Explained(named, common)
     xids = ask(gpus, min(answer.outcome.start for answer in named.values()))
     placed = {name: _add_xids(answer, gpus, xids) for name, answer in named.items()}
-    return _acquit_all(_acquit_peers(placed), gpus, set() if suspected is None else suspected)
+    return _acquit_all(_acquit_peers(placed), gpus, common)
 
 
 def _list_errors(answer: Answer) -> list[Finding]:
@@ -77,9 +85,9 @@ def _name_holders(answer: Answer, part: str, holders: Collection[GpuHolder]) -> 
     return replace(answer, outcome=replace(answer.outcome, reason=reason))
 
 
-def _read_last_words(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
+def _read_log(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
     """
-    Find the error that a worker died of, if its log ends with one.
+    Read in the log of a worker that died which error of a GPU it died of, if any.
 
     A thread of NCCL or a destructor of torch ends the process with what CUDA told it.
     """
@@ -146,7 +154,7 @@ def _lost_by_itself(answer: Answer) -> bool:
     return _has_died(outcome) or outcome.cause is Cause.HUNG
 
 
-def _acquit_all(answers: Answers, gpus: Collection[str], suspected: set[str]) -> dict[str, Answer]:
+def _acquit_all(answers: Answers, gpus: Collection[str], common: frozenset[str]) -> Explained:
     """
     Make an ERROR of what all GPUs raised alike, if software can cause it.
 
@@ -160,21 +168,22 @@ def _acquit_all(answers: Answers, gpus: Collection[str], suspected: set[str]) ->
         for error in _list_errors(answer):
             places.setdefault(error.code, set()).add(error.where)
     if len(gpus) >= MIN_GPUS_ALIKE:
-        suspected |= {c for c, parts in places.items() if c in software and parts >= set(gpus)}
+        common |= {c for c, parts in places.items() if c in software and parts >= set(gpus)}
     unknown = {code for code, parts in places.items() if code in software and "node" in parts}
-    return {name: _acquit(answer, suspected, unknown) for name, answer in answers.items()}
+    acquitted = {name: _acquit(answer, common, unknown) for name, answer in answers.items()}
+    return Explained(acquitted, common)
 
 
-def _acquit(answer: Answer, suspected: Collection[str], unknown: Collection[str]) -> Answer:
+def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -> Answer:
     errors = _list_errors(answer)
-    left = [e for e in errors if e.code not in suspected and e.code not in unknown]
+    left = [e for e in errors if e.code not in common and e.code not in unknown]
     if len(left) == len(errors):
         return answer
     first = next(e for e in errors if e not in left)
     told = first.evidence.get("error", first.code)
     reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
-    if any(error.code in suspected for error in errors):
+    if any(error.code in common for error in errors):
         reason = (
             f"every GPU of the node raised the same error ({told}): the driver or torch is wrong "
             f"for them, rather than each of them broken: {VERSIONS_FIX}"

@@ -64,8 +64,8 @@ HURRIED_REAP_SECONDS = 0.3
 """The same for all when the run must end, and someone waits for the node."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between polls of the responses: short at first, then longer."""
-MAX_QUEUE_SHARE = 0.5
-"""Of an operation's time that a worker may wait for a core before that is why it is late."""
+MAX_QUEUE_SHARE, MIN_QUEUE_SECONDS = 0.5, 10.0
+"""How long a worker may wait for a core before that is why it is late."""
 LOG_TAIL_BYTES = 2000
 """The part of a worker's log that is worth showing."""
 LOST_PEER_WORDS = "Watchdog caught collective operation timeout"
@@ -76,6 +76,16 @@ engine may see the worker die before its own signal arrives."""
 INTERRUPTED_OUTCOME = Outcome(
     verdict=Verdict.ERROR, reason="interrupted", cause=Cause.INTERRUPTED, remedy=Remedy.RERUN
 )
+
+
+def describe_starvation(queued: float, seconds: float) -> str:
+    """Say that a worker got no core for too many of its *seconds*, if it was *queued* so long."""
+    if queued < max(MIN_QUEUE_SECONDS, MAX_QUEUE_SHARE * seconds):
+        return ""
+    return (
+        f"it waited {queued:.0f} s for a core: end what else runs on the node (top shows it), "
+        "and run again"
+    )
 
 
 class WorkerHandle:
@@ -172,12 +182,7 @@ class WorkerHandle:
         if any(map(is_stopped, list_session_members([self.pid]))):
             return STOPPED_REASON
         queued = read_queue_seconds(self.pid) - self._queued
-        if queued > MAX_QUEUE_SHARE * (time.monotonic() - since):
-            return (
-                f"it waited {queued:.0f} s for a core: end what else runs on the node "
-                "(top shows it), and run again"
-            )
-        return ""
+        return describe_starvation(queued, time.monotonic() - since)
 
     def describe_overrun(self, seconds: float, start: float) -> Overrun:
         """Say what it is doing now that its *seconds* since *start* are up."""

@@ -28,13 +28,14 @@ from hpcverify.run.executor import Executor
 from hpcverify.run.gather import (
     PROBE_SECONDS,
     Round,
+    RunState,
     StepRun,
     drop_devices,
     probe_node,
     select_devices,
 )
 from hpcverify.run.history import NodeHistory, extend_history
-from hpcverify.run.looks import merge_looks, stand_alone
+from hpcverify.run.passive import keep_first, merge_results
 from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
@@ -78,9 +79,7 @@ class Verification(Struct, kw_only=True):
     """Seconds, on the clock of the samples."""
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
-    _observed_until: dict[str, float] = {}
-    _errors_of_all_gpus: set[str] = set()
-    _released: set[str] = set()
+    _state: RunState = field(default_factory=RunState)
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -130,9 +129,7 @@ class Verification(Struct, kw_only=True):
             scratch_problem=self.scratch_problem,
             seed=derive_seed(self.seed, number),
             is_sampled=is_sampled,
-            released=self._released,
-            observed_until=self._observed_until,
-            errors_of_all_gpus=self._errors_of_all_gpus,
+            state=self._state,
             began=self._began,
             budget=self.plan.budget,
             deadline=self._began + self.plan.budget,
@@ -197,46 +194,45 @@ class Verification(Struct, kw_only=True):
 
     def _run_steps(self, now: Round) -> Iterator[Result]:
         """Run each step of the plan; a GPU that hung in one is left out of the next."""
-        looks: Mapping[int, Result] = {}
+        before: Mapping[int, Result] = {}
         first_load = next((i for i, s in enumerate(self.plan.steps) if s.is_active), None)
         for index in range(len(self.plan.steps)):
             if index == first_load and now.number == 1:
-                looks = self._look_before_load(now, index)
-            result, unused = self._run_step(index, now, looks.get(index))
+                before = self._run_before_load(now, index)
+            result, unused = self._run_step(index, now, before.get(index))
             if result is not None:
                 yield result
             if unused:
                 kept = drop_devices(now.inventory, unused)
                 now = msgspec.structs.replace(now, inventory=kept)
 
-    def _look_before_load(self, now: Round, first_load: int) -> dict[int, Result]:
+    def _run_before_load(self, now: Round, first_load: int) -> dict[int, Result]:
         """
         Run the passive checks that come after *first_load*: they say most for least.
 
-        Their results are by the index of the step. Before another round, the one before
-        it has just looked.
+        Their results are by the index of the step. A later round need not: the one before
+        it has just run them.
         """
-        looks: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         for index, step in enumerate(self.plan.steps[first_load:], first_load):
             if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
                 continue
-            looks[index] = StepRun(step=step, round=now).look()
-        if any(look.shortfalls for look in looks.values()):
+            results[index] = StepRun(step=step, round=now).run_before_load()
+        if any(result.shortfalls for result in results.values()):
             # The worker that samples may have been ended, and another one begins here.
             self._probe(sample=True)
-        return looks
+        return results
 
     def _is_spent(self, now: Round) -> bool:
         return self.clock() > now.deadline
 
     def _run_step(
-        self, index: int, now: Round, look: Result | None
+        self, index: int, now: Round, first: Result | None
     ) -> tuple[Result | None, tuple[Finding, ...]]:
         """
         Run one step of the plan, and list the GPUs that did not come back from it.
 
-        What a passive check saw in a *look* before the load is merged into its result.
-
+        *first* is the result of a passive check before the load, which is merged into it.
         The result is None if the budget ran out before or during it.
         """
         step = self.plan.steps[index]
@@ -245,8 +241,8 @@ class Verification(Struct, kw_only=True):
         if spent and now.number > 1 and not self.executor.should_stop():
             return None, ()
         result = self._find_obstacle(step, now, spent=spent)
-        if spent and look and not self.executor.should_stop():
-            result = stand_alone(look, f"the suite's {self.plan.budget:g} s ran out")
+        if spent and first and not self.executor.should_stop():
+            result = keep_first(first, f"the suite's {self.plan.budget:g} s ran out")
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
             self.progress.begin_step(step, place, self.plan, _describe_place(step, now.inventory))
@@ -256,9 +252,9 @@ class Verification(Struct, kw_only=True):
                 unused = run.list_unused_gpus()
             except Unable as exc:
                 result = build_not_run_result(step, str(exc), exc.cause, exc.remedy)
-            if look and result:
+            if first and result:
                 past = now.history.past_values(step.name)
-                result = merge_looks(step, look, result, now.inventory, past)
+                result = merge_results(step, first, result, now.inventory, past)
         if result is not None:
             result = msgspec.structs.replace(result, round=now.number)
             self.progress.end_step(result)

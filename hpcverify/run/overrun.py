@@ -49,8 +49,8 @@ class Allowance(Struct, frozen=True, kw_only=True):
         return self.estimate is not None and self.seconds >= START_UP_SECONDS + self.estimate
 
 
-def allow(*, left: float, timeout: float, estimate: float | None) -> Allowance:
-    """Allow what the check needs by its *estimate*, or what is *left* of the budget."""
+def choose_allowance(*, left: float, timeout: float, estimate: float | None) -> Allowance:
+    """Choose the least of what it needs by its *estimate*, its *timeout* and what is *left*."""
     bounds = {TIMEOUT: timeout, BUDGET: left}
     if estimate is not None:
         bounds[ESTIMATE] = START_UP_SECONDS + ESTIMATE_FACTOR * estimate

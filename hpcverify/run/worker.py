@@ -39,7 +39,6 @@ from hpcverify.model import (
 )
 from hpcverify.plan import catalog
 from hpcverify.processes import die_with_parent
-from hpcverify.run.cuda_failure import explain_cuda_failure, raise_pending_error
 from hpcverify.run.process import PRELOAD_COMMAND
 from hpcverify.run.wire import (
     FindXids,
@@ -91,7 +90,10 @@ class WorkerServer:
                 line = encode_response(request.number, item)
                 decode_response(line)  # a check may yield fields of the wrong types
                 self._responses.write(line)
-            raise_pending_error(request.task)
+            if "torch" in sys.modules:
+                from hpcverify.run.cuda_failure import raise_pending_error  # noqa: PLC0415
+
+                raise_pending_error(request.task)
         except Skip as exc:
             outcome = Outcome(verdict=Verdict.SKIP, reason=str(exc), cause=exc.cause)
         except Unable as exc:
@@ -103,6 +105,9 @@ class WorkerServer:
                 code=exc.code,
             )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
+            # A prolog on a healthy node does not pay for this.
+            from hpcverify.run.cuda_failure import explain_cuda_failure  # noqa: PLC0415
+
             failure = explain_cuda_failure(exc, request.task)
             if failure is not None:
                 outcome, sticky = failure.outcome, failure.is_sticky
@@ -156,7 +161,11 @@ class WorkerServer:
         self._unowned = self._measure_unowned()
         self._sampler = Sampler(make_readers(self._inventory))
         self._sampler.start()
-        from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415
+        if self._inventory.of_kind("gpu"):
+            self._mark_log()
+
+    def _mark_log(self) -> None:
+        from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415 - the log of a GPU
 
         with suppress(Unable):  # whoever asks for the Xids is told so
             self._log_cursor = read_cursor()

@@ -35,6 +35,8 @@ VERDICT_VERBS = {
     Verdict.SKIP: "skipped",
 }
 """The verbs for counts, as in "2 of 8 checks failed"."""
+DRAIN = "drain the node"
+"""What comes first after a FAIL, whatever its remedy."""
 REMEDY_SENTENCES = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
@@ -47,7 +49,6 @@ REMEDY_SENTENCES = {
     Remedy.CONTACT_VENDOR: "Send this report to the vendor.",
 }
 """What to do, for outputs that list the parts beside it."""
-DRAIN = "drain the node"
 REMEDY_STEPS = {
     Remedy.NONE: "",
     Remedy.RERUN: "run {checks} again",
@@ -181,9 +182,16 @@ def format_next_steps(run: Run) -> str:
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
     steps = ", ".join(_format_step(action, run) for action in others or actions)
-    if run.verdict is Verdict.FAIL and DRAIN not in steps:
+    if run.verdict is Verdict.FAIL and not steps.startswith(DRAIN):
         steps = f"{DRAIN}, {steps}"
     return f"{steps}{', then:' if others else ':'} {write_rerun_command(run)}"
+
+
+def write_sentence(action: Action) -> str:
+    """Say what *action* is, for an output that lists its parts beside it."""
+    sentence = REMEDY_SENTENCES[action.remedy]
+    stays = action.verdict is not Verdict.FAIL or sentence.lower().startswith(DRAIN)
+    return sentence if stays else f"{DRAIN.capitalize()}. {sentence}"
 
 
 def _format_step(action: Action, run: Run) -> str:
@@ -262,13 +270,19 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
     ]
 
 
-def summarize_reason(result: Result, inventory: Inventory) -> str:
-    """Write the reason of *result* in one clause, the worst part first; count the others."""
-    first, *others = list_clauses(result, inventory) or [result.reason]
-    note = explain_weight(result)
+def count_others(result: Result, inventory: Inventory) -> str:
+    """Count the clauses after the first, as "+7 more, on all 8 GPUs"; empty if none."""
+    first, *others = list_clauses(result, inventory) or [""]
     names = list_part_names([c.where for c in list_deciding(result, inventory)], inventory)
     where = f", on {names[0]}" if len(names) == 1 and not first.startswith(names[0]) else ""
-    more = f" (+{len(others)} more{where})" if others else ""
+    return f"+{len(others)} more{where}" if others else ""
+
+
+def summarize_reason(result: Result, inventory: Inventory) -> str:
+    """Write the reason of *result* in one clause, the worst part first; count the others."""
+    first = next(iter(list_clauses(result, inventory)), result.reason)
+    others, note = count_others(result, inventory), explain_weight(result)
+    more = f" ({others})" if others else ""
     return f"{shorten(first, MAX_REASON_CHARACTERS)}{more}{f' [{note}]' if note else ''}".lstrip()
 
 

@@ -298,7 +298,7 @@ def test_gpus_of_two_kinds_have_no_common_floor(tmp_path: Path) -> None:
     parts = (*mixed[0].parts[:4], *mixed[1].parts[4:])
     whole = Inventory(parts=parts, devices=mixed[0].devices)
     ctx = make_context(tmp_path, inventory=whole, peers=whole.devices[1:])
-    assert allreduce.find_way(ctx) == ("", "the GPUs differ")
+    assert allreduce.choose_reduction(ctx) == ("", "the GPUs differ")
 
 
 def gpus(count: int) -> tuple[Device, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcverify.model import Verdict
 from hpcverify.telemetry.cuda_errors import CudaError, load_rows
 from tests.faults.table import LOADED, PASSIVE, Fault
+from tests.rehearsal.table import REHEARSED, Rehearsed
 
 PAGE = Path(__file__).parents[2] / "docs/faults.md"
 HEAD = """\
@@ -24,9 +25,8 @@ The reverse is tested too: a healthy board of any part in the data sheets gets n
 complaint, idle or under load, while its counters move as they do on healthy boards.
 The same holds for some parts that are in no data sheet (`tests/faults/test_health.py`).
 
-Faults that the double cannot inject (a wrong product, a slow kernel, a corrupted
-copy) are tested with the check that finds them. Xids have one row each in
-`xids.csv`, beside the check `xid`; [CUDA's errors](#errors-of-cuda-and-hip) are at the end.
+Xids have one row each in `xids.csv`, beside the check `xid`;
+[CUDA's errors](#errors-of-cuda-and-hip) are at the end.
 
 FAIL: the hardware is bad. ERROR: hpcverify could not tell. WARN: the node stays in
 service.
@@ -57,12 +57,50 @@ SECTIONS = (
     ("Before and after a job (suites `prolog` and `epilog`)", PASSIVE),
     ("Under load (the other suites)", LOADED),
 )
+REHEARSED_HEAD = """\
+## Told by CUDA
+
+Wrong products, slow kernels, errors of kernels, hangs, lost ranks: what only CUDA tells of
+is rehearsed. The real `hpcverify run` runs the checks on a node whose NVML is the double
+and whose CUDA is a CPU (`tests/rehearsal/`), and `tests/rehearsal/test_faults.py` holds
+each row: verdict, cause, remedy, and which GPU is named.
+
+A rehearsal proves that the Python of a check runs to its end and judges as it should. It
+proves nothing of kernels, cuBLAS, NCCL, caches, power or PCIe. Healthy nodes are rehearsed
+too: each check accuses nobody on H100, H200, A100, L40S and B200.
+
+| fault | check | verdict | cause | remedy |
+|---|---|---|---|---|\
+"""
 
 
 def page() -> str:
     """Write the page."""
     faults = (line for s in SECTIONS for line in _section(*s))
-    return "\n".join([HEAD, *faults, CUDA_HEAD, *map(_format_error, load_rows()), ""])
+    rehearsed = (line for fault in REHEARSED for line in _format_rehearsed(fault))
+    return "\n".join(
+        [
+            HEAD,
+            *faults,
+            REHEARSED_HEAD,
+            *rehearsed,
+            "",
+            CUDA_HEAD,
+            *map(_format_error, load_rows()),
+            "",
+        ]
+    )
+
+
+def _format_rehearsed(fault: Rehearsed) -> Iterator[str]:
+    """Give a line for each outcome, with the checks that have it."""
+    outcomes: dict[tuple[str, str, str], list[str]] = {}
+    for one in fault.expected:
+        remedy = one.remedy.value.replace("_", " ")
+        outcome = (one.verdict.name, one.cause.value, remedy)
+        outcomes.setdefault(outcome, []).append(f"`{one.check}`")
+    for outcome, checks in outcomes.items():
+        yield f"| {fault.name} | {', '.join(checks)} | {' | '.join(outcome)} |"
 
 
 def _format_error(row: CudaError) -> str:

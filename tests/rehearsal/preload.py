@@ -22,8 +22,9 @@ class NoTriton(MetaPathFinder):
 
 def install() -> None:
     """Put the stand-in in place, before hpcverify or torch is imported."""
-    from tests.rehearsal import clock, forks, smaller  # noqa: PLC0415 - the clock is first
+    from tests.rehearsal import clock, covered, forks, smaller  # noqa: PLC0415 - before all
 
+    covered.install()
     clock.install()
     smaller.install()
     sys.meta_path.insert(0, NoTriton())

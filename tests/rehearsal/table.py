@@ -60,7 +60,7 @@ GPU_ERRORS = {
     "nvlink": ("an uncorrectable error of NVLink", Remedy.INSPECT, "error 220"),
     "stack": ("an error of the hardware's stack", Remedy.RESET_GPU, "error 714"),
     "instruction": ("an illegal instruction", Remedy.RESET_GPU, "error 715"),
-    "assert": ("an assertion on the device", Remedy.INSPECT, "error 710"),
+    "assert": ("an assertion on the device", Remedy.RESET_GPU, "error 710"),
     "launch": ("an unspecified launch failure", Remedy.RESET_GPU, "error 719"),
     "illegal": ("an illegal memory access", Remedy.RESET_GPU, "error 700"),
     "lost": ("an unknown error, as of a GPU that is lost", Remedy.REBOOT, "error 999"),
@@ -141,13 +141,13 @@ def _start(kind: str, name: str, cause: Cause, remedy: Remedy, says: str) -> Reh
 
 
 def _expect(
+    says: Mapping[str, str],
     verdict: Verdict,
     remedy: Remedy,
     cause: Cause = Cause.NONE,
     accused: tuple[int, ...] = (SICK,),
-    **says: str,
 ) -> tuple[Expected, ...]:
-    """Expect the same of several checks, each with its words."""
+    """Expect the same of several checks; *says* has the words of each."""
     return tuple(Expected(c, verdict, remedy, words, cause, accused) for c, words in says.items())
 
 
@@ -160,10 +160,10 @@ MEMORY = (
         "a GPU runs out of memory under way",
         "oom@1:after=2",
         _expect(
+            dict.fromkeys(QUICK, "end the processes that nvidia-smi lists"),
             ERROR,
             Remedy.FIX_CONFIGURATION,
             Cause.NO_SPACE,
-            **dict.fromkeys(QUICK, "end the processes that nvidia-smi lists"),
         ),
         gpus=3,
     ),
@@ -171,22 +171,27 @@ MEMORY = (
         "others hold nearly all memory of a GPU",
         "short@1:share=0.97",
         _expect(
+            dict.fromkeys(("gemm", "sdc", "gpu_memory", "pcie_bandwidth"), "end the processes"),
             ERROR,
             Remedy.FIX_CONFIGURATION,
             Cause.NO_SPACE,
-            **dict.fromkeys(
-                ("gemm", "sdc", "gpu_memory", "pcie_bandwidth", "p2p"), "end the processes"
-            ),
+        )
+        + _expect(
+            {"p2p": "of the memory of GPU 1"},
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.NO_SPACE,
+            accused=(),
         ),
     ),
     Rehearsed(
         "others hold a third of the memory of a GPU",
         "short@1:share=0.3",
         _expect(
+            {"gpu_memory": "end the processes of others"},
             ERROR,
             Remedy.FIX_CONFIGURATION,
             Cause.NO_SPACE,
-            gpu_memory="end the processes of others",
         )
         + _pass("gemm", "sdc", "training", "pcie_bandwidth", "p2p", "allreduce"),
     ),
@@ -196,7 +201,7 @@ NUMBERS = (
     Rehearsed(
         "a bit of a product is wrong now and then",
         "flip@1:after=40,every=7",
-        _expect(FAIL, Remedy.REPLACE, sdc="wrong", training="differs", thermal="wrong")
+        _expect({"sdc": "wrong", "training": "differs", "thermal": "wrong"}, FAIL, Remedy.REPLACE)
         + _pass("gemm"),  # which only looks at the speed
         gpus=SIBLINGS,
         params=SHORT_SOAK,
@@ -204,30 +209,64 @@ NUMBERS = (
     Rehearsed(
         "a bit changes in copies from the host",
         "h2d@1",
-        _expect(FAIL, Remedy.REPLACE, sdc="copy")
-        + _expect(FAIL, Remedy.INSPECT, pcie_bandwidth="from the host to the GPU"),
+        _expect({"sdc": "copy"}, FAIL, Remedy.REPLACE)
+        + _expect({"pcie_bandwidth": "from the host to the GPU"}, FAIL, Remedy.INSPECT),
     ),
     Rehearsed(
         "a bit changes in copies to the host",
         "d2h@1",
-        _expect(FAIL, Remedy.INSPECT, pcie_bandwidth="from the GPU to the host"),
+        _expect({"sdc": "copied to the host"}, FAIL, Remedy.REPLACE)
+        + _expect({"pcie_bandwidth": "from the GPU to the host"}, FAIL, Remedy.INSPECT),
     ),
     Rehearsed(
         "a bit changes in copies from one GPU to another",
         "p2p@0-1",
-        _expect(FAIL, Remedy.INSPECT, accused=(0,), p2p="between GPU 0"),
+        _expect({"p2p": "between GPU 0"}, FAIL, Remedy.INSPECT, accused=(0,)),
         gpus=3,
     ),
     Rehearsed(
         "GPUs do not reach each other",
         "no_p2p@*",
-        _expect(WARN, Remedy.FIX_CONFIGURATION, accused=(0, 1), p2p="no peer access"),
+        _expect({"p2p": "no peer access"}, WARN, Remedy.FIX_CONFIGURATION, accused=(0, 1)),
     ),
     Rehearsed(
         "a GPU gets wrong sums",
         "sum@1:after=5,every=3",
-        _expect(FAIL, Remedy.INSPECT, training="wrong sum", allreduce="wrong sum"),
+        _expect({"training": "wrong sum", "allreduce": "wrong sum"}, FAIL, Remedy.INSPECT),
         gpus=3,
+    ),
+)
+
+LIBRARIES = (
+    Rehearsed(
+        "NCCL finds no memory when it starts",
+        "nccl_start@1",
+        _expect(
+            {"training": "end the processes", "allreduce": "end the processes"},
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.NO_SPACE,
+        ),
+        gpus=3,
+    ),
+    Rehearsed(
+        "a library refuses operands of one byte at some offsets",
+        "picky@*",
+        _pass("gemm", "sdc"),
+    ),
+    Rehearsed(
+        "a library refuses operands of one byte",
+        "refused@*",
+        _expect(
+            {"sdc": "install a torch whose CUDA"}, WARN, Remedy.FIX_CONFIGURATION, accused=(0, 1)
+        )
+        + _expect(
+            {"gemm": "install a driver that this torch supports"},
+            ERROR,
+            Remedy.INSPECT,
+            Cause.CRASHED,
+            accused=(0, 1),
+        ),
     ),
 )
 
@@ -236,10 +275,11 @@ SPEEDS = (
         "a GPU has half of its speed, for all that it does",
         "slow@1:share=0.5",
         _expect(
-            FAIL, Remedy.INSPECT, gemm="sustained", gpu_memory="memory.", pcie_bandwidth="of_spec"
+            {"gemm": "sustained", "gpu_memory": "memory.", "p2p": "mesh.write"},
+            FAIL,
+            Remedy.INSPECT,
         )
-        + _expect(FAIL, Remedy.INSPECT, p2p="mesh.write")
-        + _expect(WARN, Remedy.INSPECT, training="compute_p50")
+        + _expect({"training": "compute_p50", "pcie_bandwidth": "h2d"}, WARN, Remedy.INSPECT)
         + _pass("sdc"),
         gpus=SIBLINGS,
     ),
@@ -247,7 +287,9 @@ SPEEDS = (
         Rehearsed(
             f"all GPUs of a node have half of their speed ({part})",
             "slow@*:share=0.5",
-            _expect(FAIL, Remedy.INSPECT, accused=(0, 1), gemm="sustained", gpu_memory="memory."),
+            _expect(
+                {"gemm": "sustained", "gpu_memory": "memory."}, FAIL, Remedy.INSPECT, accused=(0, 1)
+            ),
             part=part,
         )
         for part in ("h100", "h200", "a100", "l40s", "b200")
@@ -259,7 +301,7 @@ HANGS = (
         Rehearsed(
             f"a GPU hangs in {name}",
             f"hang@1:after={after}",
-            _expect(FAIL, Remedy.RESET_GPU, **{check: f"it hung in {says}"}),
+            _expect({check: f"it hung in {says}"}, FAIL, Remedy.RESET_GPU),
             gpus=3,
             params=SHORT_SOAK,
             haste=HASTE,
@@ -276,11 +318,7 @@ HANGS = (
         "a GPU hangs in a copy to another",
         "hang@1:after=20",
         _expect(
-            ERROR,
-            Remedy.RERUN,
-            Cause.TIMEOUT,
-            accused=(),
-            p2p="in a compared copy to GPU 0",
+            {"p2p": "in a compared copy to GPU 0"}, ERROR, Remedy.INSPECT, Cause.TIMEOUT, accused=()
         ),
         gpus=3,
         haste=HASTE,
@@ -289,11 +327,10 @@ HANGS = (
         "a GPU hangs before a sum",
         "hang@1:after=20",
         _expect(
+            {"training": "its own work did not end", "allreduce": "its own work did not end"},
             ERROR,
             Remedy.RESET_GPU,
             Cause.TIMEOUT,
-            training="its own work did not end",
-            allreduce="its own work did not end",
         ),
         gpus=3,
         haste=COLLECTIVE_HASTE,
@@ -301,7 +338,9 @@ HANGS = (
     Rehearsed(
         "a rank never comes to a sum",
         "nccl_hang@1:after=8",
-        _expect(ERROR, Remedy.INSPECT, Cause.TIMEOUT, training="was lost", allreduce="was lost"),
+        _expect(
+            {"training": "was lost", "allreduce": "was lost"}, ERROR, Remedy.INSPECT, Cause.TIMEOUT
+        ),
         gpus=3,
         params={"training": {"timeout_seconds": 40}, "allreduce": {"timeout_seconds": 40}},
         haste=COLLECTIVE_HASTE,
@@ -313,6 +352,7 @@ REHEARSED = (
     *(_start(kind, *told) for kind, told in STARTS.items()),
     *MEMORY,
     *NUMBERS,
+    *LIBRARIES,
     *SPEEDS,
     *HANGS,
 )

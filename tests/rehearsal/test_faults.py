@@ -32,12 +32,12 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nvml_library: Path
 ) -> Iterator[Mapping[str, Future[Run]]]:
     """Begin the runs of all rows that were asked for, some of them beside each other."""
-    asked = {
-        item.callspec.params["fault"].name: item.callspec.params["fault"]
+    asked: list[object] = [
+        item.callspec.params["fault"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and "runs" in item.fixturenames
-    }
-    slow_first = sorted(asked.values(), key=lambda fault: -fault.haste)
+    ]
+    slow_first = sorted((f for f in REHEARSED if f in asked), key=lambda fault: -fault.haste)
     with ThreadPoolExecutor(NODES_AT_ONCE) as pool:
         begun = {
             fault.name: pool.submit(rehearse, fault, tmp_path_factory.mktemp("node"), nvml_library)

@@ -56,7 +56,7 @@ def result(answers: Mapping[str, Answer], count: int = 3, xids: GpuXids | None =
 
     inventory = node(count)
     explained = explain_gpu_errors(answers, inventory, ask)
-    return conclude(STEP, explained, inventory, has_no_past, 1.0)
+    return conclude(STEP, explained.answers, inventory, has_no_past, 1.0)
 
 
 def on(code: str, *gpus: int, of: int = 3) -> dict[str, Answer]:
@@ -91,11 +91,13 @@ def test_what_all_gpus_but_one_raise_fails_them(code: str) -> None:
 
 
 def test_what_all_gpus_raised_in_an_earlier_check_fails_none_in_a_later_one() -> None:
-    suspected: set[str] = set()
+    common: frozenset[str] = frozenset()
 
     def explain(answers: Mapping[str, Answer]) -> list[str]:
-        told = explain_gpu_errors(answers, node(3), lambda _p, _s: GpuXids(), (), suspected)
-        found = (item for answer in told.values() for item in answer.items)
+        nonlocal common
+        told = explain_gpu_errors(answers, node(3), lambda _p, _s: GpuXids(), (), common)
+        common = told.common
+        found = (item for answer in told.answers.values() for item in answer.items)
         return [item.code for item in found if isinstance(item, Finding)]
 
     assert explain(on("cuda_launch_failure", 0)) == ["cuda_launch_failure"]
@@ -226,7 +228,7 @@ def test_nobody_is_asked_for_xids_where_no_gpu_failed() -> None:
     def ask(_parts: Collection[str], _start: float) -> GpuXids:
         raise AssertionError("asked")
 
-    assert explain_gpu_errors(on("", of=3), node(3), ask) == on("", of=3)
+    assert explain_gpu_errors(on("", of=3), node(3), ask).answers == on("", of=3)
 
 
 def test_who_holds_a_gpu_is_said() -> None:
@@ -238,5 +240,5 @@ def test_who_holds_a_gpu_is_said() -> None:
         (GpuHolder("gpu-0", 42),),
     )
 
-    assert told["gpu-0"].outcome.reason == "process 42 holds it: busy"
-    assert told["gpu-1"].outcome.reason == "busy"
+    assert told.answers["gpu-0"].outcome.reason == "process 42 holds it: busy"
+    assert told.answers["gpu-1"].outcome.reason == "busy"

@@ -21,6 +21,7 @@ from hpcverify.run.local import (
     REAP_SECONDS,
     LocalExecutor,
     choose_reap_seconds,
+    describe_starvation,
     may_use_gpu,
 )
 from hpcverify.run.wire import Measure, Probe, Task
@@ -263,6 +264,20 @@ def test_a_check_past_its_deadline_says_what_it_was_doing_on_which_part_and_how_
     assert (answer.overrun.doing, answer.overrun.part) == ("hanging on CPU", "cpu")
     assert 0 < answer.overrun.doing_seconds < 4.5
     assert answer.outcome.reason.startswith("no end after 4 s in hanging on CPU, for ")
+
+
+@pytest.mark.parametrize(
+    ("queued", "seconds", "starved"), [(60, 100, True), (40, 100, False), (3, 4, False)]
+)
+def test_a_worker_that_hardly_got_a_core_is_hindered(
+    queued: float,
+    seconds: float,
+    starved: bool,  # noqa: FBT001
+) -> None:
+    told = describe_starvation(queued, seconds)
+
+    assert ("it waited 60 s for a core" in told) is starved
+    assert bool(told) is starved
 
 
 def test_a_crash_says_what_it_was_doing(executor: LocalExecutor, tmp_path: Path) -> None:

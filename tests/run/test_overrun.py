@@ -31,7 +31,7 @@ from hpcverify.run.overrun import (
     TIMEOUT,
     Allowance,
     Phase,
-    allow,
+    choose_allowance,
     describe_overrun,
     explain_overruns,
     list_late_workers,
@@ -283,7 +283,7 @@ def test_a_check_without_an_estimate_is_cut_short_by_the_budget_unless_it_hangs(
 def test_a_phase_is_bounded_by_what_ends_first(
     left: float, timeout: float, estimate: float | None, bound: str
 ) -> None:
-    allowance = allow(left=left, timeout=timeout, estimate=estimate)
+    allowance = choose_allowance(left=left, timeout=timeout, estimate=estimate)
 
     assert allowance.bound == bound
     assert (

@@ -38,6 +38,25 @@ def test_a_check_that_may_apply_has_the_devices_settle(tmp_path: Path, name: str
     assert len(settled(name, make_context(tmp_path))) == 1
 
 
+def test_of_a_gpu_that_nobody_can_ask_the_release_is_said_to_be_unknown(tmp_path: Path) -> None:
+    told = io.BytesIO()
+    task = Settle(
+        timeout=0,
+        name="gemm",
+        packages=PACKAGES,
+        contexts=(make_context(tmp_path),),
+        released=("GPU-0",),
+        release_timeout=30,
+    )
+    WorkerServer(told).handle(Request(1, task))
+    item, outcome = (decode_response(line)[1] for line in told.getvalue().splitlines())
+
+    assert isinstance(item, Coverage)
+    assert (item.where, item.text.startswith("unknown whether its memory")) == ("GPU-0", True)
+    assert isinstance(outcome, Outcome)
+    assert outcome.verdict is Verdict.PASS
+
+
 def test_one_device_that_a_check_applies_to_is_enough(tmp_path: Path) -> None:
     cpu = make_context(tmp_path)
     gpu = make_context(tmp_path, device=GPUS[0], peers=GPUS)

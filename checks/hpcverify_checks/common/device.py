@@ -332,14 +332,14 @@ def wait_for_device(*devices: torch.device) -> None:
             torch.cuda.synchronize(device)
 
 
-def require_memory(device: torch.device, needed: int) -> None:
-    """Raise `Unable` unless *needed* bytes of the GPU's memory are free."""
+def require_memory(device: torch.device, needed: int, memory: str = "GPU memory") -> None:
+    """Raise `Unable` unless *needed* bytes of the GPU's *memory* are free."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
     if free < needed:
         raise Unable(
-            f"{free / 2**30:.1f} GiB of GPU memory are free but {needed / 2**30:.1f} "
+            f"{free / 2**30:.1f} GiB of {memory} are free but {needed / 2**30:.1f} "
             f"are needed: {write_fix('free_memory', name_torch_vendor())}",
             Cause.NO_SPACE,
         )

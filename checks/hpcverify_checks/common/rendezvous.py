@@ -3,8 +3,8 @@ Ranks that meet through files, work in step, and say which of them is lost.
 
 A rank that waits for another one is a witness and not a defendant. So nothing here may
 end its process or hold it for good: NCCL's watchdog would do the first, and NCCL itself
-the second. A rank that fails leaves word for its peers; one that falls silent is found by
-a roll call. The others then raise `LostRanks`, which accuses nobody but the lost.
+the second. A rank that fails announces why; one that falls silent is found by a roll
+call. The others then raise `LostRanks`, which accuses nobody but the lost.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ ABORT_SECONDS = 5.0
 """For NCCL to end what it waits for. It takes far longer only if the GPU itself is stuck."""
 ROLL_CALL_SECONDS = 15.0
 """For all ranks to notice that the others gave up, to abort, and to say so."""
-MAX_WORDS = 300
-"""Characters of what a rank leaves for its peers."""
+MAX_REASON_CHARACTERS = 300
+"""Of why a rank failed, as its peers read it."""
 
 NCCL_SETTINGS = {
     # Else a thread of torch aborts the process when a collective takes too long. In this
@@ -107,26 +107,26 @@ def leave_message(folder: Path, name: str, message: bytes) -> None:
 
 
 @contextmanager
-def leave_word(folder: Path, rank: int) -> Generator[None]:
+def announce_failure(folder: Path, rank: int) -> Generator[None]:
     """Tell the peers of *rank* what it was, if the block fails for a reason of its own."""
     try:
         yield
     except LostRanks:
         raise
     except Exception as exc:
-        words = f"{type(exc).__name__}: {exc}" if not isinstance(exc, Unable) else str(exc)
-        first = words.strip().partition("\n")[0]
-        leave_message(folder, f"lost{rank}", first[:MAX_WORDS].encode())
+        reason = str(exc) if isinstance(exc, Unable) else f"{type(exc).__name__}: {exc}"
+        first_line = reason.strip().partition("\n")[0]
+        leave_message(folder, f"lost{rank}", first_line[:MAX_REASON_CHARACTERS].encode())
         raise
 
 
-def has_left_word(folder: Path, rank: int) -> bool:
+def has_announced_failure(folder: Path, rank: int) -> bool:
     """Whether *rank* failed for a reason of its own, and said so in *folder*."""
     return (folder / f"lost{rank}").exists()
 
 
-def _read_words(group: RankGroup) -> dict[int, str]:
-    """Read what ranks of *group* that failed have left."""
+def _read_failures(group: RankGroup) -> dict[int, str]:
+    """Read why ranks of *group* failed, of those that announced it."""
     paths = {rank: file_of(group, f"lost{rank}") for rank in range(group.world)}
     return {
         rank: f"was lost: it failed with {path.read_text(errors='replace')!r}"
@@ -149,8 +149,8 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
     paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
     deadline = monotonic() + group.timeout
     while missing := [r for r, path in enumerate(paths) if not path.exists()]:
-        if words := _read_words(group):
-            raise LostRanks(words)
+        if failures := _read_failures(group):
+            raise LostRanks(failures)
         if monotonic() > deadline:
             raise LostRanks(_describe_silence(group, missing))
         sleep(POLL_SECONDS)
@@ -176,7 +176,7 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
     exchange_messages(group, rank, "here")
     with (
         _end_group(group, device),
-        leave_word(Path(group.folder), rank),
+        announce_failure(Path(group.folder), rank),
         _convert_peer_errors(group, rank, device),
     ):
         _make_group(group, rank, device)
@@ -398,23 +398,23 @@ def _has_anyone_given_up(group: RankGroup) -> bool:
 
 def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
     """Find out, after a wait in vain, who is lost: another rank, this one or nobody."""
-    if words := _read_words(group):
-        return LostRanks(words)
+    if failures := _read_failures(group):
+        return LostRanks(failures)
     if group.backend == "nccl":  # else this GPU would only wait for its peers
         _abort_group(group, device)
     stuck = b"" if _is_idle(device) else b"stuck"
     leave_message(Path(group.folder), f"roll{rank}", stuck)
     deadline = monotonic() + min(group.timeout, ROLL_CALL_SECONDS)
     answers: dict[int, bytes] = {}
-    while len(answers) < group.world and not (words := _read_words(group)):
+    while len(answers) < group.world and not (failures := _read_failures(group)):
         if monotonic() > deadline:
             silent = [r for r in range(group.world) if r not in answers]
             return LostRanks(_describe_silence(group, silent))
         paths = {r: file_of(group, f"roll{r}") for r in range(group.world)}
         answers = {r: path.read_bytes() for r, path in paths.items() if path.exists()}
         sleep(POLL_SECONDS)
-    if words:
-        return LostRanks(words)
+    if failures:
+        return LostRanks(failures)
     if stuck:
         return Unable(
             f"its own work did not end within {group.timeout:g} s: see its Xid errors, and "
@@ -453,7 +453,7 @@ def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[Chec
     If the rank fails for a reason of its own, its peers read that reason at once.
     """
     try:
-        with leave_word(ctx.shared, ctx.rank):
+        with announce_failure(ctx.shared, ctx.rank):
             yield from items
     except LostRanks as exc:
         if ctx.device.kind == "cpu":  # its ranks are processes and no parts

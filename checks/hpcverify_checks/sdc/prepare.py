@@ -275,6 +275,8 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
     """
     Accuse the part of its first product, which should have been *right*.
 
+    If a GPU has it right in its memory, it was changed on its way to the host.
+
     Raises:
         Unable: It is right: the host has disproved what it computes the same way itself.
 
@@ -283,6 +285,13 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
     reference = right.to(task.device)
     judged = replace(job, reference=reference, digest=compute_digest(right))
     wrong = WrongProduct(0, int((view_words(found) != view_words(reference)).sum()), found)
+    if not wrong.words and task.device.type != HOST_DEVICE:
+        text = (
+            f"the first product of plan {job.name} is right in the GPU's memory, and was wrong "
+            "when it had been copied to the host"
+        )
+        finding = Finding("miscopied", task.first_where, text)
+        return PartResult(task.first_where, 1, corruption=finding)
     _require(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
     bench = task.make_bench(task.first_where, (judged,))
     return task.run_on_first(partial(make_part_result, bench, [wrong], 1, 0.0))

@@ -42,6 +42,7 @@ from hpcverify.check import (
     Unable,
     Verdict,
     fail_outside,
+    operation,
     warn_outside,
 )
 from hpcverify.telemetry import smart
@@ -164,10 +165,14 @@ def run_phases(
 
     """
     streams = min(params.streams, len(os.sched_getaffinity(0)))
-    yield from _run_blocks(site, fio, params, streams, rng)
-    yield from _run_flushes(site, fio, params)
-    yield from _run_checkpoints(site, fio, params, streams, rng)
-    yield from run_small_files(site, params)
+    with operation(f"large and random accesses to {site.folder}"):
+        yield from _run_blocks(site, fio, params, streams, rng)
+    with operation(f"flushes to {site.folder}"):
+        yield from _run_flushes(site, fio, params)
+    with operation(f"checkpoints in {site.folder}"):
+        yield from _run_checkpoints(site, fio, params, streams, rng)
+    with operation(f"small files in {site.folder}"):
+        yield from run_small_files(site, params)
 
 
 def _run_blocks(

@@ -58,7 +58,7 @@ from hpcverify_checks.common import vote
 from hpcverify_checks.common.device import reserve_gpu_cores
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import ProductSeams
-from hpcverify_checks.common.rendezvous import leave_word
+from hpcverify_checks.common.rendezvous import announce_failure
 from hpcverify_checks.common.soak import (
     SOAK_METRICS,
     SOAK_RULES,
@@ -112,7 +112,7 @@ def measure(
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    with leave_word(ctx.shared, ctx.rank):  # the others do not wait for who is lost
+    with announce_failure(ctx.shared, ctx.rank):  # the others do not wait for who is lost
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
         with operation("the first kernels", ctx.device):

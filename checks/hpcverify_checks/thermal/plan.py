@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify_checks.common.rendezvous import has_left_word
+from hpcverify_checks.common.rendezvous import has_announced_failure
 from hpcverify_checks.common.soak import StretchResult
 
 SETTLE_SECONDS = 3.0
@@ -97,7 +97,7 @@ def wait_for_all(
     """
     Wait up to `READY_TIMEOUT_SECONDS` for all *ranks*; return when to begin.
 
-    One that failed before it was ready, and left word of that, is not waited for.
+    One that failed before it was ready, and announced that, is not waited for.
     """
     _write(folder / f"ready{rank}", repr(clock()).encode())
     until = clock() + READY_TIMEOUT_SECONDS
@@ -109,7 +109,7 @@ def wait_for_all(
 
 
 def _is_ready_or_lost(folder: Path, rank: int) -> bool:
-    return (folder / f"ready{rank}").exists() or has_left_word(folder, rank)
+    return (folder / f"ready{rank}").exists() or has_announced_failure(folder, rank)
 
 
 def write_record(folder: Path, rank: int, record: LoadRecord) -> None:

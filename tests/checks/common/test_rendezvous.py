@@ -24,12 +24,12 @@ from hpcverify_checks.common import rendezvous
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
     RankGroup,
+    announce_failure,
     await_ranks,
     call_roll,
     exchange_messages,
     join_group,
     leave_message,
-    leave_word,
     reduce_minimum,
     report_lost_ranks,
 )
@@ -93,7 +93,7 @@ def test_a_rank_that_fails_says_why_to_those_that_wait_for_it(tmp_path: Path) ->
     group = RankGroup(str(tmp_path), 3, "nccl", PATIENCE)
 
     def fail(rank: int) -> None:
-        with leave_word(tmp_path, rank):
+        with announce_failure(tmp_path, rank):
             raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors ...")
 
     with ThreadPoolExecutor(3) as pool:
@@ -116,7 +116,7 @@ def test_what_cuda_says_of_this_gpu_is_not_taken_for_a_lost_peer(tmp_path: Path)
 
 
 def test_a_rank_that_cannot_be_judged_itself_leaves_no_word(tmp_path: Path) -> None:
-    with pytest.raises(LostRanks), leave_word(tmp_path, 0):
+    with pytest.raises(LostRanks), announce_failure(tmp_path, 0):
         raise LostRanks({1: "was lost"})
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""A passive check looks before the load as well as after it, and is one result."""
+"""A passive check runs before the load as well as after it, and gives one result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CHECK = Check(
     },
     placement=Placement.PASSIVE,
 )
-LOOK = Step(name="xid", check=CHECK, params=Params(), rules=RULES, timeout=9)
+READ = Step(name="xid", check=CHECK, params=Params(), rules=RULES, timeout=9)
 LOAD = Step(
     name="gemm",
     check=replace(CHECK, placement=Placement.NODE),
@@ -59,17 +59,17 @@ LOAD = Step(
 )
 
 
-class Looking(FakeExecutor):
-    """Answers each look with the next of some answers, and then with nothing."""
+class Reading(FakeExecutor):
+    """Answers a passive check with the next of some answers, and then with nothing."""
 
     def __init__(self, *answers: Answer, load_seconds: float = 0) -> None:
-        """Take the answers to the looks, and how long the load takes on the clock of `clock`."""
+        """Take the *answers*, and how long the load takes on the clock of `clock`."""
         super().__init__()
         self._answers = iter(answers)
         self._load_seconds = load_seconds
 
     def run(self, tasks: Mapping[str, Task], timeout: float) -> dict[str, Answer]:
-        """Go on to the next answer with each look."""
+        """Go on to the next answer with each passive check."""
         if isinstance(tasks.get("telemetry"), Measure):
             self.answers["telemetry"] = next(self._answers, ENDED)
         return super().run(tasks, timeout)
@@ -89,14 +89,14 @@ class Looking(FakeExecutor):
         ]
 
     def list_carried(self) -> list[str | None]:
-        """List what each look was told of the last run."""
+        """List what each passive check was told of the last run."""
         tasks = [phase.get("telemetry") for phase in self.phases]
         return [task.context.recall("cursor") for task in tasks if isinstance(task, Measure)]
 
 
-def verify(tmp_path: Path, executor: Looking, *steps: Step, **changes: Any) -> Run:
-    """Run a load and then a look, or other *steps*, for which there are 100 s."""
-    plan = Plan(suite="s", budget=100, rounds=changes.pop("rounds", 1), steps=steps or (LOAD, LOOK))
+def verify(tmp_path: Path, executor: Reading, *steps: Step, **changes: Any) -> Run:
+    """Run a load and then a passive check, or other *steps*, for which there are 100 s."""
+    plan = Plan(suite="s", budget=100, rounds=changes.pop("rounds", 1), steps=steps or (LOAD, READ))
     return Verification(
         plan=plan,
         node="n1",
@@ -111,9 +111,9 @@ def verify(tmp_path: Path, executor: Looking, *steps: Step, **changes: Any) -> R
     ).run()
 
 
-def look(tmp_path: Path, *answers: Answer) -> Result:
-    """Give the one result of two looks with these *answers*."""
-    run = verify(tmp_path, Looking(*answers))
+def read_twice(tmp_path: Path, *answers: Answer) -> Result:
+    """Give the one result of a check that gives these two *answers*."""
+    run = verify(tmp_path, Reading(*answers))
     assert [r.check for r in run.results] == ["gemm", "xid"]
     return run.results[-1]
 
@@ -130,18 +130,18 @@ def failing(*items: CheckItem) -> Answer:
 @pytest.mark.parametrize(
     ("steps", "turns"),
     [
-        ((LOAD, LOOK), ["telemetry", "node", "telemetry"]),
-        ((LOOK, LOAD), ["telemetry", "node"]),
-        ((LOOK, LOAD, replace(LOOK, name="ecc")), ["telemetry"] * 2 + ["node", "telemetry"]),
-        ((LOAD, LOOK, LOAD), ["telemetry", "node", "telemetry", "node"]),
-        ((LOOK,), ["telemetry"]),
+        ((LOAD, READ), ["telemetry", "node", "telemetry"]),
+        ((READ, LOAD), ["telemetry", "node"]),
+        ((READ, LOAD, replace(READ, name="ecc")), ["telemetry"] * 2 + ["node", "telemetry"]),
+        ((LOAD, READ, LOAD), ["telemetry", "node", "telemetry", "node"]),
+        ((READ,), ["telemetry"]),
         ((LOAD,), ["node"]),
     ],
 )
 def test_what_only_reads_after_a_load_reads_before_it_as_well(
     tmp_path: Path, steps: tuple[Step, ...], turns: list[str]
 ) -> None:
-    executor = Looking()
+    executor = Reading()
     run = verify(tmp_path, executor, *steps)
 
     assert executor.list_turns() == turns
@@ -149,14 +149,14 @@ def test_what_only_reads_after_a_load_reads_before_it_as_well(
 
 
 def test_a_later_round_begins_with_the_load(tmp_path: Path) -> None:
-    executor = Looking()
+    executor = Reading()
     verify(tmp_path, executor, rounds=2)
 
     assert executor.list_turns() == ["telemetry", "node", "telemetry", "node", "telemetry"]
 
 
-def test_both_looks_begin_from_what_the_last_run_remembered(tmp_path: Path) -> None:
-    executor = Looking(make_answer(CarryOver("cursor", "8")), make_answer(CarryOver("cursor", "9")))
+def test_both_times_it_begins_from_what_the_last_run_remembered(tmp_path: Path) -> None:
+    executor = Reading(make_answer(CarryOver("cursor", "8")), make_answer(CarryOver("cursor", "9")))
     run = verify(tmp_path, executor)
 
     assert executor.list_carried() == ["7", "7"]
@@ -164,7 +164,7 @@ def test_both_looks_begin_from_what_the_last_run_remembered(tmp_path: Path) -> N
 
 
 def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
-    result = look(tmp_path, make_answer(FELL_OFF), make_answer(NOTED))
+    result = read_twice(tmp_path, make_answer(FELL_OFF), make_answer(NOTED))
 
     assert result.verdict is Verdict.FAIL
     assert [f.code for f in result.findings] == ["noted", "xid_79"]
@@ -172,15 +172,15 @@ def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:
     assert set(result.rulings) == {"noted", "xid_79"}
 
 
-def test_what_both_looks_see_is_told_once_in_the_words_of_the_later_one(tmp_path: Path) -> None:
+def test_what_both_results_have_is_told_once_in_the_words_of_the_later_one(tmp_path: Path) -> None:
     again = replace(NOTED, text="noted 5 times")
 
-    assert look(tmp_path, make_answer(NOTED), make_answer(again)).findings == (again,)
+    assert read_twice(tmp_path, make_answer(NOTED), make_answer(again)).findings == (again,)
 
 
-def test_a_clean_node_is_clean_in_both_looks(tmp_path: Path) -> None:
+def test_a_clean_node_is_clean_both_times(tmp_path: Path) -> None:
     links = Measurement("links", 18, "", "gpu-0")
-    result = look(tmp_path, make_answer(links), make_answer(links))
+    result = read_twice(tmp_path, make_answer(links), make_answer(links))
 
     assert (result.verdict, result.findings) == (Verdict.PASS, ())
     assert result.measurements == (links,)
@@ -192,37 +192,37 @@ def test_a_clean_node_is_clean_in_both_looks(tmp_path: Path) -> None:
 def test_of_two_values_the_later_one_counts_unless_only_the_first_is_outside_its_limit(
     tmp_path: Path, before: int, after: int, kept: int
 ) -> None:
-    looks = [make_answer(Measurement("links", value, "", "gpu-0")) for value in (before, after)]
-    result = look(tmp_path, *looks)
+    answers = [make_answer(Measurement("links", value, "", "gpu-0")) for value in (before, after)]
+    result = read_twice(tmp_path, *answers)
 
     assert [m.value for m in result.measurements] == [kept]
     assert (result.verdict is Verdict.FAIL) is (kept < 18)
 
 
-def test_a_value_that_only_the_first_look_has_is_judged_too(tmp_path: Path) -> None:
+def test_a_value_that_only_the_first_result_has_is_judged_too(tmp_path: Path) -> None:
     first = Measurement("errors", 3, "", "gpu-0")
-    result = look(tmp_path, make_answer(first), make_answer())
+    result = read_twice(tmp_path, make_answer(first), make_answer())
 
     assert (result.verdict, result.measurements) == (Verdict.FAIL, (first,))
 
 
-def test_a_second_look_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> None:
+def test_a_second_run_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> None:
     old, new = CarryOver("cursor", "7"), CarryOver("cursor", "8")
-    result = look(tmp_path, make_answer(FELL_OFF, new), failing(old))
+    result = read_twice(tmp_path, make_answer(FELL_OFF, new), failing(old))
 
     assert result.verdict is Verdict.FAIL
     assert [s.cause for s in result.shortfalls] == [Cause.CRASHED]
     assert result.marks == (new,), "the lines that were reported are not read again"
 
 
-def test_a_first_look_that_fails_is_made_up_for_by_the_second(tmp_path: Path) -> None:
-    result = look(tmp_path, failing(), make_answer(NOTED))
+def test_a_first_run_that_fails_is_made_up_for_by_the_second(tmp_path: Path) -> None:
+    result = read_twice(tmp_path, failing(), make_answer(NOTED))
 
     assert (result.verdict, result.findings, result.shortfalls) == (Verdict.WARN, (NOTED,), ())
 
 
-def test_after_a_first_look_that_failed_somebody_samples(tmp_path: Path) -> None:
-    broken, sound = Looking(failing()), Looking()
+def test_after_a_first_run_that_failed_somebody_samples(tmp_path: Path) -> None:
+    broken, sound = Reading(failing()), Reading()
     for executor in (broken, sound):
         verify(tmp_path, executor)
 
@@ -233,42 +233,42 @@ def test_after_a_first_look_that_failed_somebody_samples(tmp_path: Path) -> None
 SKIPPED = Answer(outcome=Outcome(verdict=Verdict.SKIP, reason="no GPU"))
 
 
-def test_a_part_that_the_second_look_does_not_find_was_there(tmp_path: Path) -> None:
-    result = look(tmp_path, make_answer(NOTED), SKIPPED)
+def test_a_part_that_the_second_run_does_not_find_was_there(tmp_path: Path) -> None:
+    result = read_twice(tmp_path, make_answer(NOTED), SKIPPED)
 
     assert (result.verdict, result.findings) == (Verdict.WARN, (NOTED,))
-    assert result.coverage[-1] == Coverage("node", "looked at only before the load: no GPU")
+    assert result.coverage[-1] == Coverage("node", "checked only before the load: no GPU")
 
 
-def test_what_does_not_apply_is_skipped_in_both_looks(tmp_path: Path) -> None:
-    assert look(tmp_path, SKIPPED, SKIPPED).verdict is Verdict.SKIP
+def test_what_does_not_apply_is_skipped_both_times(tmp_path: Path) -> None:
+    assert read_twice(tmp_path, SKIPPED, SKIPPED).verdict is Verdict.SKIP
 
 
 @pytest.mark.parametrize(
     ("answer", "verdict"), [(make_answer(FELL_OFF), Verdict.FAIL), (ENDED, Verdict.PASS)]
 )
-def test_if_the_time_runs_out_the_look_before_the_load_stands_and_says_so(
+def test_if_the_time_runs_out_the_result_before_the_load_stands_and_says_so(
     tmp_path: Path, answer: Answer, verdict: Verdict
 ) -> None:
-    run = verify(tmp_path, Looking(answer, load_seconds=101))
+    run = verify(tmp_path, Reading(answer, load_seconds=101))
     result = run.results[-1]
 
     assert (result.verdict, result.shortfalls) == (verdict, ())
     assert result.coverage[-1] == Coverage(
-        "node", "looked at only before the load: the suite's 100 s ran out"
+        "node", "checked only before the load: the suite's 100 s ran out"
     )
     assert run.complete
 
 
 def test_a_load_that_has_no_turn_is_still_an_error(tmp_path: Path) -> None:
-    run = verify(tmp_path, Looking(load_seconds=101), LOAD, replace(LOAD, name="sdc"), LOOK)
+    run = verify(tmp_path, Reading(load_seconds=101), LOAD, replace(LOAD, name="sdc"), READ)
 
     assert [r.verdict for r in run.results] == [Verdict.PASS, Verdict.ERROR, Verdict.PASS]
     assert run.verdict is Verdict.ERROR
 
 
-def test_a_run_that_is_told_to_stop_has_not_looked(tmp_path: Path) -> None:
-    class Stopping(Looking):
+def test_a_run_that_is_told_to_stop_does_not_fail_for_what_was_read_before(tmp_path: Path) -> None:
+    class Stopping(Reading):
         def should_stop(self) -> bool:
             return "node" in self.list_turns()
 

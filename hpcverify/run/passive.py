@@ -1,10 +1,10 @@
 """
-The look of a passive check before the load, and what it adds to the one after it.
+A passive check runs before the load and after it, and gives one result.
 
-Both begin from what the last run remembered, so the later one sees all that the first
-one saw and more: it stands. What only the first saw is kept beside it, such as a link
-that came back, or a line that the kernel log has lost; and if the time runs out, or the
-GPUs answer no more, the first is better than none.
+Both times it begins from what the last run remembered, so the second result has all that
+the first one has and more: it stands. What only the first has is kept beside it, such as a
+link that came back, or a line that the kernel log has lost; and if the time runs out, or
+the GPUs answer no more, the first is better than none.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from hpcverify.run.conclude import judge_result
 SEEN_EARLIER = "seen before the load and not after it"
 
 
-def stand_alone(first: Result, why: str) -> Result:
-    """Let the *first* look stand, and say *why* there was no other."""
-    note = Coverage("node", f"looked at only before the load: {why}")
+def keep_first(first: Result, why: str) -> Result:
+    """Let the *first* result stand, and say *why* there is no other."""
+    note = Coverage("node", f"checked only before the load: {why}")
     return replace(first, coverage=(*first.coverage, note))
 
 
-def merge_looks(
+def merge_results(
     step: Step, first: Result, last: Result, inventory: Inventory, past: PastValues
 ) -> Result:
-    """Judge the *last* look of *step* together with what only the *first* one saw."""
+    """Judge the *last* result of *step* together with what only the *first* one has."""
     if last.verdict is Verdict.SKIP:
-        return last if first.verdict is Verdict.SKIP else stand_alone(first, last.reason)
+        return last if first.verdict is Verdict.SKIP else keep_first(first, last.reason)
     if first.verdict is Verdict.SKIP:
         return last
     merged = replace(
@@ -56,7 +56,7 @@ def merge_looks(
 
 
 def _list_gone(first: Result, last: Result) -> Iterator[Finding]:
-    """List the findings that only the first look has, and say so."""
+    """List the findings that only the first result has, and say so."""
     seen = {(finding.code, finding.where) for finding in last.findings}
     for finding in first.findings:
         if (finding.code, finding.where) not in seen:
@@ -64,7 +64,7 @@ def _list_gone(first: Result, last: Result) -> Iterator[Finding]:
 
 
 def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
-    """Take the values of the last look; of the first where only that one is bad, or there."""
+    """Take the last value of each; the first one where only that is bad, or there is no other."""
     earlier = {_identify(m): m for m in first.measurements}
     later = {_identify(m) for m in last.measurements}
     for measurement in last.measurements:
@@ -84,10 +84,10 @@ def _is_outside(item: Measurement, limits: tuple[Limit, ...]) -> bool:
 
 def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:
     """
-    Keep what the last look remembered, or the first if the last did not come to its end.
+    Keep what the last one remembered, or the first if the last did not come to its end.
 
-    Then the next run reads what has happened since the first look: nothing is lost, and
-    what the first look reported is not read again.
+    Then the next run reads what has happened since the first: nothing is lost, and what
+    the first reported is not read again.
     """
     one, other = (last, first) if last.shortfalls else (first, last)
     marks: Mapping[tuple[str, str], CarryOver] = {
