@@ -273,9 +273,13 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
 def count_others(result: Result, inventory: Inventory) -> str:
     """Count the clauses after the first, as "+7 more, on all 8 GPUs"; empty if none."""
     first, *others = list_clauses(result, inventory) or [""]
-    names = list_part_names([c.where for c in list_deciding(result, inventory)], inventory)
-    where = f", on {names[0]}" if len(names) == 1 and not first.startswith(names[0]) else ""
-    return f"+{len(others)} more{where}" if others else ""
+    if not others:
+        return ""
+    parts = {complaint.where for complaint in list_deciding(result, inventory)}
+    names = list_part_names(parts, inventory)
+    said = len(parts) == 1 or len(names) > 1 or first.startswith(names[0])
+    where = "" if said else f", on {names[0]}"
+    return f"+{len(others)} more{where}"
 
 
 def summarize_reason(result: Result, inventory: Inventory) -> str:

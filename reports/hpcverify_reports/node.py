@@ -25,8 +25,8 @@ from hpcverify.summary.rounds import (
 from hpcverify.summary.verdict import (
     REMEDY_SENTENCES,
     CauseGroup,
-    group_by_cause,
     count_others,
+    group_by_cause,
     list_clauses,
     rank_results,
     summarize_run,
