@@ -37,7 +37,7 @@ from hpcverify.records.qualification import (
     StepReport,
 )
 from hpcverify.run.folders import RunFolders, make_run_folders
-from hpcverify.run.gather import probe_node
+from hpcverify.run.gather import describe_holders, probe_node
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.orchestrator import Verification, collect_versions
@@ -127,10 +127,7 @@ class NodeQualifier(Struct, kw_only=True):
                 f"there is no GPU to qualify here: {why or none}; see hpcverify doctor"
             )
         if holders:
-            pids = ", ".join(dict.fromkeys(str(holder.pid) for holder in holders))
-            raise UnverifiedError(
-                f"the GPUs are in use by process {pids}: wait until they are free"
-            )
+            raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
         return inventory
 
     def _rest(self, seconds: float) -> None:

@@ -446,6 +446,16 @@ def _list_kinds(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(d.kind for d in devices))
 
 
+def describe_holders(holders: Iterable[GpuHolder], inventory: Inventory) -> str:
+    """Say who uses which GPUs, as in "GPU 3 (…4f21) in use by process 4242"."""
+    used: dict[int, list[str]] = {}
+    for holder in holders:
+        used.setdefault(holder.pid, []).append(holder.part)
+    return ", ".join(
+        f"{inventory.format_names(parts)} in use by process {pid}" for pid, parts in used.items()
+    )
+
+
 def probe_node(
     executor: Executor,
     *,

@@ -30,6 +30,7 @@ from hpcverify.run.gather import (
     Round,
     RunState,
     StepRun,
+    describe_holders,
     drop_devices,
     probe_node,
     select_devices,
@@ -268,10 +269,9 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            pids = ", ".join(str(h.pid) for h in now.holders)
-            return build_not_run_result(
-                step, f"the GPUs are in use by process {pids}: wait, or use --force", Cause.BUSY
-            )
+            users = describe_holders(now.holders, now.inventory)
+            reason = f"{users}: wait for its end, or use --force"
+            return build_not_run_result(step, reason, Cause.BUSY)
         return None
 
     def _find_settle_seconds(self, index: int, now: Round) -> float:

@@ -17,6 +17,7 @@ from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.gather import (
     answer_for_unreachable,
     assign_workers,
+    describe_holders,
     probe_node,
     select_devices,
 )
@@ -88,10 +89,7 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
         """
         inventory, holders = probe_node(self.executor)
         if holders:
-            pids = ", ".join(dict.fromkeys(str(h.pid) for h in holders))
-            raise UnverifiedError(
-                f"the GPUs are in use by process {pids}: wait until they are free"
-            )
+            raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
         chosen = select_devices(inventory, self.device_kind)
         for name, check in checks.items():
             yield self._run_check(name, check, chosen)
