@@ -133,6 +133,8 @@ class Placement(Enum):
     """Once, in the telemetry worker: reads, and loads nothing."""
     NODE = "node"
     """Once, in a worker of its own: loads the node, but none of its devices."""
+    DEVICES_TOGETHER = "devices_together"
+    """Once, in a worker of its own that uses all devices of the node."""
     DEVICES = "devices"
     """In each device's worker; all devices of one kind at the same time."""
     ALL_DEVICES = "all_devices"
@@ -146,7 +148,7 @@ class Context(Struct, frozen=True, kw_only=True):
 
     node: str
     device: Device
-    """What to compute on; for `PASSIVE` and `NODE` the host's CPU."""
+    """What to compute on; for `PASSIVE`, `NODE` and `DEVICES_TOGETHER` the host's CPU."""
     peers: tuple[Device, ...]
     """All devices of this kind, in a fixed order, including `device`."""
     inventory: Inventory

@@ -39,7 +39,7 @@ from hpcverify.check import (
 )
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
-from hpcverify.units import GIB, GIGA, KIB, MIB
+from hpcverify.units import GIB, GIGA, KIB, MIB, format_count
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
     MAX_RANKS,
@@ -189,8 +189,8 @@ def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> I
         yield Finding(
             "wrong_sum",
             where,
-            f"rank {rank} got a wrong sum of {size}: {wrong.elements} elements, the "
-            f"first at {wrong.index} is {wrong.found:g}, not {wrong.expected:g}",
+            f"rank {rank} got a wrong sum of {size}: {format_count(wrong.elements, 'element')}, "
+            f"the first at {wrong.index} is {wrong.found:g}, not {wrong.expected:g}",
             {
                 "rank": str(rank),
                 "size": size,

@@ -349,6 +349,6 @@ CHECK = Check(
         "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "p2p_by_host": LISTED,
     },
-    placement=Placement.NODE,
+    placement=Placement.DEVICES_TOGETHER,
     timeout=300.0,
 )

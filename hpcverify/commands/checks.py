@@ -23,6 +23,7 @@ DEFAULT_SUITE = "quick"
 PLACES = {
     Placement.PASSIVE: "only reads and loads nothing",
     Placement.NODE: "loads the node, but none of its devices",
+    Placement.DEVICES_TOGETHER: "loads all devices from one process",
     Placement.DEVICES: "loads all devices of one kind at once",
     Placement.ALL_DEVICES: "loads all devices at once",
     Placement.DEVICES_ALONE: "loads one device after the other",

@@ -7,7 +7,7 @@ adds an ERROR, which hides no FAIL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -87,19 +87,16 @@ def conclude(
             coverage=(),
         )
     several = len(outcomes) > 1
-    short = {part: o for part, o in outcomes.items() if o.verdict is Verdict.ERROR}
-    alike: dict[str, list[str]] = {}
-    for part, o in short.items():
-        alike.setdefault(o.reason, []).append(part)
     shortfalls = tuple(
         Shortfall(
             part,
-            f"{inventory.format_names(alike[o.reason])}: {o.reason}" if several else o.reason,
+            f"{inventory.find_label(part)}: {o.reason}" if several else o.reason,
             o.cause,
             o.remedy,
             o.code,
         )
-        for part, o in short.items()
+        for part, o in outcomes.items()
+        if o.verdict is Verdict.ERROR
     )
     result = msgspec.structs.replace(result, shortfalls=shortfalls)
     return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
@@ -115,10 +112,7 @@ def judge_result(
     """Judge *result* by today's *rules* and *rulings*; its shortfalls remain."""
     rulings = add_common_rules(rulings, result.findings)
     limits = resolve(rules, result.measurements, inventory, past)
-    short = [
-        Judgement(verdict=Verdict.ERROR, reason=s.reason, cause=s.cause, remedy=s.remedy)
-        for s in {s.reason: s for s in result.shortfalls}.values()
-    ]
+    short = list(_judge_shortfalls(result.shortfalls, inventory))
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
     names = inventory.recall(result.findings).format_names
     verdict = judge((*result.measurements, *result.findings), holding, rulings, names)
@@ -133,6 +127,21 @@ def judge_result(
         limits=tuple(limits),
         rulings={code: rulings[code] for code in codes if code in rulings},
     )
+
+
+def _judge_shortfalls(shortfalls: Iterable[Shortfall], inventory: Inventory) -> Iterator[Judgement]:
+    """Judge what kept parts from being measured; of parts that say the same it is said once."""
+    alike: dict[str, list[Shortfall]] = {}
+    for one in shortfalls:
+        text = one.reason.removeprefix(f"{inventory.find_label(one.where)}: ")
+        alike.setdefault(text, []).append(one)
+    for text, some in alike.items():
+        first, *others = some
+        names = inventory.format_names([one.where for one in some])
+        reason = f"{names}: {text}" if others else first.reason
+        yield Judgement(
+            verdict=Verdict.ERROR, reason=reason, cause=first.cause, remedy=first.remedy
+        )
 
 
 def add_common_rules(

@@ -52,6 +52,7 @@ def explain_cuda_failure(
     if error is None:
         return None
     gpus = _list_used_gpus(task)
+    found: dict[str, CudaError | None] = {}
     broken: dict[str, CudaError] = {}
     if len(gpus) > 1 or not error.is_exact:
         texts = (context_errors or find_context_errors)(gpus)
@@ -61,9 +62,11 @@ def explain_cuda_failure(
             error = next(iter(broken.values()))
     if error.verdict is not Verdict.FAIL or not gpus:
         outcome = _build_outcome(error, exc)
-        if len(gpus) > 1 and isinstance(task, Measure) and (full := _find_full_gpu(exc, gpus)):
-            label = task.context.inventory.find_label(full)
-            outcome = replace(outcome, reason=f"{label}: {outcome.reason}")
+        refused = {part for part, e in found.items() if e and e.code == error.code}
+        where = {_find_full_gpu(exc, gpus)} - {""} or refused
+        if isinstance(task, Measure) and 0 < len(where) < len(gpus):
+            labels = task.context.inventory.format_names(sorted(where))
+            outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
         return CudaFailure((), outcome, error.sticky)
     guilty = broken if 0 < len(broken) < len(gpus) else {}
     places = {gpus[0]: error} if len(gpus) == 1 else guilty or {"node": error}

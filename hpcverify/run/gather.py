@@ -59,7 +59,7 @@ from hpcverify.telemetry import problems
 HOST_DEVICE = Device(kind="cpu", part="cpu", label="CPU")
 """What a check computes on if it is not about a device."""
 NODE_WORKER = "node"
-"""The name of the worker that loads the node, and belongs to no device."""
+"""The name of the worker that belongs to no device: it loads the node, or uses them all."""
 OBSERVED_KEY = "observed"
 """The key of the check's verdict on the telemetry, beside the workers' answers."""
 SETTLED_KEY = "before"
@@ -163,7 +163,8 @@ class StepRun(Struct, kw_only=True):
         answers = self._explain_gpu_errors(self._measure())
         now.state.released |= frozenset(self._list_released(answers))
         if step.check.placement not in (Placement.PASSIVE, Placement.NODE):
-            answers |= answer_for_unreachable(now.inventory, now.history.previous)
+            gone = answer_for_unreachable(now.inventory, now.history.previous)
+            answers |= {name: _add_shortfall(answers.get(name), gone[name]) for name in gone}
         if self._is_observed():
             answers[OBSERVED_KEY] = self._observe(start)
         answers = _drop_skipped_telemetry(self._reconcile(answers))
@@ -429,7 +430,7 @@ def assign_workers(placement: Placement, devices: Sequence[Device]) -> Iterator[
     match placement:
         case Placement.PASSIVE:
             yield {TELEMETRY_WORKER: HOST_DEVICE}
-        case Placement.NODE:
+        case Placement.NODE | Placement.DEVICES_TOGETHER:
             yield {NODE_WORKER: HOST_DEVICE}
         case Placement.DEVICES:
             # At once: one at a time hides faults of power and cooling.
@@ -495,6 +496,15 @@ def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
     return others if skipped and all(skipped) else dict(answers)
 
 
+def _add_shortfall(answer: Answer | None, gone: Answer) -> Answer:
+    """Keep what a worker found, if the node's own is named like what is *gone*."""
+    if answer is None:
+        return gone
+    if answer.outcome.verdict is Verdict.ERROR:
+        return answer
+    return msgspec.structs.replace(answer, outcome=gone.outcome)
+
+
 def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> dict[str, Answer]:
     """
     Answer for the devices that should be here and cannot be used.
@@ -516,7 +526,7 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
                 verdict=Verdict.ERROR,
                 reason=text,
                 cause=cause or Cause.MISSING,
-                remedy=problems.VIEW_REMEDIES.get(code, Remedy.INSPECT),
+                remedy=problems.UNREACHABLE_REMEDIES.get(code, Remedy.INSPECT),
                 code=code,
             ),
         )

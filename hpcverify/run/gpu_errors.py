@@ -185,8 +185,8 @@ def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
     if any(error.code in common for error in errors):
         reason = (
-            f"every GPU of the node raised the same error ({told}): the driver or torch is wrong "
-            f"for them, rather than each of them broken: {VERSIONS_FIX}"
+            f"every GPU raised the same error ({told}), so the driver or torch is wrong, rather "
+            f"than each GPU broken: {VERSIONS_FIX}"
         )
         cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION
     ended = replace(

@@ -66,8 +66,15 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
 """Seconds between polls of the responses: short at first, then longer."""
 MAX_QUEUE_SHARE, MIN_QUEUE_SECONDS = 0.5, 10.0
 """How long a worker may wait for a core before that is why it is late."""
-LOG_TAIL_BYTES = 2000
-"""The part of a worker's log that is worth showing."""
+MAX_LOG_BYTES = 2**18
+"""The part of a worker's log that is searched: after its last words come the stacks of
+C++ and of every thread."""
+FATAL_WORDS = "Fatal Python error: "
+"""What begins the stacks of `faulthandler`; nothing after it says why."""
+FRAME_WORDS = ("frame #", "Exception raised from ")
+"""How the lines of a stack of C++ begin, as torch prints it."""
+CPP_WORDS = "what(): "
+"""What stands before the message of the exception that ended a C++ program."""
 LOST_PEER_WORDS = "Watchdog caught collective operation timeout"
 """What torch prints before it aborts a process whose peer has not answered for too long."""
 SIGTERM_DEATH = "killed by SIGTERM"
@@ -97,6 +104,8 @@ class WorkerHandle:
         self._files = files
         self._written = 0
         self._read = 0
+        self._logged = 0
+        """How long its log was before the present request."""
         self._queued = 0.0
         self.may_hold_gpu = False
 
@@ -127,6 +136,7 @@ class WorkerHandle:
     def send(self, request: Request) -> None:
         """Send *request*; a dead worker is noticed when it is polled."""
         self._queued = read_queue_seconds(self.pid)
+        self._logged = os.fstat(self._files.log).st_size
         self.may_hold_gpu |= may_use_gpu(request.task)
         text = encode_request(request)
         os.pwrite(self._files.requests, text, self._written)
@@ -166,9 +176,9 @@ class WorkerHandle:
         """Find what it was doing last, if its breadcrumb says so."""
         return breadcrumb.read(self._files.breadcrumb)
 
-    def read_log_tail(self) -> str:
-        """Return the end of what it wrote to standard output and error."""
-        tail = self._read_from(self._files.log, 0)[-LOG_TAIL_BYTES:]
+    def read_log(self) -> str:
+        """Return what it wrote to standard output and error in the present request."""
+        tail = self._read_from(self._files.log, self._logged)[-MAX_LOG_BYTES:]
         return tail.decode(errors="replace").strip()
 
     def close_stdin(self) -> None:
@@ -306,18 +316,18 @@ class LocalExecutor(Struct):
         if died == SIGTERM_DEATH:  # not ours: we would have noticed before
             self._end([name], hurry=True)
             return INTERRUPTED_OUTCOME
-        tail = self._workers[name].read_log_tail()
+        log = self._workers[name].read_log()
         found = self._workers[name].find_whereabouts()
         self._end([name])  # its children may live on
         where = f" in {found.text}" if found else ""
-        last = tail.rpartition("\n")[2]
+        last = find_last_words(log)
         words = f"; last line of its log: {last}" if last and not where else ""
         reason, cause = f"its worker {died}{where}{words}", Cause.CRASHED
-        if LOST_PEER_WORDS in tail:
+        if LOST_PEER_WORDS in log:
             reason = "torch ended its worker because another GPU did not answer: see the others"
             cause = Cause.TIMEOUT
         return Outcome(
-            verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=tail
+            verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.RERUN, trace=log
         )
 
     def _end_overrun(
@@ -367,6 +377,16 @@ class LocalExecutor(Struct):
             if time.monotonic() - began >= choose_reap_seconds(may_hold_gpu=with_gpu, hurry=hurry):
                 return
             time.sleep(MIN_POLL_SECONDS)
+
+
+def find_last_words(log: str) -> str:
+    """Find the line that says most of why a process ended: empty if it wrote nothing."""
+    before, fatal, after = log.partition(FATAL_WORDS)
+    lines = [line.strip() for line in before.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(FRAME_WORDS)]
+    thrown = [line for line in told if line.startswith(CPP_WORDS)]
+    dumped = [fatal + after.partition("\n")[0]] if fatal else []
+    return (thrown or told or dumped or [""])[-1]
 
 
 def choose_reap_seconds(*, may_hold_gpu: bool, hurry: bool) -> float:

@@ -112,6 +112,14 @@ class LateWorker(Struct, frozen=True, kw_only=True):
         return silence >= max(MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE * slowest)
 
     @property
+    def is_lost_to_run(self) -> bool:
+        """Whether its GPU would hold up the next check too: it is not merely slow."""
+        if self.overrun.stuck:
+            return self.is_gpu
+        longer = self.overrun.doing_seconds > (self.allowance.estimate or 0.0)
+        return self.is_accused or (self.is_within_gpu and longer)
+
+    @property
     def is_short_of_budget(self) -> bool:
         """Whether it is the suite that gave it, and all others, too little time."""
         if self.allowance.bound != BUDGET or self.ended or self.allowance.is_ample:
@@ -249,8 +257,7 @@ def describe_overrun(overrun: Overrun) -> Outcome:
 def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator[Finding]:
     """Name the GPUs that did not come back: nothing else in this run waits for them."""
     for one in late.values():
-        stuck = one.is_gpu and one.overrun.stuck
-        if (one.is_within_gpu and not one.is_short_of_budget) or stuck:
+        if one.is_lost_to_run:
             where = one.context.device.part
             text = (
                 f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "

@@ -205,10 +205,8 @@ def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator
     for short in result.shortfalls:
         if short.where not in parts and short.code in found:
             continue  # the finding says which part it is
-        alike = [other.where for other in result.shortfalls if other.reason == short.reason]
-        reason = short.reason.removeprefix(f"{inventory.format_names(alike)}: ")
         judgement = check.Judgement(
-            verdict=Verdict.ERROR, reason=reason, remedy=short.remedy, distance=math.inf
+            verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy, distance=math.inf
         )
         code = short.code or short.cause.value
         made = _build_complaint(result, short.where, code, judgement, inventory)

@@ -261,8 +261,8 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
     """List the reasons for the verdict of *result* with their parts, the gravest first."""
     places: dict[tuple[str, ...], list[str]] = {}
     for one in list_deciding(result, inventory):
-        # One finding may concern several parts; a value belongs to one.
-        own = () if one.distance == math.inf else (one.where,)
+        # What was found, or hindered a check, may concern several parts; a value is of one.
+        own = (one.where,) if 0 < one.distance < math.inf else ()
         places.setdefault((one.text, one.name, *own), []).append(one.where)
     return [
         f"{_name_parts(parts, inventory)}: {text}".removeprefix("the node: ")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.cuda import nccl as torch_nccl
 from torch.overrides import TorchFunctionMode
 
 from tests.rehearsal import nccl
@@ -76,7 +77,7 @@ def put_on(gpu: Gpu, tensor: Tensor) -> None:
     """Have *tensor* be on *gpu*."""
     if tag_of(tensor) is None:
         gpu.keep(tensor)
-        tensor.__dict__[TAG] = gpu
+        setattr(tensor, TAG, gpu)
 
 
 def find_tensors(*values: Any) -> Iterator[Tensor]:
@@ -202,7 +203,7 @@ def _read_attribute(func: Any, args: Sequence[Any]) -> Any:
         return told[what]
     result = func(*args)
     if isinstance(result, torch.Tensor) and tag_of(result) is None:
-        result.__dict__[TAG] = gpu
+        setattr(result, TAG, gpu)
     return result
 
 
@@ -411,6 +412,15 @@ class Version(types.ModuleType):
         return "7.2.26015" if find_part().architecture else None
 
 
+def _ask(answer: Callable[[Gpu], Any]) -> Callable[..., Any]:
+    """Make a function of a device, which may be the current one."""
+
+    def ask(device: Any = None) -> Any:
+        return answer(find_gpu(device))
+
+    return ask
+
+
 def install() -> None:
     """Put all of this into torch."""
     setattr(torch.version, "__class__", Version)  # noqa: B010 - a module's
@@ -423,26 +433,26 @@ def install() -> None:
         "set_device": set_device,
         "current_device": get_current_device,
         "get_device_properties": get_properties,
-        "get_device_capability": lambda device=None: find_gpu(device).part.capability,
-        "get_device_name": lambda device=None: find_gpu(device).part.name,
+        "get_device_capability": _ask(lambda gpu: gpu.part.capability),
+        "get_device_name": _ask(lambda gpu: gpu.part.name),
         "get_arch_list": lambda: [
             *(ROCM_ARCHITECTURES if find_part().architecture else CUDA_ARCHITECTURES)
         ],
         "mem_get_info": get_memory,
         "empty_cache": empty_cache,
-        "synchronize": lambda device=None: find_gpu(device).settle(),
+        "synchronize": _ask(lambda gpu: gpu.settle()),
         "Stream": Stream,
         "Event": Event,
         "stream": use_stream,
-        "current_stream": lambda device=None: find_gpu(device).current,
-        "default_stream": lambda device=None: find_gpu(device).default,
+        "current_stream": _ask(lambda gpu: gpu.current),
+        "default_stream": _ask(lambda gpu: gpu.default),
         "can_device_access_peer": can_reach,
-        "memory_allocated": lambda device=None: find_gpu(device).count_held(),
-        "memory_reserved": lambda device=None: find_gpu(device).reserved,
+        "memory_allocated": _ask(lambda gpu: gpu.count_held()),
+        "memory_reserved": _ask(lambda gpu: gpu.reserved),
     }.items():
         setattr(torch.cuda, name, value)
     setattr(torch.accelerator, "empty_host_cache", lambda: None)  # noqa: B010 - torch's is typed
-    setattr(torch.cuda.nccl, "version", lambda: (2, 29, 3))  # noqa: B010 - torch's is typed
+    setattr(torch_nccl, "version", lambda: (2, 29, 3))  # noqa: B010 - torch's is typed
     host = torch.Generator
     setattr(torch, "Generator", lambda device="cpu": (device, host("cpu"))[1])  # noqa: B010
     _enter_in_every_thread()

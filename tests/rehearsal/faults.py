@@ -8,6 +8,7 @@ GPU's number as CUDA counts, or ``*`` for all; ``p2p@1-2`` is a copy from GPU 1 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -54,7 +55,9 @@ OTHERS = frozenset(
     {"flip", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
     | {"no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
 )
-KINDS = OTHERS | STICKY.keys() | AT_START.keys()
+DEATHS = {"killed": signal.SIGKILL, "segfault": signal.SIGSEGV}
+"""What ends the process when a kernel is launched, by the kind of the fault."""
+KINDS = OTHERS | STICKY.keys() | AT_START.keys() | DEATHS.keys()
 """Every kind of fault."""
 
 

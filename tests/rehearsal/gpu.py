@@ -69,7 +69,7 @@ class Gpu:
 
         """
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage._cdata  # pyright: ignore[reportPrivateUsage] - as torch does
         known = self._kept.get(key)
         if known is not None and not known[0].expired():
             return
@@ -116,6 +116,9 @@ class Gpu:
         """
         if find_faults("no_image", self.index):
             raise torch.AcceleratorError(faults.NO_IMAGE + TAIL)
+        for kind, number in faults.DEATHS.items():
+            if any(strike(kind, self.index)):
+                os.kill(os.getpid(), number)
         for kind, message in faults.STICKY.items():
             for _ in strike(kind, self.index):
                 self._error = self._error or message

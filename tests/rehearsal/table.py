@@ -15,6 +15,7 @@ from hpcverify.model import Cause, Remedy, Verdict
 from tests.rehearsal.node import ACTIVE
 
 PASS, WARN, ERROR, FAIL = Verdict.PASS, Verdict.WARN, Verdict.ERROR, Verdict.FAIL
+CRASHED = Cause.CRASHED
 SICK = 1
 """The number of the GPU that has the fault, where not all have it."""
 SIBLINGS = 4
@@ -347,6 +348,24 @@ HANGS = (
     ),
 )
 
+DEATHS = tuple(
+    Rehearsed(
+        f"the process dies of {signal}",
+        f"{kind}@1:after=20",
+        _expect({"gemm": f"killed by {signal} in fp64 products"}, ERROR, Remedy.RERUN, CRASHED)
+        + _expect(
+            {"p2p": f"killed by {signal} in a compared copy"},
+            ERROR,
+            Remedy.RERUN,
+            CRASHED,
+            accused=(),
+        ),
+        gpus=3,
+    )
+    for kind, signal in (("killed", "SIGKILL"), ("segfault", "SIGSEGV"))
+)
+"""As the kernel's OOM killer ends one, or a bug of a driver."""
+
 REHEARSED = (
     *(row for kind, told in GPU_ERRORS.items() for row in _end_use(kind, *told)),
     *(_start(kind, *told) for kind, told in STARTS.items()),
@@ -354,6 +373,7 @@ REHEARSED = (
     *NUMBERS,
     *LIBRARIES,
     *SPEEDS,
+    *DEATHS,
     *HANGS,
 )
 """Every fault, the cheap ones first."""

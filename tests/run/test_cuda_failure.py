@@ -286,6 +286,27 @@ def test_memory_that_runs_out_in_a_worker_of_the_node_accuses_no_gpu(tmp_path: P
     assert explained(tmp_path, "CUDA out of memory. Tried to allocate", {}) == []
 
 
+BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+@pytest.mark.parametrize(
+    ("refused", "named"), [(("GPU-1",), "GPU 1: "), (("GPU-0", "GPU-1", "GPU-2"), "")]
+)
+def test_of_gpus_in_one_process_those_that_take_no_other_process_are_named(
+    tmp_path: Path, refused: Collection[str], named: str
+) -> None:
+    task = Measure(
+        name="p2p", packages=(), params={}, context=make_context(tmp_path, inventory=NODE)
+    )
+    failure = explain_cuda_failure(
+        torch.AcceleratorError(BUSY), task, lambda _: dict.fromkeys(refused, BUSY)
+    )
+
+    assert failure is not None
+    assert failure.findings == ()
+    assert failure.outcome.reason.startswith(f"{named}the GPU takes no further process")
+
+
 def test_a_selftest_that_a_gpu_ended_is_an_error_and_no_finding(tmp_path: Path) -> None:
     task = RunSelftest(name="sdc", packages=(), context=gpu_context(tmp_path))
     failure = explain_cuda_failure(torch.AcceleratorError(ECC), task)

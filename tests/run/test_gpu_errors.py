@@ -14,6 +14,7 @@ from hpcverify.run.executor import Answer
 from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.wire import GpuHolder, Outcome
 from hpcverify.run.xids import GpuXids
+from hpcverify.summary.verdict import summarize_reason
 from hpcverify.telemetry.cuda_errors import build_finding_rules, list_software_codes, load_rows
 from hpcverify.testing import ENDED, has_no_past
 
@@ -72,9 +73,19 @@ def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
 
     assert (told.verdict, told.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
     assert (told.remedy, told.findings) == (Remedy.FIX_CONFIGURATION, ())
-    assert "every GPU of the node raised the same error" in told.reason
+    assert "every GPU raised the same error" in told.reason
     assert told.reason.count("install a driver that this torch supports") == 1
     assert rejudge_result(told, {}, {}, node(count), has_no_past) == told
+
+
+def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
+    told = result(on("cuda_launch_failure", 0, 1, 2))
+    line = summarize_reason(told, node(3))
+
+    assert told.reason.startswith("all 3 GPUs: every GPU raised the same error")
+    assert line.startswith("all 3 GPUs: every GPU raised the same error")
+    assert (line.count("GPU 0"), line.count("more)")) == (0, 0)
+    assert [s.reason.partition(":")[0] for s in told.shortfalls] == ["GPU 0", "GPU 1", "GPU 2"]
 
 
 @pytest.mark.parametrize("code", SOFTWARE)

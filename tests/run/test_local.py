@@ -131,6 +131,46 @@ def test_a_worker_that_torch_ends_for_a_lost_peer_did_not_crash(
     assert "its worker killed by SIGABRT" in other.reason
 
 
+STACK = "\nException raised from c10_cuda_check_implementation at CUDAException.cpp:44\n" + "".join(
+    f"frame #{n}: c10d::ProcessGroupNCCL::run + 0x{n:04x} (0x7f5b2c4e in libtorch_cuda.so)\n"
+    for n in range(50)
+)
+"""What torch prints after the message of an error, and longer than any."""
+
+
+def test_the_last_words_of_a_worker_are_found_before_the_stacks_that_follow_them(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    lost = run(executor, tmp_path, "abort_after", NCCL_WORDS + STACK).outcome
+    other = run(
+        executor, tmp_path, "abort_after", f"terminate called\n  what(): CUDA error: lost{STACK}"
+    ).outcome
+
+    assert "because another GPU did not answer" in lost.reason
+    assert other.reason.endswith("last line of its log: what(): CUDA error: lost")
+    assert "CUDA error: lost" in other.trace
+
+
+def test_the_log_of_an_earlier_request_says_nothing_of_why_a_worker_died(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    run(executor, tmp_path, "write", NCCL_WORDS)
+    died = run(executor, tmp_path, "abort_after", "terminate called\n").outcome
+
+    assert died.cause is Cause.CRASHED
+    assert died.reason.endswith("last line of its log: terminate called")
+    assert "Watchdog" not in died.trace
+
+
+def test_a_worker_that_writes_nothing_is_told_by_how_it_ended(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    died = run(executor, tmp_path, "segfault").outcome
+
+    assert "killed by SIGSEGV" in died.reason
+    assert "Extension modules" not in died.reason
+
+
 def test_a_worker_that_cannot_be_started_is_an_error_and_ends_no_run(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def only(run: Run) -> Result:
     [
         (Placement.PASSIVE, [["telemetry"]]),
         (Placement.NODE, [["node"]]),
+        (Placement.DEVICES_TOGETHER, [["node"]]),
         (Placement.DEVICES, [["cpu"], ["gpu-0", "gpu-1", "gpu-2"]]),
         (Placement.ALL_DEVICES, [["cpu", "gpu-0", "gpu-1", "gpu-2"]]),
         (Placement.DEVICES_ALONE, [["cpu"], ["gpu-0"], ["gpu-1"], ["gpu-2"]]),
@@ -123,6 +124,30 @@ def test_a_check_runs_where_it_belongs_beside_whom_it_should(
 
     assert [sorted(phase) for phase in executor.phases] == phases
     assert executor.closed
+
+
+HIDDEN = Finding("partial_view", "node", "CUDA_VISIBLE_DEVICES=0 shows 3 of 4 GPUs: unset it")
+FALLEN = Finding("gpu_lost", "gpu-9", "GPU is lost")
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [(HIDDEN, Remedy.FIX_CONFIGURATION), (FALLEN, Remedy.INSPECT)],
+    ids=lambda each: getattr(each, "code", ""),
+)
+@pytest.mark.parametrize("placement", [Placement.DEVICES_TOGETHER, Placement.DEVICES])
+def test_a_check_of_the_devices_says_which_it_could_not_use_and_keeps_what_it_found(
+    tmp_path: Path, placement: Placement, problem: Finding, remedy: Remedy
+) -> None:
+    node = msgspec.structs.replace(NODE, problems=(problem,))
+    workers = ("node", *(device.part for device in NODE.devices))
+    answers = dict.fromkeys(workers, make_answer(Measurement("speed", 11)))
+    executor = FakeExecutor(inventory=node, answers=answers)
+    result = only(verified(tmp_path, executor, step(placement)))
+
+    assert (result.verdict, result.remedy) == (Verdict.ERROR, remedy)
+    assert result.reason.endswith(problem.text)
+    assert result.measurements
 
 
 @pytest.mark.parametrize("place", ["scratch", "folder"])

@@ -33,6 +33,7 @@ from hpcverify.run.overrun import (
     Phase,
     choose_allowance,
     describe_overrun,
+    describe_unused_gpus,
     explain_overruns,
     list_late_workers,
 )
@@ -380,6 +381,31 @@ def test_the_peers_of_a_gpu_that_hangs_go_on_without_it(tmp_path: Path) -> None:
     tasks = [t for t in executor.phases[-1].values() if isinstance(t, Measure)]
 
     assert {t.context.peers for t in tasks} == {(GPUS[0], GPUS[1], GPUS[3])}
+
+
+@pytest.mark.parametrize(
+    ("overrun", "unused"),
+    [
+        (HANGS, True),
+        (replace(HANGS, doing_seconds=29), False),
+        (replace(HANGS, part=""), False),
+        (replace(HANGS, hindrance="a signal had stopped it"), False),
+        (Overrun(seconds=200, stuck="process 7"), True),
+    ],
+)
+def test_a_gpu_that_is_merely_slow_is_used_again(
+    tmp_path: Path,
+    overrun: Overrun,
+    unused: bool,  # noqa: FBT001
+) -> None:
+    phase = Phase(
+        contexts={"gpu-2": make_context(tmp_path, device=GPUS[2])},
+        answers={"gpu-2": late(overrun)},
+        allowance=ESTIMATED,
+    )
+    found = list(describe_unused_gpus(list_late_workers([phase], NODE), "gemm"))
+
+    assert [finding.where for finding in found] == (["gpu-2"] if unused else [])
 
 
 def test_a_phase_has_the_time_that_its_parameters_need_and_not_ten_minutes(tmp_path: Path) -> None:

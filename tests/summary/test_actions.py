@@ -153,12 +153,11 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
 
 def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
     slow = result("gemm", *(Measurement("speed", 50.0, "GB/s", gpu.id) for gpu in GPUS))
-    ids = [gpu.id for gpu in GPUS]
-    old = Shortfall("", f"{NODE.format_names(ids)}: the driver is too old", Cause.MISCONFIGURED)
-    shortfalls = tuple(replace(old, where=where, code="too_old") for where in ids)
-    unable = replace(
-        result("gemm"), verdict=Verdict.ERROR, reason=old.reason, shortfalls=shortfalls
+    shortfalls = tuple(
+        Shortfall(gpu.id, f"{gpu.label}: the driver is too old", Cause.MISCONFIGURED)
+        for gpu in GPUS
     )
+    unable = replace(result("gemm"), verdict=Verdict.ERROR, shortfalls=shortfalls)
 
     assert summarize_reason(slow, NODE).endswith(
         "speed 50 GB/s < 100 (spec) (+7 more, on all 8 GPUs)"

@@ -137,6 +137,6 @@ CHECK = Check(
     # Which GPU is at fault, its output does not say: `allreduce` does.
     finding_rules={"wrong_sum": FindingRule(Verdict.WARN, Remedy.INSPECT)},
     estimate=estimate,
-    placement=Placement.NODE,
+    placement=Placement.DEVICES_TOGETHER,
     timeout=300.0,
 )

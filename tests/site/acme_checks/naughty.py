@@ -73,9 +73,14 @@ def segfault(_path: str) -> None:
 
 def abort_after(text: str) -> None:
     """Print *text*, and end as a thread of a library makes a process end."""
+    write(text)
+    os.abort()
+
+
+def write(text: str) -> None:
+    """Print *text*, as a library that complains and goes on."""
     sys.stderr.write(text)
     sys.stderr.flush()
-    os.abort()
 
 
 def leave_child(path: str) -> None:
@@ -126,6 +131,7 @@ WAYS: Mapping[str, Callable[[str], None]] = {
     "unable": unable,
     "segfault": segfault,
     "abort_after": abort_after,
+    "write": write,
     "leave_child": leave_child,
     "wait": wait,
     "stat": stat,
