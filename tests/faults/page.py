@@ -43,9 +43,9 @@ stays when numbers change.
 |---|---|
 | rerun | run the check again; inspect the part if it says the same |
 | fix configuration | the hardware is not accused: the reason ends in the setting or the command |
-| inspect | look at seating, cables, cooling and the kernel log; does the fault move with the part to another slot? |
-| reset gpu | drain the node, wait until nothing uses the GPU, `nvidia-smi --gpu-reset -i 3`; reboot if the driver refuses |
-| reboot | drain the node and reboot it; if the fault is back, switch its power off and on, then call the vendor |
+| inspect | seating, cables, cooling, kernel log: does the fault move with the part? |
+| reset gpu | drain; when nothing uses it, `nvidia-smi --gpu-reset -i 3`; if refused, reboot |
+| reboot | drain and reboot; if the fault is back, switch power off and on, then the vendor |
 | replace | drain the node; the report is the evidence for the vendor |
 | contact vendor | drain the node if it failed; send the report |
 """
