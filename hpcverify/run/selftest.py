@@ -10,15 +10,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpcverify.check import Check, Context, Placement, Trial
-from hpcverify.errors import ConfigError, UnverifiedError
+from hpcverify.errors import ConfigError
 from hpcverify.model import Coverage, Device, Inventory, Shortfall, Verdict
 from hpcverify.plan import catalog
 from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.gather import (
     answer_for_unreachable,
     assign_workers,
-    describe_holders,
     probe_node,
+    refuse_used_gpus,
     select_devices,
 )
 from hpcverify.run.wire import RunSelftest
@@ -88,8 +88,7 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
 
         """
         inventory, holders = probe_node(self.executor)
-        if holders:
-            raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
+        refuse_used_gpus(holders, inventory)
         chosen = select_devices(inventory, self.device_kind)
         for name, check in checks.items():
             yield self._run_check(name, check, chosen)

@@ -8,7 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.cli import COMMANDS
-from hpcverify.model import Finding, FindingRule, Inventory, Limit, Measurement, Part, Verdict
+from hpcverify.model import (
+    Coverage,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Verdict,
+)
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from tests.cli import Cli
