@@ -272,7 +272,8 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            reason = f"{describe_holders(now.holders)}: wait, or use --force"
+            users = describe_holders(now.holders, now.inventory)
+            reason = f"{users}: wait for its end, or use --force"
             return build_not_run_result(step, reason, Cause.BUSY)
         return None
 

@@ -92,7 +92,7 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
 
     assert (finding.code, finding.where) == (HUNG_CODE, "gpu-2")
     assert finding.text == (
-        "it hangs in bf16 products, for 180 s until it was ended; 3 like it did the whole "
+        "it hung in bf16 products for 180 s until it was ended; 3 like it finished the whole "
         "check in 41 s: reset it, and run again"
     )
     assert found["gpu-2"].outcome.cause is Cause.TIMEOUT
@@ -379,7 +379,7 @@ def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) 
     assert find_codes(first) == [HUNG_CODE]
     assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
     assert first.rulings[HUNG_CODE].hard is False
-    assert first.reason.startswith("GPU 2: it hangs in bf16 products")
+    assert first.reason.startswith("GPU 2: it hung in bf16 products")
     assert told == [["cpu"], [g.part for g in GPUS], ["cpu"], ["gpu-0", "gpu-1", "gpu-3"]]
     assert (then.verdict, then.cause, then.remedy) == (Verdict.ERROR, Cause.HUNG, Remedy.INSPECT)
     assert "did not come back from bf16 products in gemm" in then.reason
