@@ -337,7 +337,7 @@ HANGS = (
         Rehearsed(
             f"a GPU hangs in {name}",
             f"hang@1:after={after}",
-            _expect({check: f"it hangs in {says}"}, FAIL, Remedy.RESET_GPU),
+            _expect({check: f"it hung in {says}"}, FAIL, Remedy.RESET_GPU),
             gpus=3,
             params=SHORT_SOAK,
             haste=HASTE,

@@ -69,7 +69,7 @@ def gpus(lab: Lab, tmp_path: Path, story: str) -> list[Judgement]:
 
 
 def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(Skip, match="no temperature, clock or throttle sensor") as skip:
+    with pytest.raises(Skip, match="no sensor for temperature, clock or throttling") as skip:
         next(thermal.measure(make_context(tmp_path), ThermalParams(seconds=1e9)))
     assert skip.value.cause is Cause.NOT_OBSERVABLE
 
