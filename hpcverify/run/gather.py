@@ -89,6 +89,8 @@ class RunState(Struct, kw_only=True):
     """When each passive check last observed the telemetry."""
     common_errors: frozenset[str] = frozenset()
     """The codes of CUDA's errors that all GPUs raised alike in one check."""
+    unused: tuple[Finding, ...] = ()
+    """The GPUs that did not come back from a check, and are used no more."""
 
 
 class Round(Struct, frozen=True, kw_only=True):

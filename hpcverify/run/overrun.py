@@ -18,6 +18,7 @@ from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
 from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry.problems import NOT_USED
 
 START_UP_SECONDS = 120.0
 """For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
@@ -270,4 +271,4 @@ def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator
                 f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "
                 f"more runs on it: see {check}"
             )
-            yield Finding("gpu_not_used", where, text)
+            yield Finding(NOT_USED, where, text)
