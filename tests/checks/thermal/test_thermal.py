@@ -105,8 +105,8 @@ def test_the_load_is_work_whose_rate_is_told_over_time(soaked: Soaked) -> None:
 def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
     (covered,) = [f for f in soaked.found if isinstance(f, Coverage)]
     assert covered.where == "cpu"
-    assert "edges of a square wave of 0.05 s" in covered.text
-    assert values(soaked.found)["wave.edges"]
+    edges = values(soaked.found)["wave.edges"]  # none, if the machine was busy for so long
+    assert f"{edges:g} edges of a square wave of 0.05 s" in covered.text
     assert not [f for f in soaked.found if isinstance(f, Finding)]
 
 
