@@ -4,7 +4,10 @@ Measure the all-reduce between the devices of a node, and verify every sum.
 Each device's worker is one rank. The ranks meet through a file and talk over NVLink or
 PCIe (NCCL); on a node with fewer than two GPUs they are extra processes that talk over
 the loopback (gloo). The inputs are integers whose sum is known exactly, and each result
-is compared to it on the device, outside the timed section. The bandwidth reported is
+is compared to it on the device, outside the timed section. So is each rank's share
+before the sum: a share that one GPU's memory got wrong makes the sums of all GPUs wrong,
+and only that GPU is accused of it. If several get wrong sums and no share was wrong, no
+single GPU is accused: a link changed a share on its way to all. The bandwidth reported is
 the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which does not
 depend on the number of ranks and can be set against the speed of the links.
 
@@ -19,7 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from hpcverify.check import (
+    LISTED,
     RANK_LOST_CODE,
     Check,
     CheckItem,
@@ -27,6 +35,8 @@ from hpcverify.check import (
     Coverage,
     Finding,
     FindingRule,
+    Inventory,
+    JudgedItem,
     Measurement,
     Metric,
     Params,
@@ -46,6 +56,7 @@ from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageTimes,
     Reduce,
+    WrongElements,
     all_reduce,
     reduce_messages,
     use_thread_share,
@@ -85,6 +96,7 @@ REDUCTIONS = {
     "mesh": "rings over the links between the GPUs",
 }
 """How GPUs reduce, in words."""
+WRONG_SUM_CODE, SHARE_WRONG_CODE = "wrong_sum", "words_wrong"
 LARGE_BYTES = MIB
 """From this size on, bandwidth and jitter matter, not latency."""
 
@@ -180,27 +192,102 @@ def _measure_processes(
     yield from crowd.omit_if_busy(CONTENDED_METRICS, numbers)
 
 
+class WrongStep(Struct, frozen=True):
+    """The data of a finding about wrong elements: where it stands among the others."""
+
+    rank: int
+    size: int
+    """Of the message, in bytes."""
+    step: int
+
+
 def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> Iterator[Finding]:
-    """Report each message size at which *rank* got a wrong sum."""
+    """Report each message size at which *rank* got a wrong sum, or had a wrong share."""
     for one in timed:
-        if one.wrong is None:
-            continue
-        wrong, size = one.wrong, format_size(one.size)
-        yield Finding(
-            "wrong_sum",
-            where,
-            f"rank {rank} got a wrong sum of {size}: {format_count(wrong.elements, 'element')}, "
-            f"the first at {wrong.index} is {wrong.found:g}, not {wrong.expected:g}",
-            {
-                "rank": str(rank),
-                "size": size,
-                "step": str(wrong.step),
-                "wrong_elements": str(wrong.elements),
-                "index": str(wrong.index),
-                "found": str(wrong.found),
-                "expected": str(wrong.expected),
-            },
-        )
+        size = format_size(one.size)
+        if share := one.wrong_share:
+            text = (
+                f"rank {rank} holds wrong words in its memory, by the host's own result, in its "
+                f"share of a sum of {size}: {describe_elements(share)}; not a link fault"
+            )
+            yield _build_finding(SHARE_WRONG_CODE, where, text, one.size, rank, share)
+        if wrong := one.wrong:
+            text = f"rank {rank} got a wrong sum of {size}: {describe_elements(wrong)}"
+            yield _build_finding(WRONG_SUM_CODE, where, text, one.size, rank, wrong)
+
+
+def describe_elements(wrong: WrongElements) -> str:
+    """Describe how many elements are wrong, and the first with all its digits."""
+    return (
+        f"{format_count(wrong.elements, 'element')}, the first at {wrong.index} is "
+        f"{wrong.found!r}, not {wrong.expected!r}"
+    )
+
+
+def _build_finding(
+    code: str, where: str, text: str, size: int, rank: int, wrong: WrongElements
+) -> Finding:
+    evidence = {
+        "rank": str(rank),
+        "size": format_size(size),
+        "step": str(wrong.step),
+        "wrong_elements": str(wrong.elements),
+        "index": str(wrong.index),
+        "found": str(wrong.found),
+        "expected": str(wrong.expected),
+    }
+    data = msgspec.to_builtins(WrongStep(rank, size, wrong.step))
+    return Finding(code, where, text, evidence, data)
+
+
+def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Accuse of wrong sums only a GPU that had a wrong share, or that got them alone."""
+    known = list(merge_lost_ranks(found, inventory))
+    sums = [f for f in known if isinstance(f, Finding) and f.code == WRONG_SUM_CODE]
+    shares = [f for f in known if isinstance(f, Finding) and f.code == SHARE_WRONG_CODE]
+    yield from (item for item in known if item not in sums)
+    by_size: dict[int, list[Finding]] = {}
+    for one in sums:
+        by_size.setdefault(one.data_as(WrongStep).size, []).append(one)
+    for size, some in by_size.items():
+        guilty = [one for one in shares if one.data_as(WrongStep).size == size]
+        yield from assign_blame(some, guilty, inventory)
+
+
+def assign_blame(
+    sums: Sequence[Finding], shares: Sequence[Finding], inventory: Inventory
+) -> Iterator[Finding]:
+    """Judge the wrong *sums* of one size, given the wrong *shares* in them."""
+    since = min((one.data_as(WrongStep).step for one in shares), default=None)
+    steps = [one.data_as(WrongStep).step for one in sums]
+    explained = [since is not None and step >= since for step in steps]
+    told = inventory.format_names([one.where for one in shares])
+    for one in (one for one, known in zip(sums, explained, strict=True) if known):
+        yield replace(one, code="sum_of_wrong", text=f"{one.text}: the share of {told} was wrong")
+    left = [one for one, known in zip(sums, explained, strict=True) if not known]
+    if len({one.where for one in left}) <= 1:  # also the ranks of a CPU, which are one part
+        yield from left
+        return
+    # What a rank gets wrong later may come from the one that was wrong first.
+    first = [one for one in left if one.data_as(WrongStep).step == min(steps)]
+    if len(first) == 1:
+        yield from first
+    else:
+        yield _report_common_cause(first, inventory)
+    yield from (replace(one, code="sum_of_wrong") for one in left if one not in first)
+    if len(first) > 1:
+        yield from (replace(one, code="sum_of_wrong") for one in first)
+
+
+def _report_common_cause(sums: Sequence[Finding], inventory: Inventory) -> Finding:
+    size = sums[0].evidence["size"]
+    text = (
+        f"{inventory.format_names([one.where for one in sums])} got a wrong sum of {size} in the "
+        "same step, though each had its share right before it: a share changed in a GPU or on "
+        "the links between them, and nothing tells in which: see what nvlink, p2p, gpu_memory "
+        "and xid found, and run burnin"
+    )
+    return Finding("wrong_sums", "node", text, sums[0].evidence)
 
 
 def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> Iterator[CheckItem]:
@@ -311,9 +398,12 @@ CHECK = Check(
             source="hpcverify default: something else may load the node",
         ),
     },
-    reconcile=merge_lost_ranks,
+    reconcile=reconcile,
     finding_rules={
-        "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        WRONG_SUM_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        "wrong_sums": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        "sum_of_wrong": LISTED,
+        SHARE_WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         RANK_LOST_CODE: RANK_LOST_RULE,
     },
     placement=Placement.DEVICES,

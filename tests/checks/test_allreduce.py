@@ -32,7 +32,7 @@ from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageTimes,
-    WrongReduction,
+    WrongElements,
     all_reduce,
 )
 from hpcverify_checks.common.ranks import start_peers
@@ -121,7 +121,7 @@ def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
 
 
 def test_a_peers_wrong_sum_names_the_peer() -> None:
-    timed = MessageTimes(MIB, (1.0,), 6, WrongReduction(3, 12, 5, 7.0, 18.0))
+    timed = MessageTimes(MIB, (1.0,), 6, WrongElements(3, 12, 5, 7.0, 18.0))
     [finding] = allreduce.report_wrong_sums([timed, MessageTimes(KIB, (1.0,), 6)], 1, "cpu")
     assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
 

@@ -2,14 +2,15 @@
 An all-reduce between ranks: timed, with every sum verified.
 
 Rank r contributes 2^r times a pattern of small integers. So the sum is known exactly, in
-any order, and a wrong one shows whose share is missing or doubled. How ranks meet, and
-what they do when one is lost, is in `rendezvous`.
+any order. Before each sum a rank also compares its own share: a share that is wrong in
+one GPU's memory makes the sums of all ranks wrong. How ranks meet, and what they do when
+one is lost, is in `rendezvous`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -53,14 +54,16 @@ class AllreduceJob(RankGroup, frozen=True):
     """For all sizes together."""
 
 
-class WrongReduction(Struct, frozen=True):
-    """The first wrong sum of a size, and how many of its elements were wrong."""
+class WrongElements(Struct, frozen=True):
+    """The first step of a size with wrong elements: how many, and the first of them."""
 
     step: int
+    """From 0, those of the warm-up included."""
     elements: int
     index: int
     found: float
     expected: float
+    """By the host's own result."""
 
 
 class MessageTimes(Struct, frozen=True):
@@ -70,7 +73,10 @@ class MessageTimes(Struct, frozen=True):
     times: tuple[float, ...]
     checked: int
     """Results verified, those of the warm-up included."""
-    wrong: WrongReduction | None = None
+    wrong: WrongElements | None = None
+    """Of the sums."""
+    wrong_share: WrongElements | None = None
+    """Of what this rank was about to contribute, as it found it in its own memory."""
 
 
 def all_reduce(tensor: Tensor) -> None:
@@ -148,41 +154,46 @@ class MessageBenchmark:
         elements = max(1, self.size // ELEMENT_BYTES)
         period = torch.arange(1.0, PATTERN_PERIOD + 1, device=self.device)
         pattern = period.repeat(elements // PATTERN_PERIOD + 1)[:elements]
-        buffers = ReduceBuffers(pattern, torch.empty_like(pattern))
+        buffers = ReduceBuffers(period, pattern, torch.empty_like(pattern))
         start = perf_counter()
         warm = self._run_steps(WARM_UPS, buffers)
         fit = int(seconds * WARM_UPS / (perf_counter() - start))
         count = reduce_minimum(self.group, min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
-        timed = self._run_steps(count, buffers)
-        wrong = warm.wrong or timed.wrong
-        return MessageTimes(self.size, timed.times, WARM_UPS + count, wrong)
+        timed = self._run_steps(count, buffers, WARM_UPS)
+        wrong, wrong_share = warm.wrong or timed.wrong, warm.wrong_share or timed.wrong_share
+        return MessageTimes(self.size, timed.times, WARM_UPS + count, wrong, wrong_share)
 
-    def _run_steps(self, count: int, buffers: ReduceBuffers) -> MessageTimes:
+    def _run_steps(self, count: int, buffers: ReduceBuffers, done: int = 0) -> MessageTimes:
         import torch
 
-        log = torch.zeros(count, 3, dtype=torch.float64, device=self.device)
+        log = torch.zeros(count, 2, 3, dtype=torch.float64, device=self.device)
         marks: list[tuple[Any, Any]] = []
         for step, row in enumerate(log):
             if step % STEPS_IN_FLIGHT == 0:
                 await_ranks(self.group, self.device)
-            torch.mul(buffers.pattern, 2.0**self.rank, out=buffers.message)
+            torch.mul(buffers.pattern, self.share, out=buffers.message)
+            buffers.verify_share(self.share, row[1])
             # Else a step's time would include a peer's verification of the last step.
             all_reduce(torch.zeros(1, device=self.device))
             before = record_event(self.device)
             self.reduce(buffers.message)
             marks.append((before, record_event(self.device)))
-            buffers.verify(self.total, row)
+            buffers.verify_sum(self.total, row[0])
         await_ranks(self.group, self.device)
-        rows = log.tolist()
-        wrong = (
-            WrongReduction(
-                step, int(bad), int(first), value, (first % PATTERN_PERIOD + 1) * self.total
-            )
-            for step, (bad, first, value) in enumerate(rows)
-            if bad
-        )
+        sums, shares = log.transpose(0, 1).tolist()
         times = tuple(compute_elapsed(before, after) for before, after in marks)
-        return MessageTimes(self.size, times, count, next(wrong, None))
+        return MessageTimes(
+            self.size,
+            times,
+            count,
+            find_wrong_elements(sums, self.total, done),
+            find_wrong_elements(shares, self.share, done),
+        )
+
+    @property
+    def share(self) -> float:
+        """What this rank contributes, as a multiple of the pattern."""
+        return 2.0**self.rank
 
     @property
     def total(self) -> float:
@@ -190,14 +201,53 @@ class MessageBenchmark:
         return 2.0**self.group.world - 1
 
 
+def find_wrong_elements(
+    rows: Sequence[Sequence[float]], factor: float, done: int
+) -> WrongElements | None:
+    """
+    Find the first of *rows* (wrong elements, index and value of the first) with any.
+
+    *factor* is the correct multiple of the pattern; *done* steps were before the first row.
+    """
+    wrong = (
+        WrongElements(
+            done + step, int(bad), int(first), value, (first % PATTERN_PERIOD + 1) * factor
+        )
+        for step, (bad, first, value) in enumerate(rows)
+        if bad
+    )
+    return next(wrong, None)
+
+
 @dataclass(frozen=True, slots=True)
 class ReduceBuffers:
     """The pattern that every message is a multiple of, and the message."""
 
+    period: Tensor
+    """Of the pattern, from the beginning: so small that no wrong word is likely to be in it."""
     pattern: Tensor
     message: Tensor
 
-    def verify(self, total: float, row: Tensor) -> None:
+    def verify_share(self, factor: float, row: Tensor) -> None:
+        """
+        Write the number of wrong elements, and the first, to *row*, without waiting.
+
+        Compares with the period and not with the pattern, which may have changed as well.
+        """
+        import torch
+
+        right = self.period * factor
+        whole = len(self.message) // PATTERN_PERIOD * PATTERN_PERIOD
+        wrong = torch.empty_like(self.message, dtype=torch.bool)
+        cycles = self.message[:whole].view(-1, PATTERN_PERIOD)
+        torch.ne(cycles, right, out=wrong[:whole].view(-1, PATTERN_PERIOD))
+        torch.ne(self.message[whole:], right[: len(self.message) - whole], out=wrong[whole:])
+        first = wrong.view(torch.uint8).argmax()[None]
+        row[0] = torch.count_nonzero(wrong)
+        row[1] = first[0]
+        row[2] = self.message.index_select(0, first)[0]
+
+    def verify_sum(self, total: float, row: Tensor) -> None:
         """Write the number of wrong elements, and the first, to *row*, without waiting."""
         import torch
 
