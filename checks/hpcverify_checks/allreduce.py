@@ -20,14 +20,13 @@ between GPUs that are wired to each other (``mesh``). Over PCIe there is no such
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
     RANK_LOST_CODE,
     Check,
     CheckItem,
@@ -74,6 +73,12 @@ from hpcverify_checks.common.rendezvous import (
     report_nccl_settings,
 )
 from hpcverify_checks.common.stats import percentile
+from hpcverify_checks.common.wrong_sums import (
+    WRONG_SUM_CODE,
+    WRONG_SUM_RULES,
+    assign_blame,
+    make_witness,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +101,8 @@ REDUCTIONS = {
     "mesh": "rings over the links between the GPUs",
 }
 """How GPUs reduce, in words."""
-WRONG_SUM_CODE, SHARE_WRONG_CODE = "wrong_sum", "words_wrong"
+SHARE_WRONG_CODE = "words_wrong"
+"""As in `p2p`: words that are wrong in the memory of one GPU."""
 LARGE_BYTES = MIB
 """From this size on, bandwidth and jitter matter, not latency."""
 
@@ -204,40 +210,41 @@ class WrongStep(Struct, frozen=True):
 def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> Iterator[Finding]:
     """Report each message size at which *rank* got a wrong sum, or had a wrong share."""
     for one in timed:
-        size = format_size(one.size)
+        size, place = format_size(one.size), partial(WrongStep, rank, one.size)
         if share := one.wrong_share:
+            is_wrong = share.found != share.expected
+            what = "holds wrong words in its memory" if is_wrong else "takes right words for wrong"
             text = (
-                f"rank {rank} holds wrong words in its memory, by the host's own result, in its "
-                f"share of a sum of {size}: {describe_elements(share)}; not a link fault"
+                f"rank {rank} {what}, by the host's own result, in its share of a sum of {size}, "
+                f"before it: {describe_elements(share)}; not a link fault"
             )
-            yield _build_finding(SHARE_WRONG_CODE, where, text, one.size, rank, share)
+            yield _build_finding(SHARE_WRONG_CODE, where, text, place(share.step), share)
         if wrong := one.wrong:
             text = f"rank {rank} got a wrong sum of {size}: {describe_elements(wrong)}"
-            yield _build_finding(WRONG_SUM_CODE, where, text, one.size, rank, wrong)
+            yield _build_finding(WRONG_SUM_CODE, where, text, place(wrong.step), wrong)
 
 
 def describe_elements(wrong: WrongElements) -> str:
-    """Describe how many elements are wrong, and the first with all its digits."""
+    """Describe how many elements are wrong, and the first of them."""
     return (
         f"{format_count(wrong.elements, 'element')}, the first at {wrong.index} is "
-        f"{wrong.found!r}, not {wrong.expected!r}"
+        f"{wrong.found:.9g}, not {wrong.expected:.9g}"  # tells any two of float32 apart
     )
 
 
 def _build_finding(
-    code: str, where: str, text: str, size: int, rank: int, wrong: WrongElements
+    code: str, where: str, text: str, place: WrongStep, wrong: WrongElements
 ) -> Finding:
     evidence = {
-        "rank": str(rank),
-        "size": format_size(size),
+        "rank": str(place.rank),
+        "size": format_size(place.size),
         "step": str(wrong.step),
         "wrong_elements": str(wrong.elements),
         "index": str(wrong.index),
         "found": str(wrong.found),
         "expected": str(wrong.expected),
     }
-    data = msgspec.to_builtins(WrongStep(rank, size, wrong.step))
-    return Finding(code, where, text, evidence, data)
+    return Finding(code, where, text, evidence, msgspec.to_builtins(place))
 
 
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
@@ -251,43 +258,25 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
         by_size.setdefault(one.data_as(WrongStep).size, []).append(one)
     for size, some in by_size.items():
         guilty = [one for one in shares if one.data_as(WrongStep).size == size]
-        yield from assign_blame(some, guilty, inventory)
+        yield from _explain_by_shares(some, guilty, inventory)
 
 
-def assign_blame(
+def _explain_by_shares(
     sums: Sequence[Finding], shares: Sequence[Finding], inventory: Inventory
 ) -> Iterator[Finding]:
-    """Judge the wrong *sums* of one size, given the wrong *shares* in them."""
-    since = min((one.data_as(WrongStep).step for one in shares), default=None)
-    steps = [one.data_as(WrongStep).step for one in sums]
-    explained = [since is not None and step >= since for step in steps]
-    told = inventory.format_names([one.where for one in shares])
-    for one in (one for one, known in zip(sums, explained, strict=True) if known):
-        yield replace(one, code="sum_of_wrong", text=f"{one.text}: the share of {told} was wrong")
-    left = [one for one, known in zip(sums, explained, strict=True) if not known]
-    if len({one.where for one in left}) <= 1:  # also the ranks of a CPU, which are one part
-        yield from left
-        return
-    # What a rank gets wrong later may come from the one that was wrong first.
-    first = [one for one in left if one.data_as(WrongStep).step == min(steps)]
-    if len(first) == 1:
-        yield from first
-    else:
-        yield _report_common_cause(first, inventory)
-    yield from (replace(one, code="sum_of_wrong") for one in left if one not in first)
-    if len(first) > 1:
-        yield from (replace(one, code="sum_of_wrong") for one in first)
+    """Excuse the *sums* of one size in which *shares* were wrong; assign blame for the others."""
+    left = list(sums)
+    if shares:
+        since = min(map(read_step, shares))
+        left = [one for one in sums if read_step(one) < since]
+        told = f"the share of {inventory.format_names([one.where for one in shares])} was wrong"
+        yield from (make_witness(one, told) for one in sums if one not in left)
+    yield from assign_blame(left, read_step, inventory)
 
 
-def _report_common_cause(sums: Sequence[Finding], inventory: Inventory) -> Finding:
-    size = sums[0].evidence["size"]
-    text = (
-        f"{inventory.format_names([one.where for one in sums])} got a wrong sum of {size} in the "
-        "same step, though each had its share right before it: a share changed in a GPU or on "
-        "the links between them, and nothing tells in which: see what nvlink, p2p, gpu_memory "
-        "and xid found, and run burnin"
-    )
-    return Finding("wrong_sums", "node", text, sums[0].evidence)
+def read_step(wrong: Finding) -> int:
+    """Read in which step the elements of a finding were *wrong*."""
+    return wrong.data_as(WrongStep).step
 
 
 def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> Iterator[CheckItem]:
@@ -400,9 +389,7 @@ CHECK = Check(
     },
     reconcile=reconcile,
     finding_rules={
-        WRONG_SUM_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "wrong_sums": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "sum_of_wrong": LISTED,
+        **WRONG_SUM_RULES,
         SHARE_WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         RANK_LOST_CODE: RANK_LOST_RULE,
     },

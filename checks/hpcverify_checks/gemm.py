@@ -12,7 +12,7 @@ each core is also timed alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -52,7 +52,14 @@ from hpcverify_checks.common.device import (
     require_memory,
     use_float32_precision,
 )
-from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES
+from hpcverify_checks.common.dtypes import (
+    AMD_DTYPES,
+    DTYPE_REFUSED_CODE,
+    DTYPE_REFUSED_RULE,
+    FAMILIES,
+    find_refusal,
+    report_refused_dtype,
+)
 from hpcverify_checks.common.estimates import count_dtypes, count_threads
 from hpcverify_checks.common.peaks import Peak, find_peak
 from hpcverify_checks.common.stats import percentile
@@ -75,6 +82,10 @@ WARM_UP_SECONDS = 0.3
 MAX_POINTS = 300
 ALL_CORES_SECONDS = 15.0
 """For all cores in turn; those that do not fit wait for the next run."""
+
+
+MakeStep = Callable[[str, int, "torch.device"], Callable[[], object]]
+"""Makes the product that is timed, of a type and size; tests make one that is refused."""
 
 
 class GemmParams(Params, frozen=True):
@@ -101,7 +112,9 @@ def estimate(ctx: Context, params: GemmParams) -> float:
     return seconds + min(fit, count_threads(ctx) or fit) * params.core_seconds
 
 
-def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
+def measure(
+    ctx: Context, params: GemmParams, make_step: MakeStep = make_product_step
+) -> Iterator[CheckItem]:
     """Measure each type in turn: burst, sustained, and spread of the steps."""
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
@@ -113,9 +126,12 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
             operation(f"{dtype} products", ctx.device),
         ):
             size = params.size or choose_size(dtype, device)
-            step = make_product_step(dtype, size, device)
+            step = make_step(dtype, size, device)
             timer = choose_timer(device)
-            timer(step, WARM_UP_SECONDS)
+            refusal = _warm_up(partial(timer, step, WARM_UP_SECONDS))
+            if refusal:
+                yield report_refused_dtype(ctx.device.part, dtype, refusal, "not measured")
+                continue
             crowd = CpuUsage.read()
             burst = timer(step, params.burst_seconds)
             start = perf_counter() - began
@@ -129,6 +145,17 @@ def measure(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
     yield from report_left_out(ctx, device)
     if device.type == "cpu" and params.core_seconds:
         yield from _measure_cores(ctx, params)
+
+
+def _warm_up(work: Callable[[], object]) -> str:
+    """Do the first *work* of a type; give the status with which the library declined it, if so."""
+    try:
+        work()
+    except RuntimeError as exc:
+        if not (status := find_refusal(exc)):
+            raise
+        return status
+    return ""
 
 
 def name_contended_metrics(dtype: str) -> tuple[str, ...]:
@@ -294,6 +321,7 @@ CHECK = Check(
         ),
         "*.core": warn_outside(of_siblings=0.5),
     },
+    finding_rules={DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE},
     placement=Placement.DEVICES,
     timeout=600.0,
 )

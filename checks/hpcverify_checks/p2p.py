@@ -54,6 +54,7 @@ from hpcverify.check import (
     operation,
     warn_outside,
 )
+from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.units import GIGA, format_count
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.bits import WORD_BYTES, format_word
@@ -157,6 +158,7 @@ def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
 
 def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Verify and time the copies between the GPUs of *rig*."""
+    yield from report_unused_gpus(ctx)
     wiring = classify_wiring(rig.gpus, ctx)
     yield from _report_unreachable(rig, linked=wiring != "peer")
     wrong = tuple(verify_pairs(rig, params.verified // WORD_BYTES))
@@ -168,6 +170,14 @@ def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckIt
         f"each; GB/s by pair (row to column): {format_matrix(rates, len(rig.gpus))}"
     )
     yield Coverage("node", text)
+
+
+def report_unused_gpus(ctx: Context) -> Iterator[Coverage]:
+    """Report the GPUs that are left out since an earlier check of the run left them hung."""
+    for problem in ctx.inventory.problems:
+        if problem.code == NOT_USED:
+            label = ctx.inventory.find_label(problem.where)
+            yield Coverage(problem.where, f"{label} was left out of all pairs: {problem.text}")
 
 
 def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import msgspec
 
 from hpcverify.check import (
     ENGINE_FINDING_RULES,
+    RANK_LOST_CODE,
     JudgedItem,
     Judgement,
     Rule,
@@ -114,7 +115,10 @@ def judge_result(
     short = list(_judge_shortfalls(result.shortfalls, inventory))
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
     names = inventory.recall(result.findings).format_names
-    verdict = judge((*result.measurements, *result.findings), holding, rulings, names)
+    # A lost rank that tells of itself why needs no witness: what others waited for is no cause.
+    told = {one.where for one in result.shortfalls}
+    facts = [f for f in result.findings if f.code != RANK_LOST_CODE or f.where not in told]
+    verdict = judge((*result.measurements, *facts), holding, rulings, names)
     total = combine_judgements([verdict, *short])
     codes = sorted({finding.code for finding in result.findings})
     return msgspec.structs.replace(

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
-from hpcverify.check import Unable
+from hpcverify.check import Unable, judge
 from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
     Device,
+    Finding,
     Inventory,
     Measurement,
     Part,
+    Remedy,
     Series,
     Verdict,
 )
@@ -191,3 +194,40 @@ def test_the_main_thread_is_left_as_it_was(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0), torch.get_num_threads()
     list(gemm.measure(make_context(tmp_path), TINY))
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
+
+
+REFUSED = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul"
+
+
+def raising(message: str) -> Callable[[str, int, torch.device], Callable[[], object]]:
+    """Make steps that work, but for fp64: those raise *message*."""
+
+    def make(dtype: str, size: int, device: torch.device) -> Callable[[], object]:
+        def fail() -> object:
+            raise RuntimeError(message)
+
+        return fail if dtype == "fp64" else make_product_step(dtype, size, device)
+
+    return make
+
+
+def test_a_type_that_the_library_refuses_is_left_out_and_warns(tmp_path: Path) -> None:
+    both = msgspec.structs.replace(TINY, dtypes=("fp64", "fp32"), core_seconds=0.0)
+    ctx = make_context(tmp_path)
+    found = list(gemm.measure(ctx, both, raising(REFUSED)))
+    assert {m.name.partition(".")[0] for m in found if isinstance(m, Measurement)} == {"fp32"}
+    facts = [f for f in found if isinstance(f, Finding)]
+    judgement = judge(facts, [], gemm.CHECK.finding_rules)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.FIX_CONFIGURATION)
+    assert "fp64 is not measured: the library refuses its products" in judgement.reason
+    assert not [f for f in gemm.measure(ctx, both) if isinstance(f, Finding)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["CUDA error: uncorrectable ECC error encountered", "CUBLAS_STATUS_EXECUTION_FAILED"],
+)
+def test_what_is_no_refusal_of_a_type_goes_through(tmp_path: Path, message: str) -> None:
+    params = msgspec.structs.replace(TINY, dtypes=("fp64",), core_seconds=0.0)
+    with pytest.raises(RuntimeError, match=message):
+        list(gemm.measure(make_context(tmp_path), params, raising(message)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from hpcverify.check import Context, Judgement, Skip, Unable
@@ -21,6 +22,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import p2p
 from hpcverify_checks.common.parts import classify_wiring
@@ -282,3 +284,14 @@ def test_coverage_shows_all_pairs_and_names_the_slowest(tmp_path: Path) -> None:
     assert covered == "the slowest pair: GPU 2 to GPU 0, 100 GB/s"
     assert p2p.format_matrix(rates, 3) == "- 370 370 | 370 - 370 | 100 370 -"
     assert {f.unit for f in found if isinstance(f, Measurement)} == {"GB/s", "ratio"}
+
+
+def test_a_gpu_that_hung_in_an_earlier_check_is_said_to_be_left_out(tmp_path: Path) -> None:
+    ctx = node(tmp_path, H100, 3)
+    *kept, hung = ctx.inventory.devices
+    problem = Finding(NOT_USED, hung.part, "it did not come back from its work in gemm")
+    left = replace(ctx.inventory, devices=tuple(kept), problems=(problem,))
+    told = [f for f in ran(replace(ctx, inventory=left)) if isinstance(f, Coverage)]
+    [about] = [one for one in told if one.where == hung.part]
+    assert about.text.startswith(f"{hung.label} was left out of all pairs: it did not come back")
+    assert not any("left out" in f.text for f in ran(ctx) if isinstance(f, Coverage))

@@ -271,6 +271,12 @@ NUMBERS = (
         _expect({"training": "wrong sum", "allreduce": "wrong sum"}, FAIL, Remedy.INSPECT),
         gpus=3,
     ),
+    Rehearsed(
+        "words change in a GPU's memory before they are summed",
+        "memory@1:after=40",
+        _expect({"allreduce": "not a link fault"}, FAIL, Remedy.REPLACE),
+        gpus=3,
+    ),
 )
 
 LIBRARIES = (
@@ -294,13 +300,9 @@ LIBRARIES = (
         "a library refuses operands of one byte",
         "refused@*",
         _expect(
-            {"sdc": "install a torch whose CUDA"}, WARN, Remedy.FIX_CONFIGURATION, accused=(0, 1)
-        )
-        + _expect(
-            {"gemm": "install a driver that this torch supports"},
-            ERROR,
-            Remedy.INSPECT,
-            Cause.CRASHED,
+            dict.fromkeys(("gemm", "sdc"), "install a torch whose CUDA"),
+            WARN,
+            Remedy.FIX_CONFIGURATION,
             accused=(0, 1),
         ),
     ),
@@ -376,7 +378,10 @@ HANGS = (
         "a rank never comes to a sum",
         "nccl_hang@1:after=8",
         _expect(
-            {"training": "was lost", "allreduce": "was lost"}, ERROR, Remedy.INSPECT, Cause.TIMEOUT
+            {"training": "in a replay", "allreduce": "in the all-reduce"},
+            ERROR,
+            Remedy.INSPECT,
+            Cause.TIMEOUT,
         ),
         gpus=3,
         params=IMPATIENT,

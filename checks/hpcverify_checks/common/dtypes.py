@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from hpcverify.check import Finding, FindingRule, Remedy, Verdict
 from hpcverify_checks.common.exact import ProductPlan
 
 if TYPE_CHECKING:
@@ -263,6 +264,20 @@ def find_refusal(exc: RuntimeError) -> str:
     """Find the status with which the library declined a product; "" if it did not."""
     found = REFUSAL.search(str(exc))
     return found.group() if found else ""
+
+
+DTYPE_REFUSED_CODE = "dtype_refused"
+DTYPE_REFUSED_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION)
+"""A type that the library declines is left out: it says nothing of the part."""
+
+
+def report_refused_dtype(where: str, dtype: str, status: str, undone: str) -> Finding:
+    """Report that *dtype* is *undone*, as in "not verified", for the library's *status*."""
+    text = (
+        f"{dtype} is {undone}: the library refuses its products ({status}): install a torch "
+        "whose CUDA libraries support this GPU"
+    )
+    return Finding(DTYPE_REFUSED_CODE, where, text, {"dtype": dtype, "status": status})
 
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]

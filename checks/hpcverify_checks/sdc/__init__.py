@@ -61,7 +61,14 @@ from hpcverify_checks.common.device import (
     use_float32_precision,
     use_threads,
 )
-from hpcverify_checks.common.dtypes import CPU_DEPTH, MAX_DEPTH, Family
+from hpcverify_checks.common.dtypes import (
+    CPU_DEPTH,
+    DTYPE_REFUSED_CODE,
+    DTYPE_REFUSED_RULE,
+    MAX_DEPTH,
+    Family,
+    report_refused_dtype,
+)
 from hpcverify_checks.common.exact import (
     PAD_DEPTH,
     SHIFT_STEP,
@@ -183,8 +190,7 @@ def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
     if trial.task.shifts:
         yield Coverage(where, trial.describe())
         return
-    text = f"{trial.describe()}: install a torch whose CUDA libraries support this GPU"
-    yield Finding("dtype_refused", where, text, {"dtype": family, "status": trial.status})
+    yield report_refused_dtype(where, family, trial.status, "not verified")
 
 
 def check_exact_products(
@@ -409,7 +415,7 @@ CHECK = Check(
         **PRODUCT_FINDING_RULES,
         "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         # The library's doing, and the same on all GPUs of the kind.
-        "dtype_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
         "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
     },
     placement=Placement.DEVICES,

@@ -38,7 +38,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
-    LISTED,
     RANK_LOST_CODE,
     Cause,
     Check,
@@ -83,6 +82,12 @@ from hpcverify_checks.common.rendezvous import (
 )
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.stats import compute_excluded_rate, percentile
+from hpcverify_checks.common.wrong_sums import (
+    WRONG_SUM_CODE,
+    WRONG_SUM_RULES,
+    assign_blame,
+    make_witness,
+)
 from hpcverify_checks.training import steps as training_steps
 from hpcverify_checks.training.steps import (
     COMMUNICATION,
@@ -398,7 +403,7 @@ def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
 
 def _report_wrong_sum(where: str, job: TrainingJob, wrong: WrongSum, rank: int) -> Finding:
     return Finding(
-        "wrong_sum",
+        WRONG_SUM_CODE,
         where,
         f"rank {rank} of {job.world} got {wrong.elements} wrong sums of gradients in "
         f"replay {wrong.replay}, step {wrong.step}",
@@ -520,16 +525,21 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     with_gradients = (f for f in known if isinstance(f, Finding) and "gradients" in f.data)
     ranks = [f.data_as(RankGradients) for f in with_gradients]
     had = {(one.rank, one.replay): one.gradients for one in ranks}
+    sums: list[Finding] = []
     for item in vote.reconcile(known, inventory):
-        if (
-            isinstance(item, Finding)
-            and item.code == "wrong_sum"
-            and had_unequal_gradients(item.data_as(BadSum), had)
-        ):
-            text = f"{item.text}: not all ranks had the same gradients"
-            yield replace(item, code="sum_of_wrong", text=text)
-        else:
+        if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
             yield item
+        elif had_unequal_gradients(item.data_as(BadSum), had):
+            yield make_witness(item, "not all ranks had the same gradients")
+        else:
+            sums.append(item)
+    yield from assign_blame(sums, read_place, inventory)
+
+
+def read_place(wrong: Finding) -> tuple[int, int]:
+    """Read in which replay and step of it a sum was *wrong*."""
+    bad = wrong.data_as(BadSum)
+    return bad.replay, bad.step
 
 
 def settle_reruns(found: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
@@ -609,8 +619,7 @@ CHECK = Check(
         "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
         # No CPU library promises the same bits.
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
-        "wrong_sum": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "sum_of_wrong": LISTED,
+        **WRONG_SUM_RULES,
         RANK_LOST_CODE: RANK_LOST_RULE,
         **{c: vote.PRODUCT_FINDING_RULES[c] for c in ("answer", "outvoted", "disagreement")},
     },

@@ -1,0 +1,55 @@
+"""
+Who is to blame for a wrong sum over several parts.
+
+A share that changes in one part, or on its way to all, makes the sums of all parts wrong:
+the healthy ones see the fault as well as the sick one, and are witnesses. So a part is
+accused only of a sum that it alone got wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from hpcverify.check import LISTED, Finding, FindingRule, Inventory, Remedy, Verdict
+
+WRONG_SUM_CODE, COMMON_CODE, WITNESS_CODE = "wrong_sum", "wrong_sums", "sum_of_wrong"
+WRONG_SUM_RULES: Mapping[str, FindingRule] = {
+    WRONG_SUM_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+    COMMON_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+    WITNESS_CODE: LISTED,
+}
+
+
+def assign_blame(
+    sums: Sequence[Finding], step_of: Callable[[Finding], object], inventory: Inventory
+) -> Iterator[Finding]:
+    """
+    Accuse one part of wrong *sums*, or the node if several got the first of them wrong.
+
+    *step_of* gives what orders them: each is the first wrong sum of its rank.
+    """
+    if len({one.where for one in sums}) <= 1:  # also the ranks of a CPU, which are one part
+        yield from sums
+        return
+    steps = [step_of(one) for one in sums]
+    first = [one for one, step in zip(sums, steps, strict=True) if step == min(steps)]
+    if len({one.where for one in first}) == 1:
+        yield from first
+    else:
+        names = inventory.format_names([one.where for one in first])
+        text = (
+            f"{names} got a wrong sum in the same step ({first[0].text}): a share changed in a GPU "
+            "or on the links between them, and nothing tells where: see what nvlink, p2p, "
+            "gpu_memory and xid found, and run the suite burnin"
+        )
+        yield Finding(COMMON_CODE, "node", text, first[0].evidence)
+        yield from map(make_witness, first)
+    # What another part got wrong later may come from the one that was wrong first.
+    yield from (make_witness(one) for one in sums if one not in first)
+
+
+def make_witness(wrong: Finding, why: str = "several got wrong sums") -> Finding:
+    """Report a *wrong* sum without accusing the part that got it."""
+    return replace(wrong, code=WITNESS_CODE, text=f"{wrong.text}: {why}")
