@@ -24,6 +24,7 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Measurement,
+    Remedy,
     Verdict,
 )
 from hpcverify.testing import CPU, judge_items, make_context
@@ -32,8 +33,10 @@ from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageTimes,
+    ReduceBuffers,
     WrongElements,
     all_reduce,
+    find_wrong_elements,
 )
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup, join_group
@@ -124,6 +127,82 @@ def test_a_peers_wrong_sum_names_the_peer() -> None:
     timed = MessageTimes(MIB, (1.0,), 6, WrongElements(3, 12, 5, 7.0, 18.0))
     [finding] = allreduce.report_wrong_sums([timed, MessageTimes(KIB, (1.0,), 6)], 1, "cpu")
     assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
+
+
+def wrong_sums(*steps: tuple[int, int], share: tuple[int, int] | None = None) -> list[Finding]:
+    """Report wrong sums of GPUs, by (rank, step), and the wrong *share* of one of them."""
+    bad = {rank: WrongElements(step, 1, 5, 43.0, 42.0) for rank, step in steps}
+    own = {} if share is None else {share[0]: WrongElements(share[1], 1, 5, 9.0, 8.0)}
+    return [
+        finding
+        for rank in sorted(bad.keys() | own.keys())
+        for finding in allreduce.report_wrong_sums(
+            [MessageTimes(MIB, (1.0,), 6, bad.get(rank), own.get(rank))], rank, f"GPU-{rank}"
+        )
+    ]
+
+
+def blame(*found: Finding) -> tuple[set[tuple[str, str]], Judgement]:
+    """Say who is accused, by code and part, and how a node of three GPUs is judged."""
+    seen = Inventory(devices=gpus(3))
+    items = [f for f in allreduce.reconcile(found, seen) if isinstance(f, Finding)]
+    accused = {(f.code, f.where) for f in items if f.code != "sum_of_wrong"}
+    return accused, judge(items, [], CHECK.finding_rules)
+
+
+def test_a_gpu_that_gets_a_wrong_sum_alone_is_accused() -> None:
+    accused, judgement = blame(*wrong_sums((1, 3)))
+    assert accused == {("wrong_sum", "GPU-1")}
+    assert judgement.verdict is Verdict.FAIL
+
+
+def test_a_wrong_share_accuses_its_gpu_and_none_that_summed_it() -> None:
+    accused, judgement = blame(*wrong_sums((0, 3), (1, 3), (2, 3), share=(1, 3)))
+    assert accused == {("words_wrong", "GPU-1")}
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
+
+
+def test_a_wrong_share_explains_no_sum_that_was_wrong_before() -> None:
+    accused, _ = blame(*wrong_sums((2, 2), share=(1, 3)))
+    assert accused == {("words_wrong", "GPU-1"), ("wrong_sum", "GPU-2")}
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (0, 2)])
+def test_a_sum_that_several_got_wrong_fails_the_node_and_no_gpu(ranks: tuple[int, ...]) -> None:
+    accused, judgement = blame(*wrong_sums(*((rank, 3) for rank in ranks)))
+    assert accused == {("wrong_sums", "node")}
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+
+
+def test_who_gets_wrong_sums_first_is_accused_and_not_who_got_them_later() -> None:
+    accused, _ = blame(*wrong_sums((0, 7), (1, 3)))
+    assert accused == {("wrong_sum", "GPU-1")}
+
+
+@pytest.mark.parametrize("elements", [97, 100, 194, 1000, 1])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_share_is_compared_to_its_last_element(elements: int, place: int) -> None:
+    period = torch.arange(1.0, 98.0)
+    pattern = period.repeat(elements // 97 + 1)[:elements]
+    buffers = ReduceBuffers(period, pattern, pattern * 4.0)
+    row = torch.zeros(3, dtype=torch.float64)
+    buffers.verify(4.0, row)
+    assert row[0] == 0
+    pattern[place] += 1  # with its share: no comparison of the two would show it
+    buffers.message[place] = pattern[place] * 4
+    buffers.verify(4.0, row)
+    assert row.tolist() == [1, place % elements, float(buffers.message[place])]
+
+
+def test_the_first_wrong_step_is_counted_from_the_warm_up() -> None:
+    found = find_wrong_elements([[0, 0, 0], [2, 98, 5.0], [1, 0, 9.0]], 4.0, 5)
+    assert found == WrongElements(6, 2, 98, 5.0, 8.0)
+    assert find_wrong_elements([[0, 0, 0]], 4.0, 5) is None
+
+
+def test_values_are_told_with_the_digits_that_tell_them_apart() -> None:
+    wrong = WrongElements(0, 1, 5, 100.0001220703125, 100.0)
+    assert allreduce.describe_elements(wrong).endswith("at 5 is 100.000122, not 100")
 
 
 def test_a_peer_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:

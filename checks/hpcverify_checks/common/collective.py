@@ -172,13 +172,13 @@ class MessageBenchmark:
             if step % STEPS_IN_FLIGHT == 0:
                 await_ranks(self.group, self.device)
             torch.mul(buffers.pattern, self.share, out=buffers.message)
-            buffers.verify_share(self.share, row[1])
+            buffers.verify(self.share, row[1])
             # Else a step's time would include a peer's verification of the last step.
             all_reduce(torch.zeros(1, device=self.device))
             before = record_event(self.device)
             self.reduce(buffers.message)
             marks.append((before, record_event(self.device)))
-            buffers.verify_sum(self.total, row[0])
+            buffers.verify(self.total, row[0])
         await_ranks(self.group, self.device)
         sums, shares = log.transpose(0, 1).tolist()
         times = tuple(compute_elapsed(before, after) for before, after in marks)
@@ -228,16 +228,18 @@ class ReduceBuffers:
     pattern: Tensor
     message: Tensor
 
-    def verify_share(self, factor: float, row: Tensor) -> None:
+    def verify(self, factor: float, row: Tensor) -> None:
         """
-        Write the number of wrong elements, and the first, to *row*, without waiting.
+        Hold the message against *factor* times the pattern, without waiting.
 
+        Writes the number of wrong elements, and index and value of the first, to *row*.
         Compares with the period and not with the pattern, which may have changed as well.
         """
         import torch
 
         right = self.period * factor
         whole = len(self.message) // PATTERN_PERIOD * PATTERN_PERIOD
+        # Integers, so that any difference at all is an error; NaN differs from all.
         wrong = torch.empty_like(self.message, dtype=torch.bool)
         cycles = self.message[:whole].view(-1, PATTERN_PERIOD)
         torch.ne(cycles, right, out=wrong[:whole].view(-1, PATTERN_PERIOD))
@@ -246,18 +248,6 @@ class ReduceBuffers:
         row[0] = torch.count_nonzero(wrong)
         row[1] = first[0]
         row[2] = self.message.index_select(0, first)[0]
-
-    def verify_sum(self, total: float, row: Tensor) -> None:
-        """Write the number of wrong elements, and the first, to *row*, without waiting."""
-        import torch
-
-        self.message.sub_(self.pattern, alpha=total)
-        # Integers, so that any difference at all is an error; NaN differs from zero.
-        first = (self.message != 0).view(torch.uint8).argmax()[None]
-        row[0] = torch.count_nonzero(self.message)
-        row[1] = first[0]
-        off = self.message.index_select(0, first)
-        row[2] = (off.double() + total * self.pattern.index_select(0, first))[0]
 
 
 def record_event(device: torch.device) -> Any:

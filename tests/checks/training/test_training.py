@@ -618,7 +618,19 @@ def sums(tmp_path: Path, outcomes: Sequence[TrainingOutcome]) -> set[str]:
     ]
     items = [f for f in found if isinstance(f, Measurement | Finding)]
     together = training.reconcile(items, contexts[0].inventory)
-    return codes(together) & {"wrong_sum", "sum_of_wrong"}
+    return codes(together) & {"wrong_sum", "wrong_sums", "sum_of_wrong"}
+
+
+def test_a_sum_that_several_gpus_got_wrong_fails_the_node_and_no_gpu(tmp_path: Path) -> None:
+    seen = [summing(trained()), summing(trained()), trained()]
+    assert sums(tmp_path, seen) == {"wrong_sums", "sum_of_wrong"}
+    judgement = verdict_on(tmp_path, seen)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
+    assert "nothing tells where" in judgement.reason
+
+
+def test_a_gpu_that_got_a_wrong_sum_alone_is_accused(tmp_path: Path) -> None:
+    assert sums(tmp_path, [summing(trained()), trained()]) == {"wrong_sum"}
 
 
 def test_sums_of_gradients_that_one_gpu_has_wrong_are_not_the_links(tmp_path: Path) -> None:
@@ -653,7 +665,7 @@ def test_a_difference_elsewhere_explains_no_wrong_sum(
     differs = trained(faulty(flip_gradient(12), only(replay, product)))
     assert differs.difference is not None
     seen = [summing(differs), summing(trained())]
-    assert sums(tmp_path, seen) == {"wrong_sum"}
+    assert sums(tmp_path, seen) == {"wrong_sums", "sum_of_wrong"}
     assert verdict_on(tmp_path, seen).verdict is Verdict.FAIL
 
 
