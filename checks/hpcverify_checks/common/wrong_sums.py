@@ -9,10 +9,14 @@ accused only of a sum that it alone got wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from hpcverify.check import LISTED, Finding, FindingRule, Inventory, Remedy, Verdict
+
+S = TypeVar("S", int, tuple[int, int])
+"""What orders the sums of a check."""
 
 WRONG_SUM_CODE, COMMON_CODE, WITNESS_CODE = "wrong_sum", "wrong_sums", "sum_of_wrong"
 WRONG_SUM_RULES: Mapping[str, FindingRule] = {
@@ -23,7 +27,7 @@ WRONG_SUM_RULES: Mapping[str, FindingRule] = {
 
 
 def assign_blame(
-    sums: Sequence[Finding], step_of: Callable[[Finding], object], inventory: Inventory
+    sums: Sequence[Finding], step_of: Callable[[Finding], S], inventory: Inventory
 ) -> Iterator[Finding]:
     """
     Accuse one part of wrong *sums*, or the node if several got the first of them wrong.
