@@ -378,7 +378,7 @@ HANGS = (
         "a rank never comes to a sum",
         "nccl_hang@1:after=8",
         _expect(
-            {"training": "in a replay", "allreduce": "in the all-reduce"},
+            {"training": "no end after", "allreduce": "in the all-reduce"},
             ERROR,
             Remedy.INSPECT,
             Cause.TIMEOUT,
