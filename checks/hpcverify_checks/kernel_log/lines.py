@@ -64,12 +64,6 @@ class LineRow(Struct, frozen=True, kw_only=True):
     source: str
     look_alikes: str
 
-    def match(self, text: str) -> re.Match[str] | None:
-        """Match *text*, which a marker has chosen."""
-        if not any(marker in text for marker in self.markers):
-            return None
-        return re.search(self.pattern, text)
-
 
 class Event(Struct, frozen=True, kw_only=True):
     """One line about a fault; *part* is what it names: a kind of `PART_GROUPS`, and a name."""
@@ -113,6 +107,12 @@ def list_markers() -> tuple[bytes, ...]:
     return tuple({marker.encode(): None for row in load_rows().values() for marker in row.markers})
 
 
+@cache
+def _list_pairs() -> tuple[tuple[str, LineRow], ...]:
+    """List each marker with its row, in the order of the table."""
+    return tuple((marker, row) for row in load_rows().values() for marker in row.markers)
+
+
 def build_finding_rules() -> dict[str, FindingRule]:
     """
     Make the rule of every code.
@@ -134,8 +134,8 @@ def build_finding_rules() -> dict[str, FindingRule]:
 def read_events(messages: Sequence[KernelMessage]) -> Iterator[Event]:
     """Read *messages*; each gives one event at most."""
     for message in messages:
-        for row in load_rows().values():
-            if match := row.match(message.text):
+        for marker, row in _list_pairs():
+            if marker in message.text and (match := re.search(row.pattern, message.text)):
                 yield _make_event(row, match, message)
                 break
 
