@@ -40,6 +40,8 @@ from hpcverify.run.passive import keep_first, merge_results
 from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
+WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
+"""Of a worker that ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.8
 """Of the budget: the rest is for the checks, which report what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
@@ -116,6 +118,7 @@ class Verification(Struct, kw_only=True):
         """List the hardware; the first round also starts the sampling."""
         is_sampled = any(step.is_active for step in self.plan.steps)
         inventory, holders = self._probe(sample=is_sampled and number == 1)
+        inventory = drop_devices(inventory, self._state.unused)
         return Round(
             number=number,
             node=self.node,
@@ -204,6 +207,7 @@ class Verification(Struct, kw_only=True):
             if result is not None:
                 yield result
             if unused:
+                self._state.unused += unused
                 kept = drop_devices(now.inventory, unused)
                 now = msgspec.structs.replace(now, inventory=kept)
 
@@ -219,7 +223,8 @@ class Verification(Struct, kw_only=True):
             if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
                 continue
             results[index] = StepRun(step=step, round=now).run_before_load()
-        if any(result.shortfalls for result in results.values()):
+        causes = {short.cause for result in results.values() for short in result.shortfalls}
+        if not causes.isdisjoint(WORKER_END_CAUSES):
             # The worker that samples may have been ended, and another one begins here.
             self._probe(sample=True)
         return results
@@ -269,7 +274,8 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            reason = f"{describe_holders(now.holders)}: wait, or use --force"
+            users = describe_holders(now.holders, now.inventory)
+            reason = f"{users}: wait for its end, or use --force"
             return build_not_run_result(step, reason, Cause.BUSY)
         return None
 
