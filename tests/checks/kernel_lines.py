@@ -130,11 +130,13 @@ FAULTY: Mapping[str, Sequence[str]] = {
     ),
     "iommu_fault": (
         (
-            "DMAR: [DMA Read NO_PASID] Request device [5c:00.0] fault addr 0xffffc000 [fault reason "
+            "DMAR: [DMA Read NO_PASID] Request device [5c:00.0] fault addr 0xffffc000 [fault "
+            "reason "
             "0x06] PTE Read access is not set"
         ),
         (
-            "DMAR: [DMA Write] Request device [3b:00.0] PASID ffffffff fault addr 7f1c [fault reason "
+            "DMAR: [DMA Write] Request device [3b:00.0] PASID ffffffff fault addr 7f1c [fault "
+            "reason "
             "05] PTE Write access is not set"
         ),
         (
@@ -146,12 +148,14 @@ FAULTY: Mapping[str, Sequence[str]] = {
     ),
     "mlx5_health": (
         (
-            "mlx5_core 0000:5c:00.0: poll_health:825:(pid 0): device's health compromised - reached "
+            "mlx5_core 0000:5c:00.0: poll_health:825:(pid 0): device's health compromised - "
+            "reached "
             "miss count"
         ),
         "mlx5_core 0000:5c:00.0: poll_health:808:(pid 0): Fatal error 1 detected",
         (
-            "mlx5_core 0000:5c:00.0: print_health_info:432:(pid 0): Health issue observed, irisc not "
+            "mlx5_core 0000:5c:00.0: print_health_info:432:(pid 0): Health issue observed, irisc "
+            "not "
             "responding, severity(2) CRITICAL:"
         ),
         (
@@ -204,21 +208,25 @@ FAULTY: Mapping[str, Sequence[str]] = {
     "mlx5_temperature": (
         "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature",
         (
-            "mlx5_core 0000:5c:00.0: temp_warn:210:(pid 0): High temperature on sensors with bit set "
+            "mlx5_core 0000:5c:00.0: temp_warn:210:(pid 0): High temperature on sensors with bit "
+            "set "
             "0 1"
         ),
     ),
     "mlx5_cable": (
         (
-            "mlx5_core 0000:5c:00.0: Port module event[error]: module 1, Cable error, Bad or shorted "
+            "mlx5_core 0000:5c:00.0: Port module event[error]: module 1, Cable error, Bad or "
+            "shorted "
             "cable/module"
         ),
         (
-            "mlx5_core 0000:5c:00.0: mlx5_port_module_event:1131:(pid 0): Port module event[error]: "
+            "mlx5_core 0000:5c:00.0: mlx5_port_module_event:1131:(pid 0): Port module "
+            "event[error]: "
             "module 0, Cable error, Bus stuck(I2C or data shorted)"
         ),
         (
-            "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, No EEPROM/retry "
+            "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, No "
+            "EEPROM/retry "
             "timeout"
         ),
     ),
@@ -302,13 +310,15 @@ FAULTY: Mapping[str, Sequence[str]] = {
     "nvme_media_error": (
         "nvme0n1: I/O Cmd(0x2) @ LBA 2048, 8 blocks, I/O Error (sct 0x2 / sc 0x81) MORE DNR",
         (
-            "nvme0n1: Read(0x2) @ LBA 81920, 256 blocks, Unrecovered Read Error (sct 0x2 / sc 0x81) "
+            "nvme0n1: Read(0x2) @ LBA 81920, 256 blocks, Unrecovered Read Error (sct 0x2 / sc "
+            "0x81) "
             "DNR"
         ),
     ),
     "nvme_read_only": (
         (
-            "nvme0n1: Write(0x1) @ LBA 81920, 256 blocks, Namespace is Write Protected (sct 0x0 / sc "
+            "nvme0n1: Write(0x1) @ LBA 81920, 256 blocks, Namespace is Write Protected (sct 0x0 / "
+            "sc "
             "0x20) DNR"
         ),
         "nvme0n1: I/O Cmd(0x1) @ LBA 1, 8 blocks, I/O Error (sct 0x1 / sc 0x82) DNR",
@@ -338,7 +348,8 @@ FAULTY: Mapping[str, Sequence[str]] = {
     ),
     "beyond_end_of_device": (
         (
-            "kworker/u100:0: attempt to access beyond end of device\\x0anvme0n1: rw=2049, sector=9, "
+            "kworker/u100:0: attempt to access beyond end of device\\x0anvme0n1: rw=2049, "
+            "sector=9, "
             "nr_sectors = 8 limit=8"
         ),
         "attempt to access beyond end of device",
@@ -472,7 +483,8 @@ FAULTY: Mapping[str, Sequence[str]] = {
     ),
     "lustre_lost": (
         (
-            "Lustre: scratch-MDT0000-mdc-ffff8881: Connection to scratch-MDT0000 (at 10.0.0.7@o2ib) "
+            "Lustre: scratch-MDT0000-mdc-ffff8881: Connection to scratch-MDT0000 (at "
+            "10.0.0.7@o2ib) "
             "was lost; in progress operations using this service will wait for recovery to complete"
         ),
     ),
@@ -514,7 +526,8 @@ ORDINARY = (
     "mlx5_core 0000:5c:00.1: Port module event: module 1, Cable unplugged",
     "mlx5_core 0000:5c:00.0: Port module event: module 0, Cable plugged",
     (
-        "mlx5_core 0000:5c:00.0: mlx5_pcie_event:294:(pid 7): PCIe slot advertised sufficient power "
+        "mlx5_core 0000:5c:00.0: mlx5_pcie_event:294:(pid 7): PCIe slot advertised sufficient "
+        "power "
         "(75W)."
     ),
     "mlx5_core 0000:5c:00.0 ens1f0np0: Link down",

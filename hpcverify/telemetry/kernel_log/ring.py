@@ -92,7 +92,7 @@ class _Ring:
 
     def __init__(self, path: Path) -> None:
         """Open *path*."""
-        self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         self._records: list[tuple[bytes, ...]] = []
 
     def __del__(self) -> None:
