@@ -29,6 +29,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "[Hardware Error]: Deferred error, no action required.",
     ),
     "memory_failure": (
+        "Memory failure: 0x3f12a: Sending SIGBUS to python3:4711 due to hardware memory corruption",
         "Memory failure: 0x3f12a: recovery action for dirty LRU page: Recovered",
         "Memory failure: 0x80003: recovery action for reserved kernel page: Ignored",
         "Memory failure: 0x3f12a: Killing python3:4711 due to hardware memory corruption",
@@ -275,6 +276,21 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "libcublasLt.so.12[7f7c7ac00000+d3d3000]"
         ),
     ),
+    "amdgpu_uncorrected": (
+        "amdgpu 0000:83:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block",
+        (
+            "amdgpu 0000:83:00.0: amdgpu: socket: 0, die: 0, 2 new uncorrectable hardware errors "
+            "detected in umc block"
+        ),
+    ),
+    "amdgpu_reset": (
+        "amdgpu 0000:83:00.0: amdgpu: GPU reset begin!",
+        (
+            "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled "
+            "seq=1, emitted "
+            "seq=3"
+        ),
+    ),
     "nvme_dead": (
         "nvme nvme0: Disabling device after reset failure: -19",
         "nvme nvme3: Removing after probe failure status: -19",
@@ -283,6 +299,8 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "nvme nvme2: resetting controller due to persistent internal error",
     ),
     "nvme_reset": (
+        "nvme nvme0: Identify Controller failed (-4)",
+        "nvme nvme0: IO queues lost",
         "nvme nvme0: I/O 22 QID 0 timeout, reset controller",
         "nvme nvme0: I/O 22 (I/O Cmd) QID 5 timeout, reset controller",
         "nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller",
@@ -304,6 +322,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "nvme nvme2n1: no path available - failing I/O",
     ),
     "nvme_path_lost": (
+        "nvme nvme4: starting error recovery",
         "block nvme0n1: no usable path - requeuing I/O",
         "nvme nvme0n1: no path available - requeuing I/O",
     ),
@@ -340,6 +359,8 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "Buffer I/O error on device sdb1, logical block 9, lost page write due to I/O error",
     ),
     "disk_io_error": (
+        "blk_update_request: critical target error, dev nvme0n1, sector 5 op 0x3:(DISCARD)",
+        "timeout error, dev sda, sector 5 op 0x0:(READ) flags 0x0",
         "blk_update_request: I/O error, dev nvme0n1, sector 2048 op 0x1:(WRITE) flags 0x8800",
         "I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
         "print_req_error: I/O error, dev vda, sector 2048",
@@ -373,6 +394,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
     ),
     "ext4_superblock": ("EXT4-fs (nvme0n1p1): I/O error while writing superblock",),
     "xfs_shutdown": (
+        "XFS (sda1): xfs_do_force_shutdown(0x1) called from line 1 of file fs/xfs/xfs_buf.c.",
         "XFS (dm-2): xfs_do_force_shutdown(0x8) called from line 461 of file fs/xfs/xfs_log.c.",
         "XFS (nvme0n1p1): Filesystem has been shut down due to log error (0x2).",
         (
@@ -383,6 +405,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "XFS (sda1): log I/O error -5",
     ),
     "fs_error": (
+        "EXT4-fs (sda1): Delayed block allocation failed for inode 12 at logical offset 0",
         "EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory",
         "EXT4-fs (sda1): error count since last fsck: 2",
         "EXT4-fs (sda1): warning: mounting fs with errors, running e2fsck is recommended",
@@ -536,6 +559,11 @@ ORDINARY = (
     "nvidia-nvswitch3: open (major=510)",
     "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build",
     "NVRM: Xid (PCI:0000:b3:00): 79, pid=7, name=python3, GPU has fallen off the bus.",
+    "amdgpu 0000:83:00.0: amdgpu: 3 correctable hardware errors detected in umc block",
+    "amdgpu 0000:83:00.0: amdgpu: 0 uncorrectable hardware errors detected in umc block",
+    "operation not supported error, dev nvme0n1, sector 0 op 0x9:(WRITE_ZEROES) flags 0x800",
+    "xfs_do_force_shutdown is a function",
+    "XFS (sda1): xfs_do_force_shutdown(0x4) called from line 1 of file fs/xfs/xfs_fsops.c.",
     "nvme nvme0: pci function 0000:01:00.0",
     "nvme nvme0: Shutdown timeout set to 10 seconds",
     "nvme nvme0: missing or invalid SUBNQN field.",
