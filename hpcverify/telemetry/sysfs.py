@@ -67,6 +67,16 @@ def resolve_link(link: Path) -> Path | None:
         return None
 
 
+def is_hardware(entry: Path) -> bool:
+    """Whether *entry* hangs on a device that is plugged in for good."""
+    device = resolve_link(entry / "device")
+    return (
+        device is not None
+        and not (entry / "device/physfn").exists()  # a virtual function
+        and not any(name.startswith("usb") for name in device.parts)
+    )
+
+
 def drop_unknown(**facts: str | None) -> dict[str, str]:
     """Keep the *facts* that could be read."""
     return {key: value for key, value in facts.items() if value}
