@@ -317,7 +317,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             set.
         metrics: What it measures, by name or by pattern with ``*``.
         rules: The default limits by name or pattern; suites and sites override.
-        rulings: What each code of its findings means.
+        finding_rules: What each code of its findings means.
         placement: Where and beside what it runs.
         timeout: Seconds after which a worker is ended, whatever the parameters.
         estimate: The seconds that *measure* takes at most on a healthy part of this node

@@ -30,6 +30,7 @@ from hpcverify.run.gather import (
     Round,
     RunState,
     StepRun,
+    describe_holders,
     drop_devices,
     probe_node,
     select_devices,
@@ -39,6 +40,8 @@ from hpcverify.run.passive import keep_first, merge_results
 from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
+WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
+"""Of a worker that ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.8
 """Of the budget: the rest is for the checks, which report what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
@@ -218,7 +221,8 @@ class Verification(Struct, kw_only=True):
             if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
                 continue
             results[index] = StepRun(step=step, round=now).run_before_load()
-        if any(result.shortfalls for result in results.values()):
+        causes = {short.cause for result in results.values() for short in result.shortfalls}
+        if not causes.isdisjoint(WORKER_END_CAUSES):
             # The worker that samples may have been ended, and another one begins here.
             self._probe(sample=True)
         return results
@@ -268,10 +272,8 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            pids = ", ".join(str(h.pid) for h in now.holders)
-            return build_not_run_result(
-                step, f"the GPUs are in use by process {pids}: wait, or use --force", Cause.BUSY
-            )
+            reason = f"{describe_holders(now.holders)}: wait, or use --force"
+            return build_not_run_result(step, reason, Cause.BUSY)
         return None
 
     def _find_settle_seconds(self, index: int, now: Round) -> float:

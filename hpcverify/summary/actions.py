@@ -200,10 +200,10 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
 
 
 def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    parts = {part.id for part in inventory.parts}
+    parts = {part.id for part in inventory.parts} - {"node"}  # it is one on real machines
     found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
-        if short.where not in parts and short.code in found:
+        if short.code in found and (short.where == "node" or short.where not in parts):
             continue  # the finding says which part it is
         judgement = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
         code = short.code or short.cause.value

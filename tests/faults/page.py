@@ -42,6 +42,7 @@ each row and the exact fix; `tests/run/test_cuda_failure.py` holds each row.
   hardware causes (ECC, NVLink) no rerun takes back.
 - What software can cause too fails a GPU only if not all GPUs of the node raise it. If all
   do, the verdict is ERROR `misconfigured`: a driver or a torch that is wrong for the node.
+  If the error is 999, unknown, the driver has failed: ERROR `crashed`, reboot.
 - A GPU that met the error of a peer over NVLink, while that peer failed, is a witness: ERROR,
   rerun.
 - A check that uses several GPUs in one process (`p2p`) names the one whose context is

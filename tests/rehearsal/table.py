@@ -219,6 +219,39 @@ NUMBERS = (
         _expect({"sdc": "copied to the host"}, FAIL, Remedy.REPLACE)
         + _expect({"pcie_bandwidth": "from the GPU to the host"}, FAIL, Remedy.INSPECT),
     ),
+    *(
+        Rehearsed(
+            f"a word changes {where}",
+            f"memory@1:after={after},every=100000",
+            _expect({check: says}, FAIL, Remedy.REPLACE),
+            gpus=3,
+        )
+        for check, where, after, says in (
+            ("gpu_memory", "in a GPU's memory", 1500, "the memory holds it"),
+            ("sdc", "of an operand in a GPU's memory", 1000, "memory (operand"),
+            ("p2p", "in a GPU's memory before it is compared", 8, "not a link fault"),
+        )
+    ),
+    Rehearsed(
+        "a bit changes in copies between all GPUs, over PCIe",
+        "p2p@*-*",
+        _expect(
+            {"p2p": "the IOMMU or ACS misroutes"},
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.MISCONFIGURED,
+            accused=(),
+        ),
+        gpus=3,
+        part="l40s",
+    ),
+    Rehearsed(
+        "a bit changes in copies from one GPU to another, over PCIe",
+        "p2p@0-1",
+        _expect({"p2p": "the IOMMU or ACS misroutes"}, FAIL, Remedy.INSPECT, accused=(0,)),
+        gpus=3,
+        part="l40s",
+    ),
     Rehearsed(
         "a bit changes in copies from one GPU to another",
         "p2p@0-1",

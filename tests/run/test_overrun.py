@@ -173,8 +173,8 @@ def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
     assert list_findings(found) == []
     assert {a.outcome.remedy for a in found.values()} == {Remedy.INSPECT}
     assert found["gpu-2"].outcome.reason == (
-        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more like it: look for "
-        "Xids in the kernel log (dmesg | grep -i xid), and run again"
+        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more like it: see the "
+        "kernel log (dmesg | grep -i xid), and run again"
     )
 
 
@@ -186,6 +186,16 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
     assert "there is none like it to compare it with" in found["gpu-2"].outcome.reason
 
 
+def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: Path) -> None:
+    gave_up = Answer(items=(Finding(RANK_LOST_CODE, "gpu-2", "was lost"),), outcome=Outcome())
+    found = explained(tmp_path, gave_up, gave_up, late(HANGS), gave_up)
+
+    assert found["gpu-2"].outcome.reason == (
+        "no end after 200 s in bf16 products on GPU 2, for 180 s: see the kernel log "
+        "(dmesg | grep -i xid), and run again"
+    )
+
+
 def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait(
     tmp_path: Path,
 ) -> None:
@@ -193,7 +203,7 @@ def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait
     found = explained(tmp_path, waits, waits, late(HANGS), waits)
 
     assert list_findings(found) == []
-    assert "for 180 s, while 3 like it waited for others: look" in found["gpu-2"].outcome.reason
+    assert "for 180 s, while 3 like it waited for others: see" in found["gpu-2"].outcome.reason
     assert "in the wait for the others" in found["gpu-0"].outcome.reason
 
 
@@ -205,7 +215,7 @@ def test_a_hang_between_two_gpus_that_one_process_drives_names_them_and_accuses_
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.INSPECT)
     assert outcome.reason == (
-        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s: look for Xids in the kernel "
+        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s: see the kernel "
         "log (dmesg | grep -i xid), and run again"
     )
 

@@ -180,6 +180,16 @@ def test_errors_are_kept_apart_from_failures() -> None:
     assert [c.text for c in fourth.complaints] == ["the worker died"]
 
 
+@pytest.mark.parametrize("worker", ["node", "telemetry"])
+def test_the_worker_that_met_the_error_of_a_gpu_is_not_listed_beside_that_gpu(worker: str) -> None:
+    short = Shortfall(worker, "the check ended early", Cause.CRASHED, code="gpu_lost")
+    met = result("p2p", Finding("gpu_lost", "gpu-1", "it is lost"), shortfalls=(short,))
+    inventory = Inventory(parts=(Part("node", "node", "n1"), *GPUS))
+    of = run(met, inventory=inventory)
+
+    assert [part.where for part in list_affected_parts(of)] == ["gpu-1"]
+
+
 def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
     """All sensors are read by one worker; what it cannot do is the node's matter."""
     short = Shortfall("telemetry", "NVML does not start", Cause.MISCONFIGURED)
@@ -196,6 +206,18 @@ def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
 
     assert (part.where, part.label) == ("node", "node")
     assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
+
+
+@pytest.mark.parametrize("parts", [GPUS, (*GPUS, Part("system", "node", "node"))])
+def test_a_worker_that_ended_by_what_a_gpu_is_accused_of_is_told_once(
+    parts: tuple[Part, ...],
+) -> None:
+    """Copies between GPUs have one worker for all of them."""
+    short = Shortfall("node", "ended early", Cause.CRASHED, Remedy.RESET_GPU, "gpu_reset")
+    copies = result("p2p", Finding("gpu_reset", "gpu-2", "it failed"), shortfalls=(short,))
+    failed = run(copies, inventory=Inventory(parts=parts))
+
+    assert actions_of(failed) == [(Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"])]
 
 
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
