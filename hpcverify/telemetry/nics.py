@@ -7,8 +7,8 @@ a VLAN, a bridge, a veth, IPoIB, a virtual function, a representor or a subfunct
 neither is a radio.
 
 The kernel answers many of these files by asking the firmware, which can take for ever when
-that is dead (mlx5: minutes for each command). So every port is read in a thread of its own,
-and one that does not answer in time is named and left behind.
+that is dead (mlx5: minutes for each command). So the ports are read in a thread beside this
+one, and a port that does not answer in time is named and left behind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -75,12 +75,13 @@ COUNTER_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The counters of each kind of trouble: where they are, and their names. Those of one kind
 count the same trouble at several places, so the highest of them tells it."""
-ETHTOOL_NAMES = frozenset(
-    name.removeprefix("ethtool ")
+_COUNTERS = tuple(
+    (folder, name)
     for names in COUNTER_KINDS.values()
-    for name in names
-    if name.startswith("ethtool ")
+    for folder, name in [full.split(" ") for full in names]
 )
+COUNTER_FILES = tuple(pair for pair in _COUNTERS if pair[0] != "ethtool")
+ETHTOOL_NAMES = frozenset(name for folder, name in _COUNTERS if folder == "ethtool")
 
 GIDS = PKEYS = 4
 """How many of the first entries are looked at: the addresses of the port itself. Later ones
@@ -184,31 +185,35 @@ def _describe_infiniband(adapter: Path) -> Part:
 def read_ports(
     root: Path, patience: float, statistics: StatisticsReader = ethtool.read_statistics
 ) -> PortReadings:
-    """Read all ports at the same time, for *patience* seconds at most."""
+    """
+    Read all ports, for *patience* seconds at most.
+
+    First one after the other: several threads that read small files at once mostly wait for
+    each other. If one port holds them up for half of the time, the others get threads of
+    their own.
+    """
     places = list(find_ports(root))
     answers: dict[str, PortReading] = {}
-    threads = {
-        place.part.id: threading.Thread(
-            target=_keep_reading, args=(answers, place, root, statistics), daemon=True
-        )
-        for place in places
-    }
-    for thread in threads.values():
-        thread.start()
     deadline = time.monotonic() + patience
-    for thread in threads.values():
+
+    def start(several: Sequence[PortPlace]) -> threading.Thread:
+        thread = threading.Thread(target=read, args=(several,), daemon=True)
+        thread.start()
+        return thread
+
+    def read(several: Sequence[PortPlace]) -> None:
+        for place in several:
+            answers[place.part.id] = read_port(place, root, statistics)
+
+    start(places).join(patience / 2)
+    unread = [place for place in places if place.part.id not in answers]
+    for thread in [start([place]) for place in unread[1:]]:  # the first is what holds it up
         thread.join(max(0.0, deadline - time.monotonic()))
-    late = {where for where, thread in threads.items() if thread.is_alive()}
+    in_time = dict(answers)
     return PortReadings(
-        tuple(answers[p.part.id] for p in places if p.part.id not in late),
-        tuple((p.part.id, p.part.label) for p in places if p.part.id in late),
+        tuple(in_time[p.part.id] for p in places if p.part.id in in_time),
+        tuple((p.part.id, p.part.label) for p in places if p.part.id not in in_time),
     )
-
-
-def _keep_reading(
-    answers: dict[str, PortReading], place: PortPlace, root: Path, statistics: StatisticsReader
-) -> None:
-    answers[place.part.id] = read_port(place, root, statistics)
 
 
 def find_ports(root: Path) -> Iterator[PortPlace]:
@@ -362,26 +367,15 @@ def _read_module_headroom(net: Path) -> float | None:
 
 
 def _read_counts(place: PortPlace, statistics: StatisticsReader) -> dict[str, int]:
+    rdma = {"counters": f"{place.rdma}/counters", "hw_counters": f"{place.rdma}/hw_counters"}
+    net = {"net": f"{place.net}", "statistics": f"{place.net}/statistics"}
+    folders = (rdma if place.rdma else {}) | (net if place.net else {})
     counts: dict[str, int] = {}
-    for names in COUNTER_KINDS.values():
-        for name in names:
-            path = _find_counter(place, *name.split(" "))
-            text = sysfs.read_text(path) if path else None
-            if text is not None and text.isdigit():
-                counts[name] = int(text)
+    for folder, name in COUNTER_FILES:
+        text = sysfs.read_text(f"{folders[folder]}/{name}") if folder in folders else None
+        if text and text.isdigit():
+            counts[f"{folder} {name}"] = int(text)
     if place.net is not None:
         told = statistics(place.net.name, ETHTOOL_NAMES)
         counts |= {f"ethtool {name}": count for name, count in told.items()}
     return counts
-
-
-def _find_counter(place: PortPlace, folder: str, name: str) -> Path | None:
-    match folder:
-        case "counters" | "hw_counters":
-            return place.rdma / folder / name if place.rdma else None
-        case "statistics":
-            return place.net / folder / name if place.net else None
-        case "net":
-            return place.net / name if place.net else None
-        case _:
-            return None
