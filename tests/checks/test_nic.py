@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -33,14 +31,11 @@ from tests.checks.nic_faults import (
     lose_link,
 )
 from tests.checks.nic_trees import (
-    adapter,
     address,
     cloud,
     container,
-    device,
     gb200,
     h100,
-    interface,
     laptop,
 )
 from tests.telemetry.trees import grow
@@ -114,20 +109,6 @@ def test_a_healthy_machine_of_any_kind_is_silent_run_after_run(
 def test_a_node_without_a_port_on_a_device_is_not_judged(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="no network port"):
         Node(tmp_path, container).look()
-
-
-def test_a_port_is_what_a_cable_goes_into(node: Node) -> None:
-    labels = [port.label for port in nics.read_ports(node.root, 20).ports]
-    assert labels == [*(f"mlx5_{i}" for i in range(8)), "ens8", "ens9"]
-
-
-def test_a_laptop_has_no_port_but_its_socket(tmp_path: Path) -> None:
-    assert [p.label for p in nics.read_ports(laptop(tmp_path), 20).ports] == ["enp3s0"]
-
-
-def test_every_port_goes_by_the_id_of_its_part(node: Node) -> None:
-    places = list(nics.find_ports(node.root))
-    assert all(node.inventory.find_part(place.part.id) for place in places)
 
 
 DOWN = lose_link("mlx5_3")
@@ -316,27 +297,6 @@ def test_a_port_that_never_answers_is_named_and_the_others_are_judged(node: Node
     assert judgement.reason.startswith(f"mlx5_3: {HUNG.says} 1 s")
 
 
-def test_a_second_port_of_an_adapter_goes_by_its_number(tmp_path: Path) -> None:
-    folder = device(tmp_path, 0, "mlx4_core")
-    first = adapter(tmp_path, "mlx4_0", folder, 0)
-    shutil.copytree(tmp_path / first, tmp_path / first.replace("ports/1", "ports/2"))
-    assert [p.label for p in nics.read_ports(tmp_path, 20).ports] == ["mlx4_0", "mlx4_0 port 2"]
-
-
-def test_two_ports_of_one_function_keep_their_own_counters(tmp_path: Path) -> None:
-    folder = device(tmp_path, 0, "mlx4_core")
-    first = adapter(tmp_path, "mlx4_0", folder, 0, link_layer="Ethernet")
-    shutil.copytree(tmp_path / first, tmp_path / first.replace("ports/1", "ports/2"))
-    for port in (0, 1):
-        interface(tmp_path, f"ens{port}", folder, port, dev_port=port)
-        grow(tmp_path, {f"{first[:-1]}{port + 1}/counters/symbol_error": port})
-    ports = nics.read_ports(tmp_path, 20).ports
-    assert [(p.label, p.counts["counters symbol_error"]) for p in ports] == [
-        ("ens0", 0),
-        ("ens1", 1),
-    ]
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes interfaces")
 def test_real_interfaces_are_judged_by_what_the_kernel_shows(tmp_path: Path) -> None:
     script = (
@@ -350,12 +310,3 @@ def test_real_interfaces_are_judged_by_what_the_kernel_shows(tmp_path: Path) -> 
         *("first=pass", "again=pass", "down=fail", "back=warn", "flaps=fail"),
         *("slow=fail", "off=warn", "up=pass"),
     ], done.stderr
-
-
-def test_a_node_with_ten_ports_costs_milliseconds(node: Node) -> None:
-    times: list[float] = []
-    for _ in range(5):
-        begun = time.process_time()
-        nics.read_ports(node.root, 20)
-        times.append(time.process_time() - begun)
-    assert min(times) < 0.2  # 20 ms; a machine that runs tests is not quiet
