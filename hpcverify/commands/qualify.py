@@ -149,7 +149,10 @@ def print_reached(report: Qualification) -> None:
     for why in report.not_reached:
         click.echo(make_printable(f"no line for the table: {why}"))
     if report.reached:
-        click.echo("lines for hpcverify/limits/gpu_reached.csv:")
+        click.echo(
+            "lines for hpcverify/limits/gpu_reached.csv, each for the one of the same part, "
+            "quantity and mode; without a checkout, send them to the project:"
+        )
         click.echo("\n".join(map(format_line, report.reached)))
 
 

@@ -126,7 +126,7 @@ class NodeQualifier(Struct, kw_only=True):
             raise UnverifiedError(
                 f"there is no GPU to qualify here: {why or none}; see hpcverify doctor"
             )
-        refuse_used_gpus(holders)
+        refuse_used_gpus(holders, inventory)
         return inventory
 
     def _rest(self, seconds: float) -> None:

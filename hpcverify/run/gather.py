@@ -89,6 +89,8 @@ class RunState(Struct, kw_only=True):
     """When each passive check last observed the telemetry."""
     common_errors: frozenset[str] = frozenset()
     """The codes of CUDA's errors that all GPUs raised alike in one check."""
+    unused: tuple[Finding, ...] = ()
+    """The GPUs that did not come back from a check, and are used no more."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -449,6 +451,16 @@ def _list_kinds(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(d.kind for d in devices))
 
 
+def describe_holders(holders: Iterable[GpuHolder], inventory: Inventory) -> str:
+    """Say who uses which GPUs, as in "GPU 3 (…4f21) in use by process 4242"."""
+    used: dict[int, list[str]] = {}
+    for holder in holders:
+        used.setdefault(holder.pid, []).append(holder.part)
+    return ", ".join(
+        f"{inventory.format_names(parts)} in use by process {pid}" for pid, parts in used.items()
+    )
+
+
 def probe_node(
     executor: Executor,
     *,
@@ -475,16 +487,10 @@ def probe_node(
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
 
 
-def describe_holders(holders: Iterable[GpuHolder]) -> str:
-    """Say which processes use the GPUs."""
-    pids = dict.fromkeys(str(holder.pid) for holder in holders)
-    return f"the GPUs are in use by process {', '.join(pids)}"
-
-
-def refuse_used_gpus(holders: Sequence[GpuHolder]) -> None:
+def refuse_used_gpus(holders: Sequence[GpuHolder], inventory: Inventory) -> None:
     """Raise `UnverifiedError` if others use the GPUs."""
     if holders:
-        raise UnverifiedError(f"{describe_holders(holders)}: wait until they are free")
+        raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
 
 
 def select_devices(inventory: Inventory, kind: str) -> Inventory:

@@ -118,6 +118,7 @@ class Verification(Struct, kw_only=True):
         """List the hardware; the first round also starts the sampling."""
         is_sampled = any(step.is_active for step in self.plan.steps)
         inventory, holders = self._probe(sample=is_sampled and number == 1)
+        inventory = drop_devices(inventory, self._state.unused)
         return Round(
             number=number,
             node=self.node,
@@ -206,6 +207,7 @@ class Verification(Struct, kw_only=True):
             if result is not None:
                 yield result
             if unused:
+                self._state.unused += unused
                 kept = drop_devices(now.inventory, unused)
                 now = msgspec.structs.replace(now, inventory=kept)
 
@@ -272,7 +274,8 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            reason = f"{describe_holders(now.holders)}: wait, or use --force"
+            users = describe_holders(now.holders, now.inventory)
+            reason = f"{users}: wait for its end, or use --force"
             return build_not_run_result(step, reason, Cause.BUSY)
         return None
 

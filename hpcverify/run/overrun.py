@@ -18,6 +18,7 @@ from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
 from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry.problems import NOT_USED
 
 START_UP_SECONDS = 120.0
 """For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
@@ -221,9 +222,9 @@ def _write_log_command(inventory: Inventory) -> str:
 def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
     overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
     text = (
-        f"it hangs in {late.doing}, for {overrun.doing_seconds:.0f} s until it was ended; "
-        f"{len(late.ended)} like it did the whole check in {slowest:.0f} s{noted}: reset it, "
-        "and run again"
+        f"it hung in {late.doing} for {overrun.doing_seconds:.0f} s until it was ended; "
+        f"{len(late.ended)} like it finished the whole check in {slowest:.0f} s{noted}: reset "
+        "it, and run again"
     )
     evidence = {
         "operation": late.doing,
@@ -268,6 +269,6 @@ def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator
             where = one.context.device.part
             text = (
                 f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "
-                "more runs on it: see there"
+                f"more runs on it: see {check}"
             )
-            yield Finding("gpu_not_used", where, text)
+            yield Finding(NOT_USED, where, text)

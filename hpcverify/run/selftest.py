@@ -88,7 +88,7 @@ class SelftestRunner(Struct, frozen=True, kw_only=True):
 
         """
         inventory, holders = probe_node(self.executor)
-        refuse_used_gpus(holders)
+        refuse_used_gpus(holders, inventory)
         chosen = select_devices(inventory, self.device_kind)
         for name, check in checks.items():
             yield self._run_check(name, check, chosen)

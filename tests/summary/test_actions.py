@@ -25,7 +25,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.summary.actions import list_actions, list_affected_parts
-from hpcverify.summary.verdict import summarize_reason
+from hpcverify.summary.verdict import format_next_steps, summarize_reason
 from tests.doubles import a_run
 
 GPUS = tuple(
@@ -149,6 +149,42 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
 
     assert [p.where for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
     assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
+
+
+def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
+    slow = result("gemm", *(Measurement("speed", 50.0, "GB/s", gpu.id) for gpu in GPUS))
+    shortfalls = tuple(
+        Shortfall(gpu.id, f"{gpu.label}: the driver is too old", Cause.MISCONFIGURED)
+        for gpu in GPUS
+    )
+    unable = replace(result("gemm"), verdict=Verdict.ERROR, shortfalls=shortfalls)
+
+    assert summarize_reason(slow, NODE).endswith(
+        "speed 50 GB/s < 100 (spec) (+7 more, on all 8 GPUs)"
+    )
+    assert summarize_reason(unable, NODE) == "all 8 GPUs: the driver is too old"
+
+
+def test_a_worker_for_all_gpus_accuses_only_the_one_that_it_found() -> None:
+    lost = Finding("gpu_lost", "gpu-3", "it is lost")
+    ended = Shortfall("node", "the check ended early: it is lost", Cause.CRASHED, code="gpu_lost")
+    p2p = replace(result("p2p", lost), shortfalls=(ended,))
+
+    assert [part.where for part in list_affected_parts(run(p2p))] == ["gpu-3"]
+
+
+def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() -> None:
+    node, gpu = (Measurement("speed", 50.0, "GB/s", where) for where in ("node", "gpu-3"))
+    slow = run(result("p2p", node, gpu))
+    missing = Shortfall("", "CUDA is set up wrongly", Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
+    ruined = replace(
+        result("p2p"),
+        verdict=Verdict.ERROR,
+        shortfalls=(replace(missing, where="node"), replace(missing, where="gpu-3")),
+    )
+
+    assert format_next_steps(slow).startswith("drain the node, replace GPU 3, the node, then:")
+    assert format_next_steps(run(ruined)).startswith("correct the configuration of the node, then")
 
 
 def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:
