@@ -205,9 +205,11 @@ def read_ports(
         for place in several:
             answers[place.part.id] = read_port(place, root, statistics)
 
-    start(places).join(patience / 2)
+    first = start(places)
+    first.join(patience / 2)
     unread = [place for place in places if place.part.id not in answers]
-    for thread in [start([place]) for place in unread[1:]]:  # the first is what holds it up
+    others = [start([place]) for place in unread[1:]]  # the first is what holds it up
+    for thread in (*others, first):
         thread.join(max(0.0, deadline - time.monotonic()))
     in_time = dict(answers)
     return PortReadings(
@@ -295,6 +297,7 @@ def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> Por
         errors=aer.read_errors(address, root) if address else {},
         gids=_read_gids(place.rdma) if place.rdma else None,
         pkeys=_read_pkeys(place.rdma) if place.rdma else None,
+        headroom=_read_module_headroom(place),
         counts=_read_counts(place, statistics),
     )
     if place.net is None:
@@ -318,7 +321,6 @@ def _read_interface_state(
         is_linked=carrier,
         rate=speed / 1000 if known and speed else None,
         shown_rate=f"{speed / 1000:g} Gb/s{duplex}" if known and speed else "",
-        headroom=_read_module_headroom(net),
     )
 
 
@@ -353,9 +355,12 @@ def _read_pkeys(port: Path) -> tuple[str, ...] | None:
     return tuple(key for key in keys if key and key != UNSET_PKEY)
 
 
-def _read_module_headroom(net: Path) -> float | None:
+def _read_module_headroom(place: PortPlace) -> float | None:
+    entry = place.net or (place.rdma.parent.parent if place.rdma else None)
+    if entry is None:
+        return None
     rooms: list[float] = []
-    for label in sysfs.list_entries(net / "device/hwmon", "hwmon*/temp*_label"):
+    for label in sysfs.list_entries(entry / "device/hwmon", "hwmon*/temp*_label"):
         if "module" not in (sysfs.read_text(label) or "").lower():
             continue
         channel = label.name.removesuffix("label")

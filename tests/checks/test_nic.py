@@ -272,10 +272,13 @@ def test_the_statistics_of_the_driver_count(tmp_path: Path, name: str, metric: s
     assert find_value(node.look(), metric, port.id) == 40
 
 
+@pytest.mark.parametrize("adapter", [3, 8])
 @pytest.mark.parametrize(("heat", "verdict"), [(70_000, Verdict.PASS), (71_000, Verdict.WARN)])
-def test_a_hot_module_is_warned_of(tmp_path: Path, heat: int, verdict: Verdict) -> None:
+def test_a_hot_module_is_warned_of(
+    tmp_path: Path, adapter: int, heat: int, verdict: Verdict
+) -> None:
     node = Node(tmp_path, h100)
-    folder = f"sys/bus/pci/devices/{address(8)}/hwmon/hwmon4"
+    folder = f"sys/bus/pci/devices/{address(adapter)}/hwmon/hwmon4"
     node.turn(**{f"{folder}/temp1_label": "asic", f"{folder}/temp1_input": 99_000})
     node.turn(**{f"{folder}/temp2_label": "Module0", f"{folder}/temp2_crit": 70_000})
     node.turn(**{f"{folder}/temp2_input": heat})
