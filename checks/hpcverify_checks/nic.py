@@ -52,8 +52,11 @@ from hpcverify.check import (
 from hpcverify.telemetry import nics
 from hpcverify.telemetry.nics import PortReading, PortReadings
 from hpcverify.units import HOUR_SECONDS
-from hpcverify_checks.common.counters import Growth, compare_with_last_run, read_moment
+from hpcverify_checks.common.counters import Growth, Moment, compare_with_last_run, read_moment
 
+START_SECONDS = 240.0
+"""After the boot, in which a port that is down may still be in training: gpud, too, calls
+a port dropped after four minutes (store/scan_drops.go)."""
 LINK_MARK = "link"
 """Of the `CarryOver` with what a port is held to."""
 MIN_TOGETHER = 2
@@ -118,7 +121,8 @@ def report_ports(
         yield Finding("nic_hung", where, text)
     expected = {port.where: _recall_expected(ctx, port.where) for port in ports}
     known = {where: before for where, before in expected.items() if before is not None}
-    yield from _report_down(ports, known)
+    now = read_moment(root)
+    yield from _report_down(ports, known, now)
     for port in ports:
         before = known.get(port.where)
         if port.is_up:
@@ -128,7 +132,7 @@ def report_ports(
             yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     yield from _report_firmware(ports)
-    yield from _report_counters(ports, known, ctx, root)
+    yield from _report_counters(ports, known, ctx, now)
     for port in ports:
         yield Coverage(port.where, _describe(port))
 
@@ -166,34 +170,48 @@ def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[o
     return [] if now is None else [one for one in before if one not in now]
 
 
-def _report_down(ports: Sequence[PortReading], known: Mapping[str, Expected]) -> Iterator[Finding]:
+def _report_down(
+    ports: Sequence[PortReading], known: Mapping[str, Expected], now: Moment
+) -> Iterator[Finding]:
     for layer, like in _group_by_layer(p for p in ports if p.where in known):
         enabled = [p for p in like if not p.is_disabled]
         down = [p for p in enabled if not p.is_up]
         unlinked = [p for p in down if not p.is_linked]
-        if len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(enabled):
+        if now.seconds is not None and now.seconds < START_SECONDS:
+            for port in unlinked:
+                text = (
+                    f"is down ({port.state}) so soon after the boot: its link may be in training; "
+                    f"run again {START_SECONDS:.0f} s after the boot"
+                )
+                yield Finding("port_starting", port.where, text)
+        elif len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(enabled):
             text = (
                 f"all {len(enabled)} {layer} ports are down at once "
                 f"({', '.join(p.label for p in enabled)}): look at their switch, its power and "
                 f"the cable tray before this node; {ACCEPT}"
             )
             yield Finding("all_ports_down", "node", text, {p.label: p.state for p in enabled})
-            unlinked = []
-        for port in unlinked:
-            was = known[port.where].shown_rate
-            text = f"is down ({port.state}){f', before {was}' * bool(was)}: {FIX_CABLE}; {ACCEPT}"
-            yield Finding("port_down", port.where, text)
-        for port in down:
-            if port.is_linked:
-                text = (
-                    f"has a link and is not in service ({port.state}): is the subnet manager "
-                    "up, and does it know the port?"
-                )
-                yield Finding("port_not_active", port.where, text)
-        for port in like:
-            if port.is_disabled:
-                text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
-                yield Finding("port_disabled", port.where, text)
+        else:
+            for port in unlinked:
+                was = known[port.where].shown_rate
+                before = f", before {was}" if was else ""
+                text = f"is down ({port.state}){before}: {FIX_CABLE}; {ACCEPT}"
+                yield Finding("port_down", port.where, text)
+        yield from _report_unused(like)
+
+
+def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
+    """Report the *ports* that were in service and are not, though nothing is broken."""
+    for port in ports:
+        if port.is_disabled:
+            text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
+            yield Finding("port_disabled", port.where, text)
+        elif port.is_linked and not port.is_up:
+            text = (
+                f"has a link and is not in service ({port.state}): is the subnet manager "
+                "up, and does it know the port?"
+            )
+            yield Finding("port_not_active", port.where, text)
 
 
 def _group_by_layer(ports: Iterable[PortReading]) -> Iterator[tuple[str, list[PortReading]]]:
@@ -270,9 +288,8 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
 
 
 def _report_counters(
-    ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, root: Path
+    ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
 ) -> Iterator[CheckItem]:
-    now = read_moment(root)
     growths = {p.where: compare_with_last_run(ctx, p.where, _list_counts(p), now) for p in ports}
     flapped: set[str] = set()
     for layer, like in _group_by_layer(p for p in ports if p.where in known):
@@ -414,6 +431,7 @@ CHECK = Check(
         "all_ports_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "port_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "pcie_narrow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "port_starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
         "port_not_active": NOT_SET_UP,
         "gid_missing": NOT_SET_UP,
         "pkey_missing": NOT_SET_UP,

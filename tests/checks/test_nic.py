@@ -245,6 +245,15 @@ def test_after_a_reboot_nothing_is_new_and_the_link_is_remembered(node: Node) ->
     assert list_codes(found) == ["port_down"]
 
 
+@pytest.mark.parametrize(("seconds", "code"), [(239, "port_starting"), (240, "port_down")])
+def test_a_port_may_be_in_training_after_the_boot(node: Node, seconds: int, code: str) -> None:
+    node.turn(**DOWN)
+    node.hours = 0
+    found = node.look(hours=seconds / 3600, boot="another")
+    assert list_codes(found) == [code]
+    assert node.judge(found).verdict is (Verdict.FAIL if code == "port_down" else Verdict.ERROR)
+
+
 def test_a_counter_at_its_end_is_told(node: Node) -> None:
     node.turn(**{f"{IB3}/counters/link_downed": 255})
     node.look()
