@@ -13,7 +13,6 @@ one, and a port that does not answer in time is named and left behind.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,8 +29,9 @@ ETHERNET_TYPE = "1"
 """ARPHRD_ETHER of ``linux/if_arp.h``; IPoIB has another."""
 IS_ENABLED = 1
 """IFF_UP of ``linux/if.h``: somebody switched the interface on."""
-REPRESENTOR = re.compile(r"(c\d+)?pf\d+.*")
-"""What ``phys_port_name`` calls the stand-in of a virtual function in the host."""
+PHYSICAL_FUNCTION = "pf"
+"""In ``phys_port_name`` of what stands in the host for a function (``pf0vf1``); the port
+itself is ``p0`` (net/devlink of Linux)."""
 SUBFUNCTION = ".sf."
 """In the name of the auxiliary device that is a piece of an adapter."""
 VIRTUAL_DRIVERS = frozenset(
@@ -246,7 +246,7 @@ def _list_interfaces(root: Path) -> Iterator[Path]:
             and not radio
             and not _is_piece(net)
             and sysfs.read_text(net / "type") == ETHERNET_TYPE
-            and not REPRESENTOR.fullmatch(sysfs.read_text(net / "phys_port_name") or "")
+            and PHYSICAL_FUNCTION not in (sysfs.read_text(net / "phys_port_name") or "")
         ):
             yield net
 
@@ -328,17 +328,25 @@ def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortRead
     state = (sysfs.read_text(port / "state") or "").rpartition(": ")[2]
     physical = (sysfs.read_text(port / "phys_state") or "").rpartition(": ")[2]
     shown = sysfs.read_text(port / "rate") or ""
-    rate = re.match(r"([\d.]+) Gb/sec(?: \((\d+)X)?", shown)
+    rate, lanes = _parse_rate(shown)
     is_up = state == "ACTIVE"
     return common(
         state=f"{state or '?'}, {physical or '?'}",
         is_up=is_up,
         is_disabled=physical == "Disabled",
         is_linked=physical == "LinkUp",
-        rate=float(rate[1]) if rate and is_up else None,
+        rate=rate if is_up else None,
         shown_rate=shown if is_up else "",
-        lanes=int(rate[2]) if rate and rate[2] and is_up else None,
+        lanes=lanes if is_up else None,
     )
+
+
+def _parse_rate(shown: str) -> tuple[float | None, int | None]:
+    """Read ``400 Gb/sec (4X NDR)``: Gb/s and lanes."""
+    number, _, rest = shown.partition(" Gb/sec")
+    lanes = rest.strip(" (").partition("X")[0]
+    is_number = number.replace(".", "", 1).isdecimal()
+    return float(number) if is_number else None, int(lanes) if lanes.isdecimal() else None
 
 
 def _read_gids(port: Path) -> tuple[int, ...] | None:

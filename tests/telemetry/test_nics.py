@@ -85,3 +85,21 @@ def test_the_ports_behind_one_that_hangs_are_read(tmp_path: Path) -> None:
     released.set()
     assert [label for _, label in readings.silent] == ["ens8"]
     assert len(readings.ports) == 9
+
+
+@pytest.mark.parametrize(
+    ("shown", "rate", "lanes"),
+    [
+        ("400 Gb/sec (4X NDR)", 400, 4),
+        ("2.5 Gb/sec (1X SDR)", 2.5, 1),
+        ("100 Gb/sec", 100, None),
+        ("", None, None),
+        ("N/A", None, None),
+    ],
+)
+def test_a_rate_is_read_as_the_kernel_prints_it(
+    tmp_path: Path, shown: str, rate: float | None, lanes: int | None
+) -> None:
+    adapter(tmp_path, "mlx5_0", device(tmp_path, 0), 0, rate=shown)
+    (port,) = nics.read_ports(tmp_path, 20).ports
+    assert (port.rate, port.lanes) == (rate, lanes)
