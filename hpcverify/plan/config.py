@@ -141,6 +141,8 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scratch: str = ""
     """The directory whose storage is verified; empty: the state directory."""
     limits: Settings = {}
+    params: dict[str, dict[str, Any]] = {}
+    """Parameters by check, in every suite: they go before those of the suite."""
     fleet: Fleet = Fleet()
     quarantine: Quarantine = Quarantine()
     suppress: tuple[Suppression, ...] = ()
