@@ -289,7 +289,7 @@ def _explain_range_error(complaint: str) -> str:
 
 
 def _suggest_fix(complaint: str, kind: object) -> str:
-    if choice := re.match(r"Invalid enum value .* at `\$\.(.*)`", complaint):
+    if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", complaint):
         place = re.sub(r"\[.*?\]", "", choice[1])
         return f"; known: {', '.join(filter(None, _list_choices(place, kind)))}"
     unknown = re.search(r"unknown field `(.*?)`", complaint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.check import Measurement, Metric, Remedy, fail_outside, warn_outside
+from hpcverify.check import Measurement, Remedy, fail_outside, warn_outside
 from hpcverify.telemetry import smart
 
 SMART_METRICS = {f"smart.{name}": metric for name, metric in smart.METRICS.items()}
@@ -38,9 +38,7 @@ SMART_RULES = {
 }
 
 
-def measure_health(
-    before: smart.Health, after: smart.Health, where: str
-) -> Iterator[Measurement]:
+def measure_health(before: smart.Health, after: smart.Health, where: str) -> Iterator[Measurement]:
     """Report the SMART data of the disk *where*, and which counts grew since *before*."""
     for name, value in after.values.items():
         yield Measurement(f"smart.{name}", value, SMART_METRICS[f"smart.{name}"].unit, where)

@@ -125,9 +125,7 @@ def _measure_all(
     hosts = [host for need in needs for host in need.hosts]
     yield from measure_names(users, hosts, root, seconds)
     smartctl = partial(node.tool, package="smartmontools")
-    yield from measure_disks(
-        ctx, root / "dev", smartctl, seconds=seconds, smartctl=params.smartctl
-    )
+    yield from measure_disks(ctx, root / "dev", smartctl, seconds=seconds, smartctl=params.smartctl)
 
 
 def _report_left_memory(tasks: list[Task], root: Path, total: float) -> Iterator[Finding]:
@@ -142,7 +140,7 @@ def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterato
         for name, bound in need.bounds.items():
             found = values.get(name)
             if found is None or found.value is None:
-                text = f"{name} is not measured here: take it out of bounds, or see its spelling"
+                text = f"{name} is not measured on this node: take it out of bounds"
                 yield Finding("outside_bounds", "node", text)
             elif not bound.admits(found.value):
                 value = f"{found.value:.6g} {found.unit}".rstrip()
@@ -166,7 +164,7 @@ CHECK = Check(
         "memory.available_share": Metric(unit="ratio", meaning="the same as a share of all"),
         "swap.total": Metric(unit="GiB", meaning="swap"),
         "swap.free": Metric(unit="GiB", meaning="swap that is not used"),
-        "load.5m": Metric(unit="", meaning="tasks that run or wait, mean of 5 minutes"),
+        "load.*": Metric(unit="", meaning="tasks that run or wait, mean of 1, 5 and 15 minutes"),
         "processes.zombies": Metric(unit="", meaning="processes that nobody has reaped"),
         "processes.share": Metric(unit="ratio", meaning="threads of all that there may be"),
         "processes.stuck": Metric(unit="", meaning="in uninterruptible sleep for over 120 s"),

@@ -164,8 +164,8 @@ def _answer_all(questions: Sequence[tuple[str, Question]], writing: int, parent:
             except OSError as exc:
                 reply = [None, exc.errno or 0, exc.strerror or str(exc)]
             os.write(writing, json.dumps(reply).encode() + b"\n")
-    except BaseException:  # noqa: BLE001 - the boundary of a process: it goes to the log
-        sys.excepthook(*sys.exc_info())
+    except BaseException as exc:  # noqa: BLE001 - the boundary of a process: it goes to the log
+        sys.excepthook(type(exc), exc, exc.__traceback__)
     finally:
         with suppress(OSError):
             sys.stderr.flush()

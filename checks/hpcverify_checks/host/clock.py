@@ -38,7 +38,7 @@ def read_kernel_clock() -> KernelClock | None:
     library = ctypes.CDLL(None)
     if library.adjtimex(buffer) < 0:
         return None
-    # modes (int, padded), offset, freq, maxerror, esterror (long, us), status (int)
+    # They begin with the modes; of the errors, the second is the estimate in us; then the status.
     fields = (ctypes.c_long * 6).from_buffer(buffer)
     status = fields[5] & 0xFFFFFFFF
     return KernelClock(not status & STA_UNSYNC, fields[4] / 1e6)

@@ -46,7 +46,9 @@ def measure_mounts(
         ask_apart({path: partial(_enter, path) for path in missing}, seconds)
         table = list_mounts(root)
     watched = _choose(table, needs, space, scratch)
-    waiting = {p: h for p, h in _recall(recalled) if read_start(h.pid) == h.started and p in watched}
+    waiting = {
+        p: h for p, h in _recall(recalled) if read_start(h.pid) == h.started and p in watched
+    }
     writes = {need.path for need in needs if need.writable}
     questions: dict[str, Question] = {
         point: partial(_probe, point, write=point in writes)
@@ -116,7 +118,7 @@ def _recall(recalled: str | None) -> Iterator[tuple[str, Hung]]:
 
 
 def _enter(path: str) -> None:
-    os.stat(f"{path}/.")
+    os.stat(f"{path}/.")  # noqa: PTH116 - Path drops the dot, which makes the automounter act
 
 
 def _probe(point: str, *, write: bool) -> dict[str, int | str]:
@@ -153,7 +155,7 @@ def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> F
 
 
 def _choose_code(what: str, mount: Mount, is_needed: bool) -> str:  # noqa: FBT001 - private
-    """A FUSE mount that the site does not list may be a user's own."""
+    """Choose the code: a FUSE mount that the site does not list may be a user's own."""
     users = mount.kind.partition(".")[0] == "fuse" and not is_needed
     return f"fuse_{what}" if users else f"mount_{what}"
 
@@ -185,9 +187,7 @@ def _compare(
     if answer is None or need.writable is None:
         return
     if need.writable is False and not answer["read_only"]:
-        yield Finding(
-            "mount_wrong", need.path, f"is writable: mount -o remount,ro {need.path}"
-        )
+        yield Finding("mount_wrong", need.path, f"is writable: mount -o remount,ro {need.path}")
     elif need.writable and answer["read_only"]:
         fix = f"see the kernel log for why; then mount -o remount,rw {need.path}"
         yield Finding("mount_read_only", need.path, f"is read-only: {fix}")

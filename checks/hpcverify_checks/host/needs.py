@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase, translate
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from hpcverify.check import Params
+
+NodeMetric = Literal[
+    "sockets",
+    "cores",
+    "threads",
+    "numa_nodes",
+    "memory.total",
+    "memory.available",
+    "memory.available_share",
+    "swap.total",
+    "swap.free",
+    "load.1m",
+    "load.5m",
+    "load.15m",
+    "processes.zombies",
+    "processes.share",
+]
+"""What this check measures once for the whole node."""
+Octal = Annotated[str, Meta(pattern=r"^([0-7]{3,4})?$")]
 
 
 class Bound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,7 +82,7 @@ class ProcessNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: str
     """A pattern for the name of its program (the first 15 characters, as in ps -C)."""
     user: str = ""
-    """A name, or a number."""
+    """A pattern for its name or number."""
     running: bool = True
 
 
@@ -71,9 +90,8 @@ class FileNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that must be there."""
 
     path: str
-    type: str = ""
-    """One of file, directory, link, character, block, pipe and socket."""
-    mode: str = ""
+    type: Literal["", "file", "directory", "link", "character", "block", "pipe", "socket"] = ""
+    mode: Octal = ""
     """The permission bits that must be set, in octal: ``1777``."""
     user: str = ""
     group: str = ""
@@ -89,8 +107,8 @@ class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """``n[01-64],gpu*``, ``/regex/``, or either after ``!``."""
     mounts: tuple[MountNeed, ...] = ()
     space: tuple[SpaceNeed, ...] = ()
-    bounds: dict[str, Bound] = {}
-    """By measurement of this check that stands for the whole node, as ``cores``."""
+    bounds: dict[NodeMetric, Bound] = {}
+    """By measurement of the whole node, in its unit: counts, GiB, shares of 1."""
     services: tuple[str, ...] = ()
     """Units of systemd that must be active."""
     processes: tuple[ProcessNeed, ...] = ()
@@ -116,6 +134,22 @@ class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     clock_offset: Annotated[float, Meta(ge=0)] = 0
     """The clock must be in step, within these seconds; 0: not asked."""
 
+    def __post_init__(self) -> None:
+        """
+        Refuse a pattern that cannot be used.
+
+        Raises:
+            ValueError: it is no regular expression.
+
+        """
+        for pattern in (
+            *(self.nodes, *self.kernel_arguments, *self.sysctls.values()),
+            *(p for mount in self.mounts for p in (mount.type, mount.source, *mount.options)),
+            *(process.name for process in self.processes),
+            *(p for file in self.files for p in file.contains),
+        ):
+            refuse_bad_pattern(pattern)
+
 
 class HostParams(Params, frozen=True):
     """What the site needs of its nodes, and how long to wait for an answer."""
@@ -125,6 +159,14 @@ class HostParams(Params, frozen=True):
     """Seconds for a mount, the name service or a time daemon to answer."""
     smartctl: bool = True
     """Whether disks that only smartctl can ask are asked (some 20 ms each); NVMe always is."""
+
+
+def refuse_bad_pattern(pattern: str) -> None:
+    """Raise ValueError if *pattern* holds what is no regular expression."""
+    try:
+        fits("", pattern)
+    except re.error as exc:
+        raise ValueError(f"{pattern} is no regular expression: {exc}") from None
 
 
 def fits(text: str, pattern: str) -> bool:

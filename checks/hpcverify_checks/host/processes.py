@@ -80,19 +80,14 @@ def _measure_share(root: Path) -> Iterator[Measurement]:
     limits = [sysfs.read_number(root / f"proc/sys/kernel/{n}") for n in ("pid_max", "threads-max")]
     known = [limit for limit in limits if limit]
     if len(words) > 3 and known:  # noqa: PLR2004 - the fourth is running/all
-        yield Measurement("load.5m", float(words[1]))
+        for name, word in zip(("load.1m", "load.5m", "load.15m"), words, strict=False):
+            yield Measurement(name, float(word))
         yield Measurement("processes.share", int(words[3].partition("/")[2]) / min(known), "ratio")
-
-
-class _Wait(Struct, frozen=True):
-    """How often a process had run, and since when it is known to wait."""
-
-    switches: int
-    since: float
 
 
 def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> Iterator[CheckItem]:
     uptime = float((sysfs.read_text(root / "proc/uptime") or "0").partition(" ")[0])
+    # By process: how often it had run, and since when it is known to wait.
     before: dict[str, list[float]] = json.loads(recalled) if recalled else {}
     now: dict[str, list[float]] = {}
     stuck: list[Task] = []
@@ -182,13 +177,19 @@ def compare_processes(
     for need in needs:
         named = [t for t in tasks if t.state != "Z" and fits(t.name, need.name)]
         if need.user:
-            named = [t for t in named if need.user in _list_owners(root, t.pid)]
+            named = [t for t in named if _belongs_to(_list_owners(root, t.pid), need.user)]
         of = f" of {need.user}" if need.user else ""
         if need.running and not named:
             yield Finding("process_missing", "node", f"no process {need.name}{of}: start it")
         elif named and not need.running:
             text = f"{_name_tasks(named, root)}{of} must not run: stop it"
             yield Finding("process_unwanted", "node", text)
+
+
+def _belongs_to(owners: Sequence[str], user: str) -> bool:
+    if user.startswith("!"):
+        return not _belongs_to(owners, user[1:])
+    return any(fits(owner, user) for owner in owners)
 
 
 def _list_owners(root: Path, pid: int) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def compare_services(
         yield Finding("service_unknown", "node", f"whether {names} runs is not known: {exc}")
         return
     answers = done.stdout.decode(errors="replace").strip().split("\n\n")
-    told = [dict(line.partition("=")[::2] for line in text.splitlines()) for text in answers]
+    told = [_parse_properties(text) for text in answers]
     if len(told) != len(unsure) or not all("ActiveState" in fields for fields in told):
         said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
         text = f"whether {', '.join(unsure)} runs is not known: systemctl says {said or 'nothing'}"
@@ -67,6 +67,11 @@ def compare_services(
         elif state not in UP:
             text = f"{unit} is {state} ({fields.get('SubState', '')}): systemctl start {unit}"
             yield Finding("service_down", "node", f"{text}; if it ends again: journalctl -u {unit}")
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name: value for name, _, value in pairs}
 
 
 def _has_processes(unit: str, root: Path) -> bool:
@@ -150,7 +155,7 @@ def _list_wrongs(need: FileNeed) -> list[str]:
     path = Path(need.path)
     about = path.lstat() if need.type == "link" else path.stat()
     wrong: list[str] = []
-    if need.type and not TYPES.get(need.type, lambda _: False)(about.st_mode):
+    if need.type and not TYPES[need.type](about.st_mode):
         wrong.append(f"is no {need.type}: create it anew")
     if need.mode and (wanted := int(need.mode, 8)) & ~about.st_mode:
         wrong.append(f"has mode {stat.S_IMODE(about.st_mode):04o}: chmod {wanted:04o} {path}")
@@ -187,5 +192,3 @@ def _name_group(number: int) -> str:
     with suppress(KeyError):
         return grp.getgrgid(number).gr_name
     return ""
-
-
