@@ -42,6 +42,7 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
+from hpcverify.units import convert_unit, scale_unit
 
 __all__ = [
     "CarryOver",
@@ -317,7 +318,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             set.
         metrics: What it measures, by name or by pattern with ``*``.
         rules: The default limits by name or pattern; suites and sites override.
-        rulings: What each code of its findings means.
+        finding_rules: What each code of its findings means.
         placement: Where and beside what it runs.
         timeout: Seconds after which a worker is ended, whatever the parameters.
         estimate: The seconds that *measure* takes at most on a healthy part of this node
@@ -450,13 +451,13 @@ def _judge_finding(finding: Finding, where: str, rulings: Mapping[str, FindingRu
 def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> list[Judgement]:
     if not limit.noisy and limit.admits(item.value):
         return []
-    subject = f"{names([item.where])}: {item.name} {format_quantity(item.value, item.unit)}"
+    subject = f"{names([item.where])}: {item.name}"
     if limit.noisy:
         could_fail = limit.otherwise is Verdict.FAIL
         return [
             Judgement(
                 verdict=Verdict.ERROR if could_fail else Verdict.WARN,
-                reason=f"{subject}: {limit.noisy}",
+                reason=f"{subject} {format_quantity(item.value, item.unit)}: {limit.noisy}",
                 cause=Cause.NOISY if could_fail else Cause.NONE,
                 remedy=Remedy.RERUN,
             )
@@ -466,7 +467,7 @@ def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> lis
     return [
         Judgement(
             verdict=limit.otherwise,
-            reason=f"{subject} {sign} {format_bound(bound, item.unit)} ({limit.source})",
+            reason=f"{subject} {_format_comparison(item, sign, bound)} ({limit.source})",
             cause=limit.cause,
             remedy=limit.remedy,
             hard=limit.hard,
@@ -541,6 +542,14 @@ def format_quantity(value: float | None, unit: str) -> str:
         return f"{value * 100:.4g} %" if abs(value) <= 1 else f"{value:.4g}x"
     in_full = FULL_DIGITS_FROM <= abs(value) < FULL_DIGITS_BELOW
     return f"{value:{'.0f' if in_full else '.4g'}} {unit}".rstrip()
+
+
+def _format_comparison(item: Measurement, sign: str, bound: float | None) -> str:
+    """Format the value of *item* and its *bound*, both in the unit that suits the bound."""
+    value, unit = item.value, scale_unit(bound or item.value or 0.0, item.unit)[1]
+    if unit != item.unit:
+        value, bound = (n and convert_unit(n, item.unit, unit) for n in (value, bound))
+    return f"{format_quantity(value, unit)} {sign} {format_bound(bound, unit)}"
 
 
 def format_bound(bound: float | None, unit: str) -> str:

@@ -17,7 +17,8 @@ PACKAGES = {
 }
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate"),
-    ("check", "units", "trust"),
+    ("units", "trust"),
+    ("check",),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),

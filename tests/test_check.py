@@ -141,6 +141,19 @@ def test_a_ratio_is_a_share_or_a_multiple(value: float, text: str) -> None:
     assert format_quantity(value, "ratio") == text
 
 
+def test_a_value_is_compared_with_its_limit_in_the_unit_that_suits_the_limit() -> None:
+    slow = Measurement("tf32.sustained", 240_000.0, "GFLOP/s", "gpu-5")
+    none = Measurement("tf32.sustained", None, "GFLOP/s", "gpu-5")
+    limit = Limit(name="tf32.sustained", low=360_000, source="spec")
+
+    told = [judge([value], [limit], {}).reason for value in (slow, none)]
+
+    assert told == [
+        "gpu-5: tf32.sustained 240 TFLOP/s < 360 (spec)",
+        "gpu-5: tf32.sustained not a number TFLOP/s < 360 (spec)",
+    ]
+
+
 def test_a_ratio_is_compared_with_its_limit_in_the_same_form() -> None:
     slow = Measurement("input.share", 0.2, "ratio", "cpu")
     limit = Limit(name="input.share", high=0.1, source="spec")

@@ -54,7 +54,7 @@ from hpcverify.check import (
     operation,
     warn_outside,
 )
-from hpcverify.units import GIGA
+from hpcverify.units import GIGA, format_count
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.bits import WORD_BYTES, format_word
 from hpcverify_checks.common.device import (
@@ -217,7 +217,7 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
             text = f"the GPU {what}, by the host's own result: not a link fault"
             return Finding("words_wrong", guilty.part, text, evidence)
     text = (
-        f"{wrong.words} words were changed between {source.label} and {target.label}, "
+        f"{format_count(wrong.words, 'word')} changed between {source.label} and {target.label}, "
         f"the first at byte {wrong.index * WORD_BYTES}"
     )
     return Finding("p2p_corrupted", source.part, text, evidence)

@@ -40,7 +40,7 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry import aer
 from hpcverify.telemetry.vendors import NVIDIA
-from hpcverify.units import GIGA
+from hpcverify.units import GIGA, format_count
 from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
@@ -115,10 +115,9 @@ def measure(ctx: Context, params: PcieBandwidthParams) -> Iterator[CheckItem]:
     gpu = ctx.inventory.find_part(ctx.device.part)
     address = gpu.facts.get("pci_address", "") if gpu else ""
     sheet = look_up_spec(ctx, ctx.device.part)
-    by_pcie = not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
     # The links of others may be within the package, as with MI300A.
     known = name_vendor(ctx) == NVIDIA
-    by_pcie = by_pcie and known
+    by_pcie = known and not (sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES))
     route = Route(
         device,
         partial(aer.read_link, address) if known else _read_no_link,
@@ -196,7 +195,7 @@ def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, whe
     arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
     text = (
-        f"{wrong.words} words were changed on the way {way}, the first at byte "
+        f"{format_count(wrong.words, 'word')} changed on the way {way}, the first at byte "
         f"{wrong.index * WORD_BYTES}"
     )
     evidence = {"way": way, "round": str(number), **wrong.to_evidence()}

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -36,7 +37,7 @@ from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endl
 from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
-from hpcverify.run.gather import probe_node
+from hpcverify.run.gather import describe_holders, probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
 from hpcverify.run.wire import GpuHolder, Measure
@@ -93,8 +94,21 @@ def command(*, as_json: bool) -> None:
         for item in advice:
             mark = "fix " if item.fix else "ok  "
             text = f"{mark}{item.subject}: {item.state}"
-            click.echo(make_printable(text + (f": {item.fix}" if item.fix else "")))
+            click.echo(_fold(make_printable(text + (f": {item.fix}" if item.fix else ""))))
     sys.exit(UNVERIFIED_STATUS if any(item.fix for item in advice) else 0)
+
+
+def _fold(line: str) -> str:
+    """Fold a long *line* on a terminal, and indent what follows; a log gets it whole."""
+    if not sys.stdout.isatty():
+        return line
+    return textwrap.fill(
+        line,
+        shutil.get_terminal_size().columns,
+        subsequent_indent=" " * len("ok  "),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def inspect_configuration() -> Iterator[Advice]:
@@ -240,6 +254,9 @@ def inspect_hardware() -> Iterator[Advice]:
         devices = ", ".join(device.label for device in inventory.devices)
         yield Advice("devices", devices)
         yield Advice("sensors", _describe_sensors(inventory))
+        if holders:
+            waits = "checks that load the node end in ERROR until that ends"
+            yield Advice("GPUs in use", f"{describe_holders(holders, inventory)}: {waits}")
         for problem in inventory.problems:
             yield _describe_problem(problem, inventory)
         try:
@@ -339,7 +356,8 @@ def _describe_floors(gpu: Part, count: int, rules: Mapping[str, Rule]) -> Iterat
     scaled = f", scaled, since {setting}" if setting else ""
     yield Advice(
         "floors",
-        f"of {count} x {spec.name}{scaled}: by its data sheet, and what good ones reach of it",
+        f"of {count} x {spec.name}{scaled}: its lowest healthy speeds, by its data sheet and what "
+        "good ones reach of it; below one, the verdict is what follows 'else'",
     )
     for quantity, group in groupby(floors, key=lambda found: found[0].partition(".")[0]):
         alike: dict[str, list[str]] = {}

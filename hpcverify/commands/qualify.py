@@ -85,6 +85,7 @@ def command(out: str | None, only: tuple[str, ...]) -> None:
             show_progress=choose_progress,
         )
         report = qualifier.run()
+    print_reached(report)  # first: a full disk may keep no page
     documents.write_bytes(folder / PAGE_NAME, page.render(report).encode())
     documents.write_bytes(folder / TEXT_NAME, page.markdown(report).encode())
     write_run_pages(report, folder)
@@ -143,13 +144,20 @@ def write_run_pages(report: Qualification, folder: Path) -> None:
             documents.write_bytes(folder / RUNS_FOLDER / f"{step.name}.html", page.encode())
 
 
-def print_conclusion(report: Qualification, folder: Path) -> None:
-    """Print the lines for the table, and where everything is."""
+def print_reached(report: Qualification) -> None:
+    """Print the lines for the table, or why there are none."""
     for why in report.not_reached:
         click.echo(make_printable(f"no line for the table: {why}"))
     if report.reached:
-        click.echo("lines for hpcverify/limits/gpu_reached.csv:")
+        click.echo(
+            "lines for hpcverify/limits/gpu_reached.csv, each for the one of the same part, "
+            "quantity and mode; without a checkout, send them to the project:"
+        )
         click.echo("\n".join(map(format_line, report.reached)))
+
+
+def print_conclusion(report: Qualification, folder: Path) -> None:
+    """Print the verdict, and where everything is."""
     whole = "" if report.complete else ", not complete"
     click.echo(
         f"{report.verdict.name} after {format_duration(report.seconds)}{whole}: "

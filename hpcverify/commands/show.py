@@ -224,18 +224,23 @@ def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
 
 
 def show_details(result: Result, run: Run, console: Console) -> None:
-    """Print every fact and every measurement with its limit, the worst first."""
+    """Print every fact, once for all its parts, and every measurement, the worst first."""
     judged = [(judge_item(item, result), item) for item in _list_items(result)]
     judged.sort(key=lambda pair: _judgement_sort_key(pair[0]), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []
+    facts: dict[tuple[Verdict, str], list[str]] = {}
     for judgement, item in judged:
-        bad = judgement.verdict > Verdict.SKIP
-        badge = render_badge(judgement.verdict) if bad else Text()
         if isinstance(item, Measurement):
+            bad = judgement.verdict > Verdict.SKIP
             within = WITHIN_LIMITS if find_limits(item, result) else Text()
-            rows.append((badge if bad else within, format_row(item, result, run)))
+            badge = render_badge(judgement.verdict) if bad else within
+            rows.append((badge, format_row(item, result, run)))
         else:
-            console.print(Text(" ").join([Text(" "), *filter(None, [badge]), describe(item, run)]))
+            facts.setdefault((judgement.verdict, describe(item, run)), []).append(item.where)
+    for (verdict, text), places in facts.items():
+        badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
+        told = Text(f"{run.inventory.format_names(places)}: {text}")
+        console.print(Text(" ").join([Text(" "), *badges, told]))
     if rows and console.width < NARROW_COLUMNS:
         lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
         print_table(console, ("", "measured"), lines)
@@ -243,12 +248,11 @@ def show_details(result: Result, run: Run, console: Console) -> None:
         print_table(console, ("", *MEASUREMENT_HEADS), [(badge, *cells) for badge, cells in rows])
 
 
-def describe(item: Fact, run: Run) -> Text:
-    """Print the text of *item*, with its part."""
+def describe(item: Fact, run: Run) -> str:
+    """Write the text of *item*, without its part: that of several may be the same."""
     if isinstance(item, Shortfall):
-        return Text(item.reason)
-    code = f" [{item.code}]" if isinstance(item, Finding) else ""
-    return Text(f"{run.inventory.find_label(item.where)}: {item.text}{code}")
+        return item.reason.removeprefix(f"{run.inventory.find_label(item.where)}: ")
+    return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 
 def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:

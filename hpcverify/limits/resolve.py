@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from hpcverify.check import Rule, format_quantity, matches
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
 from hpcverify.model import Inventory, Limit, Measurement, Part
-from hpcverify.units import convert_unit
+from hpcverify.units import convert_unit, scale_unit
 
 PastValues = Callable[[str, str], Sequence[float]]
 """What earlier runs of the node measured under a name on a part, newest first."""
@@ -142,7 +142,7 @@ def _make_floor_limit(rule: Rule, item: Measurement, floor: Floor | str | None) 
         item,
         rule.of_spec,
         convert_unit(floor.compute(1.0), floor.promise.unit, item.unit),
-        floor.describe(rule.of_spec, format_quantity(promised, item.unit)),
+        floor.describe(rule.of_spec, format_quantity(*scale_unit(promised, item.unit))),
     )
     otherwise = floor.cap_verdict(rule.otherwise)
     yield replace(limit, otherwise=otherwise, hard=rule.hard and otherwise is rule.otherwise)
@@ -167,7 +167,7 @@ def _make_sibling_limit(
         item,
         rule.of_siblings,
         middle,
-        f"{rule.of_siblings:g} x {format_quantity(middle, item.unit)}, the median of "
+        f"{rule.of_siblings:g} x {format_quantity(*scale_unit(middle, item.unit))}, the median of "
         f"{len(values)} siblings in this node",
     )
 
@@ -197,8 +197,8 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
         item,
         rule.of_baseline,
         middle,
-        f"{rule.of_baseline:g} x {format_quantity(middle, item.unit)}, the median of this "
-        f"node's last {len(values)} runs",
+        f"{rule.of_baseline:g} x {format_quantity(*scale_unit(middle, item.unit))}, the median of "
+        f"this node's last {len(values)} runs",
     )
     share, room = deviation / abs(middle), abs(1 - rule.of_baseline)
     if MIN_DEVIATIONS * share <= room:

@@ -7,7 +7,7 @@ from pathlib import Path
 from hpcverify.check import Context, Skip, Unable
 from hpcverify.model import Device, Inventory
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.run.gather import assign_workers, select_devices
+from hpcverify.run.gather import assign_workers, estimate_seconds, select_devices
 
 NOWHERE = Path("/nonexistent")
 """Estimates compute, and read nothing."""
@@ -23,8 +23,6 @@ def estimate_plan(plan: Plan, inventory: Inventory, device_kind: str) -> float:
 
 def estimate_step(step: Step, inventory: Inventory) -> float:
     """Add up the phases of a check; in each the slowest worker counts."""
-    if step.check.estimate is None:
-        return 0.0
     phases = assign_workers(step.check.placement, inventory.devices)
     return sum(
         max(_estimate_on(step, device, inventory) for device in phase.values()) for phase in phases
@@ -45,6 +43,6 @@ def _estimate_on(step: Step, device: Device, inventory: Inventory) -> float:
     try:
         if step.check.applies:
             step.check.applies(ctx)
+        return estimate_seconds(step, [ctx]) or 0.0
     except (Skip, Unable):
         return 0.0
-    return step.check.estimate(ctx, step.params) if step.check.estimate else 0.0

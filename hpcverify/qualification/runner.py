@@ -37,7 +37,7 @@ from hpcverify.records.qualification import (
     StepReport,
 )
 from hpcverify.run.folders import RunFolders, make_run_folders
-from hpcverify.run.gather import probe_node
+from hpcverify.run.gather import probe_node, refuse_used_gpus
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.orchestrator import Verification, collect_versions
@@ -126,11 +126,7 @@ class NodeQualifier(Struct, kw_only=True):
             raise UnverifiedError(
                 f"there is no GPU to qualify here: {why or none}; see hpcverify doctor"
             )
-        if holders:
-            pids = ", ".join(dict.fromkeys(str(holder.pid) for holder in holders))
-            raise UnverifiedError(
-                f"the GPUs are in use by process {pids}: wait until they are free"
-            )
+        refuse_used_gpus(holders, inventory)
         return inventory
 
     def _rest(self, seconds: float) -> None:

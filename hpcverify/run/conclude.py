@@ -41,7 +41,6 @@ from hpcverify.model import (
 from hpcverify.plan.config import to_json_types
 from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer
-from hpcverify.telemetry import cuda_errors
 
 
 def conclude(
@@ -155,6 +154,8 @@ def add_common_rules(
     """
     if all(finding.code in rulings for finding in findings):
         return rulings
+    from hpcverify.telemetry import cuda_errors  # noqa: PLC0415 - for what a prolog never finds
+
     return {**cuda_errors.build_finding_rules(), **ENGINE_FINDING_RULES, **rulings}
 
 

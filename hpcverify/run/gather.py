@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Context, Placement, Unable
+from hpcverify.errors import UnverifiedError
 from hpcverify.model import (
     Cause,
     Coverage,
@@ -31,7 +32,6 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
-from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (
     BUDGET,
@@ -89,6 +89,8 @@ class RunState(Struct, kw_only=True):
     """When each passive check last observed the telemetry."""
     common_errors: frozenset[str] = frozenset()
     """The codes of CUDA's errors that all GPUs raised alike in one check."""
+    unused: tuple[Finding, ...] = ()
+    """The GPUs that did not come back from a check, and are used no more."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -253,33 +255,14 @@ class StepRun(Struct, kw_only=True):
         return choose_allowance(
             left=self.round.count_seconds_left(),
             timeout=self.step.timeout,
-            estimate=self._estimate(contexts) if self.step.is_active else None,
+            estimate=estimate_seconds(self.step, contexts) if self.step.is_active else None,
         )
-
-    def _estimate(self, contexts: Iterable[Context]) -> float | None:
-        """
-        Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts.
-
-        Raises:
-            Unable: the check's own estimate raises something, which must not end the run.
-
-        """
-        check, params = self.step.check, self.step.params
-        if check.estimate is None:
-            return None
-        try:
-            return max(check.estimate(ctx, params) for ctx in contexts)
-        except Exception as exc:
-            raise Unable(
-                f"its estimate raised {type(exc).__name__}: {exc}: fix the check",
-                Cause.CRASHED,
-                Remedy.FIX_CHECKER,
-            ) from exc
 
     def _explain_gpu_errors(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         now = self.round
         if not self.step.is_active:
             return answers
+        from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
             return find_xids(now.executor, parts, start, now.clock())
@@ -404,6 +387,27 @@ def _make_directory(path: Path) -> None:
         ) from exc
 
 
+def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
+    """
+    Estimate the seconds of a phase, if the check can: the slowest of *contexts* counts.
+
+    Raises:
+        Unable: the check's own estimate raises something, which must not end the run.
+
+    """
+    estimate = step.check.estimate
+    if estimate is None:
+        return None
+    try:
+        return max(estimate(ctx, step.params) for ctx in contexts)
+    except Exception as exc:
+        raise Unable(
+            f"its estimate raised {type(exc).__name__}: {exc}: fix the check",
+            Cause.CRASHED,
+            Remedy.FIX_CHECKER,
+        ) from exc
+
+
 def find_cut_workers(answers: Mapping[str, Answer]) -> frozenset[str]:
     """Name the workers that we ended; a tool's own timeout is none, nor is a process stuck."""
     return frozenset(n for n, a in answers.items() if a.overrun and not a.overrun.stuck)
@@ -447,6 +451,16 @@ def _list_kinds(devices: Iterable[Device]) -> list[str]:
     return list(dict.fromkeys(d.kind for d in devices))
 
 
+def describe_holders(holders: Iterable[GpuHolder], inventory: Inventory) -> str:
+    """Say who uses which GPUs, as in "GPU 3 (…4f21) in use by process 4242"."""
+    used: dict[int, list[str]] = {}
+    for holder in holders:
+        used.setdefault(holder.pid, []).append(holder.part)
+    return ", ".join(
+        f"{inventory.format_names(parts)} in use by process {pid}" for pid, parts in used.items()
+    )
+
+
 def probe_node(
     executor: Executor,
     *,
@@ -471,6 +485,12 @@ def probe_node(
         text=f"the hardware could not be listed: {answer.outcome.reason}",
     )
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
+
+
+def refuse_used_gpus(holders: Sequence[GpuHolder], inventory: Inventory) -> None:
+    """Raise `UnverifiedError` if others use the GPUs."""
+    if holders:
+        raise UnverifiedError(f"{describe_holders(holders, inventory)}: wait for its end")
 
 
 def select_devices(inventory: Inventory, kind: str) -> Inventory:

@@ -24,6 +24,7 @@ MIN_GPUS_ALIKE = 2
 VERSIONS_FIX = (
     "install a driver that this torch supports, or a torch that supports the driver, and run again"
 )
+DRIVER_FIX = "see the kernel log for its lines (dmesg), reboot the node, and run again"
 ALONE_FIX = "run a check that gives each GPU a process of its own, as hpcverify run --check gemm"
 
 AskForXids = Callable[[Collection[str], float], GpuXids]
@@ -183,7 +184,14 @@ def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -
     told = first.evidence.get("error", first.code)
     reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
-    if any(error.code in common for error in errors):
+    alike = [error.code for error in errors if error.code in common]
+    if cuda_errors.UNKNOWN in alike:
+        reason = (
+            f"every GPU raised the same error ({told}), so the driver has failed, rather than "
+            f"each GPU: {DRIVER_FIX}"
+        )
+        cause, remedy = Cause.CRASHED, Remedy.REBOOT
+    elif alike:
         reason = (
             f"every GPU raised the same error ({told}), so the driver or torch is wrong, rather "
             f"than each GPU broken: {VERSIONS_FIX}"

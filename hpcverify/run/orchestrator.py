@@ -30,6 +30,7 @@ from hpcverify.run.gather import (
     Round,
     RunState,
     StepRun,
+    describe_holders,
     drop_devices,
     probe_node,
     select_devices,
@@ -39,6 +40,8 @@ from hpcverify.run.passive import keep_first, merge_results
 from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
+WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
+"""Of a worker that ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.8
 """Of the budget: the rest is for the checks, which report what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
@@ -115,6 +118,7 @@ class Verification(Struct, kw_only=True):
         """List the hardware; the first round also starts the sampling."""
         is_sampled = any(step.is_active for step in self.plan.steps)
         inventory, holders = self._probe(sample=is_sampled and number == 1)
+        inventory = drop_devices(inventory, self._state.unused)
         return Round(
             number=number,
             node=self.node,
@@ -203,6 +207,7 @@ class Verification(Struct, kw_only=True):
             if result is not None:
                 yield result
             if unused:
+                self._state.unused += unused
                 kept = drop_devices(now.inventory, unused)
                 now = msgspec.structs.replace(now, inventory=kept)
 
@@ -218,7 +223,8 @@ class Verification(Struct, kw_only=True):
             if step.is_active or self._find_obstacle(step, now, spent=self._is_spent(now)):
                 continue
             results[index] = StepRun(step=step, round=now).run_before_load()
-        if any(result.shortfalls for result in results.values()):
+        causes = {short.cause for result in results.values() for short in result.shortfalls}
+        if not causes.isdisjoint(WORKER_END_CAUSES):
             # The worker that samples may have been ended, and another one begins here.
             self._probe(sample=True)
         return results
@@ -268,10 +274,9 @@ class Verification(Struct, kw_only=True):
             reason = f"the suite's {self.plan.budget:g} s ran out before it began"
             return build_not_run_result(step, reason, Cause.TIMEOUT)
         if step.is_active and now.holders and not self.force:
-            pids = ", ".join(str(h.pid) for h in now.holders)
-            return build_not_run_result(
-                step, f"the GPUs are in use by process {pids}: wait, or use --force", Cause.BUSY
-            )
+            users = describe_holders(now.holders, now.inventory)
+            reason = f"{users}: wait for its end, or use --force"
+            return build_not_run_result(step, reason, Cause.BUSY)
         return None
 
     def _find_settle_seconds(self, index: int, now: Round) -> float:

@@ -18,7 +18,7 @@ from hpcverify.model import Cause, Finding, Inventory, Remedy, Verdict
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.wire import Outcome
 from hpcverify.run.xids import GpuXids
-from hpcverify.telemetry import vendors
+from hpcverify.telemetry.problems import NOT_USED
 
 START_UP_SECONDS = 120.0
 """For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
@@ -28,10 +28,8 @@ MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
 """How much longer than its siblings a GPU takes that hangs: seconds, and the share of
 their time. Siblings that do the same work differ by far less."""
 BUDGET, TIMEOUT, ESTIMATE = "budget", "timeout", "estimate"
-LOG_FIXES = {
-    vendors.NVIDIA: "look for Xids in the kernel log (dmesg | grep -i xid), and run again",
-    vendors.AMD: "look for its driver in the kernel log (dmesg | grep -i amdgpu), and run again",
-}
+LOG_WORDS = {"NVIDIA": "xid", "AMD": "amdgpu"}
+"""What the lines of a GPU's driver in the kernel log have in them, by vendor."""
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
@@ -73,6 +71,8 @@ class LateWorker(Struct, frozen=True, kw_only=True):
     context: Context
     overrun: Overrun
     allowance: Allowance
+    like: int
+    """How many of those there are."""
     ended: tuple[float, ...]
     """The seconds that those took that came to their end."""
     late: int
@@ -157,6 +157,7 @@ def list_late_workers(phases: Sequence[Phase], inventory: Inventory) -> dict[str
                 context=phase.contexts[name],
                 overrun=answer.overrun,
                 allowance=phase.allowance,
+                like=len(like),
                 ended=tuple(a.outcome.end - a.outcome.start for a in ended),
                 late=sum(a.overrun is not None for a in like),
                 waiting=sum(bool(a.overrun and a.overrun.doing) and not _has_part(a) for a in like),
@@ -204,19 +205,26 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
         )
         remedy = Remedy.FIX_CONFIGURATION
     elif late.gpu:
-        fix = LOG_FIXES[vendors.name_vendor(late.context.inventory)]
+        fix = f"{_write_log_command(late.context.inventory)}, and run again"
         reason, remedy = f"{outcome.reason}{_compare(late)}{noted}: {fix}", Remedy.INSPECT
     else:
         reason, remedy = outcome.reason, outcome.remedy
     return replace(answer, outcome=replace(outcome, reason=reason, remedy=remedy))
 
 
+def _write_log_command(inventory: Inventory) -> str:
+    from hpcverify.telemetry.vendors import name_vendor  # noqa: PLC0415 - hardly ever, 10 ms
+
+    word = LOG_WORDS.get(name_vendor(inventory))
+    return f"see the kernel log (dmesg{f' | grep -i {word}' if word else ''})"
+
+
 def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
     overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
     text = (
-        f"it hangs in {late.doing}, for {overrun.doing_seconds:.0f} s until it was ended; "
-        f"{len(late.ended)} like it did the whole check in {slowest:.0f} s{noted}: reset it, "
-        "and run again"
+        f"it hung in {late.doing} for {overrun.doing_seconds:.0f} s until it was ended; "
+        f"{len(late.ended)} like it finished the whole check in {slowest:.0f} s{noted}: reset "
+        "it, and run again"
     )
     evidence = {
         "operation": late.doing,
@@ -236,7 +244,7 @@ def _compare(late: LateWorker) -> str:
         return f", while {late.waiting} like it waited for others"
     if late.late:
         return f", as on {late.late} more like it"
-    return ", and there is none like it to compare it with"
+    return "" if late.like else ", and there is none like it to compare it with"
 
 
 def describe_overrun(overrun: Overrun) -> Outcome:
@@ -261,6 +269,6 @@ def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator
             where = one.context.device.part
             text = (
                 f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "
-                "more runs on it: see there"
+                f"more runs on it: see {check}"
             )
-            yield Finding("gpu_not_used", where, text)
+            yield Finding(NOT_USED, where, text)

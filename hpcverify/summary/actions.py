@@ -63,7 +63,7 @@ class Complaint(Struct, frozen=True, kw_only=True):
     """The same for complaints of one cause: the part, and the code if all checks share it,
     else the metric of the check or what was found."""
     distance: float = 0.0
-    """How far past its limit, as a share of it; infinite for a finding."""
+    """How far past its limit, as a share of it; infinite for what is no value."""
     evidence: dict[str, str] = {}
 
 
@@ -200,12 +200,14 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
 
 
 def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    parts = {part.id for part in inventory.parts}
+    parts = {part.id for part in inventory.parts} - {"node"}  # it is one on real machines
     found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
-        if short.where not in parts and short.code in found:
+        if short.code in found and (short.where == "node" or short.where not in parts):
             continue  # the finding says which part it is
-        judgement = check.Judgement(verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy)
+        judgement = check.Judgement(
+            verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy, distance=math.inf
+        )
         code = short.code or short.cause.value
         made = _build_complaint(result, short.where, code, judgement, inventory)
         # It may be that of a worker without a part, such as the telemetry.

@@ -35,6 +35,8 @@ VERDICT_VERBS = {
     Verdict.SKIP: "skipped",
 }
 """The verbs for counts, as in "2 of 8 checks failed"."""
+DRAIN = "drain the node"
+"""What comes first after a FAIL, whatever its remedy."""
 REMEDY_SENTENCES = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
@@ -53,12 +55,12 @@ REMEDY_STEPS = {
     Remedy.FIX_CHECKER: "fix the check {checks}",
     Remedy.FIX_CONFIGURATION: "correct the configuration of {parts}",
     Remedy.INSPECT: "inspect {parts}",
-    Remedy.RESET_GPU: "drain the node and reset {parts}",
-    Remedy.REBOOT: "drain the node and reboot it",
+    Remedy.RESET_GPU: f"{DRAIN} and reset {{parts}}",
+    Remedy.REBOOT: f"{DRAIN} and reboot it",
     Remedy.REPLACE: "replace {parts}",
     Remedy.CONTACT_VENDOR: "send the vendor the report on {parts}",
 }
-"""The same as a line that names the parts."""
+"""The same as a line that names the parts; after a FAIL it begins with `DRAIN`."""
 VENDOR_REMEDIES = frozenset({Remedy.REPLACE, Remedy.CONTACT_VENDOR})
 """Those for which a vendor asks for evidence."""
 MAX_NAMED = 3
@@ -180,11 +182,23 @@ def format_next_steps(run: Run) -> str:
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
     steps = ", ".join(_format_step(action, run) for action in others or actions)
+    if run.verdict is Verdict.FAIL and not steps.startswith(DRAIN):
+        steps = f"{DRAIN}, {steps}"
     return f"{steps}{', then:' if others else ':'} {write_rerun_command(run)}"
 
 
+def write_sentence(action: Action) -> str:
+    """Say what *action* is, for an output that lists its parts beside it."""
+    sentence = REMEDY_SENTENCES[action.remedy]
+    stays = action.verdict is not Verdict.FAIL or sentence.lower().startswith(DRAIN)
+    return sentence if stays else f"{DRAIN.capitalize()}. {sentence}"
+
+
 def _format_step(action: Action, run: Run) -> str:
-    parts = _name_parts([part.where for part in action.parts], recall_gone_parts(run))
+    ids = [part.where for part in action.parts]
+    if action.remedy is Remedy.FIX_CONFIGURATION and "node" in ids:
+        ids = ["node"]  # that of its parts is part of it
+    parts = _name_parts(ids, recall_gone_parts(run))
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     return REMEDY_STEPS[action.remedy].format(
         parts=parts,
@@ -256,11 +270,23 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
     ]
 
 
+def count_others(result: Result, inventory: Inventory) -> str:
+    """Count the clauses after the first, as "+7 more, on all 8 GPUs"; empty if none."""
+    first, *others = list_clauses(result, inventory) or [""]
+    if not others:
+        return ""
+    parts = {complaint.where for complaint in list_deciding(result, inventory)}
+    names = list_part_names(parts, inventory)
+    said = len(parts) == 1 or len(names) > 1 or first.startswith(names[0])
+    where = "" if said else f", on {names[0]}"
+    return f"+{len(others)} more{where}"
+
+
 def summarize_reason(result: Result, inventory: Inventory) -> str:
     """Write the reason of *result* in one clause, the worst part first; count the others."""
-    first, *others = list_clauses(result, inventory) or [result.reason]
-    note = explain_weight(result)
-    more = f" (+{len(others)} more)" if others else ""
+    first = next(iter(list_clauses(result, inventory)), result.reason)
+    others, note = count_others(result, inventory), explain_weight(result)
+    more = f" ({others})" if others else ""
     return f"{shorten(first, MAX_REASON_CHARACTERS)}{more}{f' [{note}]' if note else ''}".lstrip()
 
 

@@ -29,6 +29,8 @@ UNEXPLAINED = "cuda_other"
 """The code of an error that is not in the table."""
 CONTAINED = "cuda_contained"
 """The code of an error that may be that of a peer."""
+UNKNOWN = "cuda_unknown"
+"""The code of what CUDA itself cannot explain: of all GPUs, the driver that has failed."""
 BUSY = "cuda_busy"
 HARD_CODES = frozenset({"ecc_uncorrectable", "cuda_nvlink_uncorrectable"})
 """Events that no rerun takes back: the hardware itself counted them."""

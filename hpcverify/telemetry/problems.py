@@ -35,10 +35,13 @@ BROKEN_CODES = (
 CUT_UP_CODES = ("gpu_mig", "gpu_partitioned")
 """A GPU in several pieces, by NVIDIA's name for that or by AMD's."""
 
+NOT_USED = "gpu_not_used"
+"""A GPU that did not come back from an earlier check of the run, which says so."""
+
 UNREACHABLE_CAUSES = {
     **VIEW_CAUSES,
     **dict.fromkeys(CUT_UP_CODES, Cause.PARTIAL_VIEW),
-    "gpu_not_used": Cause.HUNG,
+    NOT_USED: Cause.HUNG,
 }
 """Why nothing can be computed on a GPU. One that is cut up, or that hung in an earlier
 check of the run, can be read all the same."""
@@ -70,7 +73,7 @@ _RULES = {
     "gpu_flaky": FindingRule(Verdict.WARN, Remedy.RERUN),
     "gpu_unlike": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "gpu_silent": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
-    **dict.fromkeys(CUT_UP_CODES, FindingRule(Verdict.PASS, Remedy.NONE)),
+    **dict.fromkeys((*CUT_UP_CODES, NOT_USED), FindingRule(Verdict.PASS, Remedy.NONE)),
     **{
         code: FindingRule(Verdict.ERROR, VIEW_REMEDIES.get(code, Remedy.FIX_CONFIGURATION), cause)
         for code, cause in VIEW_CAUSES.items()

@@ -29,7 +29,7 @@ CAUSE_SENTENCES = {
     Cause.NO_RESOURCES: "The node could not start more processes or open more files.",
     Cause.NO_SPACE: "There was not enough free disk space or memory.",
     Cause.NOT_APPLICABLE: "The node has no such part.",
-    Cause.NOT_OBSERVABLE: "The node has no sensor for this.",
+    Cause.NOT_OBSERVABLE: "It cannot be observed on this node.",
     Cause.PARTIAL_VIEW: "A cgroup or an environment variable hides parts.",
     Cause.TIMEOUT: "The deadline passed.",
     Cause.UNMEASURED: "There is a limit, but no measurement for it.",

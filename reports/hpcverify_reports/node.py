@@ -25,6 +25,7 @@ from hpcverify.summary.rounds import (
 from hpcverify.summary.verdict import (
     REMEDY_SENTENCES,
     CauseGroup,
+    count_others,
     group_by_cause,
     list_clauses,
     rank_results,
@@ -62,7 +63,7 @@ class Card:
     """Whether it made the verdict of the run."""
     text: str
     """Its first complaint."""
-    more: int
+    more: str
     """How many more it has."""
     also: tuple[Link, ...]
 
@@ -148,12 +149,12 @@ def _build_section(
 def _build_card(group: CauseGroup, section: Section, run: Run, inventory: Inventory) -> Card:
     verdict = effective_verdict(group.result)
     # The skip of a required check has a reason, but no complaint.
-    first, *others = list_clauses(group.result, inventory) or [group.result.reason]
+    first = next(iter(list_clauses(group.result, inventory)), group.result.reason)
     return Card(
         section=section,
         decisive=verdict is run.verdict,
         text=first.removeprefix("node: ") or CAUSE_SENTENCES[group.result.cause],
-        more=len(others),
+        more=count_others(group.result, inventory),
         also=tuple(_link_check(result, verdict) for result in group.also),
     )
 

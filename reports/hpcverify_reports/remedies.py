@@ -15,7 +15,7 @@ from hpcverify.summary.actions import (
     recall_gone_parts,
 )
 from hpcverify.summary.exclusions import Repetition, list_ruled_out
-from hpcverify.summary.verdict import REMEDY_SENTENCES, list_deciding_actions
+from hpcverify.summary.verdict import list_deciding_actions, write_sentence
 from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
 from hpcverify_reports.sections import Fact
 
@@ -87,7 +87,7 @@ def describe_machine(run: Run) -> str:
 def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
     return ActionGroup(
         icon=ICONS[action.verdict],
-        action=REMEDY_SENTENCES[action.remedy],
+        action=write_sentence(action),
         names=", ".join(
             list_part_names([part.where for part in action.parts], recall_gone_parts(run))
         ),

@@ -207,8 +207,8 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     milder = group_milder(run)
     more = "Other observations (no part below failed).\n\n" if milder else ""
     machine = describe_machine(run)
-    heads = "".join(f"**Next: {_format_heading(g)}**{_format_parts(g)}" for g in demanded)
-    tails = "".join(f"{_format_heading(g)}{_format_parts(g)}" for g in milder)
+    heads = "".join(f"**Next: {g.action}** {escape(g.names)}{_format_parts(g)}" for g in demanded)
+    tails = "".join(f"{g.action} {escape(g.names)}{_format_parts(g)}" for g in milder)
     return (
         f"## {_VERDICT_CHARACTERS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
         f"{escape(summarize_run(run))}\n\n"
@@ -218,10 +218,6 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
         f"Suite {escape(suite)}, {escape(format_time(run.started))}, "
         f"{format_duration(run.seconds)}, {state}, run {escape(run.id)}.\n"
     )
-
-
-def _format_heading(group: ActionGroup) -> str:
-    return f"{group.action} {escape(group.names)}"
 
 
 def _format_parts(group: ActionGroup) -> str:

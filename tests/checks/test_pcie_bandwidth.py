@@ -101,7 +101,7 @@ def test_a_changed_bit_fails_and_says_where_it_was_lost(
     found = copied(ctx, corrupting(turn))
     judgement = judge_items(CHECK, found, ctx.inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert f"1 words were changed on the way {way}" in judgement.reason
+    assert f"1 word changed on the way {way}" in judgement.reason
     (finding,) = (f for f in found if isinstance(f, Finding))
     assert (finding.evidence["offset"], finding.evidence["round"]) == ("8000", round_)
     flipped = int(finding.evidence["found"], 16) ^ int(finding.evidence["expected"], 16)

@@ -37,7 +37,7 @@ def test_gpus_that_others_use_are_left_alone(cli: Cli, lab: Lab, tmp_path: Path)
     done = cli("qualify", "--out", str(tmp_path / "out"))
 
     assert done.returncode == 3
-    assert "the GPUs are in use by process 4242: wait until they are free" in done.stderr
+    assert "in use by process 4242: wait for its end" in done.stderr
 
 
 @pytest.mark.parametrize(

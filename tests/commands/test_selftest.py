@@ -138,7 +138,7 @@ def test_a_gpu_that_someone_uses_is_left_alone(cli: Cli, lab: Lab) -> None:
     done = cli("selftest", "mettle")
 
     assert done.returncode == 3
-    assert "the GPUs are in use by process 4242" in done.stderr
+    assert "in use by process 4242" in done.stderr
 
 
 def test_every_device_has_trials_of_its_own(cli: Cli, lab: Lab) -> None:

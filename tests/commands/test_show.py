@@ -8,7 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.cli import COMMANDS
-from hpcverify.model import Finding, FindingRule, Inventory, Limit, Measurement, Part, Verdict
+from hpcverify.model import (
+    Coverage,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Verdict,
+)
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from tests.cli import Cli
@@ -214,6 +223,17 @@ def test_history_is_one_line_a_run_the_worst_part_first(cli: Cli, columns: str) 
 
 
 GPUS = tuple(Part("gpu", f"GPU-{i}", f"GPU {i} (…{i})") for i in range(3))
+
+
+def test_what_was_done_alike_on_all_parts_is_shown_once(cli: Cli) -> None:
+    done = tuple(Coverage(gpu.id, "24 products") for gpu in GPUS)
+    gemm = a_result(coverage=(*done, Coverage("GPU-1", "warm")), measurements=(), findings=())
+    run = a_run(node=cli.node, results=(gemm,), inventory=Inventory(parts=GPUS))
+    documents.write(run, Store(cli.state).get_document_path(run.id))
+    shown = cli("show").stdout
+
+    assert shown.count("24 products") == 2
+    assert "  all 3 GPUs: 24 products\n  GPU 1 (…1): warm\n" in shown
 
 
 @pytest.fixture

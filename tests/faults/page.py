@@ -28,8 +28,26 @@ The same holds for some parts that are in no data sheet (`tests/faults/test_heal
 Xids have one row each in `xids.csv`, beside the check `xid`;
 [CUDA's errors](#errors-of-cuda-and-hip) are at the end.
 
-FAIL: the hardware is bad. ERROR: hpcverify could not tell. WARN: the node stays in
-service.
+## What to do
+
+A GPU is named `GPU 3 (…4f21)`: its number in `nvidia-smi`, and the end of its UUID, which
+stays when numbers change.
+
+| verdict | may the node stay in service? |
+|---|---|
+| FAIL | no: drain it. The hardware is bad |
+| ERROR | not known: do what the reason says, and verify it again before a long job |
+| WARN | yes: look at it when the node is free |
+
+| remedy | what to do |
+|---|---|
+| rerun | run the check again; inspect the part if it says the same |
+| fix configuration | the hardware is not accused: the reason ends in the setting or the command |
+| inspect | seating, cables, cooling, kernel log: does the fault move with the part? |
+| reset gpu | drain; when nothing uses it, `nvidia-smi --gpu-reset -i 3`; if refused, reboot |
+| reboot | drain and reboot; if the fault is back, switch power off and on, then the vendor |
+| replace | drain the node; the report is the evidence for the vendor |
+| contact vendor | drain the node if it failed; send the report |
 """
 CUDA_HEAD = """\
 ## Errors of CUDA and HIP
@@ -42,6 +60,7 @@ each row and the exact fix; `tests/run/test_cuda_failure.py` holds each row.
   hardware causes (ECC, NVLink) no rerun takes back.
 - What software can cause too fails a GPU only if not all GPUs of the node raise it. If all
   do, the verdict is ERROR `misconfigured`: a driver or a torch that is wrong for the node.
+  If the error is 999, unknown, the driver has failed: ERROR `crashed`, reboot.
 - A GPU that met the error of a peer over NVLink, while that peer failed, is a witness: ERROR,
   rerun.
 - A check that uses several GPUs in one process (`p2p`) names the one whose context is

@@ -39,7 +39,7 @@ def test_a_known_part_is_held_to_its_data_sheet() -> None:
     assert limit.low is not None
     assert 500e3 < limit.low < 700e3  # H100: 989 TFLOP/s dense, of which it keeps 0.74
     assert limit.source == (
-        "0.85 x 0.738 of 989000 GFLOP/s (data sheet of NVIDIA H100 80GB HBM3), "
+        "0.85 x 0.738 of 989 TFLOP/s (data sheet of NVIDIA H100 80GB HBM3), "
         "measured on such a part; confidence A"
     )
 

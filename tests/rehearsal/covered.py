@@ -13,12 +13,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "checks" / "hpcverify_checks"
+NOT_COUNTED = {
+    "it reads, and uses no GPU": (
+        *("ecc.py", "gpu_setup.py", "inventory.py", "nvlink.py", "pcie.py", "recovery.py"),
+        *("xid/*", "storage/*", "common/counters.py", "common/mounts.py"),
+    ),
+    "processes of the CPU, which coverage does not see": ("common/rank*.py",),
+    "faults that a self-test or a test puts in": ("sdc/faults.py", "sdc/trials.py"),
+    "code of the GPU: Triton's interpreter runs it, and coverage does not see it": (
+        "common/triton_kernels.py",
+    ),
+}
+"""Modules that have no lines that only a GPU runs, and why."""
 FOLDER = "COVERAGE_FOLDER"
 """The environment variable that has processes of a rehearsal write what they ran there."""
 
@@ -79,8 +92,11 @@ def format_gaps(on_cpu: Mapping[str, set[int]], rehearsed: Mapping[str, set[int]
     """Format a line for each module, and one for all."""
     analysis = coverage.Coverage(data_file=None, config_file=False)
     only, left = 0, 0
+    patterns = [pattern for some in NOT_COUNTED.values() for pattern in some]
     for path in sorted(CHECKS.rglob("*.py")):
-        name = str(path)
+        name, relative = str(path), str(path.relative_to(CHECKS))
+        if any(fnmatchcase(relative, pattern) for pattern in patterns):
+            continue
         ran = rehearsed.get(name, set())
         statements = set(analysis.analysis2(name)[1])
         gpu = statements - on_cpu.get(name, set())
@@ -88,7 +104,7 @@ def format_gaps(on_cpu: Mapping[str, set[int]], rehearsed: Mapping[str, set[int]
         if not gpu & ran and not gaps:
             continue
         only, left = only + len(gpu), left + len(gaps)
-        yield f"{path.relative_to(CHECKS)}: {len(gpu)} lines, {len(gaps)} left: {gaps}"
+        yield f"{relative}: {len(gpu)} lines, {len(gaps)} left: {gaps}"
     yield f"in all: {only} lines that the CPU's tests do not run, {left} left"
 
 

@@ -52,7 +52,7 @@ AT_START = {
 """Errors of the first call of CUDA in a process."""
 
 OTHERS = frozenset(
-    {"flip", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
+    {"flip", "memory", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
     | {"no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
 )
 DEATHS = {"killed": signal.SIGKILL, "segfault": signal.SIGSEGV}

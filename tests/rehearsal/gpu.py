@@ -122,6 +122,8 @@ class Gpu:
         for kind, message in faults.STICKY.items():
             for _ in strike(kind, self.index):
                 self._error = self._error or message
+        for fault in strike("memory", self.index):
+            self._flip_stored_bit(fault.bit)
         stream = self.current
         if not CLOCK.is_modelled:
             seconds = max(seconds, least)
@@ -130,6 +132,16 @@ class Gpu:
             self._hangs = True
         if self._hangs:
             stream.end = math.inf
+
+    def _flip_stored_bit(self, bit: int) -> None:
+        """Flip a bit in the middle of the largest block of memory in use."""
+        sizes = [(size, ref) for ref, size in self._kept.values() if not ref.expired()]
+        if not sizes:
+            return
+        size, ref = max(sizes, key=lambda pair: pair[0])
+        storage = torch.UntypedStorage._new_with_weak_ptr(ref.cdata)
+        block = torch.empty(0, dtype=torch.uint8).set_(storage)
+        block[size // 2 + bit // 8] ^= 1 << bit % 8
 
     def wait(self, end: float) -> None:
         """Have the host wait until *end*, and tell it of an error that came meanwhile."""

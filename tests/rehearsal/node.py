@@ -28,7 +28,7 @@ MEMORY_MIB = 48
 """Of each GPU."""
 TINY_MODEL = {"hidden": 64, "layers": 2, "heads": 4, "sequence": 32, "batch": 2, "vocabulary": 256}
 PARAMS: Mapping[str, Mapping[str, Any]] = {
-    "gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "core_seconds": 0, "size": 256},
+    "gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "core_seconds": 0},
     "sdc": {"seconds": 1e-4, "size": 128, "depth": 256, "fresh": True},
     "training": {"seconds": 1e-3, "steps": 2, "shape": TINY_MODEL},
     "gpu_memory": {"seconds": 1e-6, "bandwidth_seconds": 1e-5},

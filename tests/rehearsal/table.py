@@ -26,7 +26,9 @@ UNDER_LOAD = 400
 """Kernels that a GPU has done when the soak of `thermal` is under way."""
 HASTE = 12.0
 """How many seconds pass in one, for what hangs: its worker is ended after minutes."""
-COLLECTIVE_HASTE = 8.0
+IMPATIENT = {"training": {"timeout_seconds": 24}, "allreduce": {"timeout_seconds": 24}}
+COLLECTIVE_HASTE = 5.0
+"""Less, since ranks that are well must find each other meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,39 @@ NUMBERS = (
         _expect({"sdc": "copied to the host"}, FAIL, Remedy.REPLACE)
         + _expect({"pcie_bandwidth": "from the GPU to the host"}, FAIL, Remedy.INSPECT),
     ),
+    *(
+        Rehearsed(
+            f"a word changes {where}",
+            f"memory@1:after={after},every=100000",
+            _expect({check: says}, FAIL, Remedy.REPLACE),
+            gpus=3,
+        )
+        for check, where, after, says in (
+            ("gpu_memory", "in a GPU's memory", 1500, "the memory holds it"),
+            ("sdc", "of an operand in a GPU's memory", 1000, "memory (operand"),
+            ("p2p", "in a GPU's memory before it is compared", 8, "not a link fault"),
+        )
+    ),
+    Rehearsed(
+        "a bit changes in copies between all GPUs, over PCIe",
+        "p2p@*-*",
+        _expect(
+            {"p2p": "the IOMMU or ACS misroutes"},
+            ERROR,
+            Remedy.FIX_CONFIGURATION,
+            Cause.MISCONFIGURED,
+            accused=(),
+        ),
+        gpus=3,
+        part="l40s",
+    ),
+    Rehearsed(
+        "a bit changes in copies from one GPU to another, over PCIe",
+        "p2p@0-1",
+        _expect({"p2p": "the IOMMU or ACS misroutes"}, FAIL, Remedy.INSPECT, accused=(0,)),
+        gpus=3,
+        part="l40s",
+    ),
     Rehearsed(
         "a bit changes in copies from one GPU to another",
         "p2p@0-1",
@@ -302,7 +337,7 @@ HANGS = (
         Rehearsed(
             f"a GPU hangs in {name}",
             f"hang@1:after={after}",
-            _expect({check: f"it hangs in {says}"}, FAIL, Remedy.RESET_GPU),
+            _expect({check: f"it hung in {says}"}, FAIL, Remedy.RESET_GPU),
             gpus=3,
             params=SHORT_SOAK,
             haste=HASTE,
@@ -334,6 +369,7 @@ HANGS = (
             Cause.TIMEOUT,
         ),
         gpus=3,
+        params=IMPATIENT,
         haste=COLLECTIVE_HASTE,
     ),
     Rehearsed(
@@ -343,7 +379,7 @@ HANGS = (
             {"training": "was lost", "allreduce": "was lost"}, ERROR, Remedy.INSPECT, Cause.TIMEOUT
         ),
         gpus=3,
-        params={"training": {"timeout_seconds": 40}, "allreduce": {"timeout_seconds": 40}},
+        params=IMPATIENT,
         haste=COLLECTIVE_HASTE,
     ),
 )

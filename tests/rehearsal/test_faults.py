@@ -12,7 +12,7 @@ import pytest
 from hpcverify.model import Remedy, Run
 from tests.rehearsal import faults
 from tests.rehearsal.clock import HASTE
-from tests.rehearsal.node import make_node
+from tests.rehearsal.node import Node, make_node
 from tests.rehearsal.table import REHEARSED, Expected, Rehearsed
 
 NODES_AT_ONCE = 4
@@ -20,9 +20,8 @@ NODES_AT_ONCE = 4
 ROWS = tuple((fault, expected) for fault in REHEARSED for expected in fault.expected)
 
 
-def rehearse(fault: Rehearsed, folder: Path, library: Path) -> Run:
-    """Run all checks that can meet *fault*."""
-    node = make_node(folder, library, part=fault.part, gpus=fault.gpus, params=fault.params)
+def rehearse(fault: Rehearsed, node: Node) -> Run:
+    """Run all checks that can meet *fault* on its *node*."""
     names = [word for expected in fault.expected for word in ("--check", expected.check)]
     return node.run(*names, faults=fault.faults, **{HASTE: str(fault.haste)})
 
@@ -35,13 +34,24 @@ def runs(
     asked: list[object] = [
         item.callspec.params["fault"]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and "runs" in item.fixturenames
+        if isinstance(item, pytest.Function)
+        and item.function is test_a_fault_is_seen_for_what_it_is
     ]
     slow_first = sorted((f for f in REHEARSED if f in asked), key=lambda fault: -fault.haste)
+    # Here and not in the threads: pytest changes the environment under them.
+    nodes = {
+        fault.name: make_node(
+            tmp_path_factory.mktemp("node"),
+            nvml_library,
+            part=fault.part,
+            gpus=fault.gpus,
+            params=fault.params,
+        )
+        for fault in slow_first
+    }
     with ThreadPoolExecutor(NODES_AT_ONCE) as pool:
         begun = {
-            fault.name: pool.submit(rehearse, fault, tmp_path_factory.mktemp("node"), nvml_library)
-            for fault in slow_first
+            fault.name: pool.submit(rehearse, fault, nodes[fault.name]) for fault in slow_first
         }
         yield begun
         for run in begun.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
+import time
 import tomllib
 from collections.abc import Mapping
 from html import unescape
@@ -139,6 +141,24 @@ def test_a_gpu_that_is_lost_costs_its_steps_and_gives_no_lines(node: Node) -> No
         assert "uncorrectable ECC error" in steps[name].reason
     assert report.reached == ()
     assert any("gemm: it did not pass" in why for why in report.not_reached)
+
+
+def test_a_page_that_cannot_be_written_costs_no_lines_for_the_table(node: Node) -> None:
+    out = node.cli.state.parent / "out"
+
+    def stand_in_the_way() -> None:
+        while not (out / FILE_NAME).exists():  # after the first step of two
+            time.sleep(0.01)
+        (out / "qualification.html").mkdir()
+
+    thread = threading.Thread(target=stand_in_the_way, daemon=True)
+    thread.start()
+    done, _ = qualify(node, "--only", "products")
+    thread.join()
+
+    assert done.returncode == 2
+    assert "qualification.html cannot be written" in done.stderr
+    assert "h100-sxm5-80gb,bf16,sustained," in done.stdout
 
 
 def test_an_interrupt_keeps_what_is_done(node: Node) -> None:

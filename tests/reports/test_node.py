@@ -81,7 +81,8 @@ def test_each_part_is_listed_under_its_own_action_with_its_own_evidence() -> Non
     (replaced, to_replace), (reset, rest) = next_boxes(page)
     to_reset, seen = rest.split("Other observations (no part below failed)")
 
-    assert replaced.endswith("Take the part out of service and replace it")
+    assert replaced.endswith("Drain the node")
+    assert to_replace.startswith(f"{replaced}. Take the part out of service and replace it. ")
     assert "1654322051187" in to_replace
     assert "0000:ab:00.0" in to_replace
     assert "ecc: remap.failed 1 > 0 (NVIDIA)" in to_replace
@@ -214,7 +215,7 @@ def test_the_first_complaint_is_shown_whole_whatever_is_in_its_text() -> None:
     limit = Limit(name="speed", low=2.0, source="a site; its file")
     head = reasons(samples.result("sdc", [*facts, speed], [limit], rulings))
 
-    assert "GPU 4 (…c650): row 3; column 7; bit 10 (and 2 more)" in head
+    assert "GPU 4 (…c650): row 3; column 7; bit 10 (+2 more)" in head
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_the_first_complaint_is_shown_whole_whatever_is_in_its_text() -> None:
                 ),
                 limits=(Limit(name="speed", low=1.0),),
             ),
-            "GPU 1: it died; last words: no (and 1 more)",
+            "GPU 1: it died; last words: no (+1 more)",
         ),
         (
             Result(check="edac", verdict=Verdict.SKIP, reason="no sensor; no part", required=True),

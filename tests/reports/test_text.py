@@ -170,7 +170,7 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     replace_it, rest = shown.split("Next: Drain the node and reset the GPU. GPU 2")
     reset_it, seen = rest.split("Other observations (no part below failed).")
 
-    assert "Next: Take the part out of service and replace it. GPU 5" in replace_it
+    assert "Next: Drain the node. Take the part out of service and replace it. GPU 5" in replace_it
     assert IDENTITY in replace_it
     assert "ecc: remap.failed 1 > 0 (NVIDIA)" in replace_it
     assert "ecc: rate 9 1/s > 1 (hpcverify default) (warning)" in replace_it
@@ -198,7 +198,7 @@ def test_junit_has_each_part_under_its_action_with_its_numbers() -> None:
     }
 
     assert properties["machine"] == "Dell Inc. PowerEdge XE9680, serial number J90J6Y3"
-    replaced = properties["fail: Take the part out of service and replace it."]
+    replaced = properties["fail: Drain the node. Take the part out of service and replace it."]
     assert replaced.startswith(IDENTITY)
     assert "; ecc: remap.failed 1 > 0 (NVIDIA); " in replaced
     assert "GPU 2" in properties["fail: Drain the node and reset the GPU."]

@@ -275,8 +275,9 @@ def test_where_the_contexts_do_not_tell_no_gpu_is_named(
     assert explained(tmp_path, ECC, broken) == [("ecc_uncorrectable", "node")]
 
 
-def test_what_a_library_does_not_say_the_context_says(tmp_path: Path) -> None:
-    vague = "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasLtMatmul`"
+@pytest.mark.parametrize("status", ["INTERNAL_ERROR", "EXECUTION_FAILED"])
+def test_what_a_library_does_not_say_the_context_says(tmp_path: Path, status: str) -> None:
+    vague = f"CUDA error: CUBLAS_STATUS_{status} when calling `cublasLtMatmul`"
 
     assert explained(tmp_path, vague, {"GPU-1": ECC}, GPUS[1]) == [("ecc_uncorrectable", "GPU-1")]
     assert explained(tmp_path, vague, {}, GPUS[1]) == []

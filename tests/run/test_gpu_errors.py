@@ -15,7 +15,12 @@ from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.wire import GpuHolder, Outcome
 from hpcverify.run.xids import GpuXids
 from hpcverify.summary.verdict import summarize_reason
-from hpcverify.telemetry.cuda_errors import build_finding_rules, list_software_codes, load_rows
+from hpcverify.telemetry.cuda_errors import (
+    UNKNOWN,
+    build_finding_rules,
+    list_software_codes,
+    load_rows,
+)
 from hpcverify.testing import ENDED, has_no_past
 
 SOFTWARE = sorted(list_software_codes())
@@ -64,7 +69,7 @@ def on(code: str, *gpus: int, of: int = 3) -> dict[str, Answer]:
     return {f"gpu-{i}": ended(code, f"gpu-{i}") if i in gpus else ENDED for i in range(of)}
 
 
-@pytest.mark.parametrize("code", SOFTWARE)
+@pytest.mark.parametrize("code", sorted({*SOFTWARE} - {UNKNOWN}))
 @pytest.mark.parametrize("count", [2, 8])
 def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
     code: str, count: int
@@ -76,6 +81,13 @@ def test_what_all_gpus_raise_alike_and_software_can_cause_fails_no_gpu(
     assert "every GPU raised the same error" in told.reason
     assert told.reason.count("install a driver that this torch supports") == 1
     assert rejudge_result(told, {}, {}, node(count), has_no_past) == told
+
+
+def test_where_no_gpu_can_say_what_is_wrong_the_driver_has_failed_and_a_reboot_is_the_fix() -> None:
+    told = result(on(UNKNOWN, 0, 1, 2))
+
+    assert (told.verdict, told.remedy, told.findings) == (Verdict.ERROR, Remedy.REBOOT, ())
+    assert told.reason.endswith("reboot the node, and run again")
 
 
 def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:

@@ -19,6 +19,7 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
+from hpcverify.plan.catalog import load_check
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory
@@ -39,6 +40,7 @@ from hpcverify.run.overrun import (
 )
 from hpcverify.run.wire import FindXids, Measure, Outcome
 from hpcverify.run.xids import GpuXids
+from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import CPU, FakeExecutor, make_context
 from tests.doubles import SilentProgress
 
@@ -92,7 +94,7 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
 
     assert (finding.code, finding.where) == (HUNG_CODE, "gpu-2")
     assert finding.text == (
-        "it hangs in bf16 products, for 180 s until it was ended; 3 like it did the whole "
+        "it hung in bf16 products for 180 s until it was ended; 3 like it finished the whole "
         "check in 41 s: reset it, and run again"
     )
     assert found["gpu-2"].outcome.cause is Cause.TIMEOUT
@@ -173,8 +175,8 @@ def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
     assert list_findings(found) == []
     assert {a.outcome.remedy for a in found.values()} == {Remedy.INSPECT}
     assert found["gpu-2"].outcome.reason == (
-        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more like it: look for "
-        "Xids in the kernel log (dmesg | grep -i xid), and run again"
+        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more like it: see the "
+        "kernel log (dmesg | grep -i xid), and run again"
     )
 
 
@@ -186,6 +188,16 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
     assert "there is none like it to compare it with" in found["gpu-2"].outcome.reason
 
 
+def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: Path) -> None:
+    gave_up = Answer(items=(Finding(RANK_LOST_CODE, "gpu-2", "was lost"),), outcome=Outcome())
+    found = explained(tmp_path, gave_up, gave_up, late(HANGS), gave_up)
+
+    assert found["gpu-2"].outcome.reason == (
+        "no end after 200 s in bf16 products on GPU 2, for 180 s: see the kernel log "
+        "(dmesg | grep -i xid), and run again"
+    )
+
+
 def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait(
     tmp_path: Path,
 ) -> None:
@@ -193,7 +205,7 @@ def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait
     found = explained(tmp_path, waits, waits, late(HANGS), waits)
 
     assert list_findings(found) == []
-    assert "for 180 s, while 3 like it waited for others: look" in found["gpu-2"].outcome.reason
+    assert "for 180 s, while 3 like it waited for others: see" in found["gpu-2"].outcome.reason
     assert "in the wait for the others" in found["gpu-0"].outcome.reason
 
 
@@ -205,7 +217,7 @@ def test_a_hang_between_two_gpus_that_one_process_drives_names_them_and_accuses_
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.INSPECT)
     assert outcome.reason == (
-        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s: look for Xids in the kernel "
+        "no end after 90 s in a copy to GPU 2 on GPU 0, for 80 s: see the kernel "
         "log (dmesg | grep -i xid), and run again"
     )
 
@@ -342,9 +354,18 @@ class Hanging(FakeExecutor):
         return answers
 
 
-def verify(tmp_path: Path, executor: FakeExecutor, *steps: Step) -> Run:
+class AllHanging(FakeExecutor):
+    """All GPUs hang in each check on them."""
+
+    def run(self, tasks, timeout):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+        """Answer as workers that were ended."""
+        hung = {gpu.part: late(replace(HANGS, part=gpu.part)) for gpu in GPUS if gpu.part in tasks}
+        return super().run(tasks, timeout) | hung
+
+
+def verify(tmp_path: Path, executor: FakeExecutor, *steps: Step, rounds: int = 1) -> Run:
     return Verification(
-        plan=Plan(suite="s", budget=420, steps=steps),
+        plan=Plan(suite="s", budget=420, rounds=rounds, steps=steps),
         node="n1",
         packages=(),
         executor=executor,
@@ -369,10 +390,27 @@ def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) 
     assert find_codes(first) == [HUNG_CODE]
     assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
     assert first.rulings[HUNG_CODE].hard is False
-    assert first.reason.startswith("GPU 2: it hangs in bf16 products")
+    assert first.reason.startswith("GPU 2: it hung in bf16 products")
     assert told == [["cpu"], [g.part for g in GPUS], ["cpu"], ["gpu-0", "gpu-1", "gpu-3"]]
     assert (then.verdict, then.cause, then.remedy) == (Verdict.ERROR, Cause.HUNG, Remedy.INSPECT)
     assert "did not come back from bf16 products in gemm" in then.reason
+
+
+def test_gpus_that_did_not_come_back_are_not_used_in_the_next_round(tmp_path: Path) -> None:
+    executor = AllHanging(inventory=NODE)
+    first, then = verify(tmp_path, executor, make_step("gemm"), rounds=2).results
+    used = [phase for phase in executor.phases if GPUS[0].part in phase]
+
+    assert len(used) == 1
+    assert (first.verdict, first.cause) == (Verdict.ERROR, Cause.TIMEOUT)
+    assert (then.round, then.verdict, then.cause) == (2, Verdict.ERROR, Cause.HUNG)
+    assert len(then.shortfalls) == len(GPUS)
+
+
+def test_a_gpu_that_is_not_used_is_told_by_its_check_and_not_by_the_inventory() -> None:
+    rule = load_check("inventory").finding_rules[NOT_USED]
+
+    assert (rule.verdict, rule.remedy) == (Verdict.PASS, Remedy.NONE)
 
 
 def test_the_peers_of_a_gpu_that_hangs_go_on_without_it(tmp_path: Path) -> None:
@@ -405,7 +443,8 @@ def test_a_gpu_that_is_merely_slow_is_used_again(
     )
     found = list(describe_unused_gpus(list_late_workers([phase], NODE), "gemm"))
 
-    assert [finding.where for finding in found] == (["gpu-2"] if unused else [])
+    expected = [("gpu-2", NOT_USED)] if unused else []
+    assert [(finding.where, finding.code) for finding in found] == expected
 
 
 def test_a_phase_has_the_time_that_its_parameters_need_and_not_ten_minutes(tmp_path: Path) -> None:

@@ -221,12 +221,14 @@ def test_a_first_run_that_fails_is_made_up_for_by_the_second(tmp_path: Path) -> 
     assert (result.verdict, result.findings, result.shortfalls) == (Verdict.WARN, (NOTED,), ())
 
 
-def test_after_a_first_run_that_failed_somebody_samples(tmp_path: Path) -> None:
-    broken, sound = Reading(failing()), Reading()
-    for executor in (broken, sound):
+def test_after_a_first_run_that_ended_the_worker_another_one_samples(tmp_path: Path) -> None:
+    no_log = Outcome(verdict=Verdict.ERROR, reason="no log", cause=Cause.MISSING)
+    broken, unable, sound = Reading(failing()), Reading(Answer(outcome=no_log)), Reading()
+    for executor in (broken, unable, sound):
         verify(tmp_path, executor)
 
     assert [probe.sample for probe in broken.probes] == [True, True]
+    assert [probe.sample for probe in unable.probes] == [True]
     assert [probe.sample for probe in sound.probes] == [True]
 
 

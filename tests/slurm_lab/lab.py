@@ -23,7 +23,7 @@ from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import clean_environment, run_command
 
 SCRIPT = Path(__file__).with_name("slurm-lab.sh")
-PATIENCE_S = 30.0
+PATIENCE_S = 200.0
 """How long something may take to come about on a busy machine."""
 
 

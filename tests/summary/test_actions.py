@@ -25,7 +25,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.summary.actions import list_actions, list_affected_parts
-from hpcverify.summary.verdict import summarize_reason
+from hpcverify.summary.verdict import format_next_steps, summarize_reason
 from tests.doubles import a_run
 
 GPUS = tuple(
@@ -151,6 +151,42 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
     assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
 
 
+def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
+    slow = result("gemm", *(Measurement("speed", 50.0, "GB/s", gpu.id) for gpu in GPUS))
+    shortfalls = tuple(
+        Shortfall(gpu.id, f"{gpu.label}: the driver is too old", Cause.MISCONFIGURED)
+        for gpu in GPUS
+    )
+    unable = replace(result("gemm"), verdict=Verdict.ERROR, shortfalls=shortfalls)
+
+    assert summarize_reason(slow, NODE).endswith(
+        "speed 50 GB/s < 100 (spec) (+7 more, on all 8 GPUs)"
+    )
+    assert summarize_reason(unable, NODE) == "all 8 GPUs: the driver is too old"
+
+
+def test_a_worker_for_all_gpus_accuses_only_the_one_that_it_found() -> None:
+    lost = Finding("gpu_lost", "gpu-3", "it is lost")
+    ended = Shortfall("node", "the check ended early: it is lost", Cause.CRASHED, code="gpu_lost")
+    p2p = replace(result("p2p", lost), shortfalls=(ended,))
+
+    assert [part.where for part in list_affected_parts(run(p2p))] == ["gpu-3"]
+
+
+def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() -> None:
+    node, gpu = (Measurement("speed", 50.0, "GB/s", where) for where in ("node", "gpu-3"))
+    slow = run(result("p2p", node, gpu))
+    missing = Shortfall("", "CUDA is set up wrongly", Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
+    ruined = replace(
+        result("p2p"),
+        verdict=Verdict.ERROR,
+        shortfalls=(replace(missing, where="node"), replace(missing, where="gpu-3")),
+    )
+
+    assert format_next_steps(slow).startswith("drain the node, replace GPU 3, the node, then:")
+    assert format_next_steps(run(ruined)).startswith("correct the configuration of the node, then")
+
+
 def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:
     rounds = [
         result("gemm", Measurement("speed", value, "GB/s", "gpu-3"), round=n)
@@ -180,6 +216,16 @@ def test_errors_are_kept_apart_from_failures() -> None:
     assert [c.text for c in fourth.complaints] == ["the worker died"]
 
 
+@pytest.mark.parametrize("worker", ["node", "telemetry"])
+def test_the_worker_that_met_the_error_of_a_gpu_is_not_listed_beside_that_gpu(worker: str) -> None:
+    short = Shortfall(worker, "the check ended early", Cause.CRASHED, code="gpu_lost")
+    met = result("p2p", Finding("gpu_lost", "gpu-1", "it is lost"), shortfalls=(short,))
+    inventory = Inventory(parts=(Part("node", "node", "n1"), *GPUS))
+    of = run(met, inventory=inventory)
+
+    assert [part.where for part in list_affected_parts(of)] == ["gpu-1"]
+
+
 def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
     """All sensors are read by one worker; what it cannot do is the node's matter."""
     short = Shortfall("telemetry", "NVML does not start", Cause.MISCONFIGURED)
@@ -196,6 +242,18 @@ def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
 
     assert (part.where, part.label) == ("node", "node")
     assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
+
+
+@pytest.mark.parametrize("parts", [GPUS, (*GPUS, Part("system", "node", "node"))])
+def test_a_worker_that_ended_by_what_a_gpu_is_accused_of_is_told_once(
+    parts: tuple[Part, ...],
+) -> None:
+    """Copies between GPUs have one worker for all of them."""
+    short = Shortfall("node", "ended early", Cause.CRASHED, Remedy.RESET_GPU, "gpu_reset")
+    copies = result("p2p", Finding("gpu_reset", "gpu-2", "it failed"), shortfalls=(short,))
+    failed = run(copies, inventory=Inventory(parts=parts))
+
+    assert actions_of(failed) == [(Verdict.FAIL, Remedy.RESET_GPU, ["gpu-2"])]
 
 
 def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:

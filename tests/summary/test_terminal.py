@@ -54,7 +54,7 @@ def test_a_check_that_passed_shows_its_speed_share_limit_and_change() -> None:
 def test_a_check_that_failed_shows_why_and_its_speed() -> None:
     why, _, _, speed = shown(node(gemm(612e3, verdict=Verdict.FAIL)))
 
-    assert why == "FAIL  gemm  GPU 3: bf16.sustained 612000 GFLOP/s < 700000 (spec)"
+    assert why == "FAIL  gemm  GPU 3: bf16.sustained 612 TFLOP/s < 700 (spec)"
     assert speed.startswith("FAIL  gemm  bf16.sustained 612 TFLOP/s GPU 3 of 8")
 
 

@@ -54,14 +54,19 @@ def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None
     command = "hpcverify run --suite quick"
 
     assert line == f"FAIL  gemm: {WORST} (+23 more)"
-    assert last == f"next: replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
+    assert (
+        last == f"next: drain the node, replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
+    )
     assert explain_verdict(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
 
 
 def test_one_failure_has_no_count() -> None:
     assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
     assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
-    assert format_next_steps(slow(0)) == ("replace GPU 0, then: hpcverify run --suite quick")
+    assert (
+        format_next_steps(slow(0))
+        == "drain the node, replace GPU 0, then: hpcverify run --suite quick"
+    )
 
 
 def test_what_several_checks_report_of_a_part_is_printed_once() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcverify.check import Finding
+from hpcverify.units import format_count
 from hpcverify_checks.common import locate
 from hpcverify_checks.common.bits import compute_digest, format_word, view_integers
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
@@ -43,9 +44,10 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
     except Exception as exc:  # noqa: BLE001 - whatever it is, it must not hide the fault
         evidence["incomplete"] = f"then {type(exc).__name__}: {exc}"
     shown_in_text = ("extent", "place", "reruns", "sm", "incomplete")
+    details = ", ".join(evidence[name] for name in shown_in_text if name in evidence)
     text = (
-        f"{bench.dtype} product {wrong.number} ({job.name}) was wrong in "
-        f"{wrong.words} words: {', '.join(evidence[k] for k in shown_in_text if k in evidence)}"
+        f"{bench.dtype} product {wrong.number} ({job.name}) has "
+        f"{format_count(wrong.words, 'wrong word')}: {details}"
     )
     data = msgspec.to_builtins(Accusation(**data))
     return Finding(CORRUPTION_CODE, bench.where, text, evidence, data)

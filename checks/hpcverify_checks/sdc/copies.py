@@ -38,6 +38,7 @@ from hpcverify.check import (
     operation,
 )
 from hpcverify.telemetry import cpu
+from hpcverify.units import format_count
 from hpcverify_checks.common.bits import WORD_BYTES, view_words
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import wait_for_device
@@ -341,7 +342,8 @@ def investigate_miscopy(
     }
     evidence["reruns"] = rerun(lambda: any(way.copy_and_count([piece]))).describe()
     text = (
-        f"a copy of {piece.size} bytes {way.name} was wrong in {counts[number]} words: "
+        f"a copy of {piece.size} bytes {way.name} has "
+        f"{format_count(counts[number], 'wrong word')}: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"
     )
     return Finding("miscopied", where, text, evidence)

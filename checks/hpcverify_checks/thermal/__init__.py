@@ -96,7 +96,7 @@ def applies(ctx: Context) -> None:
     """Raise `Skip` for a device without a sensor."""
     if not has_gauge(ctx, ctx.device.part):
         raise Skip(
-            f"no temperature, clock or throttle sensor for {ctx.device.label} on this machine",
+            "no sensor for temperature, clock or throttling can be read",
             Cause.NOT_OBSERVABLE,
         )
 

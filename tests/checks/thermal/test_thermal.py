@@ -69,7 +69,7 @@ def gpus(lab: Lab, tmp_path: Path, story: str) -> list[Judgement]:
 
 
 def test_a_part_without_sensors_is_skipped_before_it_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(Skip, match="no temperature, clock or throttle sensor") as skip:
+    with pytest.raises(Skip, match="no sensor for temperature, clock or throttling") as skip:
         next(thermal.measure(make_context(tmp_path), ThermalParams(seconds=1e9)))
     assert skip.value.cause is Cause.NOT_OBSERVABLE
 
@@ -105,8 +105,8 @@ def test_the_load_is_work_whose_rate_is_told_over_time(soaked: Soaked) -> None:
 def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
     (covered,) = [f for f in soaked.found if isinstance(f, Coverage)]
     assert covered.where == "cpu"
-    assert "edges of a square wave of 0.05 s" in covered.text
-    assert values(soaked.found)["wave.edges"]
+    edges = values(soaked.found)["wave.edges"]  # none, if the machine was busy for so long
+    assert f"{edges:g} edges of a square wave of 0.05 s" in covered.text
     assert not [f for f in soaked.found if isinstance(f, Finding)]
 
 
