@@ -9,15 +9,15 @@ a check which wants to know what its own load did compares two readings.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from fcntl import ioctl
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpcverify.check import Metric, Unable
 from hpcverify.model import Cause
@@ -50,11 +50,10 @@ ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")
 """What must not grow while a disk is read and written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """The values that could be read, by the names in `METRICS`."""
 
-    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    values: Mapping[str, float] = {}
     unread_reason: str = ""
     """Why there are none."""
 
@@ -91,6 +90,8 @@ def read(disk: str | None, tool: ToolRunner = run_smartctl) -> Health:
 
 def parse(output: bytes) -> Health:
     """Take the values out of what ``smartctl --json -a`` printed."""
+    import json  # noqa: PLC0415 - the prolog reads no such output
+
     try:
         document = json.loads(output)
     except ValueError:

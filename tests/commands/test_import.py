@@ -20,8 +20,8 @@ def test_an_nhc_conf_becomes_a_site_file(cli: Cli, tmp_path: Path) -> None:
     assert (printed.returncode, written.returncode, checked.returncode) == (0, 0, 0)
     assert printed.stdout == site.read_text()
     assert "[[params.host.expect]]" in printed.stdout
-    assert "# line 9: * || check_hw_ib 40\n#   names no device" in printed.stdout
-    assert "line 9: * || check_hw_ib 40: names no device" in printed.stderr
+    assert "# line 8: * || check_hw_ib 40\n#   names no device" in printed.stdout
+    assert "line 8: * || check_hw_ib 40: names no device" in printed.stderr
 
 
 def test_what_is_no_nhc_conf_is_told_in_one_line(cli: Cli, tmp_path: Path) -> None:

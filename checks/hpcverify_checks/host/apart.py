@@ -9,7 +9,6 @@ each of the questions after it gets a child of its own: many that hang cost one 
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from hpcverify.processes import die_with_parent, read_wait_channel
@@ -117,7 +117,7 @@ class _Child:
         said = os.read(self.reading, 65536)
         *lines, self._unread = (self._unread + said).split(b"\n")
         for line in lines:
-            answer, number, words = json.loads(line)
+            answer, number, words = msgspec.json.decode(line)
             name = self.pending.pop(0)
             if number is None:
                 self.answers[name] = answer
@@ -163,7 +163,7 @@ def _answer_all(questions: Sequence[tuple[str, Question]], writing: int, parent:
                 reply = [ask(), None, ""]
             except OSError as exc:
                 reply = [None, exc.errno or 0, exc.strerror or str(exc)]
-            os.write(writing, json.dumps(reply).encode() + b"\n")
+            os.write(writing, msgspec.json.encode(reply) + b"\n")
     except BaseException as exc:  # noqa: BLE001 - the boundary of a process: it goes to the log
         sys.excepthook(type(exc), exc, exc.__traceback__)
     finally:

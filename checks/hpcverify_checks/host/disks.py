@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from hpcverify.check import CarryOver, CheckItem, Context, Coverage, Finding, Part
 from hpcverify.processes import ToolRunner
@@ -59,8 +60,8 @@ def _report(ctx: Context, disk: Part, health: smart.Health) -> Iterator[CheckIte
         yield Coverage(disk.id, f"SMART not read: {health.unread_reason}")
         return
     recalled = ctx.recall(COUNTS, disk.id)
-    before = smart.Health(json.loads(recalled) if recalled else {})
+    before = smart.Health(msgspec.json.decode(recalled) if recalled else {})
     yield from measure_health(before, health, disk.id)
     counts = {n: health.values[n] for n in smart.ERROR_COUNTERS if n in health.values}
-    yield CarryOver(COUNTS, json.dumps(counts), disk.id)
+    yield CarryOver(COUNTS, msgspec.json.encode(counts).decode(), disk.id)
     yield Coverage(disk.id, f"SMART read: {len(health.values)} values")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcverify.check import CarryOver, CheckItem, Coverage, Finding, Measurement
 from hpcverify.telemetry.blockdev import Mount, list_mounts
@@ -58,7 +59,7 @@ def measure_mounts(
     replies = ask_apart(questions, seconds)
     hung = waiting | replies.hung
     left = {path: [h.pid, h.started] for path, h in hung.items() if h.pid}
-    yield CarryOver(LEFT_BEHIND, json.dumps(left))
+    yield CarryOver(LEFT_BEHIND, msgspec.json.encode(left).decode())
     needed = {need.path for need in needs} | {need.path for need in space}
     for point, stuck in hung.items():
         yield _report_hung(watched[point], point, stuck, is_needed=point in needed)
@@ -112,7 +113,7 @@ def is_remote(mount: Mount) -> bool:
 
 
 def _recall(recalled: str | None) -> Iterator[tuple[str, Hung]]:
-    left: Mapping[str, list[int]] = json.loads(recalled) if recalled else {}
+    left: Mapping[str, list[int]] = msgspec.json.decode(recalled) if recalled else {}
     for path, (pid, started) in left.items():
         yield path, Hung(0, pid, started)
 
@@ -133,13 +134,21 @@ def _probe(point: str, *, write: bool) -> dict[str, int | str]:
     }
     if write:
         try:
-            with tempfile.TemporaryFile(prefix=".hpcverify-", dir=point) as file:
-                file.write(bytes(4096))
-                file.flush()
-                os.fsync(file.fileno())
+            _write_block(point)
         except OSError as exc:
             told |= {"write_errno": exc.errno or 0, "write_error": exc.strerror or str(exc)}
     return told
+
+
+def _write_block(point: str) -> None:
+    path = f"{point}/.hpcverify-{os.getpid()}-{time.time_ns()}"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(file, bytes(4096))
+        os.fsync(file)
+    finally:
+        os.close(file)
+        os.unlink(path)  # noqa: PTH108 - in a child that was forked
 
 
 def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from hpcverify.check import CarryOver, CheckItem, Finding, Measurement
@@ -88,7 +88,7 @@ def _measure_share(root: Path) -> Iterator[Measurement]:
 def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> Iterator[CheckItem]:
     uptime = float((sysfs.read_text(root / "proc/uptime") or "0").partition(" ")[0])
     # By process: how often it had run, and since when it is known to wait.
-    before: dict[str, list[float]] = json.loads(recalled) if recalled else {}
+    before: dict[str, list[float]] = msgspec.json.decode(recalled) if recalled else {}
     now: dict[str, list[float]] = {}
     stuck: list[Task] = []
     for task in tasks:
@@ -101,7 +101,7 @@ def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> It
         now[task.key] = [switches, since]
         if uptime - since >= STUCK_SECONDS:
             stuck.append(task)
-    yield CarryOver(STUCK, json.dumps(now))
+    yield CarryOver(STUCK, msgspec.json.encode(now).decode())
     yield Measurement("processes.stuck", len(stuck))
     if stuck:
         names = _name_tasks(stuck, root)
@@ -147,8 +147,8 @@ def _report_left_over(
     alive = {job for t in steps for job in JOB_STEP.findall(_read_command(root, t.pid))}
     jobs = {t: job for t in tasks if t.parent != 2 and (job := _find_job(root, t.pid))}  # noqa: PLR2004 - kthreadd
     over = {t: job for t, job in jobs.items() if job not in alive and t not in steps}
-    before = json.loads(recalled) if recalled else []
-    yield CarryOver(LEFT_OVER, json.dumps([t.key for t in over]))
+    before = msgspec.json.decode(recalled) if recalled else []
+    yield CarryOver(LEFT_OVER, msgspec.json.encode([t.key for t in over]).decode())
     again = [t for t in over if t.key in before]
     yield Measurement("processes.left_over", len(again))
     if again:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -127,6 +126,8 @@ def _find_user(name: str) -> bool:
 
 
 def _find_host(name: str) -> bool:
+    import socket
+
     try:
         return bool(socket.getaddrinfo(name, None))
     except socket.gaierror:
