@@ -47,7 +47,7 @@ from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
-from hpcverify_checks.host.mounts import LEFT_BEHIND, measure_mounts
+from hpcverify_checks.host.mounts import LEFT_BEHIND, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Expectation, HostParams, names_node
 from hpcverify_checks.host.processes import (
     LEFT_OVER,
@@ -116,6 +116,7 @@ def _measure_all(
         [mount for need in needs for mount in need.mounts],
         [space for need in needs for space in need.space],
         ctx.recall(LEFT_BEHIND),
+        writable=ctx.recall(WRITABLE),
         seconds=seconds,
         root=root,
         scratch=ctx.scratch,
@@ -197,11 +198,11 @@ CHECK = Check(
     finding_rules={
         # What the hardware lost, or what its failure did.
         "cores_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-        "disk_hung": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "turned_read_only": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         # What a job would meet, and no part of this node need be bad for.
         "full": FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.NO_SPACE),
         "mount_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.HUNG),
+        "disk_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.HUNG),
         "mount_stale": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.MISCONFIGURED),
         "names_hung": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.TIMEOUT),
         # What the site needs, and the node is not.
@@ -215,6 +216,7 @@ CHECK = Check(
             NOT_SET_UP,
         ),
         "cores_offline": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "maybe_read_only": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "numa_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "fuse_hung": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "fuse_stale": FindingRule(Verdict.WARN, Remedy.INSPECT),

@@ -21,6 +21,8 @@ from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
 
 LEFT_BEHIND = "left_behind"
 """Of the `CarryOver` that names processes of ours which still wait for a mount."""
+WRITABLE = "writable"
+"""Of the `CarryOver` that names the file systems that were writable."""
 DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 """Those that the kernel turns read-only, or shuts down, after an error."""
 MEASURED = ("/", "/tmp", "/dev/shm", "/scratch")  # noqa: S108 - they are only looked at
@@ -37,6 +39,7 @@ def measure_mounts(
     space: Sequence[SpaceNeed],
     recalled: str | None,
     *,
+    writable: str | None,
     seconds: float,
     root: Path,
     scratch: Path,
@@ -72,7 +75,7 @@ def measure_mounts(
             yield Finding(_choose_code("stale", watched[point], point in needed), point, text)
     for need in needs:
         yield from _compare(need, table, replies.answers)
-    yield from _report_read_only(watched)
+    yield from _report_read_only(watched, msgspec.json.decode(writable) if writable else [])
     for point, answer in replies.answers.items():
         yield from _report_space(watched[point], point, answer)
     for want in space:
@@ -213,16 +216,27 @@ def _has_option(every: str, wanted: str) -> bool:
     return fits(every, wanted) or any(fits(option, wanted) for option in every.split(","))
 
 
-def _report_read_only(watched: Mapping[str, Mount]) -> Iterator[Finding]:
-    # Who mounts or remounts read-only sets both; after an error the kernel sets only
-    # that of the file system.
+def _report_read_only(watched: Mapping[str, Mount], before: Sequence[str]) -> Iterator[CheckItem]:
+    # Who mounts or remounts read-only sets both; after an error the kernel sets only that
+    # of the file system. So does a container's bind mount of a read-only image, which was
+    # never writable.
+    writable: list[str] = []
     for point, mount in watched.items():
-        if mount.kind in DISK_FILE_SYSTEMS and "ro" in mount.options and "rw" in mount.flags:
+        if mount.kind not in DISK_FILE_SYSTEMS:
+            continue
+        name = f"{point} {mount.source}"
+        if "rw" in mount.options:
+            writable.append(name)
+        elif "rw" in mount.flags:
+            was = name in before
+            since = "was writable in an earlier run" if was else "was mounted as writable"
             text = (
-                f"{mount.kind} of {mount.source} was mounted writable and is read-only now, as "
-                "after an error: see the kernel log, and check the file system and its disk"
+                f"{mount.kind} of {mount.source} {since} and is read-only now, as after an "
+                "error: see the kernel log, and check the file system and its disk"
             )
-            yield Finding("turned_read_only", point, text)
+            yield Finding("turned_read_only" if was else "maybe_read_only", point, text)
+            writable += [name] * was  # until it is writable again, or gone
+    yield CarryOver(WRITABLE, msgspec.json.encode(writable).decode())
 
 
 def _report_space(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[CheckItem]:

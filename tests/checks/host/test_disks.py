@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcverify.check import Verdict
-from hpcverify.model import Inventory, Part, Remedy
+from hpcverify.model import Cause, Inventory, Part, Remedy
 from hpcverify.processes import CompletedTool
 from hpcverify.telemetry import smart
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
@@ -107,3 +108,16 @@ def test_in_the_prolog_no_program_is_started_for_disks(tmp_path: Path) -> None:
 
     assert list_findings(found) == []
     assert "cannot be read: No such file" in str(found)
+
+
+def test_an_nvme_that_does_not_answer_is_named_and_keeps_nobody(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev/nvme0")  # who opens it waits for a writer that never comes
+    inventory = Inventory(parts=(NVME,))
+    ctx = make_context(tmp_path, inventory=inventory)
+
+    found = list(measure_disks(ctx, tmp_path / "dev", smartctl(), seconds=0.3, smartctl=True))
+    judged = judge_items(CHECK, found, inventory)
+
+    assert (judged.verdict, judged.cause) == (Verdict.ERROR, Cause.HUNG)
+    assert judged.reason.startswith("nvme0n1: NVMe nvme0n1 does not answer")

@@ -19,7 +19,7 @@ from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
 from hpcverify_checks.host import CHECK
 from hpcverify_checks.host.apart import ask_apart
-from hpcverify_checks.host.mounts import LEFT_BEHIND, measure_mounts
+from hpcverify_checks.host.mounts import LEFT_BEHIND, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
 from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow
@@ -44,18 +44,28 @@ def ask(
     *needs: MountNeed,
     space: tuple[SpaceNeed, ...] = (),
     recalled: str | None = None,
+    writable: str | None = None,
     root: Path = Path("/"),
 ) -> list[CheckItem]:
     """Ask this machine, or one with the mount table of *root*, in half a second each."""
     table = list_mounts(root)
     scratch = tmp_path / "scratch"
     return list(
-        measure_mounts(table, needs, space, recalled, seconds=0.5, root=root, scratch=scratch)
+        measure_mounts(
+            table,
+            needs,
+            space,
+            recalled,
+            writable=writable,
+            seconds=0.5,
+            root=root,
+            scratch=scratch,
+        )
     )
 
 
-def find_mark(items: list[CheckItem]) -> str:
-    (mark,) = (i.value for i in items if isinstance(i, CarryOver) and i.name == LEFT_BEHIND)
+def find_mark(items: list[CheckItem], name: str = LEFT_BEHIND) -> str:
+    (mark,) = (i.value for i in items if isinstance(i, CarryOver) and i.name == name)
     return mark
 
 
@@ -152,6 +162,11 @@ def test_a_local_file_system_without_space_or_inodes_is_full_by_default(tmp_path
     assert find_value(after, "inodes.free_share", str(point)) == 0
 
 
+def on_disk(folder: Path, flags: str, options: str) -> Path:
+    line = f"20 1 8:1 / / {flags},relatime - ext4 /dev/sda1 {options},errors=remount-ro"
+    return grow(folder, {"proc/self/mountinfo": line})
+
+
 @pytest.mark.parametrize(
     ("flags", "options", "codes"),
     [
@@ -161,14 +176,24 @@ def test_a_local_file_system_without_space_or_inodes_is_full_by_default(tmp_path
         ("rw", "rw", []),
     ],
 )
-def test_a_disk_that_the_kernel_turned_read_only_fails(
+def test_a_disk_that_the_kernel_turned_read_only_fails_until_it_is_writable(
     tmp_path: Path, flags: str, options: str, codes: list[str]
 ) -> None:
-    line = f"20 1 8:1 / / {flags},relatime - ext4 /dev/sda1 {options},errors=remount-ro"
-    found = ask(tmp_path, root=grow(tmp_path / "r", {"proc/self/mountinfo": line}))
+    first = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "rw"))
+    root = on_disk(tmp_path / "r", flags, options)
+    found = ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))
+    again = ask(tmp_path, root=root, writable=find_mark(found, WRITABLE))
 
-    assert list_codes(found) == codes
-    assert judge_items(CHECK, found).verdict is (Verdict.FAIL if codes else Verdict.PASS)
+    assert list_codes(found) == list_codes(again) == codes
+    assert judge_items(CHECK, again).verdict is (Verdict.FAIL if codes else Verdict.PASS)
+
+
+def test_a_disk_that_nobody_saw_writable_is_not_accused(tmp_path: Path) -> None:
+    """A container's bind mount of a read-only image looks the same."""
+    found = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "ro"))
+
+    assert list_codes(found) == ["maybe_read_only"]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
 
 
 def test_an_image_that_cannot_be_written_by_its_kind_is_healthy(tmp_path: Path) -> None:
