@@ -62,7 +62,7 @@ def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:
 
 
 def test_without_its_tool_it_is_an_error_that_names_it(site: Cli, tmp_path: Path) -> None:
-    site.environment["PATH"] = str(tmp_path)  # this machine may have one
+    site.environment["PATH"] = str(tmp_path)  # this machine may have the tool
     done = site("run", "--check", "clock", "--json", "-")
     (result,) = json.loads(done.stdout)["results"]
 

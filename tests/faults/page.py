@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcverify.model import Verdict
 from hpcverify.telemetry.cuda_errors import CudaError, load_rows
+from tests.checks.nic_faults import HUNG, PORT_FAULTS, PortFault
 from tests.faults.table import LOADED, PASSIVE, Fault
 from tests.rehearsal.table import REHEARSED, Rehearsed
 
@@ -76,6 +77,16 @@ SECTIONS = (
     ("Before and after a job (suites `prolog` and `epilog`)", PASSIVE),
     ("Under load (the other suites)", LOADED),
 )
+PORTS_HEAD = """\
+## Ports of the network (check `nic`)
+
+On the files of a node with eight InfiniBand and two RoCE ports, an hour after a run in which
+all was well; `tests/checks/test_nic.py` holds each row. Healthy H100 and GB200 nodes, VMs of
+four clouds and a laptop get no complaint.
+
+| fault | verdict | cause | remedy |
+|---|---|---|---|\
+"""
 REHEARSED_HEAD = """\
 ## Told by CUDA
 
@@ -101,6 +112,9 @@ def page() -> str:
         [
             HEAD,
             *faults,
+            PORTS_HEAD,
+            *map(_format_fault, (*PORT_FAULTS, HUNG)),
+            "",
             REHEARSED_HEAD,
             *rehearsed,
             "",
@@ -137,9 +151,13 @@ def _section(title: str, faults: Sequence[Fault]) -> Iterator[str]:
         yield "| fault | verdict | cause | remedy |"
         yield "|---|---|---|---|"
         for fault in rows:
-            remedy = fault.remedy.value.replace("_", " ")
-            yield f"| {fault.name} | {fault.verdict.name} | {fault.cause} | {remedy} |"
+            yield _format_fault(fault)
         yield ""
+
+
+def _format_fault(fault: Fault | PortFault) -> str:
+    remedy = fault.remedy.value.replace("_", " ")
+    return f"| {fault.name} | {fault.verdict.name} | {fault.cause} | {remedy} |"
 
 
 def _by_check(fault: Fault) -> str:
