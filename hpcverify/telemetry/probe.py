@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcverify.model import Device, Inventory, Part
-from hpcverify.telemetry import cpu, dmi, edac, make_host_readers, name_sensor, pci, sysfs, vendors
+from hpcverify.telemetry import cpu, dmi, edac, make_host_readers, name_sensor, nics, sysfs, vendors
 from hpcverify.telemetry.reading import Reading
 
 HolderPairs = tuple[tuple[str, int], ...]
@@ -43,7 +43,7 @@ def probe_with_holders(root: Path = Path("/")) -> tuple[Inventory, HolderPairs]:
             *dmi.list_dimms(root),
             *edac.list_parts(root),
             *gpus.parts,
-            *list_nics(root),
+            *nics.list_nics(root),
             *list_disks(root),
         ),
         devices=(CPU_DEVICE, *gpus.devices),
@@ -102,62 +102,13 @@ def _read_mem_total(root: Path) -> int:
     return int(words[1]) * 1024 if words[:1] == ["MemTotal:"] else 0
 
 
-def list_nics(root: Path) -> Iterator[Part]:
-    """Describe the network ports that hang on a device; failing these, any other."""
-    ports = sysfs.list_entries(root / "sys/class/net")
-    ports = [port for port in ports if (port / "address").exists()]
-    real = [port for port in ports if _is_hardware(port)]
-    for port in real or [port for port in ports if port.name != "lo"]:
-        yield _describe_ethernet(port)
-    for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
-        if _is_hardware(adapter):
-            yield _describe_infiniband(adapter)
-
-
-def _is_hardware(entry: Path) -> bool:
-    """Whether *entry* hangs on a device that is plugged in for good."""
-    device = sysfs.resolve_link(entry / "device")
-    return (
-        device is not None
-        and not (entry / "device/physfn").exists()  # a virtual function
-        and not any(name.startswith("usb") for name in device.parts)
-    )
-
-
-def _describe_ethernet(port: Path) -> Part:
-    facts = sysfs.drop_unknown(
-        pci_address=pci.find_address(port / "device"), driver=pci.read_driver(port / "device")
-    )
-    mac = _read_permanent_mac(port)
-    where = mac or facts.get("pci_address") or f"nic-{port.name}"
-    return Part("nic", where, port.name, facts)
-
-
-def _read_permanent_mac(port: Path) -> str | None:
-    """Read the address that is burnt in; one that was assigned may change."""
-    bonded = sysfs.read_text(port / "bonding_slave/perm_hwaddr")
-    burnt_in = sysfs.read_text(port / "addr_assign_type") == "0" and _is_hardware(port)
-    return bonded or (sysfs.read_text(port / "address") if burnt_in else None)
-
-
-def _describe_infiniband(adapter: Path) -> Part:
-    facts = sysfs.drop_unknown(
-        model=sysfs.read_text(adapter / "hca_type"),
-        board=sysfs.read_text(adapter / "board_id"),
-        firmware=sysfs.read_text(adapter / "fw_ver"),
-        pci_address=pci.find_address(adapter / "device"),
-    )
-    guid = sysfs.read_text(adapter / "node_guid")
-    return Part("nic", guid or f"nic-{adapter.name}", adapter.name, facts)
-
-
 def list_disks(root: Path) -> Iterator[Part]:
     """Describe the drives: no partitions, no loop devices, nothing removable."""
     for disk in sysfs.list_entries(root / "sys/block"):
         size = sysfs.read_number(disk / "size")
         removable = sysfs.read_text(disk / "removable") == "1"
         hidden = sysfs.read_text(disk / "hidden") == "1"  # one path of several to a drive
-        if size and _is_hardware(disk) and not removable and not hidden:
+        if size and sysfs.is_hardware(disk) and not removable and not hidden:
             yield _describe_disk(disk, size)
 
 

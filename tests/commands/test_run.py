@@ -23,7 +23,7 @@ from tests.nvml_lab.nvmllab import Lab
 SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
 MANY = 10_000
 """Objects: fewer than the modules of any run have."""
-PASSIVE = "inventory xid recovery ecc nvlink pcie gpu_setup"
+PASSIVE = "inventory xid kernel_log recovery ecc nvlink pcie nic gpu_setup"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hpcverify.model import Verdict
 from hpcverify.telemetry.cuda_errors import CudaError, load_rows
+from hpcverify_checks.kernel_log import lines
+from tests.checks.nic_faults import HUNG, PORT_FAULTS, PortFault
 from tests.faults.table import LOADED, PASSIVE, Fault
 from tests.rehearsal.table import REHEARSED, Rehearsed
 
@@ -26,6 +28,7 @@ complaint, idle or under load, while its counters move as they do on healthy boa
 The same holds for some parts that are in no data sheet (`tests/faults/test_health.py`).
 
 Xids have one row each in `xids.csv`, beside the check `xid`;
+[other lines of the kernel](#told-by-the-kernel) and
 [CUDA's errors](#errors-of-cuda-and-hip) are at the end.
 
 ## What to do
@@ -72,10 +75,41 @@ each row and the exact fix; `tests/run/test_cuda_failure.py` holds each row.
 | error | message | verdict | cause | remedy | software can cause it |
 |---|---|---|---|---|---|\
 """
+KERNEL_HEAD = """\
+## Told by the kernel
+
+What `kernel_log` makes of the lines that the kernel wrote since the last run. The table
+`lines.csv`, beside the check, has the pattern of each, its source in the kernel, the exact
+fix, and the lines that look alike and are no fault. `tests/checks/test_kernel_log.py` holds
+each row, by lines of several kernels, and 12,000 ordinary lines against all of them.
+
+- What a user's program provokes, as a job that ran out of memory, is told and accuses nobody.
+- A FAIL marked hard is evidence that no rerun takes back. An older line never fails again; what
+  failed stays a WARN for a day, or until the node is rebooted.
+- Corrected errors are listed, and warn from ten in one look. `ecc` and `pcie` judge their rates.
+- A server that answers again is only listed.
+- The lines of images in files (`loop`), of memory and of empty drives count for nothing.
+- GPFS writes to its own log and as a daemon to syslog, never as the kernel: `host` looks at
+  its mounts. Of gpud's matchers two have no row: the stack of a hung NFS write-back, since the
+  line of the hung task stands before it, and `Kernel panic detected`, which no kernel writes.
+
+| what the kernel tells | finding | verdict | remedy | hard |
+|---|---|---|---|---|\
+"""
 SECTIONS = (
     ("Before and after a job (suites `prolog` and `epilog`)", PASSIVE),
     ("Under load (the other suites)", LOADED),
 )
+PORTS_HEAD = """\
+## Ports of the network (check `nic`)
+
+On the files of a node with eight InfiniBand and two RoCE ports, an hour after a run in which
+all was well; `tests/checks/test_nic.py` holds each row. Healthy H100 and GB200 nodes, VMs of
+four clouds and a laptop get no complaint.
+
+| fault | verdict | cause | remedy |
+|---|---|---|---|\
+"""
 REHEARSED_HEAD = """\
 ## Told by CUDA
 
@@ -101,8 +135,14 @@ def page() -> str:
         [
             HEAD,
             *faults,
+            PORTS_HEAD,
+            *map(_format_fault, (*PORT_FAULTS, HUNG)),
+            "",
             REHEARSED_HEAD,
             *rehearsed,
+            "",
+            KERNEL_HEAD,
+            *(_format_line(row) for row in lines.load_rows().values() if not row.ends),
             "",
             CUDA_HEAD,
             *map(_format_error, load_rows()),
@@ -122,6 +162,12 @@ def _format_rehearsed(fault: Rehearsed) -> Iterator[str]:
         yield f"| {fault.name} | {', '.join(checks)} | {' | '.join(outcome)} |"
 
 
+def _format_line(row: lines.LineRow) -> str:
+    remedy = row.remedy.value.replace("_", " ") if row.verdict is not Verdict.PASS else ""
+    hard = "yes" if row.hard else ""
+    return f"| {row.meaning} | `{row.code}` | {row.verdict.name} | {remedy} | {hard} |"
+
+
 def _format_error(row: CudaError) -> str:
     name = f"{row.number} {row.name}" if row.number else row.name
     told = row.message or ", ".join(row.phrases)
@@ -137,9 +183,13 @@ def _section(title: str, faults: Sequence[Fault]) -> Iterator[str]:
         yield "| fault | verdict | cause | remedy |"
         yield "|---|---|---|---|"
         for fault in rows:
-            remedy = fault.remedy.value.replace("_", " ")
-            yield f"| {fault.name} | {fault.verdict.name} | {fault.cause} | {remedy} |"
+            yield _format_fault(fault)
         yield ""
+
+
+def _format_fault(fault: Fault | PortFault) -> str:
+    remedy = fault.remedy.value.replace("_", " ")
+    return f"| {fault.name} | {fault.verdict.name} | {fault.cause} | {remedy} |"
 
 
 def _by_check(fault: Fault) -> str:

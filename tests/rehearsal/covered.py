@@ -23,7 +23,8 @@ CHECKS = ROOT / "checks" / "hpcverify_checks"
 NOT_COUNTED = {
     "it reads, and uses no GPU": (
         *("ecc.py", "gpu_setup.py", "inventory.py", "nvlink.py", "pcie.py", "recovery.py"),
-        *("xid/*", "storage/*", "common/counters.py", "common/mounts.py"),
+        *("xid/*", "kernel_log/*", "common/kernel_log.py", "storage/*"),
+        *("common/counters.py", "common/mounts.py"),
     ),
     "processes of the CPU, which coverage does not see": ("common/rank*.py",),
     "faults that a self-test or a test puts in": ("sdc/faults.py", "sdc/trials.py"),

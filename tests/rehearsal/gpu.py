@@ -139,7 +139,8 @@ class Gpu:
         if not sizes:
             return
         size, ref = max(sizes, key=lambda pair: pair[0])
-        storage = torch.UntypedStorage._new_with_weak_ptr(ref.cdata)  # pyright: ignore[reportPrivateUsage] - as torch does
+        make = torch.UntypedStorage._new_with_weak_ptr  # pyright: ignore[reportPrivateUsage] - as torch does
+        storage = make(ref.cdata)
         block = torch.empty(0, dtype=torch.uint8).set_(storage)
         block[size // 2 + bit // 8] ^= 1 << bit % 8
 

@@ -162,12 +162,19 @@ HARD_FINDINGS = {
     ("xid", "xid_79"),
     ("xid", "xid_94"),
     ("xid", "sxid_fatal"),
+    ("kernel_log", "mce_uncorrected"),
+    ("kernel_log", "edac_uncorrected"),
+    ("kernel_log", "mlx5_health"),
+    ("kernel_log", "nvme_dead"),
+    ("kernel_log", "fs_read_only"),
 }
 SOFT_FINDINGS = {
     ("inventory", "disk_missing"),
     ("storage", "io_error"),
     ("xid", "xid_13_under_load_repeated"),
     ("nvlink", "nvlink_down"),
+    ("kernel_log", "mlx5_command_timeout"),
+    ("kernel_log", "disk_medium_error"),
 }
 HARD_LIMITS = {
     ("sdc", "mismatched_words"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import tty
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -491,6 +492,46 @@ def asked(cursor: str | None, *words: bytes) -> KernelLog | Unable:
         return kernel_log.read(cursor, words)
     except Unable as unable:
         return unable
+
+
+def test_a_ring_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+    root = ring(tmp_path, record(0, "Linux"), record(1, xid(79)))
+    os.utime(root / "dev/kmsg", ns=(7, 7))
+    assert texts(read(root)) == [xid(79)]
+    size = (root / "dev/kmsg").stat().st_size
+    (root / "dev/kmsg").write_text("?" * size)  # what tells a file from another is as it was
+    os.utime(root / "dev/kmsg", ns=(7, 7))
+    assert texts(read(root)) == [xid(79)]
+
+
+def test_a_process_reads_the_ring_from_its_beginning_whatever_its_parent_read(
+    tmp_path: Path,
+) -> None:
+    root = ring(tmp_path, record(0, "Linux"), record(1, xid(79)))
+    assert texts(read(root)) == [xid(79)]
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        os._exit(len(texts(read(root))))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_second_look_at_the_device_reads_only_what_came_since(tmp_path: Path) -> None:
+    said, heard = os.openpty()  # a character device, as /dev/kmsg is
+    tty.setraw(heard)
+    root = booted(tmp_path)
+    (root / "dev").mkdir()
+    (root / "dev/kmsg").symlink_to(os.ttyname(heard))
+    try:
+        os.write(said, f"{record(0, 'Linux')}\n{record(1, xid(79))}\n".encode())
+        first = read(root)
+        os.write(said, f"{record(2, xid(31))}\n".encode())
+        second, later = read(root), read(root, first.cursor)
+    finally:
+        os.close(said)
+        os.close(heard)
+    assert texts(first) == [xid(79)]
+    assert texts(second) == [xid(79), xid(31)]
+    assert texts(later) == [xid(31)]
 
 
 def test_this_machine_has_a_log_or_says_why_not() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.telemetry import make_readers, name_sensor
+from hpcverify.telemetry import make_readers, name_sensor, nics
 from hpcverify.telemetry import probe as probing
 from hpcverify.telemetry.probe import probe
 from tests.telemetry import trees
@@ -110,38 +110,38 @@ def test_a_drive_without_any_number_goes_by_its_name(tmp_path: Path) -> None:
 def test_a_network_port_goes_by_its_burnt_in_address(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI)
     nic(tmp_path, "bond0", None)
-    (part,) = probing.list_nics(tmp_path)
+    (part,) = nics.list_nics(tmp_path)
     assert (part.id, part.label) == ("aa:bb:cc:00:00:01", "ens1")
     assert part.facts == {"pci_address": "0000:3b:00.0"}
 
 
 def test_an_address_that_was_assigned_names_nothing(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI, addr_assign_type=3)
-    assert [part.id for part in probing.list_nics(tmp_path)] == ["0000:3b:00.0"]
+    assert [part.id for part in nics.list_nics(tmp_path)] == ["0000:3b:00.0"]
 
 
 def test_a_port_in_a_bond_keeps_its_own_address(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI, **{"bonding_slave/perm_hwaddr": "aa:bb:cc:00:00:99"})
-    assert [part.id for part in probing.list_nics(tmp_path)] == ["aa:bb:cc:00:00:99"]
+    assert [part.id for part in nics.list_nics(tmp_path)] == ["aa:bb:cc:00:00:99"]
 
 
 def test_the_network_of_the_service_processor_is_not_the_nodes(tmp_path: Path) -> None:
     nic(tmp_path, "ens1", PCI)
     nic(tmp_path, "usb0", "sys/devices/pci0000:00/0000:00:14.0/usb1/1-8")
-    assert [part.label for part in probing.list_nics(tmp_path)] == ["ens1"]
+    assert [part.label for part in nics.list_nics(tmp_path)] == ["ens1"]
 
 
 def test_virtual_ports_count_where_there_are_no_others(tmp_path: Path) -> None:
     nic(tmp_path, "lo", None)
     nic(tmp_path, "eth0", None)
-    assert [part.id for part in probing.list_nics(tmp_path)] == ["nic-eth0"]
+    assert [part.id for part in nics.list_nics(tmp_path)] == ["nic-eth0"]
 
 
 def test_infiniband_adapters_are_listed_with_their_firmware(tmp_path: Path) -> None:
     adapter = "sys/class/infiniband/mlx5_0"
     grow(tmp_path, {f"{adapter}/node_guid": "a0b1", f"{adapter}/fw_ver": "28.39"})
     link(tmp_path, f"{adapter}/device", PCI)
-    (part,) = probing.list_nics(tmp_path)
+    (part,) = nics.list_nics(tmp_path)
     assert part.id == "a0b1"
     assert part.facts == {"firmware": "28.39", "pci_address": "0000:3b:00.0"}
 

@@ -20,7 +20,6 @@ from our own program.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +31,6 @@ from hpcverify.check import (
     Check,
     CheckItem,
     Context,
-    Coverage,
     Finding,
     FindingRule,
     Measurement,
@@ -46,10 +44,19 @@ from hpcverify.check import (
     Verdict,
     Watch,
 )
-from hpcverify.telemetry import kernel_log, pci, vendors
+from hpcverify.telemetry import pci, vendors
 from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
-from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common import gpu_source
+from hpcverify_checks.common.kernel_log import (
+    CURSOR,
+    GAP_CODE,
+    GAP_RULE,
+    MAX_LINE_CHARACTERS,
+    keep_mark,
+    read_new_part,
+    report_reading,
+    report_unresolved,
+)
 from hpcverify_checks.xid.lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
 from hpcverify_checks.xid.policy import (
     REPEATED_SUFFIX,
@@ -58,10 +65,6 @@ from hpcverify_checks.xid.policy import (
     build_finding_rules,
     find_row,
 )
-
-CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
-MAX_LINE_CHARACTERS = 240
-"""Of a line in a message; the evidence has all of it."""
 
 
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
@@ -84,12 +87,10 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     if vendor != vendors.NVIDIA:
         text = f"this node's GPUs are {vendor}: hpcverify does not read what their driver logs"
         raise Skip(text, Cause.NOT_OBSERVABLE)
-    cursor = ctx.recall(CURSOR)
     try:
-        log = kernel_log.read(cursor, LINE_MARKERS, root)
+        log = read_new_part(ctx, LINE_MARKERS, root)
     except Unable:
-        if cursor:  # a first run has none: it reads one day
-            yield CarryOver(CURSOR, cursor)
+        yield from keep_mark(ctx)
         raise
     yield from _report_log(log, ctx)
     yield CarryOver(CURSOR, log.cursor)
@@ -112,46 +113,18 @@ def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
         counts[where] = len(found)
         for code in dict.fromkeys(event.row.code for event in found):
             yield make_finding(where, [event for event in found if event.row.code == code])
-    yield from report_unresolved(ctx, log, places)
+    failures = {where: _find_last_failure(found) for where, found in places.items()}
+    yield from report_unresolved(ctx, log, failures, "xid_standing")
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
     for where, found in group_by_part(log.older, known).items():
         yield _report_older_lines(where, found)
-    if log.gap:
-        fix = "boot with a larger log_buf_len, or keep a journal"
-        yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
-    span = f"{format_moment(log.first)} to {format_moment(log.last)}"
-    text = f"read {format_count(log.message_count, 'kernel message')} from {log.source}, {span}"
-    yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
-    if log.unseen:
-        text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
-        yield Coverage("node", text)
+    yield from report_reading(log)
 
 
-def report_unresolved(
-    ctx: Context, log: KernelLog, places: Mapping[str, Sequence[Event]]
-) -> Iterator[Finding | CarryOver]:
-    """
-    Report what failed a part in an earlier run and may still be there.
-
-    A failed part must not pass just because the check runs again: it stays reported for a
-    day, or until the node is rebooted. The log does not tell whether a reset fixed it.
-    """
-    boot = log.cursor.partition(" ")[0]
-    for where, found in places.items():
-        worst = [e for e in found if e.row.verdict is Verdict.FAIL and e.time]
-        if worst:
-            failure = f"{boot} {worst[-1].time} {worst[-1].row.code}"
-            yield CarryOver(UNRESOLVED_FAILURE, failure, where)
-    for mark in ctx.carry_overs:
-        if mark.name != UNRESOLVED_FAILURE or mark.where in places:
-            continue
-        booted, when, code = mark.value.split()
-        if booted == boot and float(when) > time.time() - DAY_SECONDS:
-            moment = format_moment(float(when))
-            text = f"failed at {moment} with {code}; the node has not rebooted since"
-            yield Finding("xid_standing", mark.where, text)
-            yield mark
+def _find_last_failure(found: Sequence[Event]) -> tuple[float, str] | None:
+    worst = [(e.time, e.row.code) for e in found if e.row.verdict is Verdict.FAIL and e.time]
+    return worst[-1] if worst else None
 
 
 def group_by_part(
@@ -230,7 +203,7 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
 
 def _list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
     with suppress(Unable):
-        log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
+        log = read_new_part(ctx, LINE_MARKERS, root)
         return {
             (where, event.xid)
             for where, found in group_by_part(log.messages, _list_gpus_by_address(ctx)).items()
@@ -249,7 +222,7 @@ CHECK = Check(
         **build_finding_rules(),
         "before_first_run": LISTED,
         "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
-        "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        GAP_CODE: GAP_RULE,
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -39,10 +39,11 @@ def read_files(query: LogQuery) -> KernelLog:
         raise FileNotFoundError(f"no {', '.join(SYSLOG_NAMES)} in /var/log")
     data, position, gap = _read_new_part(path, query.since)
     lines, earliest = data.splitlines(), _find_earliest(query, gap)
+    wanted = query.narrow(data)
     messages = [
         KernelMessage(match["text"], stamp, path.name)
         for line in lines
-        if query.wants(line)
+        if wanted.wants(line)
         and (match := LINE_PATTERN.match(line.decode(errors="replace")))
         and (stamp := parse_stamp(match["stamp"], query.now)) is not None
         and stamp >= earliest

@@ -43,10 +43,11 @@ def read_journal(query: LogQuery) -> KernelLog:
     if not _is_live(query, ends, seen_last=seen_last):
         raise OSError("it has no message of this boot's kernel")
     whole = seen_last or since.first or (not since.position and _reaches_back(query))
+    wanted = query.narrow(b"\n".join(lines))
     return query.build_log(
         (
             KernelMessage(entry.text, entry.time, entry.cursor)
-            for entry in (decode(line) for line in lines if query.wants(line))
+            for entry in (decode(line) for line in lines if wanted.wants(line))
             if isinstance(entry.text, str) and entry.facility == "0"
         ),
         len(lines),

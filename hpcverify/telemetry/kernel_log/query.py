@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.processes import ToolRunner
 
@@ -72,6 +73,10 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     def wants(self, text: bytes) -> bool:
         """Say whether *text* has a word that is asked for."""
         return any(word in text for word in self.words)
+
+    def narrow(self, data: bytes) -> LogQuery:
+        """Ask only for the words that *data* has at all: of many, most logs have few."""
+        return replace(self, words=[word for word in self.words if word in data])
 
     def is_before_boot(self, stamp: float | None) -> bool:
         """Say whether *stamp*, which may be of whole seconds, is of an earlier boot."""

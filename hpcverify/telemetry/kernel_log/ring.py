@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from hpcverify.telemetry.kernel_log.query import (
@@ -28,9 +30,9 @@ KERNEL_PRIORITIES = 8
 
 
 def read_ring(query: LogQuery) -> KernelLog:
-    """Read the ring buffer of the kernel."""
-    data = b"".join(_read_chunks(query.root / "dev/kmsg"))
-    records = RECORD_PATTERN.findall(data)
+    """Read the ring buffer of the kernel; what this process has read it keeps."""
+    path = query.root / "dev/kmsg"
+    records = _open_ring(path, _identify(path)).read()
     if not records:  # a container's is often /dev/null; the kernel's is never empty
         raise OSError("it is empty, as no kernel's is")
     oldest, newest = int(records[0][1]), int(records[-1][1])
@@ -43,11 +45,12 @@ def read_ring(query: LogQuery) -> KernelLog:
         new = [record for record in new if _is_recent(query, record)]
         gap = _explain_too_late(query, records[0])
     ends = [_compute_time(query, record[2]) for record in (*new[:1], *new[-1:])]
+    wanted = query.narrow(b"\n".join(record[3] for record in new))
     return query.build_log(
         (
             KernelMessage(text.decode(errors="replace"), _compute_time(query, us), number.decode())
-            for priority, number, us, text in (new if query.wants(data) else ())
-            if query.wants(text) and int(priority) < KERNEL_PRIORITIES
+            for priority, number, us, text in (new if wanted.words else ())
+            if wanted.wants(text) and int(priority) < KERNEL_PRIORITIES
         ),
         len(new),
         (ends[0], ends[-1]) if ends else (None, None),
@@ -79,23 +82,61 @@ def _explain_too_late(query: LogQuery, oldest: tuple[bytes, ...]) -> str:
     return f"the {late:.0f} s before are overwritten" if late > CLOCK_SLACK_SECONDS else ""
 
 
-def _read_chunks(path: Path) -> Iterator[bytes]:
-    device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+class _Ring:
+    """
+    The ring buffer, held open, and what it said so far.
+
+    /dev/kmsg gives each message once to each who opened it, so the second check of a look
+    reads only what came since the first did. Each says by its own cursor what is new to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open *path*."""
+        self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        self._records: list[tuple[bytes, ...]] = []
+
+    def __del__(self) -> None:
+        """Close it, if it could be opened."""
+        if hasattr(self, "_records"):
+            os.close(self._device)
+
+    def read(self) -> list[tuple[bytes, ...]]:
+        """Give all messages from the oldest that it had when it was opened."""
+        self._records += RECORD_PATTERN.findall(b"".join(_read_chunks(self._device)))
+        return self._records
+
+
+@lru_cache(maxsize=1)
+def _open_ring(path: Path, _identity: tuple[int, ...]) -> _Ring:
+    return _Ring(path)
+
+
+def _identify(path: Path) -> tuple[int, ...]:
+    """
+    Tell one file from another, and from what it was before, if it is no device.
+
+    A child shares the place in a file that its parent opened, so it opens its own.
+    """
+    status = path.stat()
+    device = (os.getpid(), status.st_dev, status.st_ino)
+    if stat.S_ISCHR(status.st_mode):
+        return device
+    return (*device, status.st_size, status.st_mtime_ns)
+
+
+def _read_chunks(device: int) -> Iterator[bytes]:
     size = 0
-    try:
-        while size < MAX_LOG_BYTES:
-            try:
-                chunk = os.read(device, CHUNK_BYTES)
-            except BlockingIOError:  # that was the last message
-                return
-            except BrokenPipeError:  # overwritten while we read: the next is older
-                continue
-            if not chunk:
-                return
-            size += len(chunk)
-            yield chunk
-    finally:
-        os.close(device)
+    while size < MAX_LOG_BYTES:
+        try:
+            chunk = os.read(device, CHUNK_BYTES)
+        except BlockingIOError:  # that was the last message
+            return
+        except BrokenPipeError:  # overwritten while we read: the next is older
+            continue
+        if not chunk:
+            return
+        size += len(chunk)
+        yield chunk
 
 
 def _is_recent(query: LogQuery, record: tuple[bytes, ...]) -> bool:

@@ -1,0 +1,83 @@
+"""What the checks that read the kernel log have in common: the mark, gaps, what still stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hpcverify.check import (
+    CarryOver,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Remedy,
+    Verdict,
+)
+from hpcverify.telemetry import kernel_log
+from hpcverify.telemetry.kernel_log import KernelLog, format_moment
+from hpcverify.units import DAY_SECONDS, format_count
+
+CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
+GAP_CODE = "log_gap"
+GAP_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True)
+"""Every check that reads the log meets the same gap."""
+MAX_LINE_CHARACTERS = 240
+"""Of a line in a message; the evidence has all of it."""
+
+
+def read_new_part(ctx: Context, words: Sequence[bytes], root: Path) -> KernelLog:
+    """
+    Read the messages with one of *words* since this check's last run on this node.
+
+    Raises:
+        Unable: the log cannot be read; `keep_mark` then.
+
+    """
+    return kernel_log.read(ctx.recall(CURSOR), words, root)
+
+
+def keep_mark(ctx: Context) -> Iterator[CarryOver]:
+    """Yield the mark again: the next run starts where this one should have."""
+    if cursor := ctx.recall(CURSOR):  # a first run has none: it reads one day
+        yield CarryOver(CURSOR, cursor)
+
+
+def report_reading(log: KernelLog) -> Iterator[Finding | Coverage]:
+    """Say what was read, and what was not."""
+    if log.gap:
+        fix = "boot with a larger log_buf_len, or keep a journal"
+        yield Finding(GAP_CODE, "node", f"{log.source}: {log.gap}: {fix}")
+    span = f"{format_moment(log.first)} to {format_moment(log.last)}"
+    text = f"read {format_count(log.message_count, 'kernel message')} from {log.source}, {span}"
+    yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
+    if log.unseen:
+        text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
+        yield Coverage("node", text)
+
+
+def report_unresolved(
+    ctx: Context, log: KernelLog, failures: Mapping[str, tuple[float, str] | None], code: str
+) -> Iterator[Finding | CarryOver]:
+    """
+    Report under *code* what failed a part in an earlier run and may still be there.
+
+    A failed part must not pass just because the check runs again: it stays reported for a
+    day, or until the node is rebooted. The log does not tell whether it was mended since.
+    *failures* has the parts of which the log says something new, each with its last failure:
+    when, in seconds since 1970, and its code.
+    """
+    boot = log.cursor.partition(" ")[0]
+    for where, failure in failures.items():
+        if failure:
+            yield CarryOver(UNRESOLVED_FAILURE, f"{boot} {failure[0]} {failure[1]}", where)
+    for mark in ctx.carry_overs:
+        if mark.name != UNRESOLVED_FAILURE or mark.where in failures:
+            continue
+        booted, when, failed = mark.value.split()
+        if booted == boot and float(when) > time.time() - DAY_SECONDS:
+            moment = format_moment(float(when))
+            text = f"failed at {moment} with {failed}; the node has not rebooted since"
+            yield Finding(code, mark.where, text)
+            yield mark

@@ -1,0 +1,151 @@
+"""
+Read what the kernel says of faults: the table ``lines.csv``, and the lines that it names.
+
+Its columns: *code* of the finding; *kind* of the part, or ``job`` for what a user's program
+provokes and ``site`` for what is set up or lies outside; our *verdict*, whether it is *hard*,
+and the *remedy*; *often*, the count in one look from which a line that is only listed warns;
+*ends*, the code of the trouble that this line ends; *markers*, literals of which a line has
+one; the *pattern* of the whole line, by the format strings of the kernel in *source*, with
+named groups for the part; its *meaning*, and the *fix*; *look_alikes*, which are no fault.
+
+The first row that fits speaks for a line. In a pattern ``{pci}``, ``{disk}``, ``{nvme}`` and
+``{mlx5}`` stand for `FRAGMENTS`. A group is ``disk``, or ``disk_`` and more where a pattern
+has several.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import LISTED, FindingRule, Remedy, Verdict
+from hpcverify.telemetry.kernel_log import KernelMessage
+
+TABLE_PATH = Path(__file__).with_name("lines.csv")
+OFTEN_SUFFIX, OVER_SUFFIX = "_often", "_over"
+"""Added to a code: of a listed line that came often, and of a trouble that has ended."""
+JOB_KIND = "job"
+"""The kind of what a user's program provokes: it accuses nobody."""
+
+# As text: on a healthy node none of them is ever compiled.
+PCI_FRAGMENT = r"(?P<pci@>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])"
+FRAGMENTS = {
+    "pci": PCI_FRAGMENT,
+    "disk": r"(?P<disk@>(?!loop|z?ram\d|fd\d|sr\d|nbd|rbd|dm-\d+-snap)[\w!-]+)",
+    "nvme": r"(?P<disk@>nvme\d+)",
+    "mlx5": rf"(?:mlx5_core {PCI_FRAGMENT}(?: (?P<nic@>[\w-]+))?(?: \(\w+\))?: )?"
+    r"(?:\w+:\d+:\(pid \d+\): )?",
+}
+"""What patterns have in common. Images in files, memory and empty drives are no disks."""
+PART_GROUPS = ("pci", "disk", "dimm", "nic", "server")
+"""The groups of a pattern that name a part; the others are details."""
+
+
+class LineRow(Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    code: str
+    kind: str
+    verdict: Verdict
+    hard: bool
+    remedy: Remedy
+    often: int | None
+    ends: str
+    markers: tuple[str, ...]
+    pattern: str
+    meaning: str
+    fix: str
+    source: str
+    look_alikes: str
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line about a fault; *part* is what it names: a kind of `PART_GROUPS`, and a name."""
+
+    row: LineRow
+    part: tuple[str, str]
+    text: str
+    time: float | None
+    details: Mapping[str, str]
+
+
+@cache
+def load_rows() -> Mapping[str, LineRow]:
+    """Read the table, by code."""
+    text = TABLE_PATH.read_text(encoding="utf-8")
+    values = [
+        {
+            **line,
+            "hard": line["hard"] == "yes",
+            "often": line["often"] or None,
+            "markers": line["markers"].split("|"),
+            "pattern": _expand(line["pattern"]),
+        }
+        for line in csv.DictReader(text.splitlines())
+    ]
+    return {row.code: row for row in msgspec.convert(values, list[LineRow], strict=False)}
+
+
+def _expand(pattern: str) -> str:
+    """Put the fragments in, and number their groups."""
+    for name, fragment in FRAGMENTS.items():
+        first, *rest = pattern.split(f"{{{name}}}")
+        parts = [fragment.replace("@", f"_{name}{i}") + text for i, text in enumerate(rest)]
+        pattern = first + "".join(parts)
+    return pattern
+
+
+@cache
+def list_markers() -> tuple[bytes, ...]:
+    """List the literals of which a line that matters has one."""
+    return tuple({marker.encode(): None for row in load_rows().values() for marker in row.markers})
+
+
+@cache
+def _list_pairs() -> tuple[tuple[str, LineRow], ...]:
+    """List each marker with its row, in the order of the table."""
+    return tuple((marker, row) for row in load_rows().values() for marker in row.markers)
+
+
+def build_finding_rules() -> dict[str, FindingRule]:
+    """
+    Make the rule of every code.
+
+    What came often warns. A trouble that has ended since is listed, and so is a line that
+    only ends one.
+    """
+    rules: dict[str, FindingRule] = {}
+    for row in load_rows().values():
+        remedy = row.remedy if row.verdict is not Verdict.PASS else Remedy.NONE
+        rules[row.code] = FindingRule(row.verdict, remedy, hard=row.hard)
+        if row.often:
+            rules[row.code + OFTEN_SUFFIX] = FindingRule(Verdict.WARN, row.remedy)
+        if row.ends:
+            rules[row.ends + OVER_SUFFIX] = LISTED
+    return rules
+
+
+def read_events(messages: Sequence[KernelMessage]) -> Iterator[Event]:
+    """Read *messages*; each gives one event at most."""
+    for message in messages:
+        for marker, row in _list_pairs():
+            if marker in message.text and (match := re.search(row.pattern, message.text)):
+                yield _make_event(row, match, message)
+                break
+
+
+def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> Event:
+    groups = {name: value for name, value in match.groupdict().items() if value}
+    part = ("node", "node")
+    for name, value in groups.items():
+        kind = name.partition("_")[0]
+        if kind in PART_GROUPS:
+            part = (kind, value)
+            break
+    return Event(row=row, part=part, text=message.text, time=message.time, details=groups)

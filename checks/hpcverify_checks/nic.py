@@ -1,0 +1,449 @@
+"""
+The ports of InfiniBand, RoCE and Ethernet: up, as fast as they were, and clean.
+
+What a port should do is what it did: each run remembers the rate, the addresses and the
+keys of each port that is up, and the next one holds the port to that. So there is no list
+of what a node must have, and a counter or a port that a model lacks accuses nobody. A port
+that never had a link here, or that somebody switched off, is not judged. A port that is
+down or slower on purpose is accepted by a run with ``--accept-parts``.
+
+If all ports of a kind are down at once, or all lost their link since the last run, the
+cause is hardly in this node: that is one finding, about a switch or a cable tray.
+
+Counters start with the driver and are judged by their rise since the last run, and by the
+rate of it. A few errors are normal on links of 100 Gb/s a lane. Packets out of sequence and
+receivers that were not ready are measured and not judged: adaptive routing and slow
+applications cause them on good links. A counter that a port lacks is left out.
+
+The kernel asks the firmware for much of this. A port that does not answer within the
+patience is named, and is an ERROR: the others are judged all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import (
+    LISTED,
+    NOT_SET_UP,
+    CarryOver,
+    Cause,
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Remedy,
+    Skip,
+    Verdict,
+    fail_outside,
+    warn_outside,
+)
+from hpcverify.telemetry import nics
+from hpcverify.telemetry.nics import PortReading, PortReadings
+from hpcverify.units import HOUR_SECONDS
+from hpcverify_checks.common.counters import Growth, Moment, compare_with_last_run, read_moment
+
+START_SECONDS = 240.0
+"""After the boot, in which a port that is down may still be in training: gpud, too, calls
+a port dropped after four minutes (store/scan_drops.go)."""
+LINK_MARK = "link"
+"""Of the `CarryOver` with what a port is held to."""
+MIN_TOGETHER = 2
+"""Ports of a kind from which "all of them" says more than their names."""
+MIN_SIBLINGS = 4
+"""Ports of a model from which one that differs from all the others is odd."""
+ACCEPT = "if that is meant, run once with --accept-parts"
+FIX_CABLE = "reseat or replace the cable and its modules, and look at the port of the switch"
+SATURATED = {
+    "counters link_downed": 0xFF,
+    "counters link_error_recovery": 0xFF,
+    "counters symbol_error": 0xFFFF,
+    "counters port_rcv_errors": 0xFFFF,
+    "counters local_link_integrity_errors": 0xF,
+    "counters excessive_buffer_overrun_errors": 0xF,
+}
+"""Where these counters of InfiniBand end and stay: they have 16, 8 or 4 bits
+(drivers/infiniband/core/sysfs.c of Linux)."""
+RATES = (
+    *("link_down", "symbol", "recovery", "receive", "transmit", "timeout"),
+    *("slow_restart", "sequence", "receiver_not_ready"),
+)
+DELTAS = ("link_down", "integrity", "module")
+HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
+"""As for GPUs (`pcie`): software that looks for devices causes them."""
+
+
+class NicParams(Params, frozen=True):
+    """How long to wait for all ports together, in seconds."""
+
+    patience: float = 3.0
+
+
+class Expected(Struct, frozen=True):
+    """What a port was when it was last up, which it is held to."""
+
+    rate: float | None = None
+    shown_rate: str = ""
+    pcie_width: int | None = None
+    gids: tuple[int, ...] = ()
+    pkeys: tuple[str, ...] = ()
+
+
+def measure(ctx: Context, params: NicParams) -> Iterator[CheckItem]:
+    """Read the ports as they are now, and their errors since the last run."""
+    root = Path("/")
+    yield from report_ports(nics.read_ports(root, params.patience), ctx, params, root)
+
+
+def report_ports(
+    readings: PortReadings, ctx: Context, params: NicParams, root: Path
+) -> Iterator[CheckItem]:
+    """Report the state and the errors of the ports in *readings*."""
+    ports = readings.ports
+    if not (ports or readings.silent):
+        raise Skip("no network port of this node hangs on a device")
+    for where, label in readings.silent:
+        text = (
+            f"does not answer within {params.patience:g} s: its firmware or driver hangs; "
+            f"see dmesg for {label}, then reboot the node"
+        )
+        yield Finding("nic_hung", where, text)
+    expected = {port.where: _recall_expected(ctx, port.where) for port in ports}
+    known = {where: before for where, before in expected.items() if before is not None}
+    now = read_moment(root)
+    yield from _report_down(ports, known, now)
+    for port in ports:
+        before = known.get(port.where)
+        if port.is_up:
+            yield from _report_link(port, before or Expected())
+            yield _remember(port, before)
+        elif ctx.previous is None:
+            yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
+    yield from _report_odd_lanes(ports, known)
+    yield from _report_firmware(ports)
+    yield from _report_counters(ports, known, ctx, now)
+    for port in ports:
+        yield Coverage(port.where, _describe(port))
+
+
+def _recall_expected(ctx: Context, where: str) -> Expected | None:
+    if ctx.previous is None:  # the first run, or --accept-parts
+        return None
+    try:
+        return msgspec.json.decode(ctx.recall(LINK_MARK, where) or "", type=Expected)
+    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
+        return None
+
+
+def _remember(port: PortReading, before: Expected | None) -> CarryOver:
+    """Remember what *port* is, and what it was where it has less of it now."""
+    was = before or Expected()
+    slower = _is_below(port.rate, was.rate)
+    width = port.pcie.width if port.pcie else None
+    kept = Expected(
+        rate=was.rate if slower or port.rate is None else port.rate,
+        shown_rate=was.shown_rate if slower or port.rate is None else port.shown_rate,
+        pcie_width=was.pcie_width if _is_below(width, was.pcie_width) else width,
+        gids=was.gids if _list_lost(was.gids, port.gids) else port.gids or (),
+        pkeys=was.pkeys if _list_lost(was.pkeys, port.pkeys) else port.pkeys or (),
+    )
+    return CarryOver(LINK_MARK, msgspec.json.encode(kept).decode(), port.where)
+
+
+def _is_below(now: float | None, before: float | None) -> bool:
+    return now is not None and before is not None and now < before
+
+
+def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[object]:
+    """List what is gone; nothing is, if the table could not be read."""
+    return [] if now is None else [one for one in before if one not in now]
+
+
+def _report_down(
+    ports: Sequence[PortReading], known: Mapping[str, Expected], now: Moment
+) -> Iterator[Finding]:
+    for layer, like in _group_by_layer(p for p in ports if p.where in known):
+        enabled = [p for p in like if not p.is_disabled]
+        down = [p for p in enabled if not p.is_up]
+        unlinked = [p for p in down if not p.is_linked]
+        if now.seconds is not None and now.seconds < START_SECONDS:
+            for port in unlinked:
+                text = (
+                    f"is down ({port.state}) so soon after the boot: its link may be in training; "
+                    f"run again {START_SECONDS:.0f} s after the boot"
+                )
+                yield Finding("port_starting", port.where, text)
+        elif len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(enabled):
+            text = (
+                f"all {len(enabled)} {layer} ports are down at once "
+                f"({', '.join(p.label for p in enabled)}): look at their switch, its power and "
+                f"the cable tray before this node; {ACCEPT}"
+            )
+            yield Finding("all_ports_down", "node", text, {p.label: p.state for p in enabled})
+        else:
+            for port in unlinked:
+                was = known[port.where].shown_rate
+                before = f", before {was}" if was else ""
+                text = f"is down ({port.state}){before}: {FIX_CABLE}; {ACCEPT}"
+                yield Finding("port_down", port.where, text)
+        yield from _report_unused(like)
+
+
+def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
+    """Report the *ports* that were in service and are not, though nothing is broken."""
+    for port in ports:
+        if port.is_disabled:
+            text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
+            yield Finding("port_disabled", port.where, text)
+        elif port.is_linked and not port.is_up:
+            text = (
+                f"has a link and is not in service ({port.state}): is the subnet manager "
+                "up, and does it know the port?"
+            )
+            yield Finding("port_not_active", port.where, text)
+
+
+def _group_by_layer(ports: Iterable[PortReading]) -> Iterator[tuple[str, list[PortReading]]]:
+    groups: defaultdict[str, list[PortReading]] = defaultdict(list)
+    for port in ports:
+        groups[port.layer].append(port)
+    yield from groups.items()
+
+
+def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
+    if port.rate is not None:
+        yield Measurement("rate", port.rate, "Gb/s", port.where)
+    if _is_below(port.rate, before.rate):
+        text = f"runs at {port.shown_rate}, before at {before.shown_rate}: {FIX_CABLE}; {ACCEPT}"
+        yield Finding("port_slow", port.where, text)
+    width = port.pcie.width if port.pcie else None
+    if _is_below(width, before.pcie_width):
+        text = (
+            f"has {width} PCIe lanes, before {before.pcie_width}: reseat the adapter "
+            f"at {port.address}; {ACCEPT}"
+        )
+        yield Finding("pcie_narrow", port.where, text)
+    elif width and port.best_pcie and width < port.best_pcie.width:
+        text = (
+            f"has {width} PCIe lanes, although adapter and slot support {port.best_pcie.width}: "
+            f"reseat the adapter at {port.address}"
+        )
+        yield Finding("pcie_limited", port.where, text)
+    for code, what, lost in (
+        ("gid_missing", "GID index", _list_lost(before.gids, port.gids)),
+        ("pkey_missing", "partition key", _list_lost(before.pkeys, port.pkeys)),
+    ):
+        if lost:
+            fix = (
+                "is the address of the interface set?"
+                if port.layer == nics.ETHERNET
+                else "what does the subnet manager say of the port?"
+            )
+            listed = ", ".join(map(str, lost))
+            yield Finding(code, port.where, f"lost {what} {listed}: {fix} {ACCEPT}")
+    if port.headroom is not None:
+        yield Measurement("module.headroom", port.headroom, "°C", port.where)
+
+
+def _report_odd_lanes(
+    ports: Sequence[PortReading], known: Mapping[str, Expected]
+) -> Iterator[Finding]:
+    """Report a new port that has fewer lanes at the same rate of a lane than all its like."""
+    models: defaultdict[tuple[str, float], list[PortReading]] = defaultdict(list)
+    for port in ports:
+        if port.lanes and port.rate and port.model:
+            models[port.model, port.rate / port.lanes].append(port)
+    for like in models.values():
+        most = max(port.lanes or 0 for port in like)
+        odd = [port for port in like if (port.lanes or 0) < most]
+        if len(like) >= MIN_SIBLINGS and len(odd) == 1 and odd[0].where not in known:
+            text = (
+                f"runs at {odd[0].shown_rate}, the other {len(like) - 1} of its model on {most} "
+                f"lanes: {FIX_CABLE}"
+            )
+            yield Finding("port_narrow", odd[0].where, text)
+
+
+def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
+    boards: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for port in ports:
+        if port.board and port.firmware:
+            boards[port.board][port.label] = port.firmware
+    for board, versions in boards.items():
+        if len(set(versions.values())) > 1:
+            listed = ", ".join(f"{label} {version}" for label, version in versions.items())
+            text = f"adapters of board {board} have different firmware ({listed}): update them"
+            yield Finding("firmware_mixed", "node", text, versions)
+
+
+def _report_counters(
+    ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
+) -> Iterator[CheckItem]:
+    growths = {p.where: compare_with_last_run(ctx, p.where, _list_counts(p), now) for p in ports}
+    flapped: set[str] = set()
+    for layer, like in _group_by_layer(p for p in ports if p.where in known):
+        fell = [p for p in like if _sum_kind(growths[p.where], "link_down")]
+        if len(fell) >= MIN_TOGETHER and len(fell) == len(like):
+            flapped |= {p.where for p in fell}
+            text = (
+                f"all {len(like)} {layer} ports lost their link since the last run: was a "
+                "switch restarted?"
+            )
+            yield Finding("all_ports_flapped", "node", text)
+    for port in ports:
+        growth = growths[port.where]
+        yield from _measure_growth(growth, port.where, together=port.where in flapped)
+        yield from _report_saturated(port)
+        yield growth.carry_over
+
+
+def _list_counts(port: PortReading) -> dict[str, int]:
+    counts = dict(port.counts)
+    for kind, errors in port.errors.items():
+        counts[f"{port.address} {kind}"] = 0  # it is counted, even at zero
+        counts |= {
+            f"{port.address} {kind} {name}": count
+            for name, count in errors.items()
+            if name not in HARMLESS_ERRORS
+        }
+    return counts
+
+
+def _sum_kind(growth: Growth, kind: str) -> int:
+    """Take the highest of the counters of a kind, of those that could be compared."""
+    return max(_select_kind(growth.last.counts, kind), default=0) if growth.from_last_run else 0
+
+
+def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
+    names = nics.COUNTER_KINDS[kind]
+    return [count for name, count in counts.items() if name in names]
+
+
+def _measure_growth(growth: Growth, where: str, *, together: bool) -> Iterator[CheckItem]:
+    if not growth.from_last_run:
+        return
+    span = growth.choose_delta(HOUR_SECONDS)
+    for kind in RATES:
+        grown = _select_kind(span.counts, kind)
+        rate = span.compute_rate(max(grown, default=0), HOUR_SECONDS)
+        if grown and rate is not None and not (together and kind == "link_down"):
+            yield Measurement(f"{kind}.rate", rate, "1/h", where)
+    for kind in DELTAS:
+        grown = _select_kind(growth.last.counts, kind)
+        if grown and not (together and kind == "link_down"):
+            yield Measurement(f"{kind}.delta", max(grown), "", where)
+    for kind in ("fatal", "non_fatal", "correctable"):
+        pcie = [c for n, c in growth.last.counts.items() if n.split(" ")[1] == kind]
+        if pcie and kind != "correctable":
+            yield Measurement(f"pcie.{kind}.delta", sum(pcie), "", where)
+        rate = span.compute_rate(
+            sum(c for n, c in span.counts.items() if n.split(" ")[1] == kind), HOUR_SECONDS
+        )
+        if pcie and kind == "correctable" and rate is not None:
+            yield Measurement("pcie.correctable.rate", rate, "1/h", where)
+    if growth.last.grown:
+        worst = Counter(growth.last.grown).most_common()
+        listed = ", ".join(f"{name.split(' ', 1)[1]} {count}" for name, count in worst)
+        evidence = {name: str(count) for name, count in worst}
+        yield Finding("port_errors", where, f"since {growth.start}: {listed}", evidence)
+
+
+def _report_saturated(port: PortReading) -> Iterator[Finding]:
+    if port.layer != nics.INFINIBAND:
+        return
+    stuck = [name for name, most in SATURATED.items() if port.counts.get(name) == most]
+    if stuck:
+        listed = ", ".join(name.split(" ")[1] for name in stuck)
+        text = f"{listed} stands at its end and counts no more: perfquery -R resets it"
+        yield Finding("counter_saturated", port.where, text)
+
+
+def _describe(port: PortReading) -> str:
+    words = (
+        port.layer,
+        port.shown_rate or port.state,
+        f"firmware {port.firmware}" if port.firmware else "",
+        f"at {port.address}" if port.address else "",
+        f"{len(port.counts)} counters read",
+    )
+    return ", ".join(filter(None, words))
+
+
+NVSENTINEL = "NVIDIA NVSentinel, docs/nic-health-monitor/link-counter-detection.md, section 4"
+FATAL_SOURCE = "PCI Express: after a fatal error a link is unreliable"
+
+CHECK = Check(
+    summary="ports of InfiniBand, RoCE and Ethernet: up, as fast as before, and clean",
+    measure=measure,
+    params=NicParams,
+    metrics={
+        "rate": Metric(unit="Gb/s", meaning="rate of the link now"),
+        "module.headroom": Metric(unit="°C", meaning="below the critical heat of the module"),
+        "link_down.delta": Metric(unit="", meaning="times the link fell since the last run"),
+        "link_down.rate": Metric(unit="1/h", meaning="times the link fell"),
+        "symbol.rate": Metric(unit="1/h", meaning="symbol errors that were not corrected"),
+        "recovery.rate": Metric(unit="1/h", meaning="times the link had to be retrained"),
+        "receive.rate": Metric(unit="1/h", meaning="broken packets received"),
+        "transmit.rate": Metric(unit="1/h", meaning="packets not sent for want of a carrier"),
+        "integrity.delta": Metric(unit="", meaning="overruns and too many physical errors"),
+        "timeout.rate": Metric(unit="1/h", meaning="acknowledgements that did not come in time"),
+        "sequence.rate": Metric(unit="1/h", meaning="packets out of sequence or sent again"),
+        "receiver_not_ready.rate": Metric(unit="1/h", meaning="answers of a receiver not ready"),
+        "slow_restart.rate": Metric(unit="1/h", meaning="slow restarts of RoCE"),
+        "module.delta": Metric(unit="", meaning="events of the module: heat, bus, short circuit"),
+        "pcie.fatal.delta": Metric(unit="", meaning="fatal errors of PCIe since the last run"),
+        "pcie.non_fatal.delta": Metric(unit="", meaning="uncorrected, non-fatal, likewise"),
+        "pcie.correctable.rate": Metric(unit="1/h", meaning="corrected errors of PCIe"),
+    },
+    rules={
+        "module.headroom": warn_outside(low=0, source="the module's own threshold"),
+        "link_down.delta": warn_outside(high=0, source="a job on this port lost its connections"),
+        "link_down.rate": fail_outside(
+            high=2, source="gpud: a port that came back three times is flapping"
+        ),
+        "symbol.rate": warn_outside(
+            high=120, source=f"InfiniBand: a bit error rate of 1e-12 ({NVSENTINEL})"
+        ),
+        "recovery.rate": warn_outside(high=300, source=f"5 a minute: {NVSENTINEL}"),
+        "receive.rate": warn_outside(high=36_000, source=f"10 a second: {NVSENTINEL}"),
+        "transmit.rate": warn_outside(high=36_000, source="hpcverify default: as for receive"),
+        "integrity.delta": warn_outside(high=0, source=NVSENTINEL),
+        "timeout.rate": warn_outside(high=3600, source=f"1 a second: {NVSENTINEL}"),
+        "slow_restart.rate": warn_outside(high=36_000, source=f"10 a second: {NVSENTINEL}"),
+        "module.delta": warn_outside(high=0, source="mlx5: events of the module"),
+        "pcie.fatal.delta": fail_outside(high=0, hard=True, source=FATAL_SOURCE),
+        "pcie.non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
+        "pcie.correctable.rate": warn_outside(high=480, source="as for GPUs (check pcie)"),
+    },
+    finding_rules={
+        "port_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "all_ports_down": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "port_slow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "pcie_narrow": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+        "port_starting": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.UNMEASURED),
+        "port_not_active": NOT_SET_UP,
+        "gid_missing": NOT_SET_UP,
+        "pkey_missing": NOT_SET_UP,
+        "nic_hung": FindingRule(Verdict.ERROR, Remedy.REBOOT, Cause.HUNG),
+        "port_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "port_narrow": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "pcie_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "all_ports_flapped": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "port_errors": LISTED,
+        "counter_saturated": LISTED,
+    },
+    placement=Placement.PASSIVE,
+    timeout=30,
+)

@@ -1,0 +1,394 @@
+"""
+Network adapters and their ports: what they are, whether they are up, and what they count.
+
+A port is what a cable is plugged into: the InfiniBand port of an adapter, or the Ethernet
+port with whatever RDMA counters belong to it. What only stands for others is none: a bond,
+a VLAN, a bridge, a veth, IPoIB, a virtual function, a representor or a subfunction, and
+neither is a radio.
+
+The kernel answers many of these files by asking the firmware, which can take for ever when
+that is dead (mlx5: minutes for each command). So the ports are read in a thread beside this
+one, and a port that does not answer in time is named and left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.model import Part
+from hpcverify.telemetry import aer, ethtool, pci, sysfs
+
+INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
+ETHERNET_TYPE = "1"
+"""ARPHRD_ETHER of ``linux/if_arp.h``; IPoIB has another."""
+IS_ENABLED = 1
+"""IFF_UP of ``linux/if.h``: somebody switched the interface on."""
+PHYSICAL_FUNCTION = "pf"
+"""In ``phys_port_name`` of what stands in the host for a function (``pf0vf1``); the port
+itself is ``p0`` (net/devlink of Linux)."""
+SUBFUNCTION = ".sf."
+"""In the name of the auxiliary device that is a piece of an adapter."""
+VIRTUAL_DRIVERS = frozenset(
+    {"virtio_net", "ena", "efa", "gve", "mana", "hv_netvsc", "vmxnet3", "vif", "xen_netfront"}
+)
+"""Drivers of adapters that a hypervisor makes up: their speed is what it likes to say."""
+
+COUNTER_KINDS: Mapping[str, tuple[str, ...]] = {
+    "link_down": (
+        *("counters link_downed", "net carrier_down_count"),
+        *("ethtool link_down_events_phy", "ethtool link_down_events"),
+    ),
+    "symbol": (
+        *("counters symbol_error", "ethtool rx_symbol_err_phy"),
+        "ethtool rx_pcs_symbol_err_phy",
+    ),
+    "recovery": ("counters link_error_recovery",),
+    "receive": (
+        *("counters port_rcv_errors", "statistics rx_crc_errors", "statistics rx_frame_errors"),
+        *("ethtool rx_crc_errors_phy", "ethtool rx_fcs_err_frames"),
+    ),
+    "transmit": ("statistics tx_carrier_errors", "ethtool tx_errors_phy"),
+    "integrity": (
+        "counters local_link_integrity_errors",
+        "counters excessive_buffer_overrun_errors",
+    ),
+    "timeout": (
+        *("hw_counters local_ack_timeout_err", "hw_counters roce_adp_retrans_to"),
+        "hw_counters req_transport_retries_exceeded",
+    ),
+    "sequence": (
+        *("hw_counters packet_seq_err", "hw_counters out_of_sequence"),
+        *("hw_counters implied_nak_seq_err", "hw_counters roce_adp_retrans"),
+    ),
+    "receiver_not_ready": ("hw_counters rnr_nak_retry_err",),
+    "slow_restart": ("hw_counters roce_slow_restart",),
+    "module": (
+        *("ethtool module_bus_stuck", "ethtool module_high_temp"),
+        "ethtool module_bad_shorted",
+    ),
+}
+"""The counters of each kind of trouble: where they are, and their names. Those of one kind
+count the same trouble at several places, so the highest of them tells it."""
+_COUNTERS = tuple(
+    (folder, name)
+    for names in COUNTER_KINDS.values()
+    for folder, name in [full.split(" ") for full in names]
+)
+COUNTER_FILES = tuple(pair for pair in _COUNTERS if pair[0] != "ethtool")
+ETHTOOL_NAMES = frozenset(name for folder, name in _COUNTERS if folder == "ethtool")
+
+GIDS = PKEYS = 4
+"""How many of the first entries are looked at: the addresses of the port itself. Later ones
+come and go with the addresses of containers."""
+UNSET_PKEY = "0x0000"
+
+StatisticsReader = Callable[[str, Collection[str]], Mapping[str, int]]
+
+
+class PortReading(Struct, frozen=True, kw_only=True):
+    """What a port said of itself."""
+
+    where: str
+    """The id of its part."""
+    label: str
+    layer: str
+    model: str = ""
+    board: str = ""
+    firmware: str = ""
+    address: str = ""
+    """On the PCI bus."""
+    state: str
+    """In the words of the kernel."""
+    is_up: bool
+    is_disabled: bool
+    """Whether somebody switched it off."""
+    is_linked: bool
+    """Whether the cable carries a signal, even if the port is not in service yet."""
+    rate: float | None = None
+    """Gb/s; None if it is not known, or made up."""
+    shown_rate: str = ""
+    lanes: int | None = None
+    pcie: aer.Link | None = None
+    best_pcie: aer.Link | None = None
+    gids: tuple[int, ...] | None = None
+    """The indexes that hold an address; None if there is no table."""
+    pkeys: tuple[str, ...] | None = None
+    headroom: float | None = None
+    """°C below the threshold of the hottest module; None without a sensor."""
+    counts: dict[str, int] = {}
+    errors: Mapping[str, Mapping[str, int]] = {}
+    """Those of PCIe, as `aer.read_errors` gives them."""
+
+
+class PortReadings(Struct, frozen=True):
+    """What the ports of a node said, and those (id and label) that did not answer."""
+
+    ports: tuple[PortReading, ...]
+    silent: tuple[tuple[str, str], ...] = ()
+
+
+class PortPlace(Struct, frozen=True, kw_only=True):
+    """Where in sysfs a port is: an interface, an RDMA port, or both."""
+
+    part: Part
+    layer: str
+    net: Path | None = None
+    rdma: Path | None = None
+    """As in ``/sys/class/infiniband/mlx5_0/ports/1``."""
+
+
+def list_nics(root: Path) -> Iterator[Part]:
+    """Describe the network ports that hang on a device; failing these, any other."""
+    ports = sysfs.list_entries(root / "sys/class/net")
+    ports = [port for port in ports if (port / "address").exists()]
+    real = [port for port in ports if sysfs.is_hardware(port)]
+    for port in real or [port for port in ports if port.name != "lo"]:
+        yield _describe_ethernet(port)
+    for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
+        if sysfs.is_hardware(adapter):
+            yield _describe_infiniband(adapter)
+
+
+def _describe_ethernet(port: Path) -> Part:
+    facts = sysfs.drop_unknown(
+        pci_address=pci.find_address(port / "device"), driver=pci.read_driver(port / "device")
+    )
+    mac = _read_permanent_mac(port)
+    where = mac or facts.get("pci_address") or f"nic-{port.name}"
+    return Part("nic", where, port.name, facts)
+
+
+def _read_permanent_mac(port: Path) -> str | None:
+    """Read the address that is burnt in; one that was assigned may change."""
+    bonded = sysfs.read_text(port / "bonding_slave/perm_hwaddr")
+    burnt_in = sysfs.read_text(port / "addr_assign_type") == "0" and sysfs.is_hardware(port)
+    return bonded or (sysfs.read_text(port / "address") if burnt_in else None)
+
+
+def _describe_infiniband(adapter: Path) -> Part:
+    facts = sysfs.drop_unknown(
+        model=sysfs.read_text(adapter / "hca_type"),
+        board=sysfs.read_text(adapter / "board_id"),
+        firmware=sysfs.read_text(adapter / "fw_ver"),
+        pci_address=pci.find_address(adapter / "device"),
+    )
+    guid = sysfs.read_text(adapter / "node_guid")
+    return Part("nic", guid or f"nic-{adapter.name}", adapter.name, facts)
+
+
+def read_ports(
+    root: Path, patience: float, statistics: StatisticsReader = ethtool.read_statistics
+) -> PortReadings:
+    """
+    Read all ports, for *patience* seconds at most.
+
+    First one after the other: several threads that read small files at once mostly wait for
+    each other. If one port holds them up for half of the time, the others get threads of
+    their own.
+    """
+    places = list(find_ports(root))
+    answers: dict[str, PortReading] = {}
+    deadline = time.monotonic() + patience
+
+    def start(several: Sequence[PortPlace]) -> threading.Thread:
+        thread = threading.Thread(target=read, args=(several,), daemon=True)
+        thread.start()
+        return thread
+
+    def read(several: Sequence[PortPlace]) -> None:
+        for place in several:
+            answers[place.part.id] = read_port(place, root, statistics)
+
+    first = start(places)
+    first.join(patience / 2)
+    unread = [place for place in places if place.part.id not in answers]
+    others = [start([place]) for place in unread[1:]]  # the first is what holds it up
+    for thread in (*others, first):
+        thread.join(max(0.0, deadline - time.monotonic()))
+    in_time = dict(answers)
+    return PortReadings(
+        tuple(in_time[p.part.id] for p in places if p.part.id in in_time),
+        tuple((p.part.id, p.part.label) for p in places if p.part.id not in in_time),
+    )
+
+
+def find_ports(root: Path) -> Iterator[PortPlace]:
+    """Find the ports of this node; what is read here is answered without the firmware."""
+    nets = {net: _find_device(net) for net in _list_interfaces(root)}
+    carried: dict[Path, Path] = {}
+    for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
+        if not sysfs.is_hardware(adapter) or _is_piece(adapter):
+            continue
+        part = _describe_infiniband(adapter)
+        for port in sysfs.list_entries(adapter / "ports"):
+            layer = sysfs.read_text(port / "link_layer") or INFINIBAND
+            own = _find_interface(nets, adapter, port) if layer == ETHERNET else None
+            if own is not None:
+                carried[own] = port
+            else:
+                yield PortPlace(part=_name_port(part, port), layer=layer, rdma=port)
+    for net in nets:
+        part = _describe_ethernet(net)
+        yield PortPlace(part=part, layer=ETHERNET, net=net, rdma=carried.get(net))
+
+
+def _list_interfaces(root: Path) -> Iterator[Path]:
+    for net in sysfs.list_entries(root / "sys/class/net"):
+        radio = (net / "wireless").exists() or (net / "phy80211").exists()
+        if (
+            sysfs.is_hardware(net)
+            and not radio
+            and not _is_piece(net)
+            and sysfs.read_text(net / "type") == ETHERNET_TYPE
+            and PHYSICAL_FUNCTION not in (sysfs.read_text(net / "phys_port_name") or "")
+        ):
+            yield net
+
+
+def _is_piece(entry: Path) -> bool:
+    device = _find_device(entry)
+    return device is not None and SUBFUNCTION in device.name
+
+
+def _find_device(entry: Path) -> Path | None:
+    return sysfs.resolve_link(entry / "device")
+
+
+def _find_interface(nets: Mapping[Path, Path | None], adapter: Path, port: Path) -> Path | None:
+    """Find the interface on the same function of the adapter, of several by its port."""
+    device = _find_device(adapter)
+    own = [net for net, other in nets.items() if other == device]
+    if len(own) <= 1:
+        return own[0] if own else None
+    number = int(port.name) - 1 if port.name.isdigit() else 0
+    return next((net for net in own if sysfs.read_number(net / "dev_port") == number), None)
+
+
+def _name_port(part: Part, port: Path) -> Part:
+    """Name the only or first port as its adapter, others by their number."""
+    if port.name == "1":
+        return part
+    return Part("nic", f"{part.id}/{port.name}", f"{part.label} port {port.name}", part.facts)
+
+
+def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> PortReading:
+    """Read the port at *place*; what it does not tell is left out."""
+    facts = place.part.facts
+    if place.rdma is not None and place.net is not None:
+        facts = _describe_infiniband(place.rdma.parent.parent).facts | facts
+    address = facts.get("pci_address", "")
+    common = partial(
+        PortReading,
+        where=place.part.id,
+        label=place.part.label,
+        layer=place.layer,
+        model=facts.get("model", ""),
+        board=facts.get("board", ""),
+        firmware=facts.get("firmware", ""),
+        address=address,
+        pcie=aer.read_link(address, root) if address else None,
+        best_pcie=aer.find_best_link(address, root) if address else None,
+        errors=aer.read_errors(address, root) if address else {},
+        gids=_read_gids(place.rdma) if place.rdma else None,
+        pkeys=_read_pkeys(place.rdma) if place.rdma else None,
+        headroom=_read_module_headroom(place),
+        counts=_read_counts(place, statistics),
+    )
+    if place.net is None:
+        assert place.rdma is not None  # noqa: S101 - a place has one of the two
+        return _read_rdma_state(place.rdma, common)
+    return _read_interface_state(place.net, facts.get("driver", ""), common)
+
+
+def _read_interface_state(
+    net: Path, driver: str, common: Callable[..., PortReading]
+) -> PortReading:
+    flags = int(sysfs.read_text(net / "flags") or "0x1", 16)
+    carrier = sysfs.read_text(net / "carrier") == "1"
+    speed = sysfs.read_number(net / "speed")
+    known = carrier and speed is not None and speed > 0 and driver not in VIRTUAL_DRIVERS
+    duplex = " half duplex" if sysfs.read_text(net / "duplex") == "half" else ""
+    return common(
+        state="carrier" if carrier else "no carrier",
+        is_up=carrier,
+        is_disabled=not flags & IS_ENABLED,
+        is_linked=carrier,
+        rate=speed / 1000 if known and speed else None,
+        shown_rate=f"{speed / 1000:g} Gb/s{duplex}" if known and speed else "",
+    )
+
+
+def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortReading:
+    state = (sysfs.read_text(port / "state") or "").rpartition(": ")[2]
+    physical = (sysfs.read_text(port / "phys_state") or "").rpartition(": ")[2]
+    shown = sysfs.read_text(port / "rate") or ""
+    rate, lanes = _parse_rate(shown)
+    is_up = state == "ACTIVE"
+    return common(
+        state=f"{state or '?'}, {physical or '?'}",
+        is_up=is_up,
+        is_disabled=physical == "Disabled",
+        is_linked=physical == "LinkUp",
+        rate=rate if is_up else None,
+        shown_rate=shown if is_up else "",
+        lanes=lanes if is_up else None,
+    )
+
+
+def _parse_rate(shown: str) -> tuple[float | None, int | None]:
+    """Read ``400 Gb/sec (4X NDR)``: Gb/s and lanes."""
+    number, _, rest = shown.partition(" Gb/sec")
+    lanes = rest.strip(" (").partition("X")[0]
+    is_number = number.replace(".", "", 1).isdecimal()
+    return float(number) if is_number else None, int(lanes) if lanes.isdecimal() else None
+
+
+def _read_gids(port: Path) -> tuple[int, ...] | None:
+    texts = [sysfs.read_text(port / f"gids/{index}") for index in range(GIDS)]
+    if not any(texts):
+        return None
+    return tuple(i for i, text in enumerate(texts) if text and text.strip("0:"))
+
+
+def _read_pkeys(port: Path) -> tuple[str, ...] | None:
+    keys = [sysfs.read_text(port / f"pkeys/{index}") for index in range(PKEYS)]
+    if not any(keys):
+        return None
+    return tuple(key for key in keys if key and key != UNSET_PKEY)
+
+
+def _read_module_headroom(place: PortPlace) -> float | None:
+    entry = place.net or (place.rdma.parent.parent if place.rdma else None)
+    if entry is None:
+        return None
+    rooms: list[float] = []
+    for label in sysfs.list_entries(entry / "device/hwmon", "hwmon*/temp*_label"):
+        if "module" not in (sysfs.read_text(label) or "").lower():
+            continue
+        channel = label.name.removesuffix("label")
+        now = sysfs.read_number(label.with_name(f"{channel}input"))
+        limit = sysfs.read_number(label.with_name(f"{channel}crit"))
+        if now and limit and limit > 0:
+            rooms.append((limit - now) / 1000)
+    return min(rooms, default=None)
+
+
+def _read_counts(place: PortPlace, statistics: StatisticsReader) -> dict[str, int]:
+    rdma = {"counters": f"{place.rdma}/counters", "hw_counters": f"{place.rdma}/hw_counters"}
+    net = {"net": f"{place.net}", "statistics": f"{place.net}/statistics"}
+    folders = (rdma if place.rdma else {}) | (net if place.net else {})
+    counts: dict[str, int] = {}
+    for folder, name in COUNTER_FILES:
+        text = sysfs.read_text(f"{folders[folder]}/{name}") if folder in folders else None
+        if text and text.isdigit():
+            counts[f"{folder} {name}"] = int(text)
+    if place.net is not None:
+        told = statistics(place.net.name, ETHTOOL_NAMES)
+        counts |= {f"ethtool {name}": count for name, count in told.items()}
+    return counts

@@ -1,0 +1,343 @@
+"""What the kernel says: each row of the table by real lines, and lines that are no fault."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Context, Judgement, Skip, Unable
+from hpcverify.model import (
+    CarryOver,
+    Cause,
+    CheckItem,
+    Coverage,
+    Finding,
+    Inventory,
+    Measurement,
+    Part,
+    Remedy,
+    Verdict,
+)
+from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
+from hpcverify.testing import judge_items, make_context
+from hpcverify_checks import kernel_log, xid
+from hpcverify_checks.kernel_log import CHECK, lines, pstore
+from hpcverify_checks.kernel_log.lines import (
+    JOB_KIND,
+    OFTEN_SUFFIX,
+    OVER_SUFFIX,
+    load_rows,
+    read_events,
+)
+from tests.checks.kernel_lines import FAULTY, ORDINARY, compose_ordinary_log
+from tests.telemetry import test_kernel_log as logs
+from tests.telemetry import trees
+from tests.telemetry.test_kernel_log import record
+
+BOOTED = int(time.time()) - 7200
+BOARD = Inventory(
+    parts=(
+        Part("gpu", "GPU-1", "GPU 1", {"pci_address": "0000:b3:00.0"}),
+        Part("nic", "mac-1", "ens1f0np0", {"pci_address": "0000:5c:00.0"}),
+        Part("disk", "wwn-1", "nvme0n1", {"pci_address": "0000:01:00.0"}),
+        Part("disk", "wwn-2", "sda"),
+        Part("disk", "wwn-10", "nvme10n1"),
+        Part("edac", "mc0/dimm2", "CPU_SrcID#0_MC#0_Chan#1_DIMM#0"),
+    )
+)
+
+
+def ring(root: Path, *records: str) -> Path:
+    return trees.grow(logs.ring(root, *records), {"proc/stat": f"btime {BOOTED}"})
+
+
+def measured(tmp_path: Path, *texts: str, **changes: object) -> list[CheckItem]:
+    """Run the check over a log of *texts*, a second apart."""
+    records = (record(i, text) for i, text in enumerate(texts))
+    ctx = make_context(tmp_path, **{"inventory": BOARD, **changes})
+    return list(kernel_log.read_log(ctx, ring(tmp_path, *records)))
+
+
+def findings(found: Iterable[CheckItem]) -> list[tuple[str, str]]:
+    return [(f.code, f.where) for f in found if isinstance(f, Finding)]
+
+
+def marks(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
+    return tuple(item for item in found if isinstance(item, CarryOver))
+
+
+def read_code(text: str) -> str | None:
+    """Say which row speaks for *text*."""
+    events = list(read_events([KernelMessage(text, 0.0, "0")]))
+    return events[0].row.code if events else None
+
+
+@pytest.mark.parametrize(("code", "text"), [(c, t) for c, ts in FAULTY.items() for t in ts])
+def test_a_line_of_a_fault_is_told_as_its_row_says(tmp_path: Path, code: str, text: str) -> None:
+    assert read_code(text) == code
+    row = load_rows()[code]
+    found = measured(tmp_path, *ORDINARY, text)
+    told = [f for f in found if isinstance(f, Finding)]
+    assert [f.code for f in told] == ([] if row.ends else [code])
+    judgement = judge_items(CHECK, found)
+    assert judgement.verdict is row.verdict
+    if row.verdict is not Verdict.PASS:
+        assert judgement.remedy is row.remedy
+        assert row.meaning in judgement.reason
+        assert judgement.reason.endswith(row.fix)
+
+
+def test_every_row_has_a_line_of_its_own() -> None:
+    assert FAULTY.keys() == load_rows().keys()
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_a_line_that_looks_like_a_fault_and_is_none_is_silent(tmp_path: Path, text: str) -> None:
+    found = measured(tmp_path, text)
+    assert findings(found) == []
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
+
+
+def test_ordinary_logs_of_many_machines_give_no_finding(tmp_path: Path) -> None:
+    texts = compose_ordinary_log(random.Random(1), 12_000)  # noqa: S311 - no secret
+    found = measured(tmp_path, *texts)
+    assert findings(found) == []
+    (read,) = (c.text for c in found if isinstance(c, Coverage))
+    assert read.startswith("read 12000 kernel messages")
+
+
+def test_the_table_is_sound() -> None:
+    for row in load_rows().values():
+        re.compile(row.pattern)
+        assert row.kind in {
+            *("cpu", "memory", "pcie", "nic", "gpu", "disk", "file system", "kernel"),
+            *(JOB_KIND, "site"),
+        }
+        assert row.meaning
+        assert row.source
+        assert row.fix or row.verdict is Verdict.PASS
+        assert row.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
+        assert not row.hard or row.verdict is Verdict.FAIL
+        assert row.ends in ("", *load_rows())
+        assert row.often is None or row.verdict is Verdict.PASS
+        assert all(marker.isascii() and '"' not in marker for marker in row.markers)
+        assert set(CHECK.finding_rules) > {row.code}
+
+
+@pytest.mark.parametrize("row", load_rows().values(), ids=load_rows())
+def test_what_a_job_or_the_site_provokes_never_fails_a_node(row: lines.LineRow) -> None:
+    if row.kind == JOB_KIND:
+        assert (row.verdict, row.often) == (Verdict.PASS, None)
+    if row.kind in ("site", "kernel"):
+        assert row.verdict is not Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("nvidia 0000:b3:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x", "GPU-1"),
+        ("mlx5_core 0000:5c:00.0: poll_health:1:(pid 0): Fatal error 3 detected", "mac-1"),
+        ("mlx5_core 0000:5d:00.0: poll_health:1:(pid 0): Fatal error 3 detected", "0000:5d:00.0"),
+        ("NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 3 timed out", "mac-1"),
+        ("nvme nvme0: Disabling device after reset failure: -19", "wwn-1"),
+        ("nvme nvme10: Disabling device after reset failure: -19", "wwn-10"),
+        ("nvme nvme1: Disabling device after reset failure: -19", "nvme1"),
+        ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "wwn-1"),
+        ("EXT4-fs (sda1): Remounting filesystem read-only", "wwn-2"),
+        ("EXT4-fs (sdaa1): Remounting filesystem read-only", "sdaa1"),
+        (
+            "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1)",
+            "mc0/dimm2",
+        ),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#1_MC#0_Chan#1_DIMM#0 (channel:1)", "node"),
+        ("DMAR: [DMA Read NO_PASID] Request device [b3:00.0] fault addr 0x0 [fault", "GPU-1"),
+        ("watchdog: BUG: soft lockup - CPU#4 stuck for 23s! [python3:77]", "node"),
+    ],
+)
+def test_the_part_that_the_line_names_is_the_one_of_the_inventory(
+    tmp_path: Path, text: str, where: str
+) -> None:
+    ((_, told),) = findings(measured(tmp_path, text))
+    assert told == where
+
+
+def test_what_was_told_once_is_not_told_again_and_does_not_fail_again(tmp_path: Path) -> None:
+    text = "nvme nvme0: Disabling device after reset failure: -19"
+    first = measured(tmp_path, text)
+    assert judge_items(CHECK, first).verdict is Verdict.FAIL
+
+    again = measured(tmp_path, text, carry_overs=marks(first))
+    assert findings(again) == [("kernel_standing", "wwn-1")]
+    assert judge_items(CHECK, again).verdict is Verdict.WARN
+
+    reset = tuple(mark for mark in marks(first) if mark.name != "standing")
+    assert findings(measured(tmp_path, text, carry_overs=reset)) == []
+
+
+def test_many_like_lines_are_one_finding_with_count_and_span(tmp_path: Path) -> None:
+    text = "nvme nvme0: I/O {} QID 3 timeout, aborting"
+    found = measured(tmp_path, *(text.format(i) for i in range(4000)))
+    (finding,) = (f for f in found if isinstance(f, Finding))
+    assert finding.evidence["count"] == "4000"
+    assert finding.evidence["first"] == format_moment(BOOTED)
+    assert finding.evidence["last"] == format_moment(BOOTED + 3999)
+    assert "4000 lines" in finding.text
+    assert [m.value for m in found if isinstance(m, Measurement)] == [4000.0]
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(9, Verdict.PASS), (10, Verdict.WARN)])
+def test_corrected_errors_are_listed_until_they_are_many(
+    tmp_path: Path, count: int, verdict: Verdict
+) -> None:
+    text = "EDAC MC0: 1 CE memory read error on DIMM_A1 (channel:0 slot:0 page:0x1 offset:0x0)"
+    found = measured(tmp_path, *[text] * count)
+    assert judge_items(CHECK, found).verdict is verdict
+    suffix = OFTEN_SUFFIX if verdict is Verdict.WARN else ""
+    assert findings(found) == [(f"edac_corrected{suffix}", "node")]
+
+
+LOST = "nfs: server home not responding, still trying"
+BACK = "nfs: server home OK"
+
+
+@pytest.mark.parametrize(
+    ("texts", "verdict"),
+    [
+        ((LOST, BACK), Verdict.PASS),
+        ((LOST, BACK, LOST), Verdict.WARN),
+        ((LOST, "nfs: server scratch OK"), Verdict.WARN),
+        ((LOST, LOST.replace("home", "scratch"), BACK), Verdict.WARN),
+        ((BACK,), Verdict.PASS),
+    ],
+)
+def test_a_server_that_answers_again_is_only_listed(
+    tmp_path: Path, texts: Sequence[str], verdict: Verdict
+) -> None:
+    found = measured(tmp_path, *texts)
+    assert judge_items(CHECK, found).verdict is verdict
+    codes = {LOST: "nfs_not_responding", BACK: ""}
+    if verdict is Verdict.PASS and len(texts) > 1:
+        assert findings(found) == [(codes[LOST] + OVER_SUFFIX, "node")]
+
+
+def test_each_check_has_a_mark_of_its_own_in_the_one_reading(tmp_path: Path) -> None:
+    fault = "nvme nvme0: Disabling device after reset failure: -19"
+    root = ring(tmp_path, record(0, fault), record(1, logs.xid(79)))
+    ctx = make_context(tmp_path, inventory=BOARD)
+    mine, theirs = list(kernel_log.read_log(ctx, root)), list(xid.read_log(ctx, root))
+    assert findings(mine) == [("nvme_dead", "wwn-1")]
+    assert findings(theirs) == [("xid_79", "GPU-1")]
+
+    later = make_context(tmp_path, inventory=BOARD, carry_overs=marks(mine)[-2:])
+    behind = record(2, fault.replace("nvme0", "nvme10"))
+    ring(tmp_path, record(0, fault), record(1, logs.xid(79)), behind)
+    assert findings(kernel_log.read_log(later, root)) == [("nvme_dead", "wwn-10")]
+
+
+def test_what_others_wrote_to_the_log_is_no_word_of_the_kernel(tmp_path: Path) -> None:
+    text = "nvme nvme0: Disabling device after reset failure: -19"
+    root = ring(tmp_path, record(0, "Linux version 6.8"), record(1, text, priority=8 + 3))
+    ctx = make_context(tmp_path, inventory=BOARD)
+    assert findings(kernel_log.read_log(ctx, root)) == []
+
+
+def test_what_was_logged_long_before_the_first_run_is_listed(tmp_path: Path) -> None:
+    root = ring(tmp_path, record(0, "nvme nvme0: Disabling device after reset failure: -19"))
+    trees.grow(root, {"proc/stat": f"btime {int(time.time()) - 2 * 86400}"})
+    found = list(kernel_log.read_log(make_context(tmp_path, inventory=BOARD), root))
+    assert findings(found) == [("before_first_run", "node")]
+    assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
+
+
+def test_a_gap_in_the_log_warns(tmp_path: Path) -> None:
+    seen = marks(measured(tmp_path, "x"))
+    ctx = make_context(tmp_path, inventory=BOARD, carry_overs=seen)
+    found = list(kernel_log.read_log(ctx, ring(tmp_path, record(900, "x"))))
+    assert findings(found) == [("log_gap", "node")]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+def test_a_log_that_nobody_may_read_is_skipped_and_says_how_to(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="run as root") as skip:
+        list(kernel_log.read_log(make_context(tmp_path), tmp_path))
+    assert skip.value.cause is Cause.NOT_OBSERVABLE
+
+
+def test_a_log_that_could_be_read_before_is_an_error_and_keeps_its_place(tmp_path: Path) -> None:
+    seen = [mark for mark in marks(measured(tmp_path, "x")) if mark.name == "cursor"]
+    reading = kernel_log.read_log(
+        make_context(tmp_path, carry_overs=tuple(seen)), tmp_path / "elsewhere"
+    )
+    assert next(reading) == seen[0]
+    with pytest.raises(Unable, match="run as root") as unable:
+        next(reading)
+    assert unable.value.cause is Cause.DENIED
+
+
+DUMP = """\
+Panic#1 Part1
+<6>[   13.826897] RAPL PMU: API unit is 2^-32 Joules, 1 fixed counters, 163840 ms ovfl timer
+<6>[   13.832973] nvme nvme0: Disabling device after reset failure: -19
+<0>[  201.654822] mce: [Hardware Error]: CPU 2: Machine Check Exception: 5 Bank 0: b200000000070005
+<0>[  201.670809][ T1234] Kernel panic - not syncing: Fatal machine check
+"""
+
+
+def dumped(root: Path, text: str = DUMP, age_s: float = 60, folder: str = "sys/fs/pstore") -> None:
+    trees.grow(root, {f"{folder}/dmesg-erst-7530486857247752193": text})
+    when = time.time() - age_s
+    os.utime(root / folder / "dmesg-erst-7530486857247752193", (when, when))
+
+
+@pytest.mark.parametrize("folder", ["sys/fs/pstore", "var/lib/systemd/pstore/1753325017"])
+def test_the_last_words_of_a_kernel_that_panicked_are_read_once(
+    tmp_path: Path, folder: str
+) -> None:
+    dumped(tmp_path, folder=folder)
+    found = measured(tmp_path, "Linux version 6.8")
+    assert findings(found) == [("mce_uncorrected", "node"), ("panic_hardware", "node")]
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.CONTACT_VENDOR)
+
+    seen = tuple(mark for mark in marks(found) if mark.name != "standing")
+    assert findings(measured(tmp_path, "Linux version 6.8", carry_overs=seen)) == []
+
+
+def test_a_panic_that_no_hardware_caused_warns(tmp_path: Path) -> None:
+    dumped(tmp_path, "Panic#1 Part1\n<0>[ 1.0] Kernel panic - not syncing: sysrq triggered crash\n")
+    found = measured(tmp_path, "Linux version 6.8")
+    assert findings(found) == [("panic", "node")]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+def test_a_panic_of_long_before_the_first_run_is_not_told(tmp_path: Path) -> None:
+    dumped(tmp_path, age_s=2 * 86400)
+    assert findings(measured(tmp_path, "Linux version 6.8")) == []
+
+
+def test_a_machine_without_pstore_has_no_dumps(tmp_path: Path) -> None:
+    assert pstore.read_dumps(tmp_path, 7.0) == ([], 7.0)
+
+
+def on_this_machine(ctx: Context) -> list[CheckItem] | Cause:
+    """Run the whole check on the machine that runs the tests."""
+    try:
+        return list(CHECK.measure(ctx, CHECK.params()))
+    except Skip as skip:
+        return skip.cause
+
+
+def test_this_machine_has_a_log_or_the_check_is_skipped(tmp_path: Path) -> None:
+    match on_this_machine(make_context(tmp_path)):
+        case Cause() as cause:
+            assert cause is Cause.NOT_OBSERVABLE
+        case found:
+            again = on_this_machine(make_context(tmp_path, carry_overs=marks(found)))
+            assert not isinstance(again, Cause)
+            assert {"cursor", "pstore"} <= {mark.name for mark in marks(again)}

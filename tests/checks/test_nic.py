@@ -1,0 +1,324 @@
+"""The ports of the network: what is down, slow or noisy is told, and a healthy one is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Context, Inventory, Judgement, Remedy, Skip, Verdict
+from hpcverify.model import CarryOver, Cause, CheckItem
+from hpcverify.telemetry import nics
+from hpcverify.telemetry.probe import probe
+from hpcverify.testing import find_value, judge_items, list_codes, make_context
+from hpcverify_checks import nic
+from hpcverify_checks.nic import CHECK, NicParams
+from tests.checks.links import clock, marks
+from tests.checks.nic_faults import (
+    ENS8,
+    EVENTS,
+    HUNG,
+    IB3,
+    PCI3,
+    PORT_FAULTS,
+    ROCE,
+    STATES,
+    PortFault,
+    lose_link,
+)
+from tests.checks.nic_trees import (
+    address,
+    cloud,
+    container,
+    gb200,
+    h100,
+    laptop,
+)
+from tests.telemetry.trees import grow
+
+MACHINES = {"h100": h100, "gb200": gb200, "cloud": cloud, "laptop": laptop}
+
+
+class Node:
+    """A machine whose ports are looked at again and again, an hour apart."""
+
+    def __init__(self, folder: Path, build: Callable[[Path], Path]) -> None:
+        """Let *build* write the files of the machine below *folder*."""
+        self.folder = folder
+        self.root = build(folder / "root")
+        self.inventory: Inventory = probe(self.root)
+        self.kept: dict[tuple[str, str], CarryOver] = {}
+        self.hours = 10.0
+        self.statistics: Mapping[str, int] = {}
+
+    def look(
+        self, hours: float = 1, *, accept: bool = False, patience: float = 20, boot: str = "b"
+    ) -> list[CheckItem]:
+        """Measure so many *hours* after the last time."""
+        first = not self.kept
+        self.hours += hours
+        clock(self.root, self.hours * 3600, boot)
+        ctx: Context = make_context(
+            self.folder,
+            inventory=self.inventory,
+            previous=None if first or accept else self.inventory,
+            carry_overs=tuple(self.kept.values()),
+        )
+        params = NicParams(patience=patience)
+        readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)
+        found = list(nic.report_ports(readings, ctx, params, self.root))
+        self.kept |= {(mark.name, mark.where): mark for mark in marks(found)}
+        return found
+
+    def judge(self, found: list[CheckItem]) -> Judgement:
+        """Judge what was *found* by the default limits."""
+        return judge_items(CHECK, found, self.inventory)
+
+    def turn(self, **files: object) -> None:
+        """Write *files*, by their path."""
+        grow(self.root, files)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path, h100)
+    made.look()
+    return made
+
+
+def verdict_after(node: Node, files: Mapping[str, object], hours: float = 1) -> Judgement:
+    node.turn(**files)
+    return node.judge(node.look(hours))
+
+
+@pytest.mark.parametrize("build", MACHINES.values(), ids=MACHINES)
+def test_a_healthy_machine_of_any_kind_is_silent_run_after_run(
+    tmp_path: Path, build: Callable[[Path], Path]
+) -> None:
+    node = Node(tmp_path, build)
+    for _ in range(3):
+        found = node.look()
+        assert node.judge(found) == Judgement(verdict=Verdict.PASS)
+        assert list_codes(found) == []
+
+
+def test_a_node_without_a_port_on_a_device_is_not_judged(tmp_path: Path) -> None:
+    with pytest.raises(Skip, match="no network port"):
+        Node(tmp_path, container).look()
+
+
+DOWN = lose_link("mlx5_3")
+
+
+def told(judgement: Judgement) -> tuple[Verdict, Cause, Remedy]:
+    """Pick what the table has of a *judgement*."""
+    return judgement.verdict, judgement.cause, judgement.remedy
+
+
+@pytest.mark.parametrize("fault", PORT_FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_told_as_in_the_table(node: Node, fault: PortFault) -> None:
+    judgement = verdict_after(node, fault.files)
+    assert told(judgement) == (fault.verdict, fault.cause, fault.remedy)
+    assert fault.says in judgement.reason
+
+
+@pytest.mark.parametrize("fault", STATES, ids=lambda fault: fault.name)
+def test_a_port_is_held_to_what_it_was_until_a_change_is_accepted(
+    node: Node, fault: PortFault
+) -> None:
+    for _ in range(2):  # a rerun finds it again
+        assert fault.says in verdict_after(node, fault.files).reason
+    node.look(accept=True)
+    assert list_codes(node.look()) in ([], ["pcie_limited"])
+
+
+@pytest.mark.parametrize("fault", EVENTS, ids=lambda fault: fault.name)
+def test_an_event_is_told_once(node: Node, fault: PortFault) -> None:
+    verdict_after(node, fault.files)
+    assert node.judge(node.look()).reason == ""
+
+
+def test_a_port_that_came_back_is_well(node: Node) -> None:
+    assert verdict_after(node, DOWN).verdict is Verdict.FAIL
+    up = {f"{IB3}/state": "4: ACTIVE", f"{IB3}/phys_state": "5: LinkUp"}
+    assert verdict_after(node, {**up, f"{IB3}/rate": "400 Gb/sec (4X NDR)"}).reason == ""
+
+
+def test_a_port_that_became_faster_is_held_to_that(node: Node) -> None:
+    assert verdict_after(node, {f"{ENS8}/speed": 100000}).reason == ""
+    assert verdict_after(node, {f"{ENS8}/speed": 25000}).verdict is Verdict.FAIL
+
+
+def test_a_port_that_never_had_a_link_is_not_judged(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    node.turn(**DOWN)
+    assert [node.judge(node.look()).reason for _ in range(3)] == [""] * 3
+
+
+def test_the_speed_of_a_virtual_adapter_is_not_judged(tmp_path: Path) -> None:
+    node = Node(tmp_path, cloud)
+    node.turn(**{"sys/class/net/ens5/speed": 25000})
+    node.look()
+    assert verdict_after(node, {"sys/class/net/ens5/speed": 10000}).reason == ""
+
+
+def test_all_ports_but_one_down_are_named_each(node: Node) -> None:
+    for index in range(7):
+        node.turn(**lose_link(f"mlx5_{index}"))
+    assert list_codes(node.look()) == ["port_down"] * 7
+
+
+@pytest.mark.parametrize("others", ["400 Gb/sec (4X NDR)", "200 Gb/sec (4X HDR)"])
+def test_a_new_port_with_fewer_lanes_than_all_its_like_is_warned_of(
+    tmp_path: Path, others: str
+) -> None:
+    half = {"400 Gb/sec (4X NDR)": "200 Gb/sec (2X NDR)"}.get(others, "100 Gb/sec (2X HDR)")
+    node = Node(tmp_path, lambda root: h100(root, rate=others))
+    node.turn(**{f"{IB3}/rate": half})
+    judgement = node.judge(node.look())
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.reason.startswith(f"mlx5_3: runs at {half}")
+
+
+def test_ports_of_another_fabric_are_not_odd(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    node.turn(**{f"{IB3}/rate": "200 Gb/sec (4X HDR)"})
+    assert node.judge(node.look()).reason == ""
+
+
+def test_an_adapter_in_a_slot_that_gives_fewer_lanes_is_warned_of(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    node.turn(**{f"{PCI3}/current_link_width": 8})
+    judgement = node.judge(node.look())
+    assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.INSPECT)
+    assert "although adapter and slot support 16" in judgement.reason
+
+
+WITHIN = {
+    f"{IB3}/counters/symbol_error": 120,
+    f"{IB3}/counters/link_error_recovery": 250,
+    f"{IB3}/counters/port_rcv_errors": 36_014,
+    f"{ROCE}/hw_counters/local_ack_timeout_err": 3600,
+    f"{ROCE}/hw_counters/roce_slow_restart": 36_000,
+    f"{ENS8}/statistics/tx_carrier_errors": 36_000,
+    f"{PCI3}/aer_dev_correctable": "RxErr 480",
+    f"{PCI3}/aer_dev_nonfatal": "UnsupReq 9",
+}
+
+
+@pytest.mark.parametrize(("path", "count"), WITHIN.items(), ids=lambda v: str(v).rpartition("/")[2])
+def test_errors_within_their_limit_are_not_told(node: Node, path: str, count: object) -> None:
+    assert verdict_after(node, {path: count}).reason == ""
+
+
+def test_all_ports_down_at_once_are_one_finding(node: Node) -> None:
+    for index in range(8):
+        node.turn(**lose_link(f"mlx5_{index}"))
+    assert list_codes(node.look()) == ["all_ports_down"]
+
+
+def test_three_falls_in_a_day_do_not_make_a_flapping_link(node: Node) -> None:
+    judgement = verdict_after(node, {f"{IB3}/counters/link_downed": 3}, hours=24)
+    assert judgement.verdict is Verdict.WARN
+
+
+def test_a_lifetime_of_errors_is_not_new(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    node.turn(**{f"{IB3}/counters/symbol_error": 60_000, f"{IB3}/counters/link_downed": 200})
+    assert [node.judge(node.look()).reason for _ in range(2)] == [""] * 2
+
+
+def test_a_counter_that_jumped_back_counts_from_zero(node: Node) -> None:
+    path = f"{IB3}/hw_counters/local_ack_timeout_err"
+    node.turn(**{path: 2**32 - 10})
+    node.look(hours=1)
+    assert verdict_after(node, {path: 5}).reason == ""
+
+
+def test_after_a_reboot_nothing_is_new_and_the_link_is_remembered(node: Node) -> None:
+    node.turn(**{f"{IB3}/counters/link_downed": 9, **DOWN})
+    found = node.look(boot="another")
+    assert list_codes(found) == ["port_down"]
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(239, "port_starting"), (240, "port_down")])
+def test_a_port_may_be_in_training_after_the_boot(node: Node, seconds: int, code: str) -> None:
+    node.turn(**DOWN)
+    node.hours = 0
+    found = node.look(hours=seconds / 3600, boot="another")
+    assert list_codes(found) == [code]
+    assert node.judge(found).verdict is (Verdict.FAIL if code == "port_down" else Verdict.ERROR)
+
+
+def test_a_counter_at_its_end_is_told(node: Node) -> None:
+    node.turn(**{f"{IB3}/counters/link_downed": 255})
+    node.look()
+    found = node.look()
+    assert list_codes(found) == ["counter_saturated"]
+    assert node.judge(found).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("rx_symbol_err_phy", "symbol.rate"),
+        ("rx_crc_errors_phy", "receive.rate"),
+        ("link_down_events_phy", "link_down.rate"),
+        ("module_high_temp", "module.delta"),
+    ],
+)
+def test_the_statistics_of_the_driver_count(tmp_path: Path, name: str, metric: str) -> None:
+    node = Node(tmp_path, gb200)
+    node.statistics = {name: 5}
+    node.look()
+    node.statistics = {name: 45}
+    (port,) = node.inventory.of_kind("nic")[0:1]
+    assert port.label == "enP5p3s0f0"
+    assert find_value(node.look(), metric, port.id) == 40
+
+
+@pytest.mark.parametrize("adapter", [3, 8])
+@pytest.mark.parametrize(("heat", "verdict"), [(70_000, Verdict.PASS), (71_000, Verdict.WARN)])
+def test_a_hot_module_is_warned_of(
+    tmp_path: Path, adapter: int, heat: int, verdict: Verdict
+) -> None:
+    node = Node(tmp_path, h100)
+    folder = f"sys/bus/pci/devices/{address(adapter)}/hwmon/hwmon4"
+    node.turn(**{f"{folder}/temp1_label": "asic", f"{folder}/temp1_input": 99_000})
+    node.turn(**{f"{folder}/temp2_label": "Module0", f"{folder}/temp2_crit": 70_000})
+    node.turn(**{f"{folder}/temp2_input": heat})
+    assert node.judge(node.look()).verdict is verdict
+
+
+def test_a_port_that_never_answers_is_named_and_the_others_are_judged(node: Node) -> None:
+    hanging = node.root / IB3 / "state"
+    hanging.unlink()
+    os.mkfifo(hanging)
+    node.turn(**{f"{ENS8}/speed": 10000})
+    found = node.look(patience=1)
+    with hanging.open("w") as let_go:
+        let_go.write("1: DOWN")
+    assert list_codes(found) == ["nic_hung", "port_slow"]
+    (hung, *_) = [f for f in found if getattr(f, "code", "") == "nic_hung"]
+    judgement = node.judge([hung])
+    assert told(judgement) == (HUNG.verdict, HUNG.cause, HUNG.remedy)
+    assert judgement.reason.startswith(f"mlx5_3: {HUNG.says} 1 s")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes interfaces")
+def test_real_interfaces_are_judged_by_what_the_kernel_shows(tmp_path: Path) -> None:
+    script = (
+        f"mount -t sysfs sysfs /sys && exec {sys.executable} -m tests.checks.live_nic {tmp_path}"
+    )
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script],
+        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout.split() == [
+        *("first=pass", "again=pass", "down=fail", "back=warn", "flaps=fail"),
+        *("slow=fail", "off=warn", "up=pass"),
+    ], done.stderr

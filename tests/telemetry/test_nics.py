@@ -1,0 +1,105 @@
+"""Which ports a node has, and what belongs to each of them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcverify.telemetry import ethtool, nics
+from hpcverify.telemetry.probe import probe
+from tests.checks.nic_trees import adapter, device, h100, interface, laptop
+from tests.telemetry.trees import grow
+
+
+def test_a_port_is_what_a_cable_goes_into(tmp_path: Path) -> None:
+    labels = [port.label for port in nics.read_ports(h100(tmp_path), 20).ports]
+    assert labels == [*(f"mlx5_{i}" for i in range(8)), "ens8", "ens9"]
+
+
+def test_a_laptop_has_no_port_but_its_socket(tmp_path: Path) -> None:
+    assert [p.label for p in nics.read_ports(laptop(tmp_path), 20).ports] == ["enp3s0"]
+
+
+def test_every_port_goes_by_the_id_of_its_part(tmp_path: Path) -> None:
+    root = h100(tmp_path)
+    inventory = probe(root)
+    assert all(inventory.find_part(place.part.id) for place in nics.find_ports(root))
+
+
+def test_a_second_port_of_an_adapter_goes_by_its_number(tmp_path: Path) -> None:
+    folder = device(tmp_path, 0, "mlx4_core")
+    first = adapter(tmp_path, "mlx4_0", folder, 0)
+    shutil.copytree(tmp_path / first, tmp_path / first.replace("ports/1", "ports/2"))
+    assert [p.label for p in nics.read_ports(tmp_path, 20).ports] == ["mlx4_0", "mlx4_0 port 2"]
+
+
+def test_two_ports_of_one_function_keep_their_own_counters(tmp_path: Path) -> None:
+    folder = device(tmp_path, 0, "mlx4_core")
+    first = adapter(tmp_path, "mlx4_0", folder, 0, link_layer="Ethernet")
+    shutil.copytree(tmp_path / first, tmp_path / first.replace("ports/1", "ports/2"))
+    for port in (0, 1):
+        interface(tmp_path, f"ens{port}", folder, port, dev_port=port)
+        grow(tmp_path, {f"{first[:-1]}{port + 1}/counters/symbol_error": port})
+    ports = nics.read_ports(tmp_path, 20).ports
+    assert [(p.label, p.counts["counters symbol_error"]) for p in ports] == [
+        ("ens0", 0),
+        ("ens1", 1),
+    ]
+
+
+def test_a_node_with_ten_ports_costs_milliseconds(tmp_path: Path) -> None:
+    root, times = h100(tmp_path), list[float]()
+    for _ in range(5):
+        begun = time.process_time()
+        nics.read_ports(root, 20)
+        times.append(time.process_time() - begun)
+    assert min(times) < 0.2  # it is 10 ms; a machine that runs tests is not quiet
+
+
+@pytest.mark.parametrize("name", ["no-such-port", "a-name-that-is-too-long-for-one", "lo"])
+def test_an_interface_without_statistics_has_none(name: str) -> None:
+    assert ethtool.read_statistics(name, {"rx_symbol_err_phy"}) == {}
+
+
+def test_a_subfunction_is_no_port(tmp_path: Path) -> None:
+    folder = device(tmp_path, 0)
+    grow(tmp_path, {f"{folder}/mlx5_core.sf.4/sfnum": 1})
+    interface(tmp_path, "enp24s0f0s1", f"{folder}/mlx5_core.sf.4")
+    interface(tmp_path, "enp24s0f0", folder)
+    assert [p.label for p in nics.read_ports(tmp_path, 20).ports] == ["enp24s0f0"]
+
+
+def test_the_ports_behind_one_that_hangs_are_read(tmp_path: Path) -> None:
+    root, released = h100(tmp_path), threading.Event()
+
+    def hang(name: str, _names: object) -> dict[str, int]:
+        if name == "ens8":
+            released.wait(60)
+        return {}
+
+    readings = nics.read_ports(root, 2, hang)
+    released.set()
+    assert [label for _, label in readings.silent] == ["ens8"]
+    assert len(readings.ports) == 9
+
+
+@pytest.mark.parametrize(
+    ("shown", "rate", "lanes"),
+    [
+        ("400 Gb/sec (4X NDR)", 400, 4),
+        ("2.5 Gb/sec (1X SDR)", 2.5, 1),
+        ("100 Gb/sec", 100, None),
+        ("", None, None),
+        ("N/A", None, None),
+    ],
+)
+def test_a_rate_is_read_as_the_kernel_prints_it(
+    tmp_path: Path, shown: str, rate: float | None, lanes: int | None
+) -> None:
+    adapter(tmp_path, "mlx5_0", device(tmp_path, 0), 0, rate=shown)
+    (port,) = nics.read_ports(tmp_path, 20).ports
+    assert (port.rate, port.lanes) == (rate, lanes)
