@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
+INTEGRATED = "REHEARSAL_INTEGRATED"
+"""The environment variable that is 1 where the GPUs share the memory of their host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A GPU as torch describes it, and how fast a good one is."""
