@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import sleep
+from types import FrameType
 
 import coverage
 
@@ -80,7 +81,10 @@ def install() -> None:
             sleep(SAVE_SECONDS)
         kill(process)
 
-    signal.signal(signal.SIGUSR1, lambda *_: measured.save())
+    def save(_number: int, _frame: FrameType | None) -> None:
+        measured.save()
+
+    signal.signal(signal.SIGUSR1, save)
     setattr(subprocess.Popen, "kill", save_and_kill)  # noqa: B010 - likewise
     setattr(gc, "collect", collect_and_save)  # noqa: B010 - a function of the library
     setattr(os, "_exit", save_and_end)  # noqa: B010 - likewise

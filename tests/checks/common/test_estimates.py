@@ -40,8 +40,7 @@ def test_what_the_gpus_do_in_the_hosts_stead_takes_it_no_time(tmp_path: Path) ->
     with_gpus = make_context(tmp_path, inventory=Inventory(devices=(CPU, *GPUS)))
     without = make_context(tmp_path)
 
-    for estimate, params in (
-        (allreduce.estimate, allreduce.AllreduceParams()),
-        (training.estimate, training.TrainingParams()),
-    ):
-        assert estimate(with_gpus, params) == 0 < estimate(without, params)  # type: ignore[operator]
+    sums, steps = allreduce.AllreduceParams(), training.TrainingParams()
+
+    assert allreduce.estimate(with_gpus, sums) == 0 < allreduce.estimate(without, sums)
+    assert training.estimate(with_gpus, steps) == 0 < training.estimate(without, steps)
