@@ -43,6 +43,7 @@ COMMAND_GROUPS = {
         "selftest": "Inject faults into the checks and verify that they are detected.",
         "qualify": "Show what hpcverify is worth on new hardware: the first hour.",
         "config": "Check the site's configuration.",
+        "import": "Turn the configuration of NHC into a site file.",
         "judge": "Judge stored runs again by today's limits.",
     },
 }

@@ -141,6 +141,8 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scratch: str = ""
     """The directory whose storage is verified; empty: the state directory."""
     limits: Settings = {}
+    params: dict[str, dict[str, Any]] = {}
+    """Parameters by check, in every suite: they go before those of the suite."""
     fleet: Fleet = Fleet()
     quarantine: Quarantine = Quarantine()
     suppress: tuple[Suppression, ...] = ()
@@ -287,7 +289,7 @@ def _explain_range_error(complaint: str) -> str:
 
 
 def _suggest_fix(complaint: str, kind: object) -> str:
-    if choice := re.match(r"Invalid enum value .* at `\$\.(.*)`", complaint):
+    if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", complaint):
         place = re.sub(r"\[.*?\]", "", choice[1])
         return f"; known: {', '.join(filter(None, _list_choices(place, kind)))}"
     unknown = re.search(r"unknown field `(.*?)`", complaint)

@@ -129,9 +129,10 @@ def make_plan(
     for name in only:
         if name not in known:
             raise UnknownNameError("check", name, known)
-    for name in site.limits.keys() - known:
-        unknown = UnknownNameError("check", name, known)
-        raise ConfigError(f"{site.path}: limits: {unknown}")
+    for table, named in (("limits", site.limits), ("params", site.params)):
+        for name in named.keys() - known:
+            unknown = UnknownNameError("check", name, known)
+            raise ConfigError(f"{site.path}: {table}: {unknown}")
     entries = [e for e in _expand_entries(suite, known) if not only or e.name in only]
     entries += [SuiteEntry(name=n) for n in only if n not in {e.name for e in entries}]
     return Plan(
@@ -206,7 +207,10 @@ def _build_step(entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str
         check = catalog.load_check(entry.name, packages)
     except UnknownNameError as exc:
         raise ConfigError(f"suite {suite.name}: {exc}") from exc
-    params = convert_config(entry.params, check.params, f"{subject}: params")
+    own = site.params.get(entry.name, {})
+    if own:  # first by itself, so that a mistake in it is told as one of the site file
+        convert_config(own, check.params, f"{site.path}: params.{entry.name}")
+    params = convert_config(entry.params | own, check.params, f"{subject}: params")
     rules = dict(check.rules)
     for settings, source in (
         (entry.limits, f"suite {suite.name}"),

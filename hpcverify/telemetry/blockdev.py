@@ -21,6 +21,16 @@ class Mount(Struct, frozen=True):
     source: str
     options: tuple[str, ...] = ()
     """Those of the file system, as ``upperdir=...`` of an overlay."""
+    flags: tuple[str, ...] = ()
+    """Those of the mount itself, as ``ro`` of a bind mount."""
+    device: str = ""
+    """The number of its file system, as ``8:2``; bind mounts share it."""
+
+
+def list_mounts(root: Path = Path("/")) -> list[Mount]:
+    """List what is mounted, in order; the later of two on one point hides the earlier."""
+    lines = (sysfs.read_text(root / "proc/self/mountinfo") or "").splitlines()
+    return [_parse_mount(line) for line in lines]
 
 
 def find_mount(path: Path, root: Path = Path("/")) -> Mount | None:
@@ -31,9 +41,8 @@ def find_mount(path: Path, root: Path = Path("/")) -> Mount | None:
     systems do not lead back to their mount. Of two mounts on one point, the later
     one hides the earlier.
     """
-    lines = (sysfs.read_text(root / "proc/self/mountinfo") or "").splitlines()
     real = path.resolve()
-    holding = [m for m in map(_parse_mount, lines) if real.is_relative_to(m.point)]
+    holding = [m for m in list_mounts(root) if real.is_relative_to(m.point)]
     return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
 
 
@@ -121,11 +130,14 @@ def _parse_mount(line: str) -> Mount:
     # behind it are type, source and the options of the file system.
     before, _, after = line.partition(" - ")
     kind, source, options = after.split(" ")[:3]
+    _, _, device, _, point, flags, *_ = before.split(" ")
     return Mount(
-        Path(_unescape(before.split(" ")[4])),
+        Path(_unescape(point)),
         kind,
         _unescape(source),
         tuple(_unescape(option) for option in options.split(",")),
+        tuple(flags.split(",")),
+        device,
     )
 
 

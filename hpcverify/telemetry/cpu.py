@@ -80,6 +80,7 @@ def describe_cpu(root: Path = Path("/")) -> Part:
         sockets=str(sockets) if sockets else None,
         cores=str(physical) if physical else None,
         threads=str(len(read_cores(root).online)),
+        numa_nodes=str(_count_numa_nodes(root) or ""),
         microcode=info.get("microcode"),
         max_mhz=_read_max_mhz(root),
         vector_bits=str(find_vector_bits(has)),
@@ -103,6 +104,13 @@ def _count_topology(root: Path) -> tuple[int, int]:
         if socket and core:
             seen.add((socket, core))
     return len({socket for socket, _ in seen}), len(seen)
+
+
+def _count_numa_nodes(root: Path) -> int:
+    """Count those with cores and memory; 0 where the kernel does not say."""
+    listed = (sysfs.read_text(root / f"sys/devices/system/node/has_{w}") for w in ("cpu", "memory"))
+    cores, memory = (set(sysfs.parse_cpu_list(text or "")) for text in listed)
+    return len(cores & memory)
 
 
 def _read_max_mhz(root: Path) -> str | None:

@@ -8,11 +8,16 @@ a check which wants to know what its own load did compares two readings.
 
 from __future__ import annotations
 
-import json
+import ctypes
+import os
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from fcntl import ioctl
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpcverify.check import Metric, Unable
 from hpcverify.model import Cause
@@ -45,11 +50,10 @@ ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")
 """What must not grow while a disk is read and written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """The values that could be read, by the names in `METRICS`."""
 
-    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    values: Mapping[str, float] = {}
     unread_reason: str = ""
     """Why there are none."""
 
@@ -86,6 +90,8 @@ def read(disk: str | None, tool: ToolRunner = run_smartctl) -> Health:
 
 def parse(output: bytes) -> Health:
     """Take the values out of what ``smartctl --json -a`` printed."""
+    import json  # noqa: PLC0415 - the prolog reads no such output
+
     try:
         document = json.loads(output)
     except ValueError:
@@ -98,6 +104,53 @@ def _explain_no_values(document: Mapping[str, Any]) -> str:
     messages = document.get("smartctl", {}).get("messages", [])
     said = "; ".join(message["string"] for message in messages)
     return said or "the disk has no SMART"
+
+
+NVME_LOG_BYTES = 512
+NVME_ADMIN_IOCTL = 0xC0484E41
+"""NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h."""
+NVME_ADMIN_COMMAND = struct.Struct("<BBHIIIQQII6III")
+"""struct nvme_passthru_cmd, in the same place."""
+GET_LOG_PAGE, HEALTH_LOG = 0x02, 0x02
+ALL_NAMESPACES = 0xFFFFFFFF
+KELVIN_OFFSET = 273
+
+
+def read_nvme_log(controller: Path) -> bytes:
+    """
+    Read the health log of the NVMe *controller*, such as /dev/nvme0, without a program.
+
+    Raises:
+        OSError: it cannot be opened, as by a user, or does not answer.
+
+    """
+    log = ctypes.create_string_buffer(NVME_LOG_BYTES)
+    wanted = HEALTH_LOG | (NVME_LOG_BYTES // 4 - 1) << 16
+    command = NVME_ADMIN_COMMAND.pack(
+        *(GET_LOG_PAGE, 0, 0, ALL_NAMESPACES, 0, 0, 0, ctypes.addressof(log), 0, NVME_LOG_BYTES),
+        *(wanted, 0, 0, 0, 0, 0, 0, 0),
+    )
+    device = os.open(controller, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        ioctl(device, NVME_ADMIN_IOCTL, command)
+    finally:
+        os.close(device)
+    return log.raw
+
+
+def parse_nvme_log(log: bytes) -> Health:
+    """Take the values out of the SMART / Health log (NVMe base specification, log page 02h)."""
+    warning, kelvin, spare, threshold, used = struct.unpack_from("<BHBBB", log)
+    document = {
+        "critical_warning": warning,
+        "available_spare": spare,
+        "available_spare_threshold": threshold,
+        "percentage_used": used,
+        "unsafe_shutdowns": int.from_bytes(log[144:160], "little"),
+        "media_errors": int.from_bytes(log[160:176], "little"),
+    }
+    values = {name: float(value) for name, value in _read_nvme(document)}
+    return Health(values | {"temperature": float(kelvin - KELVIN_OFFSET)})
 
 
 def _read_values(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -11,6 +11,27 @@ MOUNT_KIND = "mount"
 """The kind of the part that stands for the file system that the checks write to."""
 MOUNT_MISSING = "mount_missing"
 """The code of a finding that it is no longer mounted."""
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "virtiofs",
+        "wekafs",
+    }
+)
+"""File systems with their disks on another machine, as with most of FUSE."""
 
 
 def require_mounted(ctx: Context) -> None:

@@ -47,6 +47,7 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry import smart
 from hpcverify.units import MIB
+from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES, measure_health
 from hpcverify_checks.common.mounts import require_mounted
 from hpcverify_checks.storage import fio_runner
 from hpcverify_checks.storage.fio_runner import (
@@ -323,10 +324,7 @@ def report_health(
     """Report the disk's SMART data, and which counts grew under our load."""
     if after.unread_reason:
         yield Coverage(site.part, f"SMART cannot be read: {after.unread_reason}")
-    for name, value in after.values.items():
-        yield Measurement(f"smart.{name}", value, smart.METRICS[name].unit, site.part)
-    for name, grown in after.compute_growth(before).items():
-        yield Measurement(f"smart.{name}.delta", grown, "", site.part)
+    yield from measure_health(before, after, site.part)
 
 
 PHASES = ("seq_write", "seq_read", "rand_read", "rand_write", "fsync", "checkpoint", "files")
@@ -367,34 +365,6 @@ SPEED_RULES = {
     },
 }
 
-SMART_RULES = {
-    "smart.failing": fail_outside(
-        high=0, remedy=Remedy.REPLACE, source="the disk's own prediction"
-    ),
-    "smart.critical_warning": fail_outside(
-        high=0, remedy=Remedy.REPLACE, source="NVMe critical warning"
-    ),
-    "smart.temperature_warning": warn_outside(high=0, source="NVMe critical warning, temperature"),
-    "smart.spare_margin": fail_outside(
-        low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
-    ),
-    # A disk may work past 100 %: NVMe says that this does not mean failure.
-    "smart.percentage_used": warn_outside(high=80, source="gcm check_blockdev"),
-    "smart.pending": warn_outside(high=0),
-    "smart.uncorrectable": warn_outside(high=0),
-    # A sector remapped in time has lost nothing; the other three have lost data.
-    "smart.reallocated.delta": warn_outside(high=0),
-    **{
-        f"smart.{name}.delta": fail_outside(
-            high=0,
-            remedy=Remedy.REPLACE,
-            hard=True,
-            source="hpcverify default: no new errors under our load",
-        )
-        for name in ("media_errors", "pending", "uncorrectable")
-    },
-}
-
 CHECK = Check(
     summary="speed, tail latency and data integrity of the scratch disk, and its SMART health",
     measure=measure,
@@ -404,7 +374,7 @@ CHECK = Check(
         **SPEED_METRICS,
         **{f"cached.{name}": metric for name, metric in SPEED_METRICS.items()},
         "*.longest": Metric(unit="s", meaning="the slowest access or flush"),
-        **{f"smart.{name}": metric for name, metric in smart.METRICS.items()},
+        **SMART_METRICS,
         "smart.*.delta": Metric(unit="", meaning="growth of a count under our load"),
     },
     rules={**SPEED_RULES, **SMART_RULES},

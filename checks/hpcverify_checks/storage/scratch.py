@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcverify.check import Cause, Coverage, Inventory, Unable
 from hpcverify.telemetry.blockdev import Mount, find_disk, find_mount
+from hpcverify_checks.common.mounts import NETWORK_FILE_SYSTEMS
 
 PROBE_BYTES = 4096
 """Size of the trial write: a multiple of every disk's sector size."""
@@ -21,28 +22,6 @@ MAX_RESERVE_BYTES = 32 * 2**30
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 """These accept O_DIRECT since Linux 6.6, but are not disks."""
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "virtiofs",
-        "wekafs",
-    }
-)
-"""File systems with their disks on another machine, as with most of FUSE."""
 
 UNWRITABLE_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 

@@ -1,0 +1,46 @@
+"""What a disk says of its own health: the measurements, and the limits that all checks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpcverify.check import Measurement, Remedy, fail_outside, warn_outside
+from hpcverify.telemetry import smart
+
+SMART_METRICS = {f"smart.{name}": metric for name, metric in smart.METRICS.items()}
+
+SMART_RULES = {
+    "smart.failing": fail_outside(
+        high=0, remedy=Remedy.REPLACE, source="the disk's own prediction"
+    ),
+    "smart.critical_warning": fail_outside(
+        high=0, remedy=Remedy.REPLACE, source="NVMe critical warning"
+    ),
+    "smart.temperature_warning": warn_outside(high=0, source="NVMe critical warning, temperature"),
+    "smart.spare_margin": fail_outside(
+        low=0, remedy=Remedy.REPLACE, source="the disk's own threshold of spare blocks"
+    ),
+    # A disk may work past 100 %: NVMe says that this does not mean failure.
+    "smart.percentage_used": warn_outside(high=80, source="gcm check_blockdev"),
+    "smart.pending": warn_outside(high=0),
+    "smart.uncorrectable": warn_outside(high=0),
+    # A sector remapped in time has lost nothing; the other three have lost data.
+    "smart.reallocated.delta": warn_outside(high=0),
+    **{
+        f"smart.{name}.delta": fail_outside(
+            high=0,
+            remedy=Remedy.REPLACE,
+            hard=True,
+            source="hpcverify default: no new errors",
+        )
+        for name in ("media_errors", "pending", "uncorrectable")
+    },
+}
+
+
+def measure_health(before: smart.Health, after: smart.Health, where: str) -> Iterator[Measurement]:
+    """Report the SMART data of the disk *where*, and which counts grew since *before*."""
+    for name, value in after.values.items():
+        yield Measurement(f"smart.{name}", value, SMART_METRICS[f"smart.{name}"].unit, where)
+    for name, grown in after.compute_growth(before).items():
+        yield Measurement(f"smart.{name}.delta", grown, "", where)

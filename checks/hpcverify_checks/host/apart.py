@@ -1,0 +1,181 @@
+"""
+Questions that may never be answered, asked in a process that can be left behind.
+
+Who waits for a hung NFS server sleeps in the kernel and cannot be ended, and a thread
+that does so keeps its whole process. So the questions are asked one after the other in
+one child, which costs one fork on a healthy node. Where it stalls, it is left behind and
+each of the questions after it gets a child of its own: many that hang cost one more wait.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.processes import die_with_parent, read_wait_channel
+
+Question = Callable[[], object]
+"""Answers in what JSON can hold, or raises OSError."""
+REAP_SECONDS = 0.1
+"""For a child to be gone after KILL; one that waits in the kernel for a server is not."""
+
+
+class Hung(Struct, frozen=True):
+    """A question that was not answered, and the process that still waits, if any."""
+
+    seconds: float
+    pid: int = 0
+    started: int = 0
+    """Of the process, as in /proc/PID/stat: with the pid it names one process for good."""
+    waits_in: str = ""
+    """The kernel function."""
+
+
+class Replies(Struct, frozen=True):
+    """What came of each question, by its name."""
+
+    answers: dict[str, Any]
+    errors: dict[str, OSError]
+    hung: dict[str, Hung]
+
+
+def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
+    """Ask all *questions*, and wait up to *seconds* for each."""
+    answers: dict[str, Any] = {}
+    errors: dict[str, OSError] = {}
+    hung: dict[str, Hung] = {}
+    names = list(questions)
+    groups = [names] if names else []
+    while groups:
+        children = [_Child([(name, questions[name]) for name in group]) for group in groups]
+        groups = []
+        for child, stalled in _listen(children, seconds):
+            answers |= child.answers
+            errors |= child.errors
+            if stalled:
+                first, *rest = child.pending
+                hung[first] = child.leave_behind(seconds)
+                groups += [[name] for name in rest]
+            else:
+                child.finish()
+    return Replies(answers, errors, hung)
+
+
+def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child, bool]]:
+    """Yield each child when it is done, or when it has said nothing for *seconds*."""
+    poll = select.poll()
+    open_children = {child.reading: child for child in children}
+    for reading in open_children:
+        poll.register(reading, select.POLLIN)
+    deadlines = dict.fromkeys(open_children, time.monotonic() + seconds)
+    while open_children:
+        wait = min(deadlines.values()) - time.monotonic()
+        for reading, _ in poll.poll(max(0.0, wait) * 1000):
+            deadlines[reading] = time.monotonic() + seconds
+            if open_children[reading].hear():
+                continue
+            poll.unregister(reading)
+            del deadlines[reading]
+            yield open_children.pop(reading), False
+        now = time.monotonic()
+        for reading in [fd for fd, deadline in deadlines.items() if deadline <= now]:
+            poll.unregister(reading)
+            del deadlines[reading]
+            yield open_children.pop(reading), True
+
+
+class _Child:
+    """A process that answers questions in turn, one line of JSON for each."""
+
+    def __init__(self, questions: Sequence[tuple[str, Question]]) -> None:
+        self.answers: dict[str, Any] = {}
+        self.errors: dict[str, OSError] = {}
+        self.pending = [name for name, _ in questions]
+        self._unread = b""
+        self.reading, writing = os.pipe()
+        parent = os.getpid()
+        with warnings.catch_warnings():  # of threads, whose locks a child could wait for
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
+        if not self._pid:
+            _answer_all(questions, writing, parent)
+        os.close(writing)
+
+    def hear(self) -> bool:
+        """Take what it says; False once it has ended."""
+        said = os.read(self.reading, 65536)
+        *lines, self._unread = (self._unread + said).split(b"\n")
+        for line in lines:
+            answer, number, words = msgspec.json.decode(line)
+            name = self.pending.pop(0)
+            if number is None:
+                self.answers[name] = answer
+            else:
+                self.errors[name] = OSError(number, words)
+        return bool(said)
+
+    def finish(self) -> None:
+        """
+        Reap it.
+
+        Raises:
+            RuntimeError: a question raised what is not an OSError: a bug.
+
+        """
+        os.close(self.reading)
+        os.waitpid(self._pid, 0)
+        if self.pending:
+            raise RuntimeError(f"no answer to {self.pending[0]!r}: see the log of this worker")
+
+    def leave_behind(self, seconds: float) -> Hung:
+        """Kill it; one that cannot die is named."""
+        os.close(self.reading)
+        waits_in = read_wait_channel(self._pid)
+        started = read_start(self._pid)
+        os.kill(self._pid, signal.SIGKILL)
+        deadline = time.monotonic() + REAP_SECONDS
+        while time.monotonic() < deadline:
+            if os.waitpid(self._pid, os.WNOHANG)[0]:
+                return Hung(seconds, waits_in=waits_in)
+            time.sleep(REAP_SECONDS / 20)
+        return Hung(seconds, self._pid, started, waits_in)
+
+
+def _answer_all(questions: Sequence[tuple[str, Question]], writing: int, parent: int) -> None:
+    """Be the child; never returns."""
+    try:
+        die_with_parent(parent)
+        os.closerange(3, writing)
+        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+        for _, ask in questions:
+            try:
+                reply = [ask(), None, ""]
+            except OSError as exc:
+                reply = [None, exc.errno or 0, exc.strerror or str(exc)]
+            os.write(writing, msgspec.json.encode(reply) + b"\n")
+    except BaseException as exc:  # noqa: BLE001 - the boundary of a process: it goes to the log
+        sys.excepthook(type(exc), exc, exc.__traceback__)
+    finally:
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(0)
+
+
+def read_start(pid: int, proc: Path = Path("/proc")) -> int:
+    """Read when process *pid* started, in clock ticks since boot; 0 if there is none."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])

@@ -1,0 +1,67 @@
+"""The health of every disk: NVMe by its own log, others by smartctl."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from hpcverify.check import CarryOver, CheckItem, Context, Coverage, Finding, Part
+from hpcverify.processes import ToolRunner
+from hpcverify.telemetry import smart
+from hpcverify_checks.common.disk_health import measure_health
+from hpcverify_checks.host.apart import Question, ask_apart
+
+COUNTS = "smart"
+"""Of the `CarryOver` with the error counts of a disk."""
+
+
+def measure_disks(
+    ctx: Context, dev: Path, tool: ToolRunner, *, seconds: float, smartctl: bool
+) -> Iterator[CheckItem]:
+    """Report what each disk says of itself, and which error counts grew since the last run."""
+    disks = {part.label: part for part in ctx.inventory.of_kind("disk")}
+    controllers = {n: c for n in disks if (c := _name_controller(n))}
+    questions: dict[str, Question] = {
+        name: partial(_read_nvme, dev / controller) for name, controller in controllers.items()
+    }
+    replies = ask_apart(questions, seconds)
+    for name in replies.hung:
+        text = f"NVMe {name} does not answer a read of its health log in {seconds:g} s: see the "
+        yield Finding("disk_hung", disks[name].id, f"{text}kernel log, and reboot the node")
+    for name, log in replies.answers.items():
+        yield from _report(ctx, disks[name], smart.parse_nvme_log(bytes.fromhex(log)))
+    for name, error in replies.errors.items():
+        reason = f"the NVMe log of {name} cannot be read: {error.strerror}"
+        yield Coverage(disks[name].id, f"SMART not read: {reason}")
+    others = [part for name, part in disks.items() if name not in controllers]
+    yield from _report_others(ctx, others, tool) if smartctl else ()
+
+
+def _name_controller(disk: str) -> str:
+    found = re.fullmatch(r"(nvme\d+)n\d+", disk)
+    return found[1] if found else ""
+
+
+def _read_nvme(controller: Path) -> str:
+    return smart.read_nvme_log(controller).hex()
+
+
+def _report_others(ctx: Context, disks: Iterable[Part], tool: ToolRunner) -> Iterator[CheckItem]:
+    for part in disks:
+        yield from _report(ctx, part, smart.read(part.label, tool))
+
+
+def _report(ctx: Context, disk: Part, health: smart.Health) -> Iterator[CheckItem]:
+    if health.unread_reason:
+        yield Coverage(disk.id, f"SMART not read: {health.unread_reason}")
+        return
+    recalled = ctx.recall(COUNTS, disk.id)
+    before = smart.Health(msgspec.json.decode(recalled) if recalled else {})
+    yield from measure_health(before, health, disk.id)
+    counts = {n: health.values[n] for n in smart.ERROR_COUNTERS if n in health.values}
+    yield CarryOver(COUNTS, msgspec.json.encode(counts).decode(), disk.id)
+    yield Coverage(disk.id, f"SMART read: {len(health.values)} values")

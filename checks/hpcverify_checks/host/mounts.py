@@ -1,0 +1,284 @@
+"""Mounts: there, of the right kind, writable, with room, and answering in time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcverify.check import CarryOver, CheckItem, Coverage, Finding, Measurement
+from hpcverify.telemetry.blockdev import Mount, list_mounts
+from hpcverify.units import GIB
+from hpcverify_checks.common.mounts import MOUNT_MISSING, NETWORK_FILE_SYSTEMS
+from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
+from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
+
+LEFT_BEHIND = "left_behind"
+"""Of the `CarryOver` that names processes of ours which still wait for a mount."""
+WRITABLE = "writable"
+"""Of the `CarryOver` that names the file systems that were writable."""
+DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
+"""Those that the kernel turns read-only, or shuts down, after an error."""
+MEASURED = ("/", "/tmp", "/dev/shm", "/scratch")  # noqa: S108 - they are only looked at
+"""Where jobs write on most nodes; measured where it is a file system of its own."""
+NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+STALE = frozenset({errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EIO, errno.EHOSTDOWN})
+"""What a mount whose server or disk is gone answers at once."""
+SPACE_UNITS = {"size": "GiB", "free": "GiB", "used": "GiB", "free_share": "ratio"}
+
+
+def measure_mounts(
+    table: Sequence[Mount],
+    needs: Sequence[MountNeed],
+    space: Sequence[SpaceNeed],
+    recalled: str | None,
+    *,
+    writable: str | None,
+    seconds: float,
+    root: Path,
+    scratch: Path,
+) -> Iterator[CheckItem]:
+    """Report what is mounted against *needs*, and ask each file system for its *space*."""
+    missing = [need.path for need in needs if not _find(table, need.path)]
+    if missing:  # an automounter may mount it when it is asked for
+        ask_apart({path: partial(_enter, path) for path in missing}, seconds)
+        table = list_mounts(root)
+    watched = _choose(table, needs, space, scratch)
+    waiting = {
+        p: h for p, h in _recall(recalled) if read_start(h.pid) == h.started and p in watched
+    }
+    writes = {need.path for need in needs if need.writable}
+    questions: dict[str, Question] = {
+        point: partial(_probe, point, write=point in writes)
+        for point in watched
+        if point not in waiting
+    }
+    replies = ask_apart(questions, seconds)
+    hung = waiting | replies.hung
+    left = {path: [h.pid, h.started] for path, h in hung.items() if h.pid}
+    yield CarryOver(LEFT_BEHIND, msgspec.json.encode(left).decode())
+    needed = {need.path for need in needs} | {need.path for need in space}
+    for point, stuck in hung.items():
+        yield _report_hung(watched[point], point, stuck, is_needed=point in needed)
+    for point, error in replies.errors.items():
+        if error.errno in STALE:
+            text = (
+                f"{watched[point].kind} of {watched[point].source} answers {error.strerror}: "
+                f"see the kernel log and its server; then umount -l {point}, and mount it again"
+            )
+            yield Finding(_choose_code("stale", watched[point], point in needed), point, text)
+    for need in needs:
+        yield from _compare(need, table, replies.answers)
+    yield from _report_read_only(watched, msgspec.json.decode(writable) if writable else [])
+    for point, answer in replies.answers.items():
+        yield from _report_space(watched[point], point, answer)
+    for want in space:
+        yield from _compare_space(want, table, replies.answers)
+    yield Coverage("node", f"{len(replies.answers)} of {len(watched)} file systems answered")
+
+
+def _find(table: Iterable[Mount], path: str) -> Mount | None:
+    there = [m for m in table if str(m.point) == path and m.kind != "autofs"]
+    return there[-1] if there else None
+
+
+def _holding(table: Iterable[Mount], path: str) -> Mount | None:
+    # By its name only: to resolve a path on a hung mount would hang us.
+    holding = [m for m in table if Path(path).is_relative_to(m.point) and m.kind != "autofs"]
+    return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
+
+
+def _choose(
+    table: Sequence[Mount], needs: Sequence[MountNeed], space: Sequence[SpaceNeed], scratch: Path
+) -> dict[str, Mount]:
+    """Choose what to ask: what is needed, what a server answers for, what jobs write to."""
+    chosen = {n.path: m for n in needs if (m := _find(table, n.path))}
+    for path in (*MEASURED, str(scratch), *(need.path for need in space)):
+        if mount := _holding(table, path):
+            chosen[str(mount.point)] = mount
+    seen = {mount.device for mount in chosen.values()}
+    for mount in sorted(table, key=lambda m: len(m.point.parts)):
+        if mount.device not in seen and (is_remote(mount) or mount.kind in DISK_FILE_SYSTEMS):
+            seen.add(mount.device)
+            chosen[str(mount.point)] = mount
+    return chosen
+
+
+def is_remote(mount: Mount) -> bool:
+    """Whether another machine, or a process, answers for *mount*."""
+    return mount.kind in NETWORK_FILE_SYSTEMS or mount.kind.partition(".")[0] == "fuse"
+
+
+def _recall(recalled: str | None) -> Iterator[tuple[str, Hung]]:
+    left: Mapping[str, list[int]] = msgspec.json.decode(recalled) if recalled else {}
+    for path, (pid, started) in left.items():
+        yield path, Hung(0, pid, started)
+
+
+def _enter(path: str) -> None:
+    os.stat(f"{path}/.")  # noqa: PTH116 - Path drops the dot, which makes the automounter act
+
+
+def _probe(point: str, *, write: bool) -> dict[str, int | str]:
+    answer = os.statvfs(point)
+    told: dict[str, int | str] = {
+        "size": answer.f_blocks * answer.f_frsize,
+        "free": answer.f_bavail * answer.f_frsize,
+        "used": (answer.f_blocks - answer.f_bfree) * answer.f_frsize,
+        "inodes": answer.f_files,
+        "free_inodes": answer.f_favail,
+        "read_only": answer.f_flag & os.ST_RDONLY,
+    }
+    if write:
+        try:
+            _write_block(point)
+        except OSError as exc:
+            told |= {"write_errno": exc.errno or 0, "write_error": exc.strerror or str(exc)}
+    return told
+
+
+def _write_block(point: str) -> None:
+    path = f"{point}/.hpcverify-{os.getpid()}-{time.time_ns()}"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(file, bytes(4096))
+        os.fsync(file)
+    finally:
+        os.close(file)
+        os.unlink(path)  # noqa: PTH108 - in a child that was forked
+
+
+def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> Finding:
+    since = f"in {stuck.seconds:g} s" if stuck.seconds else "since an earlier run"
+    kept = f"; process {stuck.pid} of ours still waits for it" if stuck.pid else ""
+    text = (
+        f"{mount.kind} of {mount.source} has not answered {since}{kept}: see that its server "
+        f"and the network to it are up; if they are, umount -f -l {point} and mount it again, "
+        "or reboot the node"
+    )
+    code = _choose_code("hung", mount, is_needed)
+    return Finding(code, point, text, {"waits in": stuck.waits_in} if stuck.waits_in else {})
+
+
+def _choose_code(what: str, mount: Mount, is_needed: bool) -> str:  # noqa: FBT001 - private
+    """Choose the code: a FUSE mount that the site does not list may be a user's own."""
+    users = mount.kind.partition(".")[0] == "fuse" and not is_needed
+    return f"fuse_{what}" if users else f"mount_{what}"
+
+
+def _compare(
+    need: MountNeed, table: Sequence[Mount], answers: Mapping[str, Any]
+) -> Iterator[Finding]:
+    mount = _find(table, need.path)
+    if mount is None:
+        yield Finding(MOUNT_MISSING, need.path, f"not mounted: mount {need.path}")
+        return
+    every = ",".join(dict.fromkeys((*mount.flags, *mount.options)))
+    wrong = [
+        f"its {what} is {shown}, not {wanted}"
+        for what, shown, wanted in (
+            ("type", mount.kind, need.type),
+            ("source", mount.source, need.source),
+        )
+        if not fits(shown, wanted)
+    ] + [
+        f"its options {every} lack {wanted}"
+        for wanted in need.options
+        if not _has_option(every, wanted)
+    ]
+    for text in wrong:
+        fix = "correct /etc/fstab or the automounter, and mount it again"
+        yield Finding("mount_wrong", need.path, f"{text}: {fix}")
+    answer = answers.get(need.path)
+    if answer is None or need.writable is None:
+        return
+    if need.writable is False and not answer["read_only"]:
+        yield Finding("mount_wrong", need.path, f"is writable: mount -o remount,ro {need.path}")
+    elif need.writable and answer["read_only"]:
+        fix = f"see the kernel log for why; then mount -o remount,rw {need.path}"
+        yield Finding("mount_read_only", need.path, f"is read-only: {fix}")
+    elif need.writable and answer.get("write_errno", errno.EACCES) not in NOT_PERMITTED:
+        fix = "see the kernel log, and its space and quota"
+        yield Finding(
+            "mount_read_only", need.path, f"cannot be written ({answer['write_error']}): {fix}"
+        )
+
+
+def _has_option(every: str, wanted: str) -> bool:
+    if wanted.startswith("!"):
+        return not _has_option(every, wanted[1:])
+    return fits(every, wanted) or any(fits(option, wanted) for option in every.split(","))
+
+
+def _report_read_only(watched: Mapping[str, Mount], before: Sequence[str]) -> Iterator[CheckItem]:
+    # Who mounts or remounts read-only sets both; after an error the kernel sets only that
+    # of the file system. So does a container's bind mount of a read-only image, which was
+    # never writable.
+    writable: list[str] = []
+    for point, mount in watched.items():
+        if mount.kind not in DISK_FILE_SYSTEMS:
+            continue
+        name = f"{point} {mount.source}"
+        if "rw" in mount.options:
+            writable.append(name)
+        elif "rw" in mount.flags:
+            was = name in before
+            since = "was writable in an earlier run" if was else "was mounted as writable"
+            text = (
+                f"{mount.kind} of {mount.source} {since} and is read-only now, as after an "
+                "error: see the kernel log, and check the file system and its disk"
+            )
+            yield Finding("turned_read_only" if was else "maybe_read_only", point, text)
+            writable += [name] * was  # until it is writable again, or gone
+    yield CarryOver(WRITABLE, msgspec.json.encode(writable).decode())
+
+
+def _report_space(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[CheckItem]:
+    values = list_space(answer)
+    if mount.kind not in DISK_FILE_SYSTEMS and point not in MEASURED:
+        return  # of a server's file system, which others fill
+    for name, unit in SPACE_UNITS.items():
+        if name in values:
+            yield Measurement(f"space.{name}", values[name], unit, point)
+    if "free_inodes_share" in values:
+        yield Measurement("inodes.free_share", values["free_inodes_share"], "ratio", point)
+    if answer["read_only"]:
+        return  # an image that is full by design
+    for what, total, left in (("space", "size", "free"), ("inodes", "inodes", "free_inodes")):
+        if answer[total] and not answer[left]:
+            text = f"no {what} is left on {mount.kind} of {mount.source}: free some"
+            yield Finding("full", point, text)
+
+
+def list_space(answer: Mapping[str, int]) -> dict[str, float]:
+    """List what a file system answered, by the names of `SpaceNeed`, in their units."""
+    values = {name: answer[name] / GIB for name in ("size", "free", "used")}
+    if answer["size"]:
+        values["free_share"] = answer["free"] / answer["size"]
+    if answer["inodes"]:  # btrfs and others have no fixed number
+        values["inodes"] = answer["inodes"]
+        values["free_inodes"] = answer["free_inodes"]
+        values["free_inodes_share"] = answer["free_inodes"] / answer["inodes"]
+        values["used_inodes"] = answer["inodes"] - answer["free_inodes"]
+    return values
+
+
+def _compare_space(
+    want: SpaceNeed, table: Sequence[Mount], answers: Mapping[str, Any]
+) -> Iterator[Finding]:
+    mount = _holding(table, want.path)
+    answer = answers.get(str(mount.point)) if mount else None
+    if answer is None:
+        return
+    for name, value in list_space(answer).items():
+        bound = getattr(want, name)
+        if not bound.admits(value):
+            unit = " GiB" if SPACE_UNITS.get(name) == "GiB" else ""
+            text = f"{name} is {value:.6g}{unit}, the site needs {bound}: free some space, or "
+            yield Finding("outside_bounds", want.path, f"{text}correct params.host.expect")

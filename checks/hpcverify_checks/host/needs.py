@@ -1,0 +1,210 @@
+"""What a site needs of its nodes: ``[[params.host.expect]]`` of the site file."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase, translate
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from hpcverify.check import Params
+
+NodeMetric = Literal[
+    "sockets",
+    "cores",
+    "threads",
+    "numa_nodes",
+    "memory.total",
+    "memory.available",
+    "memory.available_share",
+    "swap.total",
+    "swap.free",
+    "load.1m",
+    "load.5m",
+    "load.15m",
+    "processes.zombies",
+    "processes.share",
+]
+"""What this check measures once for the whole node."""
+Octal = Annotated[str, Meta(pattern=r"^([0-7]{3,4})?$")]
+
+
+class Bound(Struct, frozen=True, forbid_unknown_fields=True):
+    """A range, both ends included, in the unit of the measurement."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def admits(self, value: float) -> bool:
+        """Whether *value* is within."""
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        low, high = (None if b is None else f"{b:.6g}" for b in (self.low, self.high))
+        if low == high and low is not None:
+            return low
+        if low is not None and high is not None:
+            return f"{low} to {high}"
+        return f"at least {low}" if low is not None else f"at most {high}"
+
+
+class MountNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file system that must be mounted; texts are patterns (see `fits`)."""
+
+    path: str
+    type: str = "*"
+    source: str = "*"
+    options: tuple[str, ...] = ()
+    """Each must fit one option, or all of them as one text."""
+    writable: bool | None = None
+    """Whether a file can be written there: tried, not only read off its options."""
+
+
+class SpaceNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the file system that holds *path* must have; GiB, inodes, and shares of 1."""
+
+    path: str
+    size: Bound = Bound()
+    free: Bound = Bound()
+    free_share: Bound = Bound()
+    used: Bound = Bound()
+    inodes: Bound = Bound()
+    free_inodes: Bound = Bound()
+    free_inodes_share: Bound = Bound()
+    used_inodes: Bound = Bound()
+
+
+class ProcessNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process that must be there, or, with ``running = false``, must not."""
+
+    name: str
+    """A pattern for the name of its program (the first 15 characters, as in ps -C)."""
+    user: str = ""
+    """A pattern for its name or number."""
+    running: bool = True
+
+
+class FileNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that must be there."""
+
+    path: str
+    type: Literal["", "file", "directory", "link", "character", "block", "pipe", "socket"] = ""
+    mode: Octal = ""
+    """The permission bits that must be set, in octal: ``1777``."""
+    user: str = ""
+    group: str = ""
+    empty: bool | None = None
+    contains: tuple[str, ...] = ()
+    """Patterns: each must fit a line; with ``!``, none may."""
+
+
+class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the nodes that *nodes* names must have."""
+
+    nodes: str = "*"
+    """``n[01-64],gpu*``, ``/regex/``, or either after ``!``."""
+    mounts: tuple[MountNeed, ...] = ()
+    space: tuple[SpaceNeed, ...] = ()
+    bounds: dict[NodeMetric, Bound] = {}
+    """By measurement of the whole node, in its unit: counts, GiB, shares of 1."""
+    services: tuple[str, ...] = ()
+    """Units of systemd that must be active."""
+    processes: tuple[ProcessNeed, ...] = ()
+    files: tuple[FileNeed, ...] = ()
+    modules: tuple[str, ...] = ()
+    """Modules of the kernel, loaded or built in."""
+    kernel_arguments: tuple[str, ...] = ()
+    """Patterns: each must fit one argument; with ``!``, none may."""
+    sysctls: dict[str, str] = {}
+    """By name, as ``vm.overcommit_memory``: a pattern for the value."""
+    hugepages: dict[str, int] = {}
+    """By size as in sysfs, ``2048kB``: how many there must be at least."""
+    governor: str = ""
+    """The cpufreq governor that every core must have."""
+    frequency_mhz: Annotated[float, Meta(ge=0)] = 0
+    """Every core must be allowed to run at this."""
+    smt: bool | None = None
+    """Whether each core must run several threads, or must not."""
+    users: tuple[str, ...] = ()
+    """Must be known to the name service (NSS: files, sssd, ldap)."""
+    hosts: tuple[str, ...] = ()
+    """Must have an address, by the same or by DNS."""
+    clock_offset: Annotated[float, Meta(ge=0)] = 0
+    """The clock must be in step, within these seconds; 0: not asked."""
+
+    def __post_init__(self) -> None:
+        """
+        Refuse a pattern that cannot be used.
+
+        Raises:
+            ValueError: it is no regular expression.
+
+        """
+        for pattern in (
+            *(self.nodes, *self.kernel_arguments, *self.sysctls.values()),
+            *(p for mount in self.mounts for p in (mount.type, mount.source, *mount.options)),
+            *(process.name for process in self.processes),
+            *(p for file in self.files for p in file.contains),
+        ):
+            refuse_bad_pattern(pattern)
+
+
+class HostParams(Params, frozen=True):
+    """What the site needs of its nodes, and how long to wait for an answer."""
+
+    expect: tuple[Expectation, ...] = ()
+    deadline: Annotated[float, Meta(gt=0, le=30)] = 2.0
+    """Seconds for a mount, the name service or a time daemon to answer."""
+    smartctl: bool = True
+    """Whether disks that only smartctl can ask are asked (some 20 ms each); NVMe always is."""
+
+
+def refuse_bad_pattern(pattern: str) -> None:
+    """Raise ValueError if *pattern* holds what is no regular expression."""
+    try:
+        fits("", pattern)
+    except re.error as exc:
+        raise ValueError(f"{pattern} is no regular expression: {exc}") from None
+
+
+def fits(text: str, pattern: str) -> bool:
+    """Whether *pattern* fits all of *text*: a glob, ``/regex/`` found in it, or ``!`` and one."""
+    if pattern.startswith("!"):
+        return not fits(text, pattern[1:])
+    if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
+        return re.search(pattern[1:-1], text) is not None
+    return text == pattern or fnmatchcase(text, pattern)
+
+
+def names_node(nodes: str, node: str) -> bool:
+    """Whether *node* is one of *nodes*: a host list with globs, ``/regex/``, or ``!`` and one."""
+    if nodes.startswith("!"):
+        return not names_node(nodes[1:], node)
+    if nodes.startswith("/"):
+        return fits(node, nodes)
+    return any(_names_one(item, node) for item in re.split(r",(?![^\[]*\])", nodes))
+
+
+def _names_one(item: str, node: str) -> bool:
+    pieces = re.split(r"\[([^\]]*)\]", item.strip())
+    globs, ranges = pieces[::2], pieces[1::2]
+    # `translate` ends a pattern in \Z, which only the last may have.
+    pattern = r"(\d+)".join(translate(glob).removesuffix(r"\Z") for glob in globs)
+    found = re.fullmatch(pattern, node)
+    return found is not None and all(
+        _is_within(number, listed) for number, listed in zip(found.groups(), ranges, strict=True)
+    )
+
+
+def _is_within(number: str, listed: str) -> bool:
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        last = last or first
+        if not (first.isdigit() and last.isdigit()):
+            continue
+        padded = str(int(number)).zfill(len(first))
+        if number == padded and int(first) <= int(number) <= int(last):
+            return True
+    return False

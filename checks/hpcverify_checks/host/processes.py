@@ -1,0 +1,236 @@
+"""Processes: what waits for ever, what jobs that are over left behind, what must run."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import CarryOver, CheckItem, Finding, Measurement
+from hpcverify.telemetry import sysfs
+from hpcverify.units import MINUTE_SECONDS
+from hpcverify_checks.host.needs import ProcessNeed, fits
+
+STUCK_SECONDS = 2 * MINUTE_SECONDS
+"""In which a task must not have run once: the kernel's own hung_task_timeout_secs."""
+FIRST_USER_ID = 1000
+"""From here on, accounts belong to people (UID_MIN in login.defs)."""
+NOBODY_ID = 65534
+STUCK, LEFT_OVER = "stuck", "left_over"
+"""Of the `CarryOver`s with what was seen once, and is told if it is seen again."""
+MAX_TOLD = 5
+JOB_FOLDER = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+JOB_STEP = re.compile(r"slurmstepd: \[(\d+)")
+
+
+class Task(Struct, frozen=True):
+    """A process, as /proc/PID/stat has it."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    started: int
+    """In clock ticks since boot: with the pid it names one process for good."""
+
+    @property
+    def key(self) -> str:
+        """What names this process, and never another."""
+        return f"{self.pid}.{self.started}"
+
+
+def list_tasks(root: Path) -> list[Task]:
+    """List all processes, threads of the kernel among them."""
+    proc = os.path.join(root, "proc")  # noqa: PTH118 - thousands, and a prolog waits
+    tasks: list[Task] = []
+    for pid in os.listdir(proc):  # noqa: PTH208
+        if pid.isdigit():
+            with suppress(OSError), open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123
+                tasks.append(_parse_stat(file.read(1024)))
+    return tasks
+
+
+def _parse_stat(stat: bytes) -> Task:
+    # The name may hold spaces and parentheses.
+    before, _, after = stat.decode(errors="replace").rpartition(")")
+    pid, _, name = before.partition(" (")
+    fields = after.split(maxsplit=20)
+    return Task(int(pid), name, fields[0], int(fields[1]), int(fields[19]))
+
+
+def measure_processes(
+    tasks: Sequence[Task], root: Path, recall_stuck: str | None, recall_left: str | None
+) -> Iterator[CheckItem]:
+    """Report how many there are, and those that were stuck or left over in the last run too."""
+    yield Measurement("processes.zombies", sum(task.state == "Z" for task in tasks))
+    yield from _measure_share(root)
+    yield from _report_stuck(tasks, root, recall_stuck)
+    yield from _report_left_over(tasks, root, recall_left)
+
+
+def _measure_share(root: Path) -> Iterator[Measurement]:
+    # loadavg counts threads, each of which takes a pid.
+    words = (sysfs.read_text(root / "proc/loadavg") or "").split()
+    limits = [sysfs.read_number(root / f"proc/sys/kernel/{n}") for n in ("pid_max", "threads-max")]
+    known = [limit for limit in limits if limit]
+    if len(words) > 3 and known:  # noqa: PLR2004 - the fourth is running/all
+        for name, word in zip(("load.1m", "load.5m", "load.15m"), words, strict=False):
+            yield Measurement(name, float(word))
+        yield Measurement("processes.share", int(words[3].partition("/")[2]) / min(known), "ratio")
+
+
+def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> Iterator[CheckItem]:
+    uptime = float((sysfs.read_text(root / "proc/uptime") or "0").partition(" ")[0])
+    # By process: how often it had run, and since when it is known to wait.
+    before: dict[str, list[float]] = msgspec.json.decode(recalled) if recalled else {}
+    now: dict[str, list[float]] = {}
+    stuck: list[Task] = []
+    for task in tasks:
+        if task.state != "D":
+            continue
+        switches = _count_switches(root, task.pid)
+        was, since = before.get(task.key, [-1, uptime])
+        if was != switches or since > uptime:
+            since = uptime
+        now[task.key] = [switches, since]
+        if uptime - since >= STUCK_SECONDS:
+            stuck.append(task)
+    yield CarryOver(STUCK, msgspec.json.encode(now).decode())
+    yield Measurement("processes.stuck", len(stuck))
+    if stuck:
+        names = _name_tasks(stuck, root)
+        text = (
+            f"in uninterruptible sleep for over {STUCK_SECONDS:.0f} s: {names}: see the kernel "
+            "log for the disk, GPU or server that it waits for; reboot the node if it is none"
+        )
+        yield Finding("process_stuck", "node", text)
+
+
+def _count_switches(root: Path, pid: int) -> int:
+    status = sysfs.read_text(root / f"proc/{pid}/status") or ""
+    return sum(int(n) for n in re.findall(r"voluntary_ctxt_switches:\s*(\d+)", status))
+
+
+def _name_tasks(tasks: Sequence[Task], root: Path) -> str:
+    told = [
+        f"{task.name} (pid {task.pid}"
+        + (f", in {where})" if (where := _read_wait(root, task.pid)) else ")")
+        for task in tasks[:MAX_TOLD]
+    ]
+    more = len(tasks) - MAX_TOLD
+    return ", ".join(told) + (f" and {more} more" if more > 0 else "")
+
+
+def _read_wait(root: Path, pid: int) -> str:
+    where = sysfs.read_text(root / f"proc/{pid}/wchan") or ""
+    return "" if where == "0" else where
+
+
+def _report_left_over(
+    tasks: Sequence[Task], root: Path, recalled: str | None
+) -> Iterator[CheckItem]:
+    """
+    Report processes in the cgroup of a Slurm job that has no step on this node any more.
+
+    Each step has a slurmstepd, which outlives its processes. One look is not enough: a
+    step may just be ending.
+    """
+    if not any(task.name.startswith("slurmd") for task in tasks):
+        return
+    steps = [t for t in tasks if t.name.startswith("slurmstepd")]
+    alive = {job for t in steps for job in JOB_STEP.findall(_read_command(root, t.pid))}
+    jobs = {t: job for t in tasks if t.parent != 2 and (job := _find_job(root, t.pid))}  # noqa: PLR2004 - kthreadd
+    over = {t: job for t, job in jobs.items() if job not in alive and t not in steps}
+    before = msgspec.json.decode(recalled) if recalled else []
+    yield CarryOver(LEFT_OVER, msgspec.json.encode([t.key for t in over]).decode())
+    again = [t for t in over if t.key in before]
+    yield Measurement("processes.left_over", len(again))
+    if again:
+        listed = ", ".join(dict.fromkeys(f"job {over[t]}" for t in again))
+        pids = " ".join(str(t.pid) for t in again[:MAX_TOLD])
+        text = (
+            f"{listed} is over and left behind {_name_tasks(again, root)}: kill -9 {pids}, and "
+            "see why Slurm did not (ProctrackType, UnkillableStepTimeout)"
+        )
+        yield Finding("process_left_over", "node", text)
+
+
+def _find_job(root: Path, pid: int) -> str:
+    found = JOB_FOLDER.search(sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
+    return found[1] if found else ""
+
+
+def _read_command(root: Path, pid: int) -> str:
+    return (sysfs.read_text(root / f"proc/{pid}/cmdline") or "").replace("\0", " ")
+
+
+def compare_processes(
+    needs: Iterable[ProcessNeed], tasks: Sequence[Task], root: Path
+) -> Iterator[Finding]:
+    """Report what must run and does not, and what runs and must not."""
+    for need in needs:
+        named = [t for t in tasks if t.state != "Z" and fits(t.name, need.name)]
+        if need.user:
+            named = [t for t in named if _belongs_to(_list_owners(root, t.pid), need.user)]
+        of = f" of {need.user}" if need.user else ""
+        if need.running and not named:
+            yield Finding("process_missing", "node", f"no process {need.name}{of}: start it")
+        elif named and not need.running:
+            text = f"{_name_tasks(named, root)}{of} must not run: stop it"
+            yield Finding("process_unwanted", "node", text)
+
+
+def _belongs_to(owners: Sequence[str], user: str) -> bool:
+    if user.startswith("!"):
+        return not _belongs_to(owners, user[1:])
+    return any(fits(owner, user) for owner in owners)
+
+
+def _list_owners(root: Path, pid: int) -> tuple[str, ...]:
+    owner = _read_owner(root, pid)
+    if owner is None:
+        return ()
+    try:
+        return str(owner), pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return (str(owner),)
+
+
+def _read_owner(root: Path, pid: int) -> int | None:
+    try:
+        return (root / f"proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
+def report_shared_memory(
+    folder: Path, tasks: Iterable[Task], root: Path, least: float
+) -> Iterator[Finding]:
+    """Report files of people in *folder* who run nothing here, from *least* bytes on."""
+    sizes: dict[int, int] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    about = entry.stat(follow_symlinks=False)
+                    if FIRST_USER_ID <= about.st_uid != NOBODY_ID:
+                        used = about.st_blocks * 512
+                        sizes[about.st_uid] = sizes.get(about.st_uid, 0) + used
+    except OSError:
+        return
+    if sum(sizes.values()) < least:
+        return
+    present = {_read_owner(root, task.pid) for task in tasks}
+    for owner, size in sizes.items():
+        if owner not in present and size >= least:
+            text = (
+                f"{size / 2**30:.3g} GiB of memory is held by files of user {owner}, who runs "
+                f"nothing here: find {folder} -user {owner} -delete"
+            )
+            yield Finding("memory_left_over", str(folder), text)

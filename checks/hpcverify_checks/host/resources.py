@@ -1,0 +1,170 @@
+"""Cores, NUMA nodes, memory, and the settings of kernel and processor that a site lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from hpcverify.check import CheckItem, Finding, Inventory, Measurement, Part
+from hpcverify.telemetry import cpu, sysfs
+from hpcverify.units import GIB, KIB
+from hpcverify_checks.host.needs import Expectation, fits
+
+CPU_FACTS = ("sockets", "cores", "threads", "numa_nodes")
+SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
+
+
+def read_memory(root: Path) -> dict[str, float]:
+    """Read /proc/meminfo, in bytes by name; counts of pages stay counts."""
+    values: dict[str, float] = {}
+    for line in (sysfs.read_text(root / "proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            values[name] = float(words[0]) * (KIB if words[1:] == ["kB"] else 1)
+    return values
+
+
+def measure_memory(memory: Mapping[str, float]) -> Iterator[Measurement]:
+    """Report what there is and what is left, of memory and swap."""
+    for name, field in (
+        ("memory.total", "MemTotal"),
+        ("memory.available", "MemAvailable"),
+        ("swap.total", "SwapTotal"),
+        ("swap.free", "SwapFree"),
+    ):
+        if field in memory:
+            yield Measurement(name, memory[field] / GIB, "GiB")
+    if memory.get("MemTotal") and "MemAvailable" in memory:
+        share = memory["MemAvailable"] / memory["MemTotal"]
+        yield Measurement("memory.available_share", share, "ratio")
+
+
+def measure_cores(now: Inventory, before: Inventory | None, root: Path) -> Iterator[CheckItem]:
+    """Count sockets, cores, threads and NUMA nodes, and report those that are gone."""
+    parts = now.of_kind("cpu")
+    for part in parts:
+        for fact in CPU_FACTS:
+            if fact in part.facts:
+                yield Measurement(fact, float(part.facts[fact]), "", part.id)
+    offline = list_offline(root)
+    if offline:
+        numbers = ", ".join(map(str, offline))
+        text = (
+            f"CPU {numbers} is offline: see the kernel log for why; then "
+            f"echo 1 > /sys/devices/system/cpu/cpu{offline[0]}/online"
+        )
+        yield Finding("cores_offline", "cpu", text)
+    elif not is_virtual(root):  # a virtual machine may be resized
+        for part in parts:
+            old = before.find_part(part.id) if before else None
+            yield from _compare_counts(part, old) if old else ()
+
+
+def _compare_counts(now: Part, before: Part) -> Iterator[Finding]:
+    # Threads and NUMA nodes are settings of the firmware too; cores and sockets hardly ever.
+    for fact, code in (
+        ("sockets", "cores_missing"),
+        ("cores", "cores_missing"),
+        ("numa_nodes", "numa_missing"),
+    ):
+        if fact in now.facts and fact in before.facts:
+            have, had = int(now.facts[fact]), int(before.facts[fact])
+            if have < had:
+                words = fact.replace("numa_nodes", "NUMA nodes with cores and memory")
+                text = (
+                    f"{have} {words}, {had} in the last run: see the event log of the BMC, and "
+                    "reseat or replace what it names; if they were turned off in the firmware, "
+                    "run once with --accept-parts"
+                )
+                yield Finding(code, now.id, text)
+                return  # a lost socket takes its cores and NUMA nodes with it
+
+
+def list_offline(root: Path) -> tuple[int, ...]:
+    """List the CPUs that are there and offline, unless simultaneous threads are turned off."""
+    folder = root / cpu.CPU_FOLDER
+    present, online = (
+        set(sysfs.parse_cpu_list(sysfs.read_text(folder / name) or ""))
+        for name in ("present", "online")
+    )
+    if not online:
+        return ()
+    absent = present - online
+    if absent and sysfs.read_text(folder / "smt/control") in SMT_OFF:
+        return ()
+    return tuple(sorted(absent))
+
+
+def is_virtual(root: Path) -> bool:
+    """Whether this is a virtual machine."""
+    return "hypervisor" in cpu.list_flags(cpu.read_cpuinfo(root))
+
+
+def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
+    """Report each setting of kernel and processor that is not as the site needs it."""
+    for module in need.modules:
+        if not (root / "sys/module" / module.replace("-", "_")).exists():
+            text = f"module {module} is not loaded: modprobe {module}"
+            yield Finding("module_missing", "node", text)
+    yield from _compare_arguments(need.kernel_arguments, root)
+    for name, wanted in need.sysctls.items():
+        shown = sysfs.read_text(root / "proc/sys" / name.replace(".", "/"))
+        value = "unknown" if shown is None else " ".join(shown.split())
+        if not fits(value, wanted):
+            text = f"{name} is {value}, not {wanted}: sysctl -w {name}={wanted}"
+            yield Finding("sysctl", "node", f"{text}, and set it in /etc/sysctl.d")
+    for size, count in need.hugepages.items():
+        place = f"sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages"
+        have = sysfs.read_number(root / place) or 0
+        if have < count:
+            text = f"{have:.0f} huge pages of {size}, not {count}: echo {count} > /{place}"
+            yield Finding("hugepages", "node", text)
+    yield from _compare_frequency(need, root)
+    if need.smt is not None:
+        active = sysfs.read_text(root / cpu.CPU_FOLDER / "smt/active") == "1"
+        if active != need.smt:
+            words = {True: "on", False: "off"}
+            fix = f"echo {words[need.smt]} > /sys/devices/system/cpu/smt/control"
+            text = f"simultaneous multithreading is {words[active]}: {fix}, or set it in the BIOS"
+            yield Finding("smt", "cpu", text)
+
+
+def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[Finding]:
+    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
+    for pattern in wanted:
+        if pattern.startswith("!"):
+            there = [argument for argument in given if fits(argument, pattern[1:])]
+            text = f"the kernel was started with {' '.join(there)}: take it out" if there else ""
+        else:
+            there = [argument for argument in given if fits(argument, pattern)]
+            text = "" if there else f"the kernel was started without {pattern}: add it"
+        if text:
+            yield Finding("kernel_argument", "node", f"{text} (grub), and reboot the node")
+
+
+def _compare_frequency(need: Expectation, root: Path) -> Iterator[Finding]:
+    if not (need.governor or need.frequency_mhz):
+        return
+    policies = sysfs.list_entries(root / cpu.CPU_FOLDER / "cpufreq", "policy*")
+    other: dict[str, int] = {}
+    slow: list[float] = []
+    for policy in policies:
+        governor = sysfs.read_text(policy / "scaling_governor") or "unknown"
+        if need.governor and not fits(governor, need.governor):
+            other[governor] = other.get(governor, 0) + 1
+        mhz = (sysfs.read_number(policy / "scaling_max_freq") or 0) / 1e3
+        if mhz < need.frequency_mhz:
+            slow.append(mhz)
+    if not policies:
+        text = "the kernel has no cpufreq driver here: turn on P-states in the BIOS"
+        yield Finding("governor", "cpu", text)
+    for governor, count in other.items():
+        text = f"the governor of {count} of {len(policies)} cpufreq policies is {governor}"
+        yield Finding("governor", "cpu", f"{text}: cpupower frequency-set -g {need.governor}")
+    if slow:
+        text = (
+            f"{len(slow)} of {len(policies)} cpufreq policies may not run above {min(slow):.0f} "
+            f"MHz: cpupower frequency-set -u {need.frequency_mhz:.0f}MHz"
+        )
+        yield Finding("frequency", "cpu", text)

@@ -1,0 +1,195 @@
+"""Services, users and hosts that must be there, and files as they must be."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from hpcverify.check import CheckItem, Finding, Unable
+from hpcverify.processes import ToolRunner
+from hpcverify.telemetry import sysfs
+from hpcverify_checks.host.apart import Question, Replies, ask_apart
+from hpcverify_checks.host.needs import FileNeed, fits
+
+NOBODYS_NAME = "hpcverify-no-such-user"
+"""To look it up asks every source of the name service."""
+LOCAL_SOURCES = frozenset({"files", "compat", "systemd", "db", "altfiles", "extrausers"})
+"""Those of nsswitch.conf that no server answers for."""
+UP = frozenset({"active", "reloading", "refreshing"})
+TYPES = {
+    "file": stat.S_ISREG,
+    "directory": stat.S_ISDIR,
+    "link": stat.S_ISLNK,
+    "character": stat.S_ISCHR,
+    "block": stat.S_ISBLK,
+    "pipe": stat.S_ISFIFO,
+    "socket": stat.S_ISSOCK,
+}
+MAX_FILE_BYTES = 2**20
+"""Of a file whose lines are read."""
+
+
+def compare_services(
+    units: Iterable[str], root: Path, tool: ToolRunner, seconds: float
+) -> Iterator[Finding]:
+    """Report each of *units* that is not active."""
+    named = [unit if "." in unit else f"{unit}.service" for unit in units]
+    # A daemon has a cgroup with processes in it: then nobody needs to be asked.
+    unsure = [unit for unit in named if not _has_processes(unit, root)]
+    if not unsure:
+        return
+    command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,SubState", *unsure]
+    try:
+        done = tool(command, timeout=seconds)
+    except Unable as exc:
+        names = ", ".join(unsure)
+        yield Finding("service_unknown", "node", f"whether {names} runs is not known: {exc}")
+        return
+    answers = done.stdout.decode(errors="replace").strip().split("\n\n")
+    told = [_parse_properties(text) for text in answers]
+    if len(told) != len(unsure) or not all("ActiveState" in fields for fields in told):
+        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+        text = f"whether {', '.join(unsure)} runs is not known: systemctl says {said or 'nothing'}"
+        yield Finding("service_unknown", "node", f"{text}: list processes instead of services")
+        return
+    for unit, fields in zip(unsure, told, strict=True):
+        state = fields["ActiveState"]
+        if fields.get("LoadState") == "not-found":
+            text = f"{unit} is not installed: install it, or take it out of params.host.expect"
+            yield Finding("service_down", "node", text)
+        elif state not in UP:
+            text = f"{unit} is {state} ({fields.get('SubState', '')}): systemctl start {unit}"
+            yield Finding("service_down", "node", f"{text}; if it ends again: journalctl -u {unit}")
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def _has_processes(unit: str, root: Path) -> bool:
+    cgroups = root / "sys/fs/cgroup"
+    return any(
+        sysfs.read_text(folder / "system.slice" / unit / "cgroup.procs")
+        for folder in (cgroups, cgroups / "systemd")
+    )
+
+
+def measure_names(
+    users: Iterable[str], hosts: Iterable[str], root: Path, seconds: float
+) -> Iterator[CheckItem]:
+    """Report names that are not known, and a name service that does not answer in time."""
+    questions: dict[str, Question] = {
+        **{f"user {name}": partial(_find_user, name) for name in users},
+        **{f"host {name}": partial(_find_host, name) for name in hosts},
+    }
+    servers = list_servers(root)
+    if servers and not questions:
+        questions["user of no name"] = partial(_find_user, NOBODYS_NAME)
+    yield from report_names(ask_apart(questions, seconds), servers)
+
+
+def report_names(replies: Replies, servers: str) -> Iterator[CheckItem]:
+    """Report what came of looking up names, where *servers* answer for users."""
+    for name in replies.hung:
+        text = f"the name service ({servers or 'files and DNS'}) has not answered for {name}"
+        fix = "see that sssd or nslcd runs and reaches its server, and /etc/resolv.conf"
+        yield Finding("names_hung", "node", f"{text} in {replies.hung[name].seconds:g} s: {fix}")
+    for name, known in replies.answers.items():
+        if not known and name != "user of no name":
+            text = f"{name} is not known: getent passwd or getent hosts says what is; see sssd, "
+            yield Finding("name_unknown", "node", f"{text}/etc/nsswitch.conf and DNS")
+
+
+def list_servers(root: Path) -> str:
+    """List the sources that nsswitch.conf names for users and that servers answer for."""
+    for line in (sysfs.read_text(root / "etc/nsswitch.conf") or "").splitlines():
+        name, _, sources = line.partition("#")[0].partition(":")
+        if name.strip() == "passwd":
+            words = [w for w in sources.split() if w.isalnum() and w not in LOCAL_SOURCES]
+            return ", ".join(words)
+    return ""
+
+
+def _find_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _find_host(name: str) -> bool:
+    import socket
+
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except socket.gaierror:
+        return False
+
+
+def compare_files(needs: Iterable[FileNeed], seconds: float) -> Iterator[Finding]:
+    """Report each file that is not as it must be."""
+    questions: dict[str, Question] = {
+        f"{number} {need.path}": partial(_list_wrongs, need) for number, need in enumerate(needs)
+    }
+    replies = ask_apart(questions, seconds)
+    wrong: Mapping[str, list[str]] = replies.answers
+    for name, texts in wrong.items():
+        for text in texts:
+            yield Finding("file_wrong", name.partition(" ")[2], text)
+    for name, error in replies.errors.items():
+        text = f"{error.strerror}: create it, or take it out of params.host.expect"
+        yield Finding("file_wrong", name.partition(" ")[2], text)
+    for name in replies.hung:
+        text = f"no answer in {seconds:g} s: see the file system that it is on"
+        yield Finding("mount_hung", name.partition(" ")[2], text)
+
+
+def _list_wrongs(need: FileNeed) -> list[str]:
+    path = Path(need.path)
+    about = path.lstat() if need.type == "link" else path.stat()
+    wrong: list[str] = []
+    if need.type and not TYPES[need.type](about.st_mode):
+        wrong.append(f"is no {need.type}: create it anew")
+    if need.mode and (wanted := int(need.mode, 8)) & ~about.st_mode:
+        wrong.append(f"has mode {stat.S_IMODE(about.st_mode):04o}: chmod {wanted:04o} {path}")
+    if need.user and need.user not in (str(about.st_uid), _name_user(about.st_uid)):
+        wrong.append(f"belongs to user {about.st_uid}: chown {need.user} {path}")
+    if need.group and need.group not in (str(about.st_gid), _name_group(about.st_gid)):
+        wrong.append(f"belongs to group {about.st_gid}: chgrp {need.group} {path}")
+    if need.empty is not None and need.empty != (about.st_size == 0):
+        wrong.append(f"has {about.st_size} bytes: see who writes it")
+    if need.contains:
+        wrong += _compare_lines(path, need.contains)
+    return wrong
+
+
+def _compare_lines(path: Path, patterns: Iterable[str]) -> list[str]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # not to wait for who writes a pipe
+    with os.fdopen(descriptor, "rb") as file:
+        lines = file.read(MAX_FILE_BYTES).decode(errors="replace").splitlines()
+    wrong: list[str] = []
+    for pattern in patterns:
+        unwanted = pattern.startswith("!")
+        if any(fits(line, pattern.removeprefix("!")) for line in lines) == unwanted:
+            wrong.append(f"has {'a' if unwanted else 'no'} line that fits {pattern}: correct it")
+    return wrong
+
+
+def _name_user(number: int) -> str:
+    with suppress(KeyError):
+        return pwd.getpwuid(number).pw_name
+    return ""
+
+
+def _name_group(number: int) -> str:
+    with suppress(KeyError):
+        return grp.getgrgid(number).gr_name
+    return ""

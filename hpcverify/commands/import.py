@@ -1,0 +1,94 @@
+"""``hpcverify import nhc``: begin with the configuration of NHC."""  # noqa: N999 - the command is called so
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcverify.errors import ConfigError
+from hpcverify.plan.config import Site, convert_config
+from hpcverify.plan.suite import load_suite, make_plan
+
+if TYPE_CHECKING:
+    from hpcverify.plan.nhc.checks import Imported
+
+SUITE = "prolog"
+"""The suite that runs what is imported; by it, the result is validated."""
+
+
+@click.group("import")
+def command() -> None:
+    """Turn the configuration of another tool into a site file."""
+
+
+@command.command("nhc")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Write the site file here.")
+def nhc(file: Path, out: Path | None) -> None:
+    """
+    Turn an nhc.conf into what the check host expects.
+
+    The site file (TOML) goes to standard output, and what was not turned, each line with
+    its reason, to standard error and into the file as comments. Exits with 0 if the file
+    was read, however much of it could be turned, and with 2 if nothing in it is NHC's.
+
+    \b
+    Example:
+      hpcverify import nhc /etc/nhc/nhc.conf --out site.toml
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    from hpcverify.plan.nhc.checks import import_nhc
+
+    try:
+        imported = import_nhc(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as exc:
+        raise ConfigError(f"{file} cannot be read: {exc.strerror}") from exc
+    if not imported.turned and all("||" not in line.text for line in imported.unturned):
+        raise ConfigError(f"{file} has no line as NHC writes them: target || check arguments")
+    make_plan(load_suite(SUITE), convert_config(imported.site, Site, str(file)))
+    text = "\n".join([f"# From {file.name}.", *_write_site(imported), *_list_comments(imported)])
+    if out is None:
+        click.echo(text)
+    else:
+        try:
+            out.write_text(text + "\n", encoding="utf-8")
+        except OSError as exc:
+            raise ConfigError(f"{out} cannot be written: {exc.strerror}") from exc
+        click.echo(f"{out}: {imported.turned} lines turned", err=True)
+    for line in imported.unturned:
+        click.echo(f"line {line.number}: {line.text}: {line.reason}", err=True)
+
+
+def _list_comments(imported: Imported) -> list[str]:
+    lines = [f"# line {one.number}: {one.text}\n#   {one.reason}" for one in imported.unturned]
+    return ["", "# Not turned:", *lines] if lines else []
+
+
+def _write_site(imported: Imported) -> list[str]:
+    lines: list[str] = []
+    for expectation in imported.site.get("params", {}).get("host", {}).get("expect", []):
+        lines += ["", "[[params.host.expect]]"]
+        for key, value in expectation.items():
+            if isinstance(value, list):
+                lines += [f"{key} = [", *(f"    {_write_value(item)}," for item in value), "]"]
+            else:
+                lines.append(f"{key} = {_write_value(value)}")
+    return lines
+
+
+def _write_value(value: Any) -> str:
+    if isinstance(value, dict):
+        inside = ", ".join(f"{_write_key(key)} = {_write_value(v)}" for key, v in value.items())
+        return f"{{ {inside} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_write_value, value))}]"
+    if isinstance(value, str):
+        # Of control characters, TOML and JSON escape the same.
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else f"{value:.10g}"
+
+
+def _write_key(key: str) -> str:
+    return f'"{key}"' if "." in key else key

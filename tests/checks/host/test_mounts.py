@@ -1,0 +1,300 @@
+"""Mounts, real ones: what is missing, wrong, read-only, full, gone or hung is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Verdict
+from hpcverify.model import CarryOver, Cause, CheckItem
+from hpcverify.processes import process_exists
+from hpcverify.telemetry.blockdev import list_mounts
+from hpcverify.testing import find_value, judge_items, list_codes, list_findings
+from hpcverify_checks.host import CHECK
+from hpcverify_checks.host.apart import ask_apart
+from hpcverify_checks.host.mounts import LEFT_BEHIND, WRITABLE, measure_mounts
+from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
+from tests.fuse import silent_file_system
+from tests.telemetry.trees import grow
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+
+
+@contextmanager
+def mounted(*arguments: object) -> Generator[Path]:
+    """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
+    point = Path(str(arguments[-1]))
+    point.mkdir(exist_ok=True)
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def ask(
+    tmp_path: Path,
+    *needs: MountNeed,
+    space: tuple[SpaceNeed, ...] = (),
+    recalled: str | None = None,
+    writable: str | None = None,
+    root: Path = Path("/"),
+) -> list[CheckItem]:
+    """Ask this machine, or one with the mount table of *root*, in half a second each."""
+    table = list_mounts(root)
+    scratch = tmp_path / "scratch"
+    return list(
+        measure_mounts(
+            table,
+            needs,
+            space,
+            recalled,
+            writable=writable,
+            seconds=0.5,
+            root=root,
+            scratch=scratch,
+        )
+    )
+
+
+def find_mark(items: list[CheckItem], name: str = LEFT_BEHIND) -> str:
+    (mark,) = (i.value for i in items if isinstance(i, CarryOver) and i.name == name)
+    return mark
+
+
+def about(items: list[CheckItem], where: object) -> list[str]:
+    return [f.code for f in list_findings(items) if f.where == str(where)]
+
+
+def test_this_machine_as_it_is_is_silent(tmp_path: Path) -> None:
+    assert list_codes(ask(tmp_path)) == []
+
+
+def test_what_is_mounted_as_needed_is_silent(tmp_path: Path) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=8M,nosuid", "scratch1", tmp_path / "m") as point:
+        need = MountNeed(
+            path=str(point),
+            type="/^(tmpfs|xfs)$/",
+            source="scratch*",
+            options=("nosuid", "!noexec", "/(^|,)rw(,|$)/"),
+            writable=True,
+        )
+        found = ask(tmp_path, need)
+
+    assert list_codes(found) == []
+    assert list(point.iterdir()) == []
+
+
+def test_what_is_not_mounted_is_named_with_its_fix(tmp_path: Path) -> None:
+    found = ask(tmp_path, MountNeed(path=str(tmp_path / "none")))
+    judged = judge_items(CHECK, found)
+
+    assert (judged.verdict, judged.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+    assert f"not mounted: mount {tmp_path}/none" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("need", "says"),
+    [
+        ({"type": "nfs*"}, "type is tmpfs, not nfs*"),
+        ({"source": "server:/home"}, "source is scratch1, not server:/home"),
+        ({"options": ("noexec",)}, "lack noexec"),
+        ({"options": ("!nosuid",)}, "lack !nosuid"),
+        ({"writable": False}, "is writable"),
+    ],
+)
+def test_what_is_mounted_otherwise_is_named(
+    tmp_path: Path, need: dict[str, object], says: str
+) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=8M,nosuid", "scratch1", tmp_path / "m") as point:
+        found = ask(tmp_path, MountNeed(path=str(point), **need))  # type: ignore[arg-type]
+
+    assert about(found, point) == ["mount_wrong"]
+    assert says in list_findings(found)[0].text
+
+
+def test_a_read_only_bind_of_what_must_be_writable_is_named(tmp_path: Path) -> None:
+    with (
+        mounted("-t", "tmpfs", "-o", "size=8M", "m", tmp_path / "m") as below,
+        mounted("--bind", below, tmp_path / "b") as point,
+    ):
+        subprocess.run(["mount", "-o", "remount,bind,ro", point], check=True)
+        found = ask(tmp_path, MountNeed(path=str(point), writable=True))
+        silent = ask(tmp_path, MountNeed(path=str(point), writable=False))
+
+    assert about(found, point) == ["mount_read_only"]
+    assert list_codes(silent) == []
+
+
+def test_a_file_system_that_is_full_cannot_be_written(tmp_path: Path) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=1M", "m", tmp_path / "m") as point:
+        (point / "much").write_bytes(bytes(2**20))
+        found = ask(tmp_path, MountNeed(path=str(point), writable=True))
+        short = ask(tmp_path, space=(SpaceNeed(path=str(point), free=Bound(low=0.0001)),))
+
+    assert about(found, point) == ["mount_read_only"]
+    assert about(short, point) == ["outside_bounds"]
+
+
+def test_a_local_file_system_without_space_or_inodes_is_full_by_default(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(4 * 2**20))
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-N", "32", image], check=True)
+    with mounted("-o", "loop", image, tmp_path / "disk") as point:
+        before = ask(tmp_path)
+        for i in range(32):
+            try:
+                (point / str(i)).touch()
+            except OSError:
+                break
+        after = ask(tmp_path)
+
+    assert about(before, point) == []
+    assert about(after, point) == ["full"]
+    assert judge_items(CHECK, after).cause is Cause.NO_SPACE
+    assert find_value(after, "inodes.free_share", str(point)) == 0
+
+
+def on_disk(folder: Path, flags: str, options: str) -> Path:
+    line = f"20 1 8:1 / / {flags},relatime - ext4 /dev/sda1 {options},errors=remount-ro"
+    return grow(folder, {"proc/self/mountinfo": line})
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "codes"),
+    [
+        ("rw", "ro", ["turned_read_only"]),  # as the kernel leaves it after an error
+        ("ro", "ro", []),  # as mount -o ro does
+        ("ro", "rw", []),  # a container, or a read-only bind
+        ("rw", "rw", []),
+    ],
+)
+def test_a_disk_that_the_kernel_turned_read_only_fails_until_it_is_writable(
+    tmp_path: Path, flags: str, options: str, codes: list[str]
+) -> None:
+    first = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "rw"))
+    root = on_disk(tmp_path / "r", flags, options)
+    found = ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))
+    again = ask(tmp_path, root=root, writable=find_mark(found, WRITABLE))
+
+    assert list_codes(found) == list_codes(again) == codes
+    assert judge_items(CHECK, again).verdict is (Verdict.FAIL if codes else Verdict.PASS)
+
+
+def test_a_disk_that_nobody_saw_writable_is_not_accused(tmp_path: Path) -> None:
+    """A container's bind mount of a read-only image looks the same."""
+    found = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "ro"))
+
+    assert list_codes(found) == ["maybe_read_only"]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+def test_an_image_that_cannot_be_written_by_its_kind_is_healthy(tmp_path: Path) -> None:
+    line = "20 1 7:1 / / rw,relatime - squashfs /dev/loop1 ro"
+    found = ask(tmp_path, root=grow(tmp_path / "r", {"proc/self/mountinfo": line}))
+
+    assert list_codes(found) == []
+
+
+def test_mounts_that_hang_are_named_and_keep_nobody(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        silent_file_system(folders[0]),
+        silent_file_system(folders[1]),
+        silent_file_system(folders[2]),
+    ):
+        start = time.monotonic()
+        found = ask(tmp_path, *(MountNeed(path=str(f), writable=True) for f in folders))
+        seconds = time.monotonic() - start
+
+    judged = judge_items(CHECK, found)
+    assert all(about(found, folder) == ["mount_hung"] for folder in folders)
+    assert (judged.verdict, judged.cause) == (Verdict.ERROR, Cause.HUNG)
+    assert find_value(found, "space.size", "/")
+    assert seconds < 10  # two waits of half a second, not three, on a busy machine
+    assert list(json.loads(find_mark(found))) == [str(folder) for folder in folders]
+
+
+def test_a_mount_that_still_holds_a_process_of_ours_is_not_asked_again(tmp_path: Path) -> None:
+    folder = tmp_path / "hung"
+    folder.mkdir()
+    need = MountNeed(path=str(folder))
+    with silent_file_system(folder):
+        first = ask(tmp_path, need)
+        mark = find_mark(first)
+        second = ask(tmp_path, need, recalled=mark)
+
+    assert about(first, folder) == about(second, folder) == ["mount_hung"]
+    assert "since an earlier run" in list_findings(second)[-1].text
+    assert find_mark(second) == mark
+    after = ask(tmp_path, recalled=mark)
+    assert list_codes(after) == []
+
+
+def test_a_fuse_mount_that_the_site_does_not_list_only_warns(tmp_path: Path) -> None:
+    folder = tmp_path / "users"
+    folder.mkdir()
+    with silent_file_system(folder):
+        found = ask(tmp_path)
+
+    assert about(found, folder) == ["fuse_hung"]
+    assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+def test_a_mount_whose_server_is_gone_is_stale(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
+    subprocess.run(
+        ["mount", "-i", "-t", "fuse", "-o", options, "gone", folder],
+        check=True,
+        pass_fds=[device],
+    )
+    os.close(device)
+    try:
+        found = ask(tmp_path, MountNeed(path=str(folder)))
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+    assert about(found, folder) == ["mount_stale"]
+
+
+def test_a_process_that_can_be_ended_is_not_left_behind() -> None:
+    replies = ask_apart({"a": lambda: 1, "b": lambda: time.sleep(60), "c": lambda: 3}, 0.3)
+
+    assert replies.answers == {"a": 1, "c": 3}
+    assert list(replies.hung) == ["b"]
+    assert replies.hung["b"].pid == 0
+
+
+def test_an_answer_is_an_error_of_its_own() -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied")
+
+    replies = ask_apart({"a": refuse, "b": lambda: 2}, 5)
+
+    assert replies.errors["a"].errno == 13
+    assert replies.answers == {"b": 2}
+
+
+def test_a_bug_in_a_question_is_told_as_one(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="no answer to 'a'"):
+        ask_apart({"a": lambda: 1 / 0}, 5)
+
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_what_asks_dies_with_who_wants_to_know() -> None:
+    pid = ask_apart({"pid": os.getpid}, 5).answers["pid"]
+
+    assert not process_exists(pid)

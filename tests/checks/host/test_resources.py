@@ -1,0 +1,146 @@
+"""Cores, NUMA nodes, memory and settings: of trees of nodes, with the fault and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Verdict
+from hpcverify.model import Inventory, Part
+from hpcverify.telemetry.cpu import describe_cpu
+from hpcverify.testing import find_value, judge_items, list_codes, list_findings
+from hpcverify_checks.host import CHECK
+from hpcverify_checks.host.needs import Bound, Expectation
+from tests.checks.host.nodes import CPU, a_node, look
+from tests.telemetry.trees import grow
+
+
+def cores(**facts: int) -> Inventory:
+    given = {"sockets": 2, "cores": 64, "threads": 128, "numa_nodes": 2} | facts
+    return Inventory(parts=(Part("cpu", "cpu", "CPU", {k: str(v) for k, v in given.items()}),))
+
+
+@pytest.mark.parametrize(
+    ("now", "code", "verdict"),
+    [
+        ({}, [], Verdict.PASS),
+        ({"threads": 64}, [], Verdict.PASS),  # SMT is a setting
+        ({"cores": 63}, ["cores_missing"], Verdict.FAIL),
+        ({"sockets": 1, "cores": 32, "numa_nodes": 1}, ["cores_missing"], Verdict.FAIL),
+        ({"numa_nodes": 1}, ["numa_missing"], Verdict.WARN),
+        ({"sockets": 4, "cores": 128}, [], Verdict.PASS),
+    ],
+)
+def test_cores_that_are_gone_since_the_last_run_are_named(
+    tmp_path: Path, now: dict[str, int], code: list[str], verdict: Verdict
+) -> None:
+    found = look(tmp_path, a_node(tmp_path / "r"), inventory=cores(**now), previous=cores())
+
+    assert list_codes(found) == code
+    assert judge_items(CHECK, found).verdict is verdict
+
+
+def test_a_virtual_machine_may_be_resized(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, {"proc/cpuinfo": "processor : 0\nflags : sse2 hypervisor"})
+
+    found = look(tmp_path, node, inventory=cores(cores=32), previous=cores())
+
+    assert list_codes(found) == []
+
+
+def test_a_core_that_is_offline_is_named_with_its_fix(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, {f"{CPU}/online": "0-1,3"})
+
+    found = look(tmp_path, node, inventory=cores(cores=63), previous=cores())
+
+    assert list_codes(found) == ["cores_offline"]
+    assert "echo 1 > /sys/devices/system/cpu/cpu2/online" in list_findings(found)[0].text
+
+
+def test_threads_that_are_turned_off_are_not_offline_cores(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, {f"{CPU}/online": "0-1", f"{CPU}/smt/control": "off"})
+
+    assert list_codes(look(tmp_path, node)) == []
+
+
+def test_numa_nodes_with_cores_and_memory_are_counted(tmp_path: Path) -> None:
+    has = "sys/devices/system/node/has"
+    grow(tmp_path, {f"{has}_cpu": "0-1", f"{has}_memory": "0-1,4-11"})  # as on a GB200
+
+    assert describe_cpu(tmp_path).facts["numa_nodes"] == "2"
+
+
+def test_memory_is_measured_and_nearly_none_left_warns(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    healthy = look(tmp_path, node)
+    grow(node.root, {"proc/meminfo": "MemTotal:  1000000 kB\nMemAvailable: 9000 kB"})
+    short = look(tmp_path, node)
+
+    assert find_value(healthy, "memory.total") == pytest.approx(1e6 / 2**20)
+    assert judge_items(CHECK, healthy).verdict is Verdict.PASS
+    assert judge_items(CHECK, short).verdict is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("bound", "codes"),
+    [
+        (Bound(low=64, high=64), []),
+        (Bound(low=65), ["outside_bounds"]),
+        (Bound(high=63), ["outside_bounds"]),
+    ],
+)
+def test_bounds_hold_for_the_node(tmp_path: Path, bound: Bound, codes: list[str]) -> None:
+    need = Expectation(bounds={"cores": bound})
+
+    assert list_codes(look(tmp_path, a_node(tmp_path / "r"), need, inventory=cores())) == codes
+
+
+def test_a_bound_on_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
+    need = Expectation(bounds={"sockets": Bound(low=1)})
+
+    assert list_codes(look(tmp_path, a_node(tmp_path / "r"), need)) == ["outside_bounds"]
+
+
+NVIDIA = "sys/module/nvidia_peermem/refcnt"
+HUGE = "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+POLICY = f"{CPU}/cpufreq/policy0"
+GOVERNOR = {f"{POLICY}/scaling_governor": "performance", f"{POLICY}/scaling_max_freq": 3800000}
+
+
+@pytest.mark.parametrize(
+    ("need", "files", "code"),
+    [
+        (Expectation(modules=("nvidia-peermem",)), {NVIDIA: 0}, "module_missing"),
+        (Expectation(kernel_arguments=("iommu=pt",)), {}, "kernel_argument"),
+        (Expectation(kernel_arguments=("!nosmt",)), {}, "kernel_argument"),
+        (Expectation(sysctls={"vm.swappiness": "1"}), {"proc/sys/vm/swappiness": 1}, "sysctl"),
+        (Expectation(hugepages={"2048kB": 512}), {HUGE: 512}, "hugepages"),
+        (Expectation(governor="performance"), GOVERNOR, "governor"),
+        (Expectation(frequency_mhz=3500), GOVERNOR, "frequency"),
+        (Expectation(smt=True), {}, "smt"),
+    ],
+)
+def test_settings_are_held_to_what_the_site_needs(
+    tmp_path: Path, need: Expectation, files: dict[str, object], code: str
+) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, files)
+    wrong = {
+        "proc/cmdline": "root=/dev/sda1 nosmt",
+        "proc/sys/vm/swappiness": 60,
+        HUGE: 511,
+        f"{POLICY}/scaling_governor": "powersave",
+        f"{POLICY}/scaling_max_freq": 2000000,
+        f"{CPU}/smt/active": 0,
+    }
+
+    assert list_codes(look(tmp_path, node, need)) == []
+    other = a_node(tmp_path / "other")
+    grow(other.root, wrong)
+    found = look(tmp_path, other, need)
+    assert list_codes(found) == [code]
+    assert judge_items(CHECK, found).verdict is Verdict.ERROR

@@ -1,0 +1,34 @@
+"""``hpcverify import nhc`` writes a site file that the next command accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli import Cli
+from tests.plan.nhc.files import SAMPLE
+
+
+def test_an_nhc_conf_becomes_a_site_file(cli: Cli, tmp_path: Path) -> None:
+    conf, site = tmp_path / "nhc.conf", tmp_path / "site.toml"
+    conf.write_text(SAMPLE)
+
+    printed = cli("import", "nhc", str(conf))
+    written = cli("import", "nhc", str(conf), "--out", str(site))
+    cli.environment["HPCVERIFY_CONFIG"] = str(site)
+    checked = cli("config", "check")
+
+    assert (printed.returncode, written.returncode, checked.returncode) == (0, 0, 0)
+    assert printed.stdout == site.read_text()
+    assert "[[params.host.expect]]" in printed.stdout
+    assert "# line 8: * || check_hw_ib 40\n#   names no device" in printed.stdout
+    assert "line 8: * || check_hw_ib 40: names no device" in printed.stderr
+
+
+def test_what_is_no_nhc_conf_is_told_in_one_line(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("[site]\nkey = 1\n")
+
+    for file, says in (("x", "no line as NHC writes them"), ("none", "No such file")):
+        done = cli("import", "nhc", str(tmp_path / file))
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1

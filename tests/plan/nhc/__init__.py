@@ -1,0 +1,1 @@
+"""What NHC is told."""

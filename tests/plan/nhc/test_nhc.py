@@ -1,0 +1,276 @@
+"""Each check of NHC is turned, or it is said why not; what is turned means the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcverify.plan.config import Site, convert_config
+from hpcverify.plan.nhc.checks import REASONS, TURNERS, import_nhc
+from hpcverify.plan.nhc.syntax import Line, Unturned, read_lines
+from hpcverify.plan.suite import load_suite, make_plan
+from hpcverify_checks.host.needs import Expectation, HostParams, names_node
+from tests.plan.nhc.files import CLOUD, SAMPLE, UNIVERSITY
+
+BUILT_IN = {
+    "check_cmd_dmesg",
+    "check_cmd_output",
+    "check_cmd_status",
+    "check_dmi_data_match",
+    "check_dmi_raw_data_match",
+    "check_file_contents",
+    "check_file_stat",
+    "check_file_test",
+    "check_fs_free",
+    "check_fs_ifree",
+    "check_fs_inodes",
+    "check_fs_iused",
+    "check_fs_mount",
+    "check_fs_mount_ro",
+    "check_fs_mount_rw",
+    "check_fs_size",
+    "check_fs_used",
+    "check_hw_cpuinfo",
+    "check_hw_eth",
+    "check_hw_gm",
+    "check_hw_ib",
+    "check_hw_mcelog",
+    "check_hw_mem",
+    "check_hw_mem_free",
+    "check_hw_physmem",
+    "check_hw_physmem_free",
+    "check_hw_swap",
+    "check_hw_swap_free",
+    "check_moab_rm",
+    "check_moab_sched",
+    "check_moab_torque",
+    "check_net_ping",
+    "check_net_socket",
+    "check_nv_healthmon",
+    "check_nvsmi_healthmon",
+    "check_ps_blacklist",
+    "check_ps_cpu",
+    "check_ps_daemon",
+    "check_ps_kswapd",
+    "check_ps_loadavg",
+    "check_ps_mem",
+    "check_ps_physmem",
+    "check_ps_service",
+    "check_ps_time",
+    "check_ps_unauth_users",
+    "check_ps_userproc_lineage",
+}
+"""Every function check_* under scripts/ of mej/nhc."""
+
+
+def turn(*lines: str) -> dict[str, Any]:
+    """Turn lines that must all be turned whole, and return the one expectation."""
+    imported = import_nhc("\n".join(lines))
+    assert not imported.unturned, imported.unturned
+    (expectation,) = imported.site["params"]["host"]["expect"]
+    msgspec.convert(expectation, Expectation)
+    assert expectation.pop("nodes") == "*"
+    return dict(expectation)
+
+
+def reason(line: str) -> str:
+    """Say why *line* was not turned, or what of it is lost."""
+    (unturned,) = import_nhc(line).unturned
+    assert (unturned.number, unturned.text) == (1, line)
+    return unturned.reason
+
+
+def test_every_check_of_nhc_is_turned_or_has_a_reason() -> None:
+    assert TURNERS.keys() | REASONS.keys() == BUILT_IN
+    assert not TURNERS.keys() & REASONS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(REASONS))
+def test_a_check_without_a_counterpart_says_why(name: str) -> None:
+    assert reason(f"* || {name} 1") == REASONS[name]
+
+
+@pytest.mark.parametrize(
+    ("check", "key", "piece"),
+    [
+        ("check_fs_mount_rw /", "mounts", {"path": "/", "writable": True}),
+        (
+            "check_fs_mount /home filer:/home nfs",
+            "mounts",
+            {"path": "/home", "type": "nfs", "source": "filer:/home"},
+        ),
+        ("check_fs_mount_ro -f /sw", "mounts", {"path": "/sw", "writable": False}),
+        (
+            "check_fs_mount -t nfs -o '/(^|,)vers=3(,|$)/' -f /home",
+            "mounts",
+            {"path": "/home", "type": "nfs", "options": ["/(^|,)vers=3(,|$)/"]},
+        ),
+        ("check_fs_free /data 3%", "space", {"path": "/data", "free_share": {"low": 0.03}}),
+        ("check_fs_free /data 2gb", "space", {"path": "/data", "free": {"low": 2}}),
+        ("check_fs_used / 95%", "space", {"path": "/", "free_share": {"low": 0.05}}),
+        ("check_fs_used / 1tb", "space", {"path": "/", "used": {"high": 1024}}),
+        ("check_fs_size / 1g 1t", "space", {"path": "/", "size": {"low": 1, "high": 1024}}),
+        ("check_fs_inodes / 10k", "space", {"path": "/", "inodes": {"low": 10000}}),
+        ("check_fs_ifree / 1k", "space", {"path": "/", "free_inodes": {"low": 1000}}),
+        ("check_fs_iused / 98%", "space", {"path": "/", "free_inodes_share": {"low": 0.02}}),
+        ("check_hw_eth eth0", "files", {"path": "/sys/class/net/eth0"}),
+        (
+            'check_dmi_data_match "BIOS Information: Version: 2.0.1"',
+            "files",
+            {"path": "/sys/class/dmi/id/bios_version", "contains": ["2.0.1"]},
+        ),
+        (
+            "check_file_contents /etc/hosts '/[[:space:]]head$/' '!*old*'",
+            "files",
+            {"path": "/etc/hosts", "contains": [r"/[\s]head$/", "!*old*"]},
+        ),
+        (
+            "check_file_test -r -w -x -d -k /data",
+            "files",
+            {"path": "/data", "type": "directory", "mode": "1000"},
+        ),
+        ("check_file_test -s /etc/passwd", "files", {"path": "/etc/passwd", "empty": False}),
+        (
+            "check_file_stat -m 0666 -u 0 -G root /dev/null",
+            "files",
+            {"path": "/dev/null", "mode": "0666", "user": "0", "group": "root"},
+        ),
+        ("check_ps_service -u root sshd", "processes", {"name": "sshd", "user": "root"}),
+        ("check_ps_service -d rpc.statd nfslock", "processes", {"name": "rpc.statd"}),
+        ("check_ps_daemon slurmd root", "processes", {"name": "slurmd", "user": "root"}),
+        (
+            "check_ps_blacklist sshd '!root'",
+            "processes",
+            {"name": "sshd", "user": "!root", "running": False},
+        ),
+        ("check_cmd_status -t 5 -r 0 id operator", "users", "operator"),
+    ],
+)
+def test_a_check_becomes_what_means_the_same(check: str, key: str, piece: Any) -> None:
+    assert turn(f"* || {check}") == {key: [piece]}
+
+
+@pytest.mark.parametrize(
+    ("check", "bounds"),
+    [
+        ("check_hw_cpuinfo 2 64", {"sockets": (2, 2), "cores": (64, 64)}),
+        ("check_hw_physmem 128gb 128gb", {"memory.total": (128, 128)}),
+        ("check_hw_physmem 128gb 128gb 25%", {"memory.total": (102.4, 170.666667)}),
+        ("check_hw_physmem 128gb 128gb 2gb", {"memory.total": (126, 130)}),
+        ("check_hw_swap 0kB 0kB 3%", {"swap.total": (0, 0)}),
+        ("check_hw_physmem_free 1gb", {"memory.available": (1, None)}),
+        ("check_hw_swap_free 1048576", {"swap.free": (1, None)}),
+        ("check_ps_loadavg 24 20", {"load.1m": (None, 24), "load.5m": (None, 20)}),
+    ],
+)
+def test_a_number_becomes_a_bound(check: str, bounds: dict[str, tuple[Any, Any]]) -> None:
+    found = turn(f"* || {check}")["bounds"]
+
+    assert {n: (b.get("low"), b.get("high")) for n, b in found.items()} == bounds
+
+
+def test_a_port_of_infiniband_becomes_its_files() -> None:
+    files = turn("* || check_hw_ib 200 mlx5_ib0:1")["files"]
+
+    folder = "/sys/class/infiniband/mlx5_ib0/ports/1"
+    assert files == [
+        {"path": f"{folder}/state", "contains": ["*ACTIVE"]},
+        {"path": f"{folder}/phys_state", "contains": ["*LinkUp"]},
+        {"path": f"{folder}/rate", "contains": ["200 *"]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("* || export TIMEOUT=15", "setting of NHC"),
+        ("* || FOO=1", "setting of NHC"),
+        ("* || check_own_thing", "the site's own"),
+        ("* || check_ps_loadavg $((2*HW_CORES))", "only a shell"),
+        ("* || check_fs_free `pwd` 3%", "only a shell"),
+        ("* || check_fs_mount_rw / && true", "program of the shell"),
+        ("* || check_fs_mount_rw 'x", "cannot be split"),
+        ("source /etc/nhc/scripts/own.nhc", "it has no ||"),
+        ("@rack1@ || check_fs_mount_rw /", "kind of the site's own"),
+        ("{n01..n64} || check_fs_mount_rw /", "as pdsh writes them"),
+        ("* || check_fs_free /dev/mapper/root 5%", "NHC ignores it"),
+        ("* || check_fs_free / much", "is no size"),
+        ("* || check_fs_free /", "an argument is missing"),
+        ("* || check_hw_ib 100", "names no device"),
+        ("* || check_fs_mount -q /", "no option -q"),
+        ("* || check_ps_service -f -d x.py x", "services instead"),
+        ("* || check_cmd_output -m 'yes' -e 'timedatectl'", "clock_offset"),
+        ("* || check_cmd_status -t 1 -r 1 selinuxenabled", "check of your own"),
+        ('* || check_dmi_data_match -t "Memory Device" "*Speed: 1866 MHz"', "inventory"),
+        ("* || check_file_test -O /x", "does not test -O"),
+        ("* || check_file_stat -n 7200 /var/log/messages", "not times"),
+        ("* || check_file_contents /x '/(/'", "regular expression"),
+    ],
+)
+def test_what_is_not_turned_is_told_with_its_reason(line: str, says: str) -> None:
+    imported = import_nhc(line)
+
+    assert imported.site == {}
+    assert says in reason(line)
+
+
+def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:
+    imported = import_nhc("* || check_ps_service -u root -S sshd")
+
+    assert imported.turned == 1
+    assert "repairs nothing" in imported.unturned[0].reason
+
+
+@pytest.mark.parametrize(
+    ("target", "names", "others"),
+    [
+        ("*", ["n1"], []),
+        ("gpu*", ["gpu1"], ["n1"]),
+        ("!gpu*", ["n1"], ["gpu1"]),
+        ("/^s(has|gpu)/", ["shas1"], ["ssky1"]),
+        ("{n[01-64],login1}", ["n01", "n64", "login1"], ["n65", "n1", "login2"]),
+        ("!{n[01-64]}", ["n65"], ["n64"]),
+        ("n[0-3]", ["n0", "n3"], ["n4", "n12"]),  # a glob: one character
+        ("n0[1-3]*", ["n01", "n033"], ["n04"]),
+        ("n?", ["n1"], ["n12"]),
+    ],
+)
+def test_a_target_names_the_same_nodes(target: str, names: list[str], others: list[str]) -> None:
+    (line,) = read_lines(f"{target} || check_fs_mount_rw /")
+
+    assert isinstance(line, Line)
+    assert [n for n in (*names, *others) if names_node(line.target, n)] == names
+
+
+def test_lines_of_one_target_are_one_expectation() -> None:
+    text = "a* || check_fs_mount_rw /\nb* || check_hw_eth e0\na* || check_hw_cpuinfo 1 2 4"
+    expect = import_nhc(text).site["params"]["host"]["expect"]
+
+    assert [e["nodes"] for e in expect] == ["a*", "b*"]
+
+
+def test_comments_and_empty_lines_say_nothing() -> None:
+    lines = list(read_lines("\n  # x || y\n* || check_fs_mount_rw / # trailing\n"))
+
+    assert [line.words for line in lines if isinstance(line, Line)] == [("check_fs_mount_rw", "/")]
+    assert not [line for line in lines if isinstance(line, Unturned)]
+
+
+@pytest.mark.parametrize(
+    ("text", "turned", "left"),
+    [(SAMPLE, 14, 6), (UNIVERSITY, 8, 8), (CLOUD, 5, 2)],
+    ids=["sample", "university", "cloud"],
+)
+def test_files_of_sites_become_sound_site_files(
+    tmp_path: Path, text: str, turned: int, left: int
+) -> None:
+    imported = import_nhc(text)
+    plan = make_plan(load_suite("prolog"), convert_config(imported.site, Site, str(tmp_path)))
+    (params,) = (step.params for step in plan.steps if step.name == "host")
+
+    assert isinstance(params, HostParams)
+    assert params.expect
+    assert (imported.turned, len(imported.unturned)) == (turned, left)
