@@ -409,3 +409,10 @@ def test_a_percentile_is_a_time_that_was_measured() -> None:
 )
 def test_sizes_are_printed_as_in_nccl_tests(size: int, text: str) -> None:
     assert allreduce.format_size(size) == text
+
+
+@pytest.mark.parametrize("ranks", [1, allreduce.MAX_RANKS + 1])
+def test_ranks_whose_sums_are_not_exact_are_skipped(tmp_path: Path, ranks: int) -> None:
+    params = allreduce.AllreduceParams(ranks=ranks)
+    with pytest.raises(Skip, match=f"{ranks} ranks: sums are exact for 2 to"):
+        list(allreduce.measure(make_context(tmp_path), params))

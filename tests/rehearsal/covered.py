@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from time import sleep
+from types import FrameType
 
 import coverage
 
@@ -22,17 +25,26 @@ ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "checks" / "hpcverify_checks"
 NOT_COUNTED = {
     "it reads, and uses no GPU": (
-        *("ecc.py", "gpu_setup.py", "inventory.py", "nvlink.py", "pcie.py", "recovery.py"),
+        *("ecc.py", "gpu_setup.py", "inventory.py", "nic.py", "nvlink.py", "pcie.py"),
+        "recovery.py",
         *("xid/*", "kernel_log/*", "common/kernel_log.py", "storage/*"),
         *("common/counters.py", "common/mounts.py"),
     ),
-    "processes of the CPU, which coverage does not see": ("common/rank*.py",),
     "faults that a self-test or a test puts in": ("sdc/faults.py", "sdc/trials.py"),
     "code of the GPU: Triton's interpreter runs it, and coverage does not see it": (
         "common/triton_kernels.py",
     ),
 }
 """Modules that have no lines that only a GPU runs, and why."""
+SETTINGS = """
+[run]
+patch = subprocess
+parallel = true
+source = {source}
+data_file = {data}
+"""
+"""For the tests on the CPU: the ranks of a group are processes of their own."""
+SAVE_SECONDS = 0.5
 FOLDER = "COVERAGE_FOLDER"
 """The environment variable that has processes of a rehearsal write what they ran there."""
 
@@ -42,7 +54,7 @@ def install() -> None:
     Note what this process runs, and all that are forked from it, if that is wanted.
 
     The engine ends its workers by a signal, so they write when a check has ended: that is
-    when they collect garbage.
+    when they collect garbage. A process that a check kills writes right before.
     """
     folder = os.environ.get(FOLDER)
     if not folder:
@@ -50,8 +62,10 @@ def install() -> None:
     measured = coverage.Coverage(
         data_file=f"{folder}/rehearsed", data_suffix=True, source=[str(CHECKS)], config_file=False
     )
+    # Some do nothing of the checks, and in some a warning is an error.
+    measured.set_option("run:disable_warnings", ["no-data-collected"])
     measured.start()
-    collect, end = gc.collect, os._exit
+    collect, end, kill = gc.collect, os._exit, subprocess.Popen.kill
 
     def collect_and_save(generation: int = 2) -> int:
         measured.save()
@@ -61,6 +75,17 @@ def install() -> None:
         measured.save()
         end(status)
 
+    def save_and_kill(process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            process.send_signal(signal.SIGUSR1)
+            sleep(SAVE_SECONDS)
+        kill(process)
+
+    def save(_number: int, _frame: FrameType | None) -> None:
+        measured.save()
+
+    signal.signal(signal.SIGUSR1, save)
+    setattr(subprocess.Popen, "kill", save_and_kill)  # noqa: B010 - likewise
     setattr(gc, "collect", collect_and_save)  # noqa: B010 - a function of the library
     setattr(os, "_exit", save_and_end)  # noqa: B010 - likewise
 
@@ -68,7 +93,9 @@ def install() -> None:
 def run_tests(folder: Path) -> None:
     """Run both kinds of tests; their data comes to lie in *folder*."""
     pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    on_cpu = ["-m", "coverage", "run", f"--source={CHECKS}", f"--data-file={folder}/cpu"]
+    settings = folder / "settings.ini"
+    settings.write_text(SETTINGS.format(source=CHECKS, data=folder / "cpu"))
+    on_cpu = ["-m", "coverage", "run", f"--rcfile={settings}"]
     subprocess.run([sys.executable, *on_cpu, *pytest, "tests/checks"], cwd=ROOT, check=False)
     subprocess.run(
         [sys.executable, *pytest, "tests/rehearsal"],

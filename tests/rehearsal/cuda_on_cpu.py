@@ -9,6 +9,7 @@ stream of the device take as long as the model says.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import types
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from tests.rehearsal.gpu import (
     list_gpus,
     start_cuda,
 )
+from tests.rehearsal.parts import INTEGRATED
 from tests.rehearsal.products import Multiplier, count_seconds
 
 if TYPE_CHECKING:
@@ -330,7 +332,7 @@ def get_properties(device: Any = None) -> types.SimpleNamespace:
         minor=minor,
         total_memory=gpu.total,
         multi_processor_count=gpu.part.sms,
-        is_integrated=0,
+        is_integrated=int(os.environ.get(INTEGRATED, "0")),
         is_multi_gpu_board=0,
         uuid=gpu.uuid,
         L2_cache_size=50 * 2**20,

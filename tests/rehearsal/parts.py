@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+INTEGRATED = "REHEARSAL_INTEGRATED"
+"""The environment variable that is 1 where the GPUs share the memory of their host."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -101,16 +101,9 @@ def _lock_own_node(module: Any) -> None:
     module.node_lock = node_lock
 
 
-def _lose_patience(module: Any) -> None:
-    """Let a GPU hang sooner: one that hangs does so in real time."""
-    assert hasattr(module, "MIN_SILENCE_SECONDS")
-    module.MIN_SILENCE_SECONDS = 2.0
-
-
 CHANGES: Mapping[str, Callable[[Any], None]] = {
     "hpcverify.telemetry.probe": _leave_out_cpu,
     "hpcverify.run.lock": _lock_own_node,
-    "hpcverify.run.overrun": _lose_patience,
     **{f"hpcverify_checks.{name}": partial(_shrink, name) for name in CONSTANTS},
 }
 """What to do to a module once it has been imported."""

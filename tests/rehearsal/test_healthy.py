@@ -10,7 +10,7 @@ import pytest
 
 from hpcverify.model import Run, Verdict
 from tests.rehearsal.node import ACTIVE, Node, make_node
-from tests.rehearsal.parts import PARTS
+from tests.rehearsal.parts import INTEGRATED, PARTS
 
 Rehearse = Callable[..., Node]
 NODES_AT_ONCE = 3
@@ -76,3 +76,12 @@ def test_gpus_are_found_whatever_order_cuda_counts_them_in(rehearse: Rehearse) -
     assert gemm.verdict is Verdict.FAIL
     assert "GPU 2" in gemm.reason
     assert "GPU 0" not in gemm.reason
+
+
+def test_memory_that_is_the_hosts_is_left_to_the_host(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=1).run("--check", "gpu_memory", **{INTEGRATED: "1"})
+    (memory,) = run.results
+
+    assert memory.verdict is Verdict.SKIP
+    assert "it shares the host's" in memory.reason
+    assert not memory.measurements

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.model import Verdict
+from hpcverify.model import Run, Verdict
 from hpcverify.qualification.steps import STEP_NAMES
 from hpcverify.records.qualification import FILE_NAME, Qualification, format_line
 from tests.nvml_lab.nvmllab import ROOT
@@ -25,6 +26,7 @@ from tests.rehearsal.node import PARAMS, PRELOAD, Node, make_node
 from tests.warm import run_warm
 
 FOLDER = ROOT / "checks/hpcverify_checks/qualification"
+RECORDED = ROOT / "tests/checks/qualification/recorded/counts.txt"
 SMALL: Mapping[str, Mapping[str, Any]] = {
     **PARAMS,
     "bare_gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "size": 256},
@@ -68,6 +70,16 @@ def node(tmp_path: Path, nvml_library: Path) -> Node:
     return made
 
 
+def install(node: Node, name: str, text: str) -> None:
+    """Put a program called *name* that prints *text* into the PATH of *node*."""
+    folder = node.cli.state.parent / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+    (folder / name).chmod(0o755)
+    path = node.cli.environment.get("PATH", os.defpath)
+    node.cli.environment["PATH"] = f"{folder}{os.pathsep}{path}"
+
+
 def qualify(
     node: Node, *arguments: str, faults: str = ""
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
@@ -109,6 +121,55 @@ def test_gemm_reaches_what_a_bare_loop_reaches_and_no_offset_is_refused(node: No
     assert figures["gemm", "bf16.sustained"].median == pytest.approx(beside["bare loop"], rel=0.05)
     assert figures["exactness", "fp8.refused_offsets"].highest == 0
     assert figures["exactness", "fp8.wrong_products"].highest == 0
+
+
+def test_nccl_is_held_against_nccl_tests_and_its_start_is_timed(node: Node) -> None:
+    install(node, "all_reduce_perf", RECORDED.read_text())
+    install(node, "nvidia-smi", "\tGPU0\tGPU1\nGPU0\t X \tNV18")
+    _, out = qualify(node, "--only", "links", "--only", "driver")
+    report = read(out)
+    figures = {(f.check, f.quantity): f for step in report.steps for f in step.figures}
+    facts = msgspec.json.decode((out / report.steps[0].run).read_bytes(), type=Run)
+    wiring = [f.evidence for r in facts.results for f in r.findings if f.code == "topology"]
+
+    assert {c.what: c.value for c in figures["allreduce", "busbw.1MiB"].compared} == {
+        "nccl-tests": 66.76
+    }
+    assert figures["nccl_start", "nccl.first_reduce"].parts == 2
+    assert figures["memory_release", "release.memory"].parts == 2
+    assert wiring == [{"topology": "\tGPU0\tGPU1\nGPU0\t X \tNV18"}]
+
+
+def test_a_lone_gpu_has_nothing_to_reduce_with_and_the_rest_is_measured(
+    tmp_path: Path, nvml_library: Path
+) -> None:
+    alone = make_node(tmp_path, nvml_library, gpus=1)
+    write_steps(alone)
+    done, out = qualify(alone, "--only", "driver")
+    report = read(out)
+    driver = next(step for step in report.steps if step.name == "driver")
+    run = msgspec.json.decode((out / driver.run).read_bytes(), type=Run)
+    results = {result.check: result for result in run.results}
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results["nccl_start"].verdict is Verdict.SKIP
+    assert "only one GPU" in results["nccl_start"].reason
+    assert [f.quantity for f in driver.figures] == ["release.process", "release.memory"]
+
+
+def test_what_a_library_refuses_is_counted_and_speaks_against_no_gpu(node: Node) -> None:
+    _, out = qualify(node, "--only", "arithmetic", faults="refused@0 picky@1")
+    report = read(out)
+    arithmetic = next(step for step in report.steps if step.name == "arithmetic")
+    run = msgspec.json.decode((out / arithmetic.run).read_bytes(), type=Run)
+    refused = {f.where for r in run.results for f in r.findings if f.code == "offset_refused"}
+    compared = {
+        m.where for r in run.results for m in r.measurements if m.name == "fp8.checked_over_bare"
+    }
+
+    assert arithmetic.verdict < Verdict.FAIL
+    assert len(refused) == 2
+    assert len(compared) == 1
 
 
 def test_a_gpu_that_errs_is_named_in_its_step_and_the_others_are_taken(node: Node) -> None:

@@ -121,6 +121,16 @@ def test_evidence_that_cannot_be_had_hides_no_fault(bench: ProductBench) -> None
     assert "no reruns: CUDA error: unspecified launch failure" in found.text
 
 
+def test_an_output_that_cannot_be_read_again_is_still_an_accusation(bench: ProductBench) -> None:
+    faulty = with_fault(bench, once(flip(3), 7))
+    wrong = hunted(faulty).wrong[0]
+    lost = wrong.output.to("meta")  # a tensor without memory: reading it raises
+    found = investigate_corruption(faulty, replace(wrong, output=lost))
+    assert found.code == "corruption"
+    assert f"has {wrong.words} wrong word" in found.text
+    assert "then NotImplementedError: " in found.evidence["incomplete"]
+
+
 def test_the_same_wrong_bits_have_the_same_digest(bench: ProductBench) -> None:
     stuck = make_multiply_fault(stick(12, at=1))
     one, other = (accused(bench, stuck).evidence["digest"] for _ in range(2))

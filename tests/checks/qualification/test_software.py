@@ -10,7 +10,7 @@ import torch
 from hpcverify.check import Finding, Params, Skip, Verdict
 from hpcverify.model import Inventory, Part
 from hpcverify.testing import make_context
-from hpcverify_checks.qualification.software import CHECK, measure
+from hpcverify_checks.qualification.software import CHECK, find_version, measure
 
 NODE = Inventory(parts=(Part("gpu", "GPU-0", "GPU 0", {"driver": "580.95"}),))
 
@@ -39,3 +39,8 @@ def test_the_wiring_is_told_without_the_underlining_of_nvidia_smi(
 def test_without_a_gpu_it_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(Skip):
         list(measure(make_context(tmp_path), Params()))
+
+
+def test_a_package_that_is_missing_has_no_version() -> None:
+    assert find_version("a-package-that-nobody-has-made") == ""
+    assert find_version("torch")
