@@ -31,6 +31,7 @@ from hpcverify.testing import CPU, judge_items, make_context
 from hpcverify_checks import allreduce
 from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
+    MAX_RANKS,
     AllreduceJob,
     MessageTimes,
     ReduceBuffers,
@@ -411,7 +412,7 @@ def test_sizes_are_printed_as_in_nccl_tests(size: int, text: str) -> None:
     assert allreduce.format_size(size) == text
 
 
-@pytest.mark.parametrize("ranks", [1, allreduce.MAX_RANKS + 1])
+@pytest.mark.parametrize("ranks", [1, MAX_RANKS + 1])
 def test_ranks_whose_sums_are_not_exact_are_skipped(tmp_path: Path, ranks: int) -> None:
     params = allreduce.AllreduceParams(ranks=ranks)
     with pytest.raises(Skip, match=f"{ranks} ranks: sums are exact for 2 to"):
