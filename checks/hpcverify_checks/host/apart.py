@@ -12,11 +12,9 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +163,11 @@ def _answer_all(questions: Sequence[tuple[str, Question]], writing: int, parent:
                 reply = [None, exc.errno or 0, exc.strerror or str(exc)]
             os.write(writing, msgspec.json.encode(reply) + b"\n")
     except BaseException as exc:  # noqa: BLE001 - the boundary of a process: it goes to the log
-        sys.excepthook(type(exc), exc, exc.__traceback__)
+        import traceback  # hardly ever, and it takes 4 ms
+
+        # Not by sys.stderr, whose descriptor may be one of those that were closed.
+        os.write(2, "".join(traceback.format_exception(exc)).encode())
     finally:
-        with suppress(OSError):
-            sys.stderr.flush()
         os._exit(0)
 
 
