@@ -37,8 +37,7 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
         shared.slurm.unreserve(name)
 
     def is_calm() -> bool:
-        # Again, for Slurm may yet find that it was rebooted, and set it down for that.
-        # If it missed the node's registration, it asks again only with its next ping.
+        # If Slurm missed the node's registration, it asks again only with its next ping.
         shared.slurm.resume("n1")
         return shared.idle("n1", "n2")
 
@@ -274,11 +273,10 @@ def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
 
 
 @pytest.fixture
-def rebooting(cluster: Cluster) -> Iterator[Cluster]:
-    """Give a cluster on which nodes can be rebooted."""
-    cluster.reconfigure("RebootProgram=/bin/true")
-    yield cluster
-    cluster.reconfigure("")
+def rebooting() -> Iterator[Cluster]:
+    """Bring up a node of its own to reboot, since Slurm may yet set it down for that."""
+    with a_cluster(1, extra="RebootProgram=/bin/true") as up:
+        yield up
 
 
 def reboot(cluster: Cluster, *how: str) -> None:
