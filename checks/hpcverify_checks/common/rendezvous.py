@@ -113,7 +113,7 @@ def announce_failure(folder: Path, rank: int) -> Generator[None]:
         yield
     except LostRanks:
         raise
-    except Exception as exc:
+    except Exception as exc:  # whatever it is, the peers must not wait; it is raised again
         reason = str(exc) if isinstance(exc, Unable) else f"{type(exc).__name__}: {exc}"
         first_line = reason.strip().partition("\n")[0]
         leave_message(folder, f"lost{rank}", first_line[:MAX_REASON_CHARACTERS].encode())
@@ -284,7 +284,7 @@ def _end_group(group: RankGroup, device: torch.device) -> Generator[None]:
 
     try:
         yield
-    except BaseException:
+    except BaseException:  # NCCL's kernels wait for ever if nobody aborts them
         _abort_group(group, device)
         raise
     if group.backend != "nccl":

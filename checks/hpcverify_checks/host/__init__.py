@@ -71,7 +71,7 @@ LEFT_OVER_SHARE = 0.01
 SHARED_MEMORY = "dev/shm"
 
 
-class Node(Struct, frozen=True):
+class HostSeams(Struct, frozen=True):
     """Where the check looks: a test gives another node."""
 
     root: Path = Path("/")
@@ -81,10 +81,10 @@ class Node(Struct, frozen=True):
 
 def measure(ctx: Context, params: HostParams) -> Iterator[CheckItem]:
     """Report on this node, by default and as the site expects."""
-    yield from inspect(ctx, params, Node())
+    yield from inspect(ctx, params, HostSeams())
 
 
-def inspect(ctx: Context, params: HostParams, node: Node) -> Iterator[CheckItem]:
+def inspect(ctx: Context, params: HostParams, node: HostSeams) -> Iterator[CheckItem]:
     """Report on *node*, the quick and the certain first."""
     needs = [need for need in params.expect if names_node(need.nodes, ctx.node)]
     shown: list[CheckItem] = []
@@ -95,7 +95,7 @@ def inspect(ctx: Context, params: HostParams, node: Node) -> Iterator[CheckItem]
 
 
 def _measure_all(
-    ctx: Context, params: HostParams, node: Node, needs: list[Expectation]
+    ctx: Context, params: HostParams, node: HostSeams, needs: list[Expectation]
 ) -> Iterator[CheckItem]:
     root, seconds = node.root, params.deadline
     memory = read_memory(root)

@@ -57,7 +57,7 @@ from hpcverify_checks.common.kernel_log import (
 from hpcverify_checks.kernel_log.lines import (
     OFTEN_SUFFIX,
     OVER_SUFFIX,
-    Event,
+    KernelEvent,
     build_finding_rules,
     list_markers,
     read_events,
@@ -69,7 +69,7 @@ LAST_DUMP = "pstore"
 CRASH_KINDS = ("cpu", "memory", "kernel")
 """What is read of a dump: the rest of it stood in the log, and was seen there."""
 
-Groups = dict[tuple[str, str], list[Event]]
+Groups = dict[tuple[str, str], list[KernelEvent]]
 """Events by part and code."""
 
 
@@ -109,7 +109,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     yield CarryOver(LAST_DUMP, str(newest_dump))
 
 
-def group_events(events: Iterable[Event], inventory: Inventory) -> Groups:
+def group_events(events: Iterable[KernelEvent], inventory: Inventory) -> Groups:
     """Group *events* by the part that they name, or by its name if it is unknown."""
     groups: Groups = {}
     for event in events:
@@ -167,7 +167,7 @@ def _report_groups(groups: Groups) -> Iterator[Finding]:
         yield make_finding(code + suffix, where, found)
 
 
-def _has_ended(found: Sequence[Event], groups: Iterable[Sequence[Event]]) -> bool:
+def _has_ended(found: Sequence[KernelEvent], groups: Iterable[Sequence[KernelEvent]]) -> bool:
     """Say whether every server of *found* has answered since."""
     ends: dict[str, float] = {}
     for group in groups:
@@ -177,7 +177,7 @@ def _has_ended(found: Sequence[Event], groups: Iterable[Sequence[Event]]) -> boo
     return all(name in ends and ends[name] >= when for name, when in last.items())
 
 
-def make_finding(code: str, where: str, group: Sequence[Event]) -> Finding:
+def make_finding(code: str, where: str, group: Sequence[KernelEvent]) -> Finding:
     """Report like lines about one part as one finding."""
     first, last = group[0], group[-1]
     row = first.row
@@ -208,7 +208,7 @@ def _find_failures(groups: Groups) -> dict[str, tuple[float, str] | None]:
     }
 
 
-def _report_older_lines(found: Sequence[Event]) -> Finding:
+def _report_older_lines(found: Sequence[KernelEvent]) -> Finding:
     # Logged long before the first run: it may be mended by now.
     worst = max(found, key=lambda event: event.row.verdict)
     text = (

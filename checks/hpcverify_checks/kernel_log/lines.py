@@ -65,7 +65,7 @@ class LineRow(Struct, frozen=True, kw_only=True):
     look_alikes: str
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class KernelEvent(Struct, frozen=True, kw_only=True):
     """One line about a fault; *part* is what it names: a kind of `PART_GROUPS`, and a name."""
 
     row: LineRow
@@ -131,7 +131,7 @@ def build_finding_rules() -> dict[str, FindingRule]:
     return rules
 
 
-def read_events(messages: Sequence[KernelMessage]) -> Iterator[Event]:
+def read_events(messages: Sequence[KernelMessage]) -> Iterator[KernelEvent]:
     """Read *messages*; each gives one event at most."""
     for message in messages:
         for marker, row in _list_pairs():
@@ -140,7 +140,7 @@ def read_events(messages: Sequence[KernelMessage]) -> Iterator[Event]:
                 break
 
 
-def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> Event:
+def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> KernelEvent:
     groups = {name: value for name, value in match.groupdict().items() if value}
     part = ("node", "node")
     for name, value in groups.items():
@@ -148,4 +148,4 @@ def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> E
         if kind in PART_GROUPS:
             part = (kind, value)
             break
-    return Event(row=row, part=part, text=message.text, time=message.time, details=groups)
+    return KernelEvent(row=row, part=part, text=message.text, time=message.time, details=groups)

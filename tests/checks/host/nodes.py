@@ -9,7 +9,7 @@ from hpcverify.check import CarryOver, CheckItem, Context
 from hpcverify.model import Inventory
 from hpcverify.processes import CompletedTool
 from hpcverify.testing import make_context
-from hpcverify_checks.host import Node, inspect
+from hpcverify_checks.host import HostSeams, inspect
 from hpcverify_checks.host.clock import KernelClock
 from hpcverify_checks.host.needs import Expectation, HostParams
 from tests.telemetry.trees import grow
@@ -41,11 +41,11 @@ def in_step() -> KernelClock:
     return KernelClock(in_step=True, estimated_error=0.0001)
 
 
-def a_node(root: Path, **changes: Any) -> Node:
-    """Make a healthy node below *root*; *changes* are those of `Node`."""
+def a_node(root: Path, **changes: Any) -> HostSeams:
+    """Make a healthy node below *root*; *changes* are those of `HostSeams`."""
     grow(root, FILES)
     given: dict[str, Any] = {"root": root, "tool": never_run, "read_clock": in_step}
-    return Node(**given | changes)
+    return HostSeams(**given | changes)
 
 
 def a_process(root: Path, pid: int, name: str, state: str = "S", **files: object) -> None:
@@ -58,7 +58,7 @@ def a_process(root: Path, pid: int, name: str, state: str = "S", **files: object
 
 def look(
     folder: Path,
-    node: Node,
+    node: HostSeams,
     need: Expectation | None = None,
     before: list[CheckItem] | None = None,
     inventory: Inventory | None = None,

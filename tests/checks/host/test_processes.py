@@ -11,7 +11,7 @@ import pytest
 
 from hpcverify.check import Verdict
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
-from hpcverify_checks.host import CHECK, Node
+from hpcverify_checks.host import CHECK, HostSeams
 from hpcverify_checks.host.needs import Expectation, ProcessNeed
 from hpcverify_checks.host.processes import list_tasks, report_shared_memory
 from tests.checks.host.nodes import a_node, a_process, look, never_run
@@ -59,7 +59,7 @@ def test_a_process_that_ran_between_two_runs_is_not_stuck(
     assert find_value(again, "processes.stuck") == 0
 
 
-def a_slurm_node(tmp_path: Path) -> Node:
+def a_slurm_node(tmp_path: Path) -> HostSeams:
     node = a_node(tmp_path / "r")
     a_process(node.root, 10, "slurmd", cgroup="0::/system.slice/slurmd.service")
     a_process(
