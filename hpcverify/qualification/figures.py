@@ -12,7 +12,7 @@ from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, 
 from hpcverify.plan.suite import Plan
 from hpcverify.qualification.bounds import bound_rate
 from hpcverify.qualification.estimates import estimate_plan, estimate_step
-from hpcverify.records.qualification import Comparison, Count, Figure
+from hpcverify.records.qualification import Comparison, Count, MeasuredFigure
 from hpcverify.run.selftest import SelftestResult
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
@@ -46,7 +46,7 @@ ANSWER_CODE = "answer"
 """The code of a finding with the digest of what a part computed, in checks that vote."""
 
 
-def collect_figures(run: Run) -> Iterator[Figure]:
+def collect_figures(run: Run) -> Iterator[MeasuredFigure]:
     """Yield the figures of *run*, in the order in which they were measured."""
     for result in run.results:
         shown = [m for m in result.measurements if is_shown(result.check, m)]
@@ -74,11 +74,13 @@ def find_gpus(inventory: Inventory, model: str) -> list[Part]:
     return [gpu for gpu in gpus if gpu.facts.get("name") == model]
 
 
-def _build_figure(result: Result, group: Sequence[Measurement], model: str, run: Run) -> Figure:
+def _build_figure(
+    result: Result, group: Sequence[Measurement], model: str, run: Run
+) -> MeasuredFigure:
     values = [m.value for m in group if m.value is not None]
     worst = min(group, key=lambda m: m.value or 0.0)
     first = group[0]
-    return Figure(
+    return MeasuredFigure(
         check=result.check,
         quantity=first.name,
         unit=first.unit,
@@ -127,7 +129,7 @@ def _compare_with(
         yield Comparison(what, median(values))
 
 
-def collect_times(run: Run, plan: Plan) -> Iterator[Figure]:
+def collect_times(run: Run, plan: Plan) -> Iterator[MeasuredFigure]:
     """Yield how long each check of *run* took beside its estimate, and all beside the budget."""
     steps = {step.name: step for step in plan.steps}
     for result in run.results:
@@ -139,8 +141,8 @@ def collect_times(run: Run, plan: Plan) -> Iterator[Figure]:
     yield _build_time("the whole run", run.seconds, *beside, Comparison("budget", plan.budget))
 
 
-def _build_time(name: str, seconds: float, *compared: Comparison) -> Figure:
-    return Figure(
+def _build_time(name: str, seconds: float, *compared: Comparison) -> MeasuredFigure:
+    return MeasuredFigure(
         check=name,
         quantity="wall time",
         unit="s",

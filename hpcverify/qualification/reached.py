@@ -13,7 +13,7 @@ from hpcverify.check import matches
 from hpcverify.limits.specs import MEASURED_UNITS, find_spec
 from hpcverify.model import Run, Verdict
 from hpcverify.qualification.figures import find_gpus
-from hpcverify.records.qualification import Figure, ReachedLine
+from hpcverify.records.qualification import MeasuredFigure, ReachedLine
 from hpcverify.units import convert_unit, format_count
 
 QUANTITIES = {
@@ -43,7 +43,7 @@ def find_held_back(facts: Run) -> frozenset[str]:
 
 
 def list_reached(
-    run: Run, figures: Iterable[Figure], held_back: frozenset[str], version: str
+    run: Run, figures: Iterable[MeasuredFigure], held_back: frozenset[str], version: str
 ) -> Iterator[ReachedLine | str]:
     """Yield the lines from the *figures* of *run*, and in words why others are left out."""
     results = {result.check: result for result in run.results if result.check in QUANTITIES}
@@ -58,7 +58,7 @@ def list_reached(
 
 
 def _build_line(
-    figure: Figure, run: Run, held_back: frozenset[str], version: str
+    figure: MeasuredFigure, run: Run, held_back: frozenset[str], version: str
 ) -> ReachedLine | str:
     gpus = find_gpus(run.inventory, figure.model)
     spec = find_spec(gpus[0]) if gpus else None

@@ -30,8 +30,8 @@ from hpcverify.qualification.steps import (
 )
 from hpcverify.records import documents, qualification
 from hpcverify.records.qualification import (
-    Figure,
     GpuFacts,
+    MeasuredFigure,
     Qualification,
     ReachedLine,
     StepReport,
@@ -276,7 +276,7 @@ def read_selftests(
 
 def read_run(step: QualificationStep, run: Run, path: str) -> StepReport:
     """Say what the run of a step came to; its document is *path*."""
-    shown: list[Figure] = list(figures.collect_figures(run))
+    shown: list[MeasuredFigure] = list(figures.collect_figures(run))
     if step.name == QUICK and step.plan:
         shown = list(figures.collect_times(run, step.plan))
     return msgspec.structs.replace(

@@ -29,7 +29,7 @@ class Comparison(Struct, frozen=True):
     value: float
 
 
-class Figure(Struct, frozen=True, kw_only=True):
+class MeasuredFigure(Struct, frozen=True, kw_only=True):
     """One quantity that a step measured, over all parts of one model."""
 
     check: str
@@ -70,7 +70,7 @@ class StepReport(Struct, frozen=True, kw_only=True):
     """The seconds after which it would have been ended."""
     run: str = ""
     """The run document, relative to this one; empty if there is none."""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[MeasuredFigure, ...] = ()
     counts: tuple[Count, ...] = ()
     notes: tuple[str, ...] = ()
 

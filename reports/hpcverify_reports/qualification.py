@@ -15,7 +15,7 @@ from hpcverify.model import Verdict
 from hpcverify.records.qualification import (
     Comparison,
     Count,
-    Figure,
+    MeasuredFigure,
     Qualification,
     StepReport,
     format_line,
@@ -173,7 +173,7 @@ def _build_section(step: StepReport, *, several: bool) -> StepSection:
     )
 
 
-def _format_figure(figure: Figure, *, several: bool) -> Row:
+def _format_figure(figure: MeasuredFigure, *, several: bool) -> Row:
     """Print a figure; the model of its GPUs only where the node has *several*."""
     model = figure.model if several else "GPU"
     part = f"{figure.parts} x {model}" if figure.model else "node"
@@ -190,7 +190,7 @@ def _format_figure(figure: Figure, *, several: bool) -> Row:
     )
 
 
-def _format_comparison(figure: Figure, beside: Comparison) -> str:
+def _format_comparison(figure: MeasuredFigure, beside: Comparison) -> str:
     value = f"{beside.what} {format_scaled(beside.value, figure.unit)}"
     return f"{figure.median / beside.value * 100:.1f} % of {value}" if beside.value else value
 

@@ -12,14 +12,14 @@ from hpcverify.qualification.figures import (
     count_alarms,
     count_trials,
 )
-from hpcverify.records.qualification import Comparison, Figure
+from hpcverify.records.qualification import Comparison, MeasuredFigure
 from hpcverify.run.selftest import SelftestResult
 from tests.qualification.samples import GPUS, a_result, a_run, measure_all
 
 RATES = (700e3, 712e3, 690e3, 720e3)
 
 
-def find(figures: list[Figure], quantity: str) -> Figure:
+def find(figures: list[MeasuredFigure], quantity: str) -> MeasuredFigure:
     (found,) = [figure for figure in figures if figure.quantity == quantity]
     return found
 

@@ -8,8 +8,8 @@ from hpcverify.model import Verdict
 from hpcverify.records.qualification import (
     Comparison,
     Count,
-    Figure,
     GpuFacts,
+    MeasuredFigure,
     Qualification,
     ReachedLine,
     StepReport,
@@ -29,7 +29,7 @@ LINE = ReachedLine(
 
 def a_qualification() -> Qualification:
     """Make one with a step of each kind of end."""
-    figure = Figure(
+    figure = MeasuredFigure(
         check="gemm",
         quantity="bf16.sustained",
         unit="GFLOP/s",
