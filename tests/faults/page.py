@@ -91,8 +91,7 @@ each row, by lines of several kernels, and 12,000 ordinary lines against all of 
 - A server that answers again is only listed.
 - The lines of images in files (`loop`), of memory and of empty drives count for nothing.
 - GPFS writes to its own log and as a daemon to syslog, never as the kernel: `host` looks at
-  its mounts. Of gpud's matchers two have no row: the stack of a hung NFS write-back, since the
-  line of the hung task stands before it, and `Kernel panic detected`, which no kernel writes.
+  its mounts. [coverage.md](coverage.md#what-other-tools-look-for) has the rules of other tools.
 
 | what the kernel tells | finding | verdict | remedy | hard |
 |---|---|---|---|---|\
