@@ -7,8 +7,8 @@ of what a node must have, and a counter or a port that a model lacks accuses nob
 that never had a link here, or that somebody switched off, is not judged. A port that is
 down or slower on purpose is accepted by a run with ``--accept-parts``.
 
-If all ports of a kind are down at once, or half of them lost their link since the last run,
-the cause is hardly in this node: that is one finding, about a switch or a cable tray.
+If all ports of a kind are down or slower at once, or half of them lost their link since the
+last run, the cause is hardly in this node: that is one finding, about a switch or a cable tray.
 
 Counters start with the driver and are judged by their rise since the last run, and by the
 rate of it. A few errors are normal on links of 100 Gb/s a lane. Packets out of sequence and
@@ -131,6 +131,7 @@ def report_ports(
     known = {where: before for where, before in expected.items() if before is not None}
     now = read_moment(root)
     yield from _report_down(ports, known, now)
+    yield from _report_slow([p for p in ports if p.is_up and p.where in known], known)
     for port in ports:
         before = known.get(port.where)
         if port.is_up:
@@ -250,6 +251,24 @@ def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
             yield Finding("port_not_active", port.where, text)
 
 
+def _report_slow(ports: Sequence[PortReading], known: Mapping[str, Expected]) -> Iterator[Finding]:
+    slow = {p.where for p in ports if _is_below(p.rate, known[p.where].rate)}
+    for what, like in _group_alike(ports, known, slow):
+        slower = [port for port in like if port.where in slow]
+        if len(slower) >= MIN_TOGETHER and len(slower) == len(like):
+            rates = {p.label: f"{p.shown_rate}, before {known[p.where].shown_rate}" for p in like}
+            listed = "; ".join(f"{label} {rate}" for label, rate in rates.items())
+            text = f"all {len(like)} {what} are slower than before ({listed}): was their switch "
+            yield Finding("all_ports_slow", "node", f"{text}or its cables changed? {ACCEPT}", rates)
+            continue
+        for port in slower:
+            text = (
+                f"runs at {port.shown_rate}, before at {known[port.where].shown_rate}: "
+                f"{_fix_cable(port)}; {ACCEPT}"
+            )
+            yield Finding("port_slow", port.where, text)
+
+
 def _group_alike(
     ports: Iterable[PortReading], known: Mapping[str, Expected], hit: Collection[str]
 ) -> Iterator[tuple[str, list[PortReading]]]:
@@ -276,12 +295,6 @@ def _group_alike(
 def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
     if port.rate is not None:
         yield Measurement("rate", port.rate, "Gb/s", port.where)
-    if _is_below(port.rate, before.rate):
-        text = (
-            f"runs at {port.shown_rate}, before at {before.shown_rate}: "
-            f"{_fix_cable(port)}; {ACCEPT}"
-        )
-        yield Finding("port_slow", port.where, text)
     width = port.pcie.width if port.pcie else None
     if _is_below(width, before.pcie_width):
         text = (
@@ -541,6 +554,7 @@ CHECK = Check(
         "port_narrow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "pcie_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "all_ports_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "ports_fell_together": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "port_errors": LISTED,
         "counter_saturated": LISTED,
