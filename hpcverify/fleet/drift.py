@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.states import DAY_S
 from hpcverify.records.told_facts import ToldFacts
-from hpcverify.summary.facts import KIND_FACTS
+from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE
 
 MIN_NODES = 3
 """Like nodes that tell something, from which one of them can be odd."""
@@ -124,8 +124,9 @@ def gather_node_facts(
     merged: dict[tuple[int, ...], Mapping[str, str]] = {}
     found: list[NodeFacts] = []
     for node, sources in by_node.items():
-        newest = [rows[-1] for rows in sources.values()]
-        latest = max(row.last for row in newest)
+        newest = sorted((rows[-1] for rows in sources.values()), key=lambda row: row.last)
+        # Its BMC may go on telling of a node that is down.
+        latest = sources[PARTS_SOURCE][-1].last if PARTS_SOURCE in sources else newest[-1].last
         fresh = [row.facts for row in newest if row.last >= latest - STALE_S]
         # Nodes of one image share what they told, and so what is made of it.
         key = tuple(map(id, fresh))
@@ -135,12 +136,19 @@ def gather_node_facts(
             NodeFacts(
                 node=node,
                 facts=merged[key],
-                changes=tuple(c for rows in sources.values() for c in list_changes(rows)),
+                changes=tuple(_merge_changes(sources.values())),
                 told=latest,
                 in_service=node not in out_of_service,
             )
         )
     return found
+
+
+def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChange]:
+    """Keep the last change of each fact, whichever source told it."""
+    changes = [change for rows in sources for change in list_changes(rows)]
+    changes.sort(key=lambda change: change.when)
+    return {change.name: change for change in changes}.values()
 
 
 def list_changes(rows: Sequence[ToldFacts]) -> list[FactChange]:

@@ -41,20 +41,25 @@ COUNT_NAMES = {"gpu": "GPUs", "dimm": "DIMMs", "disk": "disks", "nic": "network 
 
 
 def collect_facts(run: Run) -> dict[str, dict[str, str]]:
-    """Collect the facts of *run* by source, each as name and value."""
-    software = {
-        name if name == "hpcverify" else f"hpcverify's {name}": version
-        for name, version in run.versions.items()
-        if name != "kernel"
-    }
+    """
+    Collect the facts of *run* by source, each as name and value.
+
+    A run without any part was not made on the node itself, but by asking its BMC, say: its
+    software is not the node's, and its suite is part of the source.
+    """
+    is_of_node = bool(run.inventory.parts)
+    prefix = "" if is_of_node else f"{run.suite} "
     found = {
-        PARTS_SOURCE: list_part_facts(run.inventory),
-        SOFTWARE_SOURCE: software,
-        **{
-            result.check: _join_values((fact.name, fact.value) for fact in result.facts)
-            for result in run.results
-        },
+        f"{prefix}{result.check}": _join_values((fact.name, fact.value) for fact in result.facts)
+        for result in run.results
     }
+    if is_of_node:
+        found[PARTS_SOURCE] = list_part_facts(run.inventory)
+        found[SOFTWARE_SOURCE] = {
+            name if name == "hpcverify" else f"hpcverify's {name}": version
+            for name, version in run.versions.items()
+            if name != "kernel"
+        }
     return {source: facts for source, facts in found.items() if facts}
 
 

@@ -9,13 +9,13 @@ and no file system of the network, which may hang.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from hpcverify.telemetry import sysfs
 
 NONE = "none"
 CPUS = "sys/devices/system/cpu"
+NVIDIA_VERSION = "proc/driver/nvidia/version"
 LIBRARY_FOLDERS = (
     *("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"),
     *("usr/lib64", "usr/lib"),
@@ -25,14 +25,11 @@ BOOT_ARGUMENTS = frozenset(
 )
 """What tells where this node boots from, or who it is, and sets nothing."""
 MAX_ARGUMENT_CHARACTERS = 80
-_OWN_VALUE = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-|(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}|\d+\.\d+\.\d+\.\d+|://"
-    r"|token|passw|secret|hostname|uuid|serial",
-    re.IGNORECASE,
-)
-"""A UUID, a MAC or IP address or a URL, or what is nobody's business."""
-_CHOSEN = re.compile(r"\[(.*?)\]")
-_DRIVER_VERSION = re.compile(r"NVRM version: NVIDIA UNIX (\S+) ")
+PRIVATE_WORDS = ("://", "token", "passw", "secret", "hostname", "uuid", "serial")
+"""In what is nobody's business, or names this node or where it boots from."""
+MIN_ADDRESS_DIGITS, MIN_ADDRESS_SEPARATORS = 12, 4
+"""Of a MAC address or a UUID."""
+DRIVER_WORDS = "NVRM version: NVIDIA UNIX "
 
 
 def read_settings(root: Path = Path("/")) -> dict[str, str]:
@@ -66,14 +63,13 @@ def read_settings(root: Path = Path("/")) -> dict[str, str]:
 
 def _read_choice(path: Path) -> str | None:
     """Read which word is chosen, as in ``always [madvise] never``."""
-    found = _CHOSEN.search(sysfs.read_text(path) or "")
-    return found[1] if found else None
+    return (sysfs.read_text(path) or "").partition("[")[2].partition("]")[0] or None
 
 
 def _read_driver_kind(root: Path) -> str | None:
     """Say which of NVIDIA's two kinds of kernel modules is loaded."""
-    found = _DRIVER_VERSION.search(sysfs.read_text(root / "proc/driver/nvidia/version") or "")
-    return found and ("open" if found[1] == "Open" else "proprietary")
+    _, found, rest = (sysfs.read_text(root / NVIDIA_VERSION) or "").partition(DRIVER_WORDS)
+    return ("open" if rest.startswith("Open ") else "proprietary") if found else None
 
 
 def _find_cuda(root: Path) -> str | None:
@@ -111,9 +107,25 @@ def _read_command_line(root: Path) -> str | None:
         for word in words
         if word.partition("=")[0] not in BOOT_ARGUMENTS
         and len(word) <= MAX_ARGUMENT_CHARACTERS
-        and not _OWN_VALUE.search(word)
+        and not _is_nodes_own(word.lower())
     }
     return " ".join(sorted(kept)) or None
+
+
+def _is_nodes_own(word: str) -> bool:
+    if any(private in word for private in PRIVATE_WORDS):
+        return True
+    value = word.rpartition("=")[2]
+    pieces = value.replace(":", " ").replace("/", " ").replace(",", " ").split()
+    quads = (piece.split(".") for piece in pieces)
+    if any(len(quad) == 4 and all(map(str.isdigit, quad)) for quad in quads):  # noqa: PLR2004 - IP
+        return True
+    digits = value.replace("-", "").replace(":", "")
+    return (
+        len(digits) >= MIN_ADDRESS_DIGITS
+        and len(value) - len(digits) >= MIN_ADDRESS_SEPARATORS
+        and all(digit in "0123456789abcdef" for digit in digits)
+    )
 
 
 def _read_boost(cpus: Path) -> str | None:

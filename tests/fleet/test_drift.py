@@ -281,6 +281,36 @@ def test_sources_that_speak_at_other_times_are_put_together() -> None:
     assert (one.name, one.value, one.nodes) == ("GPU InfoROM", "G510", ("gpu004",))
 
 
+def test_a_node_that_is_down_does_not_count_though_its_bmc_answers() -> None:
+    names = name_nodes(5)
+    down = STALE_S / DAY_S + 1
+    told = [
+        *stay(names[:4], BIOS="2.1"),
+        tell(names[4], last=down, BIOS="1.9"),
+        *(tell(name, source="bmc chassis", BMC_firmware="1.04") for name in names),
+    ]
+    drift = compare(told)
+
+    assert [(one.name, one.uncounted) for one in drift.deviations] == [("BIOS", (names[4],))]
+
+
+def test_a_change_that_two_sources_tell_is_one_change() -> None:
+    names = name_nodes(20)
+    twice = [
+        row
+        for source in ("parts", "bmc chassis")
+        for name in names[:2]
+        for row in (
+            make_told(name, {"BIOS": "1"}, last=2, source=source),
+            make_told(name, {"BIOS": "2"}, first=1.9, source=source),
+        )
+    ]
+    drift = compare([*twice, *stay(names[2:], BIOS="1")])
+
+    assert not drift.rollouts  # two nodes of twenty are too few
+    assert [one.nodes for one in drift.deviations] == [tuple(names[:2])]
+
+
 def test_of_a_long_value_only_the_words_that_differ_are_told() -> None:
     names = name_nodes(10)
     usual = "iommu=pt nouveau.modeset=0 pci=realloc quiet transparent_hugepage=madvise rw"

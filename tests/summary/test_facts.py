@@ -89,3 +89,15 @@ def test_checks_and_software_are_sources_of_their_own() -> None:
         "software": {"hpcverify": "0.1.0", "hpcverify's torch": "2.7"},
         "gpu_setup": {"GPU InfoROM": "G520"},
     }
+
+
+def test_what_a_bmc_told_is_kept_apart_from_what_the_node_told() -> None:
+    told = a_result("chassis", facts=(Fact("BMC firmware", "1.04"),))
+    run = a_run(
+        suite="bmc",
+        inventory=Inventory(),
+        results=(told,),
+        versions={"hpcverify": "of the controller"},
+    )
+
+    assert collect_facts(run) == {"bmc chassis": {"BMC firmware": "1.04"}}

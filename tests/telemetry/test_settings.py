@@ -91,6 +91,33 @@ def test_nothing_that_is_a_nodes_own_or_secret_is_kept_of_the_command_line(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("isolcpus=1-13,29-41", True),
+        ("pcie_aspm.policy=performance", True),
+        ("nvme_core.io_timeout=4294967295", True),
+        ("crashkernel=1G-4G:192M,4G-64G:256M", True),
+        ("deadbeef", True),
+        ("rd.luks.uuid=1", False),
+        ("lease=1c9a8c0e-1234-4a6b-9f53-6a6f1c7cbb11", False),
+        ("port=AA:bb:cc:dd:ee:0f", False),
+        ("nfsroot=10.1.2.3:/image", False),
+        ("inst.repo=http://mirror/", False),
+        ("join_token=x", False),
+        ("long=" + 80 * "x", False),
+    ],
+)
+def test_of_the_command_line_only_what_any_node_may_have_is_kept(
+    tmp_path: Path, word: str, *, kept: bool
+) -> None:
+    grow(tmp_path, {"proc/cmdline": f"ro {word}"})
+
+    told = read_settings(tmp_path)["kernel command line"]
+
+    assert told == (" ".join(sorted(("ro", word))) if kept else "ro")
+
+
+@pytest.mark.parametrize(
     ("name", "content", "fact", "expected"),
     [
         ("proc/driver/nvidia/version", CLOSED_DRIVER, "GPU kernel modules", "proprietary"),
