@@ -425,10 +425,10 @@ FAULTY: Mapping[str, Sequence[str]] = {
     ),
     "disk_medium_error": (
         "blk_update_request: critical medium error, dev sda, sector 123456 op 0x0:(READ) flags 0x0",
-        "critical medium error, dev nvme0n1, sector 5 op 0x0:(READ) flags 0x80700 phys_seg 1",
+        "critical medium error, dev sdb, sector 5 op 0x0:(READ) flags 0x80700 phys_seg 1",
         "sd 0:0:0:0: [sda] tag#12 Sense Key : Medium Error [current] ",
-        "sd 0:0:0:0: [sda] Sense Key : Hardware Error [current] ",
     ),
+    "disk_hardware_error": ("sd 0:0:0:0: [sda] Sense Key : Hardware Error [current] ",),
     "disk_offline": (
         "sd 0:0:0:0: rejecting I/O to offline device",
         "sd 0:0:0:0: [sda] Device offlined - not ready after error recovery",
@@ -441,6 +441,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "lost page write due to I/O error on sdb1",
     ),
     "disk_io_error": (
+        "critical medium error, dev nvme0n1, sector 5 op 0x0:(READ) flags 0x80700 phys_seg 1",
         "timeout error, dev sda, sector 5 op 0x0:(READ) flags 0x0",
         "blk_update_request: I/O error, dev nvme0n1, sector 2048 op 0x1:(WRITE) flags 0x8800",
         "I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
@@ -590,6 +591,10 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "rcu: rcu_sched kthread starved for 2500 jiffies! g1 f0x0 RCU_GP_WAIT_FQS(5)",
         "rcu: rcu_preempt kthread timer wakeup didn't happen for 5252 jiffies! g123 f0x0",
     ),
+    "netdevice_stuck": (
+        "unregister_netdevice: waiting for veth1a2b to become free. Usage count = 3",
+        "unregister_netdevice: waiting for lo to become free. Usage count = 1",
+    ),
     "file_max": ("VFS: file-max limit 1000000 reached",),
     "oom": (
         "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0",
@@ -683,9 +688,6 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "Disabling IRQ #16",
         'irq 16: nobody cared (try booting with the "irqpoll" option)',
     ),
-    "network_device_stuck": (
-        "unregister_netdevice: waiting for eth0 to become free. Usage count = 1",
-    ),
     "lustre_error": (
         (
             "LustreError: 11-0: work-MDT0000-mdc-ffff: operation mds_reint to node "
@@ -778,6 +780,8 @@ ORDINARY = (
     "operation not supported error, dev nvme0n1, sector 0 op 0x9:(WRITE_ZEROES) flags 0x800",
     "xfs_do_force_shutdown is a function",
     "XFS (sda1): xfs_do_force_shutdown(0x4) called from line 1 of file fs/xfs/xfs_fsops.c.",
+    ("nvme0n1: Read(0x2) @ LBA 81920, 256 blocks, Access Denied (sct 0x2 / sc 0x86) DNR"),
+    "nvme0n1: I/O Cmd(0x2) @ LBA 0, 8 blocks, I/O Error (sct 0x2 / sc 0x87) DNR",
     "nvme nvme0: pci function 0000:01:00.0",
     "nvme nvme0: Shutdown timeout set to 10 seconds",
     "nvme nvme0: missing or invalid SUBNQN field.",

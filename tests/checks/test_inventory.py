@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -19,8 +20,10 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
+from hpcverify.telemetry.probe import probe as probe_machine
 from hpcverify.testing import judge_items, list_findings, make_context
 from hpcverify_checks.inventory import CHECK
+from tests.checks.nic_trees import address, gb200
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
 from tests.telemetry.nvml.test_survey import probe
 
@@ -342,3 +345,21 @@ def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
     unknown = [f for f in found if isinstance(f, Coverage) and f.where == "GPU-1"]
     assert len(unknown) == expected
     assert all("not in the table of parts" in f.text for f in unknown)
+
+
+def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:
+    """The files of the kernel go with the device: nothing else of it is left to read."""
+    root = gb200(tmp_path / "root")
+    before = probe_machine(root)
+    assert list_findings(compare(tmp_path, probe_machine(root), before)[0]) == []
+    for folder in ("sys/bus/pci/devices", "sys/class/infiniband"):
+        for entry in (root / folder).iterdir():
+            if entry.name in (address(3), "ibp3s0"):
+                shutil.rmtree(entry) if not entry.is_symlink() else entry.unlink()
+    gone = next(part for part in before.of_kind("nic") if part.label == "ibp3s0")
+
+    found, _ = compare(tmp_path, probe_machine(root), before)
+
+    (finding,) = list_findings(found)
+    assert (finding.code, finding.where) == ("nic_missing", gone.id)
+    assert verdict(found) is Verdict.FAIL  # and so it is no reference for the next run

@@ -228,6 +228,27 @@ def test_what_a_job_or_the_site_provokes_never_fails_a_node(row: lines.LineRow) 
         assert row.verdict is not Verdict.FAIL
 
 
+FOUND_AGAIN = {
+    "mlx5_command_timeout": {"nic", "inventory"},
+    "nic_firmware": {"nic", "inventory"},
+    "nvme_no_path": {"storage", "host"},
+    "disk_hardware_error": {"storage"},
+    "disk_write_lost": {"storage"},
+    "hba_fault": {"storage", "inventory"},
+    "fs_journal_aborted": {"host"},
+    "ext4_superblock": {"host"},
+}
+"""What a rerun can take back, and the checks that meet it again if it is still there."""
+
+
+def test_what_no_check_would_meet_again_is_conclusive() -> None:
+    """A rerun reads the log from where it ended: its silence is no acquittal."""
+    soft = [
+        row.code for row in load_rows().values() if row.verdict is Verdict.FAIL and not row.hard
+    ]
+    assert soft == [code for code in load_rows() if code in FOUND_AGAIN]
+
+
 @pytest.mark.parametrize(
     ("text", "where"),
     [

@@ -100,7 +100,7 @@ def _measure_all(
     root, seconds = node.root, params.deadline
     memory = read_memory(root)
     tasks = list_tasks(root)
-    yield from measure_cores(ctx.inventory, ctx.previous, root)
+    yield from measure_cores(ctx, root)
     yield from measure_memory(memory)
     yield from measure_processes(tasks, root, ctx.recall(STUCK), ctx.recall(LEFT_OVER))
     yield from _report_left_memory(tasks, root, memory.get("MemTotal", 0.0))
