@@ -40,7 +40,8 @@ class SensorHealth(StrEnum):
     ABSENT = "absent"
     """An empty bay or slot: nothing is plugged in."""
     UNKNOWN = "unknown"
-    """The sensor gives no reading, as many do while their part is off."""
+    """The sensor gives no reading, as many do while their part is off; or its states say
+    nothing of health."""
 
 
 class Defect(StrEnum):
@@ -56,7 +57,9 @@ class Defect(StrEnum):
     MISMATCHED = "mismatched"
     """A power supply of another model than its siblings, or set up wrongly."""
     LOW = "low"
-    """A battery."""
+    """Below a low threshold, or a battery that runs down."""
+    HIGH = "high"
+    """Above a high threshold."""
 
 
 class Thresholds(Struct, frozen=True):
@@ -72,7 +75,7 @@ class ChassisSensor(Struct, frozen=True, kw_only=True):
     """One sensor as it is now, or one part such as a power supply."""
 
     name: str
-    """As the BMC calls it, such as ``PSU2 Status``; unique within one reading."""
+    """As the BMC calls it, such as ``PSU2 Status``, and unique: the source makes it so."""
     part: str
     """The part that it belongs to, as a person calls it, such as ``PSU 2``. Several
     sensors may belong to one; with no better name it is that of the sensor."""
