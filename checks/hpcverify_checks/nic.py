@@ -7,8 +7,8 @@ of what a node must have, and a counter or a port that a model lacks accuses nob
 that never had a link here, or that somebody switched off, is not judged. A port that is
 down or slower on purpose is accepted by a run with ``--accept-parts``.
 
-If all ports of a kind are down at once, or half of them lost their link since the last run,
-the cause is hardly in this node: that is one finding, about a switch or a cable tray.
+If all ports of a kind are down or slower at once, or half of them lost their link since the
+last run, the cause is hardly in this node: that is one finding, about a switch or a cable tray.
 
 Counters start with the driver and are judged by their rise since the last run, and by the
 rate of it. A few errors are normal on links of 100 Gb/s a lane. Packets out of sequence and
@@ -29,6 +29,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
@@ -131,12 +132,13 @@ def report_ports(
     known = {where: before for where, before in expected.items() if before is not None}
     now = read_moment(root)
     yield from _report_down(ports, known, now)
+    yield from _report_slow([p for p in ports if p.is_up and p.where in known], known)
     for port in ports:
         before = known.get(port.where)
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
-        elif ctx.previous is None:
+        elif ctx.previous is None and before is None:
             yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     yield from _report_firmware(ports)
@@ -166,12 +168,15 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
 
 
 def _recall_expected(ctx: Context, where: str) -> Expected | None:
-    if ctx.previous is None:  # the first run, or --accept-parts
-        return None
-    try:
-        return msgspec.json.decode(ctx.recall(LINK_MARK, where) or "", type=Expected)
-    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
-        return None
+    # In the first run, and with --accept-parts, only what it was before the load counts.
+    told = () if ctx.previous is None else ctx.carry_overs
+    for marks in (told, ctx.before_load):
+        try:
+            text = replace(ctx, carry_overs=marks).recall(LINK_MARK, where) or ""
+            return msgspec.json.decode(text, type=Expected)
+        except msgspec.MsgspecError:  # there is none, or an older version wrote another format
+            continue
+    return None
 
 
 def _remember(port: PortReading, before: Expected | None) -> CarryOver:
@@ -250,6 +255,24 @@ def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
             yield Finding("port_not_active", port.where, text)
 
 
+def _report_slow(ports: Sequence[PortReading], known: Mapping[str, Expected]) -> Iterator[Finding]:
+    slow = {p.where for p in ports if _is_below(p.rate, known[p.where].rate)}
+    for what, like in _group_alike(ports, known, slow):
+        slower = [port for port in like if port.where in slow]
+        if len(slower) >= MIN_TOGETHER and len(slower) == len(like):
+            rates = {p.label: f"{p.shown_rate}, before {known[p.where].shown_rate}" for p in like}
+            listed = "; ".join(f"{label} {rate}" for label, rate in rates.items())
+            text = f"all {len(like)} {what} are slower than before ({listed}): was their switch "
+            yield Finding("all_ports_slow", "node", f"{text}or its cables changed? {ACCEPT}", rates)
+            continue
+        for port in slower:
+            text = (
+                f"runs at {port.shown_rate}, before at {known[port.where].shown_rate}: "
+                f"{_fix_cable(port)}; {ACCEPT}"
+            )
+            yield Finding("port_slow", port.where, text)
+
+
 def _group_alike(
     ports: Iterable[PortReading], known: Mapping[str, Expected], hit: Collection[str]
 ) -> Iterator[tuple[str, list[PortReading]]]:
@@ -276,12 +299,6 @@ def _group_alike(
 def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
     if port.rate is not None:
         yield Measurement("rate", port.rate, "Gb/s", port.where)
-    if _is_below(port.rate, before.rate):
-        text = (
-            f"runs at {port.shown_rate}, before at {before.shown_rate}: "
-            f"{_fix_cable(port)}; {ACCEPT}"
-        )
-        yield Finding("port_slow", port.where, text)
     width = port.pcie.width if port.pcie else None
     if _is_below(width, before.pcie_width):
         text = (
@@ -355,7 +372,7 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
 def _report_counters(
     ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
 ) -> Iterator[CheckItem]:
-    growths = {p.where: compare_with_last_run(ctx, p.where, _list_counts(p), now) for p in ports}
+    growths = {port.where: _compare_counts(port, ctx, now) for port in ports}
     compared = {where: growth for where, growth in growths.items() if growth.from_last_run}
     used = [port for port in ports if port.where in known and port.where in compared]
     lately = list(_find_falls(used, known, {w: g.last for w, g in compared.items()}))
@@ -375,6 +392,16 @@ def _report_counters(
             yield from _measure_growth(growth, port.where, in_last=in_last, in_span=in_span)
         yield from _report_saturated(port)
         yield growth.carry_over
+
+
+def _compare_counts(port: PortReading, ctx: Context, now: Moment) -> Growth:
+    """Compare with the last run; if none was since the boot, with the time before the load."""
+    counts = _list_counts(port)
+    growth = compare_with_last_run(ctx, port.where, counts, now)
+    if growth.from_last_run or not ctx.before_load:
+        return growth
+    earlier = replace(ctx, carry_overs=ctx.before_load)
+    return compare_with_last_run(earlier, port.where, counts, now)
 
 
 def _find_falls(
@@ -541,6 +568,7 @@ CHECK = Check(
         "port_narrow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "pcie_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "all_ports_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "ports_fell_together": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "port_errors": LISTED,
         "counter_saturated": LISTED,

@@ -93,6 +93,8 @@ def resolve_link(link: Path) -> Path | None:
 
 def is_hardware(entry: Path) -> bool:
     """Whether *entry* hangs on a device that is plugged in for good."""
+    if not os.path.exists(f"{entry}/device"):  # noqa: PTH110 - most have none
+        return False
     device = resolve_link(entry / "device")
     return (
         device is not None

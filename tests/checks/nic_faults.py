@@ -58,6 +58,11 @@ STATES = (
         *(FAIL, INSPECT, "node: all 8 InfiniBand ports are down at once"),
     ),
     PortFault(
+        "all InfiniBand ports are slower at once",
+        on_all("rate", "200 Gb/sec (4X HDR)"),
+        *(WARN, INSPECT, "node: all 8 InfiniBand ports are slower than before (mlx5_0 200 Gb"),
+    ),
+    PortFault(
         "an Ethernet port has no carrier",
         {f"{ENS8}/carrier": 0},
         *(FAIL, INSPECT, "ens8: is down (no carrier), before 25 Gb/s"),

@@ -19,8 +19,8 @@ What each fault leads to is in [faults.md](faults.md).
 ## The faults of a real cluster
 
 Of {all} faults of an LLM cluster (400 GPU servers, 348 days) the trace names the cause of
-{named}. {seen} of these, {share:.0%}, are of a class that a check is shown to find; {stress} more
-failed a stress test, as ours would find them. Nobody can be shown to find the rest.
+{named}. {seen} of these, {share:.0%}, are of a class that a check is shown to find. {stress} more
+failed a stress test that is not described; of the rest nobody wrote down what failed.
 The trace is [InfiniteHBD-Trace](https://github.com/stepfun-ai/InfiniteHBD-Trace)
 (commit 7aacdc8, Apache-2.0); components and words are its own. The test injects the fault
 below the check; it shows that this kind of fault is found, not that each of those was.
