@@ -320,7 +320,7 @@ def test_a_fast_path_that_the_host_takes_away_accuses_nothing(tmp_path: Path) ->
     for path in ("net/enP1s1", "infiniband/mlx5_an0"):
         shutil.rmtree(node.root / "sys/class" / path)
     assert node.judge(node.look()).reason == ""
-    assert compare(probe(node.root), node.inventory) == []
+    assert compare(probe(node.root), node.inventory, node.root) == []
 
 
 def test_a_gid_of_a_container_is_not_expected_of_the_port(tmp_path: Path) -> None:
