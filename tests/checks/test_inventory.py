@@ -14,6 +14,7 @@ from hpcverify.model import (
     CheckItem,
     Coverage,
     Device,
+    Fact,
     Finding,
     Inventory,
     Measurement,
@@ -21,6 +22,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry.probe import probe as probe_machine
+from hpcverify.telemetry.settings import read_settings
 from hpcverify.testing import judge_items, list_findings, make_context
 from hpcverify_checks.inventory import CHECK
 from hpcverify_checks.inventory import compare as list_differences
@@ -223,6 +225,62 @@ def test_a_part_that_is_not_what_it_was_warns(tmp_path: Path) -> None:
     (finding,) = list_findings(found)
     assert finding.text == "cpu threads changed from 64 to 63 (CPU)"
     assert verdict(found) is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"threads": "128"},
+        {"numa_nodes": "8"},
+        {"max_mhz": "3700"},
+        {"dtypes": "bf16 fp32"},
+        {"threads": "128", "numa_nodes": "8", "microcode": "0x2b000620"},
+    ],
+)
+def test_what_a_bios_or_a_kernel_decides_of_the_cpu_passes_and_is_told(
+    tmp_path: Path, facts: dict[str, str]
+) -> None:
+    known = {"cores": "64", "numa_nodes": "2", "max_mhz": "3800", "dtypes": "fp32"}
+    before = changed(NODE, "cpu", microcode="0x2b000590", **known)
+    found, _ = compare(tmp_path, changed(before, "cpu", **facts), before)
+
+    assert len(list_findings(found)) == len(facts)
+    assert {f.code for f in list_findings(found)} <= {"setting_changed", "software_changed"}
+    assert verdict(found) is Verdict.PASS
+
+
+@pytest.mark.parametrize("facts", [{"threads": "96"}, {"threads": "128", "cores": "128"}])
+def test_a_cpu_with_other_cores_or_some_threads_less_warns(
+    tmp_path: Path, facts: dict[str, str]
+) -> None:
+    before = changed(NODE, "cpu", cores="64")
+    found, _ = compare(tmp_path, changed(before, "cpu", **facts), before)
+
+    assert verdict(found) is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("driver", "memory", "expected"),
+    [
+        ("570", "79 GiB", Verdict.PASS),
+        ("565", "79 GiB", Verdict.WARN),
+        ("570", "40 GiB", Verdict.WARN),
+    ],
+)
+def test_a_driver_that_counts_memory_differently_takes_none_away(
+    tmp_path: Path, driver: str, memory: str, expected: Verdict
+) -> None:
+    before = changed(NODE, "GPU-1", memory="80 GiB")
+    found, _ = compare(tmp_path, changed(before, "GPU-1", driver=driver, memory=memory), before)
+
+    assert verdict(found) is expected
+
+
+def test_the_settings_of_the_node_are_told_as_facts(tmp_path: Path) -> None:
+    found, _ = compare(tmp_path, NODE, None)
+    told = {item.name: item.value for item in found if isinstance(item, Fact)}
+
+    assert told == read_settings()
 
 
 @pytest.mark.parametrize(
