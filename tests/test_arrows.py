@@ -16,15 +16,16 @@ PACKAGES = {
     "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
 FLOORS = (
-    ("model", "errors", "breadcrumb", "gate"),
+    ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust"),
     ("check",),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
-    ("run", "cli"),
-    ("fleet", "entry", "qualification"),
+    ("run", "console"),
+    ("fleet", "qualification", "cli"),
     ("commands", "testing"),
+    ("entry",),
 )
 """The rooms of the engine from the ground up: each imports only from floors below its own."""
 FROM_OUTSIDE = {
