@@ -30,7 +30,7 @@ TURNED_READ_ONLY = (
     "test_a_disk_that_the_kernel_turned_read_only_fails_until_it_is_writable"
 )
 PORT_DOWN = f"{PORT}[an InfiniBand port is down]"
-BMC_ONLY = "only the BMC sees it, and no check asks the BMC yet"
+CHASSIS = "tests/checks/test_chassis.py::test_a_fault_is_told_as_the_table_says_until_it_is_over"
 NOT_NAMED = "the trace does not say what failed, so nothing can be shown to find it"
 
 FAULT_COUNT = 584
@@ -83,7 +83,16 @@ TRACE = (
             f"{PASSIVE}[a call is answered with UNKNOWN]",
         ),
     ),
-    FaultClass("Fan", "Speed Critical (Sensor)", 31, missing=BMC_ONLY),
+    FaultClass(
+        "Fan",
+        "Speed Critical (Sensor)",
+        31,
+        ("chassis",),
+        (
+            f"{CHASSIS}[a fan is critically slow]",
+            f"{CHASSIS}[a fan that turned stands still]",
+        ),
+    ),
     FaultClass(
         "GPU",
         "GPU PCI link width low",
@@ -94,7 +103,13 @@ TRACE = (
             f"{LOADED}[a PCIe link loses lanes under load]",
         ),
     ),
-    FaultClass("Power Supply", "Power Supply Failure detected", 25, missing=BMC_ONLY),
+    FaultClass(
+        "Power Supply",
+        "Power Supply Failure detected",
+        25,
+        ("chassis",),
+        (f"{CHASSIS}[a power supply failed]",),
+    ),
     FaultClass(
         "GPU", "GPU xid Error", 11, ("xid",), (f"{LOADED}[an Xid comes while our own load runs]",)
     ),
@@ -167,7 +182,13 @@ TRACE = (
     FaultClass(
         "CPU", "Machine Check Exception ( Uncorrectable )", 2, ("kernel_log", "ecc"), (MCE,)
     ),
-    FaultClass("Fan", "Redundancy Lost", 2, missing=BMC_ONLY),
+    FaultClass(
+        "Fan",
+        "Redundancy Lost",
+        2,
+        ("chassis",),
+        (f"{CHASSIS}[redundancy of the fans is lost, though each looks well]",),
+    ),
     FaultClass(
         "GPU",
         "GPU Temperature High",
@@ -193,9 +214,8 @@ TRACE = (
         "CPU",
         "Configuration Error",
         1,
-        ("host",),
-        (CORES_GONE,),
-        "if it takes cores or a socket; the rest is in the BMC's event log",
+        ("host", "chassis"),
+        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other or the board]"),
     ),
     FaultClass(
         "GPU",
@@ -224,7 +244,13 @@ TRACE = (
             "tests/checks/sdc/test_detection.py::test_a_stuck_bit_fails_the_part_and_asks_for_another",
         ),
     ),
-    FaultClass("Motherboard Battery", "Low", 1, missing=BMC_ONLY),
+    FaultClass(
+        "Motherboard Battery",
+        "Low",
+        1,
+        ("chassis",),
+        (f"{CHASSIS}[the battery of the board runs down]",),
+    ),
     FaultClass(
         "NIC",
         "NIC PCI link Width low",
@@ -232,7 +258,13 @@ TRACE = (
         ("nic",),
         (f"{PORT}[an adapter lost half of its PCIe lanes]",),
     ),
-    FaultClass("Power Supply", "Redundancy Lost", 1, missing=BMC_ONLY),
+    FaultClass(
+        "Power Supply",
+        "Redundancy Lost",
+        1,
+        ("chassis",),
+        (f"{CHASSIS}[redundancy of the power supplies is lost, though each looks well]",),
+    ),
     FaultClass(
         "RAID Card",
         "Bus Correctable error",
