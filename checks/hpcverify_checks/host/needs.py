@@ -28,7 +28,7 @@ NodeMetric = Literal[
     "processes.share",
 ]
 """What this check measures once for the whole node."""
-Octal = Annotated[str, Meta(pattern=r"^([0-7]{3,4})?$")]
+Octal = Annotated[str, Meta(pattern=r"^(=?[0-7]{3,4})?$")]
 
 
 class Bound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ class FileNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str
     type: Literal["", "file", "directory", "link", "character", "block", "pipe", "socket"] = ""
     mode: Octal = ""
-    """The permission bits that must be set, in octal: ``1777``."""
+    """The permission bits that must be set, in octal: ``1777``; with ``=0600``, those alone."""
     user: str = ""
     group: str = ""
     empty: bool | None = None

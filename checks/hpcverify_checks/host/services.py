@@ -166,8 +166,9 @@ def _list_wrongs(need: FileNeed) -> list[str]:
     wrong: list[str] = []
     if need.type and not TYPES[need.type](about.st_mode):
         wrong.append(f"is no {need.type}: create it anew")
-    if need.mode and (wanted := int(need.mode, 8)) & ~about.st_mode:
-        wrong.append(f"has mode {stat.S_IMODE(about.st_mode):04o}: chmod {wanted:04o} {path}")
+    have, wanted = stat.S_IMODE(about.st_mode), int(need.mode.removeprefix("=") or "0", 8)
+    if wanted & ~have or (need.mode.startswith("=") and have != wanted):
+        wrong.append(f"has mode {have:04o}: chmod {wanted:04o} {path}")
     if need.user and need.user not in (str(about.st_uid), _name_user(about.st_uid)):
         wrong.append(f"belongs to user {about.st_uid}: chown {need.user} {path}")
     if need.group and need.group not in (str(about.st_gid), _name_group(about.st_gid)):

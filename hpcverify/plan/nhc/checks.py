@@ -143,7 +143,9 @@ def _turn(line: Line) -> Iterator[Piece]:
         raise CannotTurn(
             "is no check of NHC but the site's own: write one of hpcverify (CONTRIBUTING.md)"
         )
-    pieces = TURNERS[name](name, arguments)
+    pieces = list(TURNERS[name](name, arguments))
+    if not pieces:
+        raise CannotTurn("asks for nothing that can be met, or for nothing at all")
     return chain(pieces, [(NOTE, WITH_DOMAIN)] if DOMAIN.search(line.target) else [])
 
 
@@ -340,6 +342,8 @@ def _turn_stat(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # noqa:
         if letter in options
     }
     need |= {"group": options["G"][0]} if "G" in options else {}
+    if "m" in options:
+        need["mode"] = f"={need['mode']}"
     other = sorted(set(options) - set("muUgG"))
     if not need or not paths:
         raise CannotTurn("host compares mode, user and group of a file, not times and numbers")

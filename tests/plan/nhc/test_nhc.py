@@ -137,7 +137,7 @@ def test_a_check_without_a_counterpart_says_why(name: str) -> None:
         (
             "check_file_stat -m 0666 -u 0 -G root /dev/null",
             "files",
-            {"path": "/dev/null", "mode": "0666", "user": "0", "group": "root"},
+            {"path": "/dev/null", "mode": "=0666", "user": "0", "group": "root"},
         ),
         ("check_ps_service -u root sshd", "processes", {"name": "sshd", "user": "root"}),
         ("check_ps_service -d rpc.statd nfslock", "processes", {"name": "rpc.statd"}),
@@ -207,6 +207,8 @@ def test_a_port_of_infiniband_becomes_its_files() -> None:
         ("* || check_fs_mount_rw -f /{home,scratch}", "its braces"),
         ("* || check_file_test -e /dev/sd{a..d}", "its braces"),
         ("* || check_fs_mount_rw '$HOME' $1", "only a shell"),
+        ("* || check_ps_loadavg 0 0 0", "asks for nothing"),
+        ("* || check_hw_cpuinfo", "asks for nothing"),
         ("* || check_hw_eth eth*", "no pattern of devices"),
         ("* || DEBUG=1 check_hw_eth eth0", "write the check alone"),
         ("source /etc/nhc/scripts/own.nhc", "it has no ||"),
