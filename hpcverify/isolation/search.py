@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from itertools import chain
-from math import ceil, sqrt
+from math import sqrt
 from random import Random
 
 from msgspec import Struct, field
@@ -44,6 +44,8 @@ CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
 MAX_WHOLES = 3
 """Times that a group fails as a whole, while none of its parts does, until nobody is to blame."""
+MIN_BAD_OF_ZONE = 3
+"""Bad members of a zone in which nothing has passed, from which on it is the zone."""
 MAX_BAD_SHARE = 0.25
 """If a larger share of the members is bad, it is not they."""
 MIN_BAD = 10
@@ -103,6 +105,8 @@ class Found(Struct, frozen=True):
     """What a search found. Who is in none of these was cleared."""
 
     bad: Members = ()
+    bad_zones: Members = ()
+    """Zones of which some members are bad, and nobody has passed."""
     links: tuple[Members, ...] = ()
     """Pairs that fail only with each other."""
     together: tuple[Members, ...] = ()
@@ -113,7 +117,6 @@ class Found(Struct, frozen=True):
     """Members whose tests did not come to an end."""
     is_widespread: bool = False
     """Most groups failed, and most pairs: a cause that all share."""
-
 
 
 JUDGING = frozenset({Purpose.PAIR, Purpose.WHOLE})
@@ -209,18 +212,26 @@ class _Suspicion(Struct, eq=False):
 
 
 class _Clash(Struct, eq=False):
-    """Both sides pass, and fail together: the cause may be between two members of them."""
+    """Both sides of *origin* pass, and fail together: is the cause between two members?"""
 
-    sides: tuple[Members, Members]
     origin: Members
-    is_crossed: bool = False
-    """Of the halves of both sides, those that face each other have passed."""
+    left: list[tuple[Members, Members]]
+    """Halves of both sides that are not tested together yet."""
 
-    def list_parts(self) -> list[tuple[Members, Members]]:
-        """List the parts of both sides that are tested together next."""
-        (a, b), (c, d) = map(_halve, self.sides)
-        parts = [(a, d), (b, c)] if self.is_crossed else [(a, c), (b, d)]
-        return [(left, right) for left, right in parts if left and right]
+    @classmethod
+    def between(cls, one: Members, other: Members) -> _Clash:
+        """Expect the cause between a member of *one* side and one of the *other*."""
+        (a, b), (c, d) = _halve(one), _halve(other)
+        facing = [(a, c), (b, d), (a, d), (b, c)]
+        return cls(one + other, [pair for pair in facing if all(pair)])
+
+    def list_tests(self) -> list[Members]:
+        """List disjoint tests of what is left."""
+        tests: list[Members] = []
+        for one, other in self.left:
+            if not any({*one, *other} & {*test} for test in tests):
+                tests.append(one + other)
+        return tests
 
 
 def _halve(members: Members) -> tuple[Members, Members]:
@@ -229,9 +240,7 @@ def _halve(members: Members) -> tuple[Members, Members]:
 
 
 class _Search:
-    def __init__(
-        self, groups: Sequence[Members], random: Random, zones: Mapping[str, str]
-    ) -> None:
+    def __init__(self, groups: Sequence[Members], random: Random, zones: Mapping[str, str]) -> None:
         self.random = random
         self.zones = zones
         self.known = {member: _Record() for member in chain.from_iterable(groups)}
@@ -246,6 +255,8 @@ class _Search:
         self.together: list[Members] = []
         self.intermittent: list[Members] = []
         self.clashes: list[_Clash] = []
+        self.given_up: set[str] = set()
+        """Members of zones that are bad as a whole."""
         self.disturbances = 0
         self.rounds = 0
 
@@ -256,9 +267,10 @@ class _Search:
         if self.rounds == MAX_ROUNDS or self._are_most_bad():
             return ()
         tests: list[GroupTest] = []
-        taken = {*self.bad, *self._list_suspects()}
+        self._give_up_zones()
+        taken = {*self.bad, *self._list_suspects(), *self.given_up}
         for clash in self.clashes:
-            tests += [GroupTest(a + b, Purpose.BETWEEN) for a, b in clash.list_parts()]
+            tests += [GroupTest(both, Purpose.BETWEEN) for both in clash.list_tests()]
         for whole in self.repeats:
             if taken.isdisjoint(whole):
                 tests.append(GroupTest(whole, Purpose.WHOLE))
@@ -277,6 +289,16 @@ class _Search:
             taken.update(chain.from_iterable(test.members for test in tests))
             tests += self._plan_controls([one for one in good if one not in taken])
         return tuple(tests)
+
+    def _give_up_zones(self) -> None:
+        """Test no more of a zone with bad members in which nobody has passed."""
+        bad = Counter(zone for member in self.bad if (zone := self.zones.get(member)))
+        cleared = {m for m, record in self.known.items() if record.passes >= CLEARED_PASSES}
+        alive = {self.zones.get(member) for member in cleared}
+        dead = {z for z, count in bad.items() if count >= MIN_BAD_OF_ZONE and z not in alive}
+        self.given_up = {member for member in self.known if self.zones.get(member) in dead}
+        self.suspicions = [s for s in self.suspicions if self.given_up.isdisjoint(s.members)]
+        self.repeats = [whole for whole in self.repeats if self.given_up.isdisjoint(whole)]
 
     def _are_most_bad(self) -> bool:
         return len(self.bad) > max(MIN_BAD, MAX_BAD_SHARE * len(self.known))
@@ -301,12 +323,12 @@ class _Search:
         for suspicion in self.suspicions:
             yield from suspicion.members
         for clash in self.clashes:
-            yield from chain(*clash.sides)
+            yield from clash.origin
 
-    def _list_good(self, taken: Collection[str]) -> list[str]:
+    def _list_good(self, taken: set[str]) -> list[str]:
         """List who has passed and has nothing to do, the surest first."""
-        unsure = set(chain.from_iterable(self.intermittent))
-        good = [m for m, r in self.known.items() if r.passes and m not in taken | unsure]
+        unsure = set(chain.from_iterable(self.intermittent)) | taken
+        good = [m for m, r in self.known.items() if r.passes and m not in unsure]
         self.random.shuffle(good)
         return sorted(good, key=lambda one: -min(self.known[one].passes, CLEARED_PASSES))
 
@@ -317,7 +339,9 @@ class _Search:
 
     def _plan_rest(self, taken: Collection[str], good: Sequence[str]) -> Iterator[GroupTest]:
         """Test all of a zone together whose passes do not suffice, and who may have one more."""
-        missing = {m: self._count_needed(m) - r.passes for m, r in self.known.items() if m not in taken}
+        missing = {
+            m: self._count_needed(m) - r.passes for m, r in self.known.items() if m not in taken
+        }
         are_known = all(self.known[member].passes for member in missing)
         if are_known and any(len(s.members) > 2 for s in self.suspicions):
             return  # one test at the end does for all
@@ -325,13 +349,15 @@ class _Search:
         for member, passes in missing.items():
             if passes >= 0:
                 rest.setdefault(self.zones.get(member), []).append(member)
+        rest = {z: some for z, some in rest.items() if any(missing[m] > 0 for m in some)}
+        busy = {*taken, *chain.from_iterable(rest.values())}
+        spare = [one for one in good if one not in busy]
+        smallest = min(map(len, self.together), default=len(self.known) + 1)
         for members in rest.values():
-            if not any(missing[member] > 0 for member in members):
-                continue
-            if len(members) == 1:  # nobody is tested alone
-                members += [one for one in good if one not in {*taken, *members}][:1]
-            if 1 < len(members) < min(map(len, self.together), default=len(self.known) + 1):
-                yield GroupTest(tuple(members), Purpose.REST)
+            group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
+            spare = [one for one in spare if one not in group]
+            if 1 < len(group) < smallest:
+                yield GroupTest(tuple(group), Purpose.REST)
 
     def _count_needed(self, member: str) -> int:
         """Count the passes that clear *member*: more, after failures that nobody explains."""
@@ -411,27 +437,24 @@ class _Search:
         elif len(halves) == 1:
             self._suspect(members[len(halves[0]) :], suspicion.origin)
         elif len(members) > 2:
-            self.clashes.append(_Clash(_halve(members), members))
+            self.clashes.append(_Clash.between(*_halve(members)))
         else:
             self._doubt(members)
 
     def _follow_clash(self, clash: _Clash, verdicts: Mapping[Members, bool]) -> None:
-        parts = clash.list_parts()
-        failed = [(a, b) for a, b in parts if verdicts.get(a + b)]
-        if any(a + b not in verdicts for a, b in parts) and not failed:
-            self.clashes.append(clash)
-        for left, right in failed:
-            pair = left + right
+        failed = [(a, b) for a, b in clash.left if verdicts.get(a + b)]
+        clash.left = [(a, b) for a, b in clash.left if a + b not in verdicts]
+        for one, other in failed:
+            pair = one + other
             if len(pair) > 2:
-                self.clashes.append(_Clash((left, right), pair))
+                self.clashes.append(_Clash.between(one, other))
             else:  # is it one of the two, or what is between them?
                 for member in pair:
                     self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
-        if not failed and all(a + b in verdicts for a, b in parts):
-            if clash.is_crossed or len(parts) < 2 and not _Clash(clash.sides, (), True).list_parts():
-                self._doubt(clash.origin)
-            else:
-                self.clashes.append(_Clash(clash.sides, clash.origin, is_crossed=True))
+        if not failed and clash.left:
+            self.clashes.append(clash)
+        elif not failed:
+            self._doubt(clash.origin)
 
     def _suspect(
         self,
@@ -449,7 +472,9 @@ class _Search:
     def _judge_single(self, suspicion: _Suspicion) -> None:
         member = suspicion.members[0]
         record = self.known[member]
-        needed = BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, MORE_CONTROLS)
+        needed = (
+            BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, MORE_CONTROLS)
+        )
         if record.lead >= needed:
             self.bad.append(member)
             self.repeats = [whole for whole in self.repeats if member not in whole]
@@ -468,7 +493,7 @@ class _Search:
             self.repeats.append(origin)
 
     def _learn_whole(self, whole: Members, *, has_failed: bool) -> None:
-        """A group failed, nobody of it was bad, and it was tested again."""
+        """Take what came of a group that failed before, and of which nobody was bad."""
         self.repeats.remove(whole)
         self.wholes[frozenset(whole)] += has_failed
         if not has_failed:
@@ -501,12 +526,18 @@ class _Search:
         if self._are_most_bad():
             return Found(is_widespread=True)
         left = set(self._list_suspects())
+        dead = {self.zones[member]: None for member in self.known if member in self.given_up}
         return Found(
-            bad=tuple(self.bad),
+            bad=tuple(member for member in self.bad if member not in self.given_up),
+            bad_zones=tuple(dead),
             links=tuple(self.links),
             together=tuple(self.together),
             intermittent=tuple(self.intermittent),
-            untested=tuple(m for m, r in self.known.items() if m in left or not r.passes and m not in self.bad),
+            untested=tuple(
+                m
+                for m, r in self.known.items()
+                if m in left or not (r.passes or m in self.bad or m in self.given_up)
+            ),
         )
 
 
