@@ -32,6 +32,9 @@ from msgspec import Struct, field
 
 Members = tuple[str, ...]
 
+TWO = 2
+"""The fewest that a collective needs."""
+
 BLAME_LEAD = 2
 """Failures more than passes, each with another partner, that make a member bad."""
 LINK_LEAD = 3
@@ -87,6 +90,10 @@ class Purpose(Enum):
     """A group that failed, once more."""
     BETWEEN = auto()
     """Parts of two groups that pass, and fail together."""
+    SEND = auto()
+    """The first of two sends to the second."""
+    INSIDE = auto()
+    """A node alone, its GPUs by way of its own network adapters."""
     CONTROL = auto()
     """Two members that have passed: does the round judge fairly?"""
 
@@ -198,6 +205,14 @@ class _Record(Struct):
     partners: set[str] = field(default_factory=set)
     failed_with: list[str] = field(default_factory=list)
 
+    def meet(self, partner: str, *, has_failed: bool) -> None:
+        """Take what came of a test with *partner*."""
+        self.partners.add(partner)
+        self.pair_tests += 1
+        self.lead += 1 if has_failed else -1
+        if has_failed:
+            self.failed_with.append(partner)
+
 
 class _Suspicion(Struct, eq=False):
     """One of *members* is bad, unless *origin* failed for another reason."""
@@ -257,6 +272,8 @@ class _Search:
         self.clashes: list[_Clash] = []
         self.given_up: set[str] = set()
         """Members of zones that are bad as a whole."""
+        self.has_new_link = False
+        """It explains why others failed: all of them have to pass without it."""
         self.disturbances = 0
         self.rounds = 0
 
@@ -268,7 +285,8 @@ class _Search:
             return ()
         tests: list[GroupTest] = []
         self._give_up_zones()
-        taken = {*self.bad, *self._list_suspects(), *self.given_up}
+        ends = {pair[0] for pair in self.links}  # without them, the others must pass
+        taken = {*self.bad, *self._list_suspects(), *self.given_up, *ends}
         for clash in self.clashes:
             tests += [GroupTest(both, Purpose.BETWEEN) for both in clash.list_tests()]
         for whole in self.repeats:
@@ -314,7 +332,7 @@ class _Search:
         for suspicion in self.suspicions:
             first, second = _halve(suspicion.members)
             is_behind = are_late or self.known[first[0]].failures < BLAME_FAILURES - 2
-            both = suspicion.is_careful or (is_behind and len(suspicion.members) == 2)
+            both = suspicion.is_careful or (is_behind and len(suspicion.members) == TWO)
             yield first
             if both and second:
                 yield second
@@ -340,10 +358,12 @@ class _Search:
     def _plan_rest(self, taken: Collection[str], good: Sequence[str]) -> Iterator[GroupTest]:
         """Test all of a zone together whose passes do not suffice, and who may have one more."""
         missing = {
-            m: self._count_needed(m) - r.passes for m, r in self.known.items() if m not in taken
+            m: 1 if self.has_new_link else self._count_needed(m) - r.passes
+            for m, r in self.known.items()
+            if m not in taken
         }
         are_known = all(self.known[member].passes for member in missing)
-        if are_known and any(len(s.members) > 2 for s in self.suspicions):
+        if are_known and any(len(s.members) > TWO for s in self.suspicions):
             return  # one test at the end does for all
         rest: dict[str | None, list[str]] = {}
         for member, passes in missing.items():
@@ -361,16 +381,16 @@ class _Search:
 
     def _count_needed(self, member: str) -> int:
         """Count the passes that clear *member*: more, after failures that nobody explains."""
-        return CLEARED_PASSES + 2 * min(2, sum(member in group for group in self.intermittent))
+        doubts = sum(member in group for group in self.intermittent)
+        return CLEARED_PASSES + 2 * min(2, doubts)
 
     # Learning
 
     def learn_group(self, group: Members, outcome: Outcome) -> None:
         """Take the *outcome* of one of the first groups."""
-        if outcome is Outcome.PASSED:
-            self._count_passes(group)
-        else:
-            self._count_failures(group)
+        has_failed = outcome is Outcome.FAILED
+        self._count(GroupTest(group, Purpose.GROUP), has_failed=has_failed)
+        if has_failed:
             self.suspicions.append(_Suspicion(group, group))
 
     def learn(self, tests: Round, outcomes: Sequence[Outcome]) -> None:
@@ -378,20 +398,36 @@ class _Search:
         self.rounds += 1
         results = dict(zip(tests, outcomes, strict=True))
         failed = [test for test, o in results.items() if o is Outcome.FAILED]
+        passed = [test for test, o in results.items() if o is Outcome.PASSED]
         self.disturbances += any(test.purpose is Purpose.CONTROL for test in failed)
         if any(test.purpose in CONTROLS for test in failed):  # what disturbed it may disturb others
             failed = [test for test in failed if test.purpose not in JUDGING]
-        passed = [test for test, o in results.items() if o is Outcome.PASSED]
         for test in passed:
-            self._count_passes(test.members)
+            self._count(test, has_failed=False)
         for test in failed:
-            self._count_failures(test.members)
-        for test in (*failed, *passed):
-            if test.purpose is Purpose.PAIR:
-                self._count_pair(*test.members, has_failed=test in failed)
+            self._count(test, has_failed=True)
+        if any(test.purpose is Purpose.REST for test in (*failed, *passed)):
+            self.has_new_link = False
         verdicts = {_name_part(test): test in failed for test in (*failed, *passed)}
-        before, self.suspicions = self.suspicions, []
-        for suspicion in before:
+        self._follow_all(verdicts)
+        for test in (*failed, *passed):
+            if test.purpose is Purpose.WHOLE:
+                self._learn_whole(test.members, has_failed=test in failed)
+            elif test.purpose is Purpose.REST and test in failed:
+                self._suspect_rest(test.members)
+
+    def _count(self, test: GroupTest, *, has_failed: bool) -> None:
+        for member in test.members:
+            self.known[member].passes += not has_failed
+            self.known[member].failures += has_failed
+        if test.purpose is Purpose.PAIR:
+            member, partner = test.members
+            self.known[member].meet(partner, has_failed=has_failed)
+
+    def _follow_all(self, verdicts: Mapping[Members, bool]) -> None:
+        """Follow all suspicions, by which parts of the round have failed."""
+        suspicions, self.suspicions = self.suspicions, []
+        for suspicion in suspicions:
             self._follow(suspicion, verdicts)
         for pair in self.pairs:  # one of them was cleared: was it the other?
             self._suspect(pair[:1], pair)
@@ -399,27 +435,6 @@ class _Search:
         clashes, self.clashes = self.clashes, []
         for clash in clashes:
             self._follow_clash(clash, verdicts)
-        for test in (*failed, *passed):
-            if test.purpose is Purpose.WHOLE:
-                self._learn_whole(test.members, has_failed=test in failed)
-            elif test.purpose is Purpose.REST and test in failed:
-                self._suspect_rest(test.members)
-
-    def _count_passes(self, members: Members) -> None:
-        for member in members:
-            self.known[member].passes += 1
-
-    def _count_failures(self, members: Members) -> None:
-        for member in members:
-            self.known[member].failures += 1
-
-    def _count_pair(self, member: str, partner: str, *, has_failed: bool) -> None:
-        record = self.known[member]
-        record.partners.add(partner)
-        record.pair_tests += 1
-        record.lead += 1 if has_failed else -1
-        if has_failed:
-            record.failed_with.append(partner)
 
     def _follow(self, suspicion: _Suspicion, verdicts: Mapping[Members, bool]) -> None:
         """Follow one *suspicion*, by which of the parts of this round have failed."""
@@ -436,7 +451,7 @@ class _Search:
             self.suspicions.append(suspicion)
         elif len(halves) == 1:
             self._suspect(members[len(halves[0]) :], suspicion.origin)
-        elif len(members) > 2:
+        elif len(members) > TWO:
             self.clashes.append(_Clash.between(*_halve(members)))
         else:
             self._doubt(members)
@@ -446,7 +461,7 @@ class _Search:
         clash.left = [(a, b) for a, b in clash.left if a + b not in verdicts]
         for one, other in failed:
             pair = one + other
-            if len(pair) > 2:
+            if len(pair) > TWO:
                 self.clashes.append(_Clash.between(one, other))
             else:  # is it one of the two, or what is between them?
                 for member in pair:
@@ -498,7 +513,7 @@ class _Search:
         self.wholes[frozenset(whole)] += has_failed
         if not has_failed:
             self.intermittent.append(whole)
-        elif len(whole) == 2:
+        elif len(whole) == TWO:
             self._judge_link(whole)
         elif self.wholes[frozenset(whole)] == MAX_WHOLES:
             self.together.append(whole)
@@ -509,6 +524,7 @@ class _Search:
     def _judge_link(self, pair: Members) -> None:
         if all(self.known[member].lead <= -LINK_LEAD for member in pair):
             self.links.append(pair)
+            self.has_new_link = True
         else:
             for member in pair:
                 self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
