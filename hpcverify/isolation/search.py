@@ -531,9 +531,8 @@ class _Search:
 
     def _suspect_rest(self, members: Members) -> None:
         """Suspect those who have not passed; if all have, the cause may be between them."""
-        least = min(self.known[member].passes for member in members)
-        few = tuple(one for one in members if self.known[one].passes == least)
-        self._suspect(few, members, is_careful=least > 0)
+        unknown = tuple(one for one in members if not self.known[one].passes)
+        self._suspect(unknown or members, members, is_careful=not unknown)
 
     # The end
 
