@@ -68,7 +68,7 @@ $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster,bmc]"
 	@touch $@
 
 $(VENV)/tests-installed: $(BIN)/hpcverify
@@ -86,9 +86,10 @@ schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
 	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
 
-# The page of faults follows the tests' table, and a test holds the two together too.
+# The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.faults.page
+	$(BIN)/python -m tests.coverage.page
 
 # So does the table of a node's states in docs/design.md.
 states: $(VENV)/tests-installed

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import select
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from importlib import import_module
-from typing import TextIO
 
 import click
 
-from hpcverify.errors import HpcverifyError, OutputError, explain_shortage
-from hpcverify.summary.printable import make_printable
+from hpcverify.console import (
+    EXIT_UNVERIFIED,
+    exit_with,
+    handle_output_errors,
+    print_to_stderr,
+    say,
+)
 
 COMMAND_GROUPS = {
     "This node": {
@@ -49,64 +47,8 @@ COMMAND_GROUPS = {
 }
 """The commands, in the order of the help, and what each does."""
 COMMANDS = tuple(name for group in COMMAND_GROUPS.values() for name in group)
-EXIT_UNVERIFIED = 3
-EXIT_UNREAD = 141
-"""The status when the reader of our output is gone, as with ``| head``: 128 + SIGPIPE (13),
-which is neither a verdict nor an error of ours."""
-OUTPUT_FAILURES = {
-    errno.ENOSPC: "cannot be written: no space is left",
-    errno.EDQUOT: "cannot be written: the quota is used up",
-    errno.EFBIG: "cannot be written: the file has become too large",
-}
-"""Errors of standard output; unlike files that we open, it has no file name."""
 STORING_COMMAND = "run"
 """The command that stores its results before it prints them."""
-
-
-@contextmanager
-def handle_output_errors(ctx: click.Context) -> Generator[None]:
-    """
-    Name what keeps us from printing; click would exit with 1, which means FAIL.
-
-    A closed pipe ends the command silently.
-
-    Raises:
-        OutputError: standard output is full.
-
-    """
-    try:
-        yield
-    except BrokenPipeError:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if is_reader_gone(stream)]
-        if not unread:  # it was another pipe, and a bug
-            raise
-        for stream in unread:
-            _discard_output(stream)
-        ctx.exit(EXIT_UNREAD)
-    except OSError as exc:
-        why = OUTPUT_FAILURES.get(exc.errno or 0)
-        if why is None or exc.filename is not None:
-            raise
-        _discard_output(sys.stdout)
-        raise OutputError(why, kept=ctx.invoked_subcommand == STORING_COMMAND) from None
-
-
-@contextmanager
-def ignore_closed_pipe(stream: TextIO) -> Generator[None]:
-    """Print to *stream*; if nobody reads it any more, go on without."""
-    try:
-        yield
-    except BrokenPipeError:
-        if not is_reader_gone(stream):
-            raise
-        _discard_output(stream)
-
-
-def is_reader_gone(stream: TextIO) -> bool:
-    """Whether *stream* is a pipe whose reader is gone."""
-    poll = select.poll()
-    poll.register(stream.fileno(), 0)  # with no events requested, poll reports errors only
-    return bool(poll.poll(0))
 
 
 class LazyGroup(click.Group):
@@ -126,12 +68,12 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; this may print help."""
-        with handle_output_errors(ctx):
+        with handle_output_errors(lambda: False):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command."""
-        with handle_output_errors(ctx):
+        with handle_output_errors(lambda: ctx.invoked_subcommand == STORING_COMMAND):
             return super().invoke(ctx)
 
     def format_commands(
@@ -164,35 +106,25 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of ours prints one line and has its own exit status."""
+    """Run the command line; an error prints one line and has its own exit status."""
+    exit_with(_run_cli)
+
+
+def _run_cli() -> object:
+    """Run the command line and return its status; click's own errors print one line."""
     try:
-        status = cli.main(standalone_mode=False)
+        return cli.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:
-        _print_to_stderr(exc.format_message())
+        print_to_stderr(exc.format_message())
         # Not 0, which is PASS: a script that lost its arguments verified nothing.
         say(f"no command was given, so nothing was done{_format_help_hint(exc)}")
-        status = exc.exit_code
+        return exc.exit_code
     except click.ClickException as exc:
         say(f"{exc.format_message().rstrip('.')}{_format_help_hint(exc)}")
-        status = exc.exit_code
+        return exc.exit_code
     except click.Abort:
         say("interrupted")
-        status = EXIT_UNVERIFIED
-    except HpcverifyError as exc:
-        say(str(exc))
-        status = exc.exit_code
-    except Exception as exc:  # noqa: BLE001 - a bug in hpcverify ends here, with a log
-        status = EXIT_UNVERIFIED
-        if short := explain_shortage(exc):
-            say(f"hpcverify cannot go on: {short}")
-            sys.exit(status)
-        from hpcverify.records.bug_log import keep_log  # noqa: PLC0415 - rarely needed
-
-        say(
-            f"this is a bug in hpcverify ({type(exc).__name__}: {exc}); "
-            f"please report it with {keep_log(exc)}"
-        )
-    sys.exit(status)
+        return EXIT_UNVERIFIED
 
 
 def _format_help_hint(exc: click.ClickException) -> str:
@@ -200,21 +132,3 @@ def _format_help_hint(exc: click.ClickException) -> str:
     if isinstance(exc, click.UsageError) and exc.ctx is not None:
         return f"; see: {exc.ctx.command_path} --help"
     return ""
-
-
-def say(text: str) -> None:
-    """Print one line to standard error."""
-    one_line = " ".join(text.split())
-    _print_to_stderr(make_printable(f"hpcverify: {one_line}"))
-
-
-def _print_to_stderr(text: str) -> None:
-    try:
-        click.echo(text, err=True)
-    except OSError:  # the exit status remains
-        _discard_output(sys.stderr)
-
-
-def _discard_output(stream: TextIO) -> None:
-    """Discard what *stream* holds: Python would fail to flush it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -34,12 +34,17 @@ def _run_command() -> None:
         from hpcverify import gate  # noqa: PLC0415 - not for other commands
 
         sys.exit(gate.print_gate(gate.find_gate_path()))
-    from hpcverify.run.early import run_beside_worker  # noqa: PLC0415 - not for `gate`
+    from hpcverify.run.early import run_command  # noqa: PLC0415 - not for `gate`
 
-    run_beside_worker(_run_command_line)
+    run_command(_run_command_line)
 
 
 def _run_command_line() -> None:
-    from hpcverify.cli import main as run_cli  # noqa: PLC0415 - not in the worker
+    from hpcverify.commands._request import read_hook_request, verify_for_hook  # noqa: PLC0415
+
+    request = read_hook_request(sys.argv[1:])
+    if request is not None:
+        verify_for_hook(request)
+    from hpcverify.cli import main as run_cli  # noqa: PLC0415 - not for hooks
 
     run_cli()

@@ -22,9 +22,10 @@ FLOORS = (
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
-    ("run", "cli"),
-    ("fleet", "entry", "qualification"),
+    ("run", "console"),
+    ("fleet", "qualification", "cli"),
     ("commands", "testing"),
+    ("entry",),
 )
 """The rooms of the engine from the ground up: each imports only from floors below its own."""
 FROM_OUTSIDE = {

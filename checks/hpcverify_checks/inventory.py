@@ -8,12 +8,16 @@ only moved to another index is the same.
 
 Changed software, firmware and settings are listed and pass: an upgrade or a power limit
 says nothing about health, but it may explain the next slow GEMM.
+
+The versions and settings of the node as a whole are told as facts: a fleet compares them
+between its nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -24,6 +28,7 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Fact,
     Finding,
     FindingRule,
     Inventory,
@@ -38,7 +43,7 @@ from hpcverify.check import (
 from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
-from hpcverify.telemetry import problems
+from hpcverify.telemetry import problems, settings
 from hpcverify.units import format_count
 from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
@@ -46,13 +51,17 @@ COUNTED_KINDS = {"gpus": "gpu", "disks": "disk", "nics": "nic", "dimms": "dimm"}
 
 SOFTWARE_FACTS = frozenset({"bios", "driver", "firmware", "kernel", "microcode", "os", "vbios"})
 """Facts that an installation changes."""
+CPU_SETTINGS = ("numa_nodes", "max_mhz", "dtypes", "vector_bits")
+"""Facts of the CPU that the BIOS or the kernel decides, such as NUMA nodes per socket."""
 CHANGE_CODES = {
     **dict.fromkeys(SOFTWARE_FACTS, "software_changed"),
-    **dict.fromkeys(SPEED_SETTINGS, "setting_changed"),
+    **dict.fromkeys((*SPEED_SETTINGS, *CPU_SETTINGS), "setting_changed"),
 }
 """What a change is called that is not one of the part itself, by fact."""
 MAX_MEMORY_LOSS = 0.02
 """A smaller loss is the kernel's, not a module's: one of 32 equal modules is 3 %."""
+MAX_DRIVER_GIB = 1
+"""By which another driver may count the memory of a GPU differently."""
 FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
 """Kinds of parts that nobody removes from a running node in passing."""
 
@@ -65,6 +74,8 @@ def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     # A probe that failed saw nothing: what it did not see need not be gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
         yield from compare(now, ctx.previous)
+    for name, value in settings.read_settings(Path("/")).items():
+        yield Fact(name, value)
     yield Coverage("node", describe_coverage(ctx))
     for gpu in now.of_kind("gpu"):
         if "name" in gpu.facts and find_spec(gpu) is None:
@@ -221,11 +232,30 @@ def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
                 change = (part.kind, fact, had[fact], part.facts[fact])
                 changes.setdefault(change, []).append(part)
     for (kind, fact, old, new), parts in sorted(changes.items(), key=lambda c: c[0]):
-        code = CHANGE_CODES.get(fact, "part_changed")
+        code = _choose_change_code(fact, parts[0].facts, earlier[parts[0].id].facts)
         names = ", ".join(p.label for p in parts)
         text = f"{kind} {fact} changed from {old} to {new} ({names})"
         where = parts[0].id if len(parts) == 1 else "node"
         yield Finding(code, where, text, {"from": old, "to": new})
+
+
+def _choose_change_code(fact: str, now: Mapping[str, str], before: Mapping[str, str]) -> str:
+    if fact == "threads" and _is_smt_change(now, before):
+        return "setting_changed"
+    # From R510 on, NVIDIA's driver counts what it keeps for itself: 81920 MiB, not 81251.
+    if fact == "memory" and now.get("driver") != before.get("driver"):
+        sizes = [float(facts[fact].partition(" ")[0]) for facts in (now, before)]
+        if abs(sizes[0] - sizes[1]) <= MAX_DRIVER_GIB:
+            return "software_changed"
+    return CHANGE_CODES.get(fact, "part_changed")
+
+
+def _is_smt_change(now: Mapping[str, str], before: Mapping[str, str]) -> bool:
+    """Whether each of as many cores as before has another number of threads."""
+    if now.get("cores") != before.get("cores") or "cores" not in now:
+        return False
+    cores = int(now["cores"])
+    return all(int(facts["threads"]) % cores == 0 for facts in (now, before))
 
 
 FINDING_RULES = {

@@ -7,26 +7,29 @@ of what a node must have, and a counter or a port that a model lacks accuses nob
 that never had a link here, or that somebody switched off, is not judged. A port that is
 down or slower on purpose is accepted by a run with ``--accept-parts``.
 
-If all ports of a kind are down at once, or all lost their link since the last run, the
-cause is hardly in this node: that is one finding, about a switch or a cable tray.
+If all ports of a kind are down or slower at once, or half of them lost their link since the
+last run, the cause is hardly in this node: that is one finding, about a switch or a cable tray.
 
 Counters start with the driver and are judged by their rise since the last run, and by the
 rate of it. A few errors are normal on links of 100 Gb/s a lane. Packets out of sequence and
 receivers that were not ready are measured and not judged: adaptive routing and slow
-applications cause them on good links. A counter that a port lacks is left out.
+applications cause them on good links. A counter that a port lacks is left out. Where only
+the kernel counts how often the carrier went, a few times may be somebody's work on the
+interface.
 
 The kernel asks the firmware for much of this. A port that does not answer within the
-patience is named, and is an ERROR: the others are judged all the same.
+patience, or with an error, is named, and is an ERROR: the others are judged all the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
@@ -50,9 +53,16 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.telemetry import nics
+from hpcverify.telemetry.aer import Link
 from hpcverify.telemetry.nics import PortReading, PortReadings
 from hpcverify.units import HOUR_SECONDS
-from hpcverify_checks.common.counters import Growth, Moment, compare_with_last_run, read_moment
+from hpcverify_checks.common.counters import (
+    CounterDelta,
+    Growth,
+    Moment,
+    compare_with_last_run,
+    read_moment,
+)
 
 START_SECONDS = 240.0
 """After the boot, in which a port that is down may still be in training: gpud, too, calls
@@ -61,10 +71,13 @@ LINK_MARK = "link"
 """Of the `CarryOver` with what a port is held to."""
 MIN_TOGETHER = 2
 """Ports of a kind from which "all of them" says more than their names."""
+MANY_TIMES = 10
+"""A port that fell so many times as often as most of its like has a trouble of its own."""
 MIN_SIBLINGS = 4
 """Ports of a model from which one that differs from all the others is odd."""
+SPARED_GENERATIONS = 1
+"""An idle link of PCIe may be run slower to save power, and nothing loads it here."""
 ACCEPT = "if that is meant, run once with --accept-parts"
-FIX_CABLE = "reseat or replace the cable and its modules, and look at the port of the switch"
 SATURATED = {
     "counters link_downed": 0xFF,
     "counters link_error_recovery": 0xFF,
@@ -75,11 +88,12 @@ SATURATED = {
 }
 """Where these counters of InfiniBand end and stay: they have 16, 8 or 4 bits
 (drivers/infiniband/core/sysfs.c of Linux)."""
+FALLS = ("link_down", "carrier")
 RATES = (
-    *("link_down", "symbol", "recovery", "receive", "transmit", "timeout"),
+    *(*FALLS, "symbol", "recovery", "receive", "transmit", "timeout"),
     *("slow_restart", "sequence", "receiver_not_ready"),
 )
-DELTAS = ("link_down", "integrity", "module")
+DELTAS = (*FALLS, "integrity", "module")
 HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 """As for GPUs (`pcie`): software that looks for devices causes them."""
 
@@ -111,24 +125,20 @@ def report_ports(
 ) -> Iterator[CheckItem]:
     """Report the state and the errors of the ports in *readings*."""
     ports = readings.ports
-    if not (ports or readings.silent):
+    if not (ports or readings.silent or readings.refusing):
         raise Skip("no network port of this node hangs on a device")
-    for where, label in readings.silent:
-        text = (
-            f"does not answer within {params.patience:g} s: its firmware or driver hangs; "
-            f"see dmesg for {label}, then reboot the node"
-        )
-        yield Finding("nic_hung", where, text)
+    yield from _report_unread(readings, params.patience)
     expected = {port.where: _recall_expected(ctx, port.where) for port in ports}
     known = {where: before for where, before in expected.items() if before is not None}
     now = read_moment(root)
     yield from _report_down(ports, known, now)
+    yield from _report_slow([p for p in ports if p.is_up and p.where in known], known)
     for port in ports:
         before = known.get(port.where)
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
-        elif ctx.previous is None:
+        elif ctx.previous is None and before is None:
             yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     yield from _report_firmware(ports)
@@ -137,13 +147,36 @@ def report_ports(
         yield Coverage(port.where, _describe(port))
 
 
+def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]:
+    for where, label in readings.silent:
+        text = (
+            f"does not answer within {patience:g} s: its firmware or driver hangs; "
+            f"see dmesg for {label}, then reboot the node"
+        )
+        if (where, label) == nics.NETWORK:
+            text = (
+                f"the network ports cannot be listed within {patience:g} s: a driver holds "
+                "the kernel's lock of all interfaces; see dmesg, then reboot the node"
+            )
+        yield Finding("nic_hung", where, text)
+    for where, label in readings.refusing:
+        text = (
+            "answers with an error instead of its state: its firmware or driver is dead; "
+            f"see dmesg for {label}, then reboot the node"
+        )
+        yield Finding("nic_hung", where, text)
+
+
 def _recall_expected(ctx: Context, where: str) -> Expected | None:
-    if ctx.previous is None:  # the first run, or --accept-parts
-        return None
-    try:
-        return msgspec.json.decode(ctx.recall(LINK_MARK, where) or "", type=Expected)
-    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
-        return None
+    # In the first run, and with --accept-parts, only what it was before the load counts.
+    told = () if ctx.previous is None else ctx.carry_overs
+    for marks in (told, ctx.before_load):
+        try:
+            text = replace(ctx, carry_overs=marks).recall(LINK_MARK, where) or ""
+            return msgspec.json.decode(text, type=Expected)
+        except msgspec.MsgspecError:  # there is none, or an older version wrote another format
+            continue
+    return None
 
 
 def _remember(port: PortReading, before: Expected | None) -> CarryOver:
@@ -173,10 +206,11 @@ def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[o
 def _report_down(
     ports: Sequence[PortReading], known: Mapping[str, Expected], now: Moment
 ) -> Iterator[Finding]:
-    for layer, like in _group_by_layer(p for p in ports if p.where in known):
-        enabled = [p for p in like if not p.is_disabled]
-        down = [p for p in enabled if not p.is_up]
-        unlinked = [p for p in down if not p.is_linked]
+    used = [port for port in ports if port.where in known]
+    enabled = [port for port in used if not port.is_disabled]
+    down = {port.where for port in enabled if not (port.is_up or port.is_linked)}
+    for what, like in _group_alike(enabled, known, down):
+        unlinked = [port for port in like if port.where in down]
         if now.seconds is not None and now.seconds < START_SECONDS:
             for port in unlinked:
                 text = (
@@ -184,20 +218,27 @@ def _report_down(
                     f"run again {START_SECONDS:.0f} s after the boot"
                 )
                 yield Finding("port_starting", port.where, text)
-        elif len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(enabled):
+        elif len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(like):
             text = (
-                f"all {len(enabled)} {layer} ports are down at once "
-                f"({', '.join(p.label for p in enabled)}): look at their switch, its power and "
+                f"all {len(like)} {what} are down at once "
+                f"({', '.join(p.label for p in like)}): look at their switch, its power and "
                 f"the cable tray before this node; {ACCEPT}"
             )
-            yield Finding("all_ports_down", "node", text, {p.label: p.state for p in enabled})
+            yield Finding("all_ports_down", "node", text, {p.label: p.state for p in like})
         else:
             for port in unlinked:
                 was = known[port.where].shown_rate
                 before = f", before {was}" if was else ""
-                text = f"is down ({port.state}){before}: {FIX_CABLE}; {ACCEPT}"
+                text = f"is down ({port.state}){before}: {_fix_cable(port)}; {ACCEPT}"
                 yield Finding("port_down", port.where, text)
-        yield from _report_unused(like)
+    yield from _report_unused(used)
+
+
+def _fix_cable(port: PortReading) -> str:
+    adapter = f" of the adapter at {port.address}" if port.address else ""
+    return (
+        f"reseat or replace the cable{adapter} and its modules, and look at the port of the switch"
+    )
 
 
 def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
@@ -214,19 +255,50 @@ def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
             yield Finding("port_not_active", port.where, text)
 
 
-def _group_by_layer(ports: Iterable[PortReading]) -> Iterator[tuple[str, list[PortReading]]]:
-    groups: defaultdict[str, list[PortReading]] = defaultdict(list)
+def _report_slow(ports: Sequence[PortReading], known: Mapping[str, Expected]) -> Iterator[Finding]:
+    slow = {p.where for p in ports if _is_below(p.rate, known[p.where].rate)}
+    for what, like in _group_alike(ports, known, slow):
+        slower = [port for port in like if port.where in slow]
+        if len(slower) >= MIN_TOGETHER and len(slower) == len(like):
+            rates = {p.label: f"{p.shown_rate}, before {known[p.where].shown_rate}" for p in like}
+            listed = "; ".join(f"{label} {rate}" for label, rate in rates.items())
+            text = f"all {len(like)} {what} are slower than before ({listed}): was their switch "
+            yield Finding("all_ports_slow", "node", f"{text}or its cables changed? {ACCEPT}", rates)
+            continue
+        for port in slower:
+            text = (
+                f"runs at {port.shown_rate}, before at {known[port.where].shown_rate}: "
+                f"{_fix_cable(port)}; {ACCEPT}"
+            )
+            yield Finding("port_slow", port.where, text)
+
+
+def _group_alike(
+    ports: Iterable[PortReading], known: Mapping[str, Expected], hit: Collection[str]
+) -> Iterator[tuple[str, list[PortReading]]]:
+    """
+    Group *ports* by what they are plugged into, as far as it shows, and name each group.
+
+    Those of a layer are one group if all were *hit*. Else it is those of a layer and rate:
+    the ports of a dead fabric stand beside a management port that is up.
+    """
+    layers: defaultdict[str, defaultdict[float | None, list[PortReading]]]
+    layers = defaultdict(lambda: defaultdict(list))
     for port in ports:
-        groups[port.layer].append(port)
-    yield from groups.items()
+        layers[port.layer][known[port.where].rate].append(port)
+    for layer, by_rate in layers.items():
+        every = [port for like in by_rate.values() for port in like]
+        if len(by_rate) == 1 or all(port.where in hit for port in every):
+            yield f"{layer} ports", every
+        else:
+            for rate, like in by_rate.items():
+                speed = "no known rate" if rate is None else f"{rate:g} Gb/s"
+                yield f"{layer} ports of {speed}", like
 
 
 def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
     if port.rate is not None:
         yield Measurement("rate", port.rate, "Gb/s", port.where)
-    if _is_below(port.rate, before.rate):
-        text = f"runs at {port.shown_rate}, before at {before.shown_rate}: {FIX_CABLE}; {ACCEPT}"
-        yield Finding("port_slow", port.where, text)
     width = port.pcie.width if port.pcie else None
     if _is_below(width, before.pcie_width):
         text = (
@@ -234,12 +306,8 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
             f"at {port.address}; {ACCEPT}"
         )
         yield Finding("pcie_narrow", port.where, text)
-    elif width and port.best_pcie and width < port.best_pcie.width:
-        text = (
-            f"has {width} PCIe lanes, although adapter and slot support {port.best_pcie.width}: "
-            f"reseat the adapter at {port.address}"
-        )
-        yield Finding("pcie_limited", port.where, text)
+    elif port.pcie and port.best_pcie:
+        yield from _report_limited(port, port.pcie, port.best_pcie)
     for code, what, lost in (
         ("gid_missing", "GID index", _list_lost(before.gids, port.gids)),
         ("pkey_missing", "partition key", _list_lost(before.pkeys, port.pkeys)),
@@ -256,21 +324,35 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
         yield Measurement("module.headroom", port.headroom, "°C", port.where)
 
 
+def _report_limited(port: PortReading, now: Link, best: Link) -> Iterator[Finding]:
+    shortage = ""
+    if now.width < best.width:
+        shortage = f"has {now.width} PCIe lanes, although adapter and slot support {best.width}"
+    elif now.generation < best.generation - SPARED_GENERATIONS:
+        shortage = (
+            f"runs generation {now.generation} of PCIe, although adapter and slot support "
+            f"{best.generation}"
+        )
+    if shortage:
+        text = f"{shortage}: reseat the adapter at {port.address}"
+        yield Finding("pcie_limited", port.where, text)
+
+
 def _report_odd_lanes(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
 ) -> Iterator[Finding]:
     """Report a new port that has fewer lanes at the same rate of a lane than all its like."""
-    models: defaultdict[tuple[str, float], list[PortReading]] = defaultdict(list)
+    models: defaultdict[tuple[str, str, float], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.lanes and port.rate and port.model:
-            models[port.model, port.rate / port.lanes].append(port)
+            models[port.model, port.board, port.rate / port.lanes].append(port)
     for like in models.values():
         most = max(port.lanes or 0 for port in like)
         odd = [port for port in like if (port.lanes or 0) < most]
         if len(like) >= MIN_SIBLINGS and len(odd) == 1 and odd[0].where not in known:
             text = (
                 f"runs at {odd[0].shown_rate}, the other {len(like) - 1} of its model on {most} "
-                f"lanes: {FIX_CABLE}"
+                f"lanes: {_fix_cable(odd[0])}"
             )
             yield Finding("port_narrow", odd[0].where, text)
 
@@ -290,22 +372,60 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
 def _report_counters(
     ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
 ) -> Iterator[CheckItem]:
-    growths = {p.where: compare_with_last_run(ctx, p.where, _list_counts(p), now) for p in ports}
-    flapped: set[str] = set()
-    for layer, like in _group_by_layer(p for p in ports if p.where in known):
-        fell = [p for p in like if _sum_kind(growths[p.where], "link_down")]
-        if len(fell) >= MIN_TOGETHER and len(fell) == len(like):
-            flapped |= {p.where for p in fell}
-            text = (
-                f"all {len(like)} {layer} ports lost their link since the last run: was a "
-                "switch restarted?"
-            )
-            yield Finding("all_ports_flapped", "node", text)
+    growths = {port.where: _compare_counts(port, ctx, now) for port in ports}
+    compared = {where: growth for where, growth in growths.items() if growth.from_last_run}
+    used = [port for port in ports if port.where in known and port.where in compared]
+    lately = list(_find_falls(used, known, {w: g.last for w, g in compared.items()}))
+    spans = {where: growth.choose_delta(HOUR_SECONDS) for where, growth in compared.items()}
+    shared = _collect_ids(lately), _collect_ids(_find_falls(used, known, spans))
+    for what, like, fell in lately:
+        many = "all" if len(fell) == len(like) else f"{len(fell)} of"
+        text = (
+            f"{many} {len(like)} {what} lost their link since the last run "
+            f"({', '.join(port.label for port in fell)}): was a switch restarted?"
+        )
+        yield Finding("ports_fell_together", "node", text)
     for port in ports:
         growth = growths[port.where]
-        yield from _measure_growth(growth, port.where, together=port.where in flapped)
+        if growth.from_last_run:
+            in_last, in_span = (port.where in together for together in shared)
+            yield from _measure_growth(growth, port.where, in_last=in_last, in_span=in_span)
         yield from _report_saturated(port)
         yield growth.carry_over
+
+
+def _compare_counts(port: PortReading, ctx: Context, now: Moment) -> Growth:
+    """Compare with the last run; if none was since the boot, with the time before the load."""
+    counts = _list_counts(port)
+    growth = compare_with_last_run(ctx, port.where, counts, now)
+    if growth.from_last_run or not ctx.before_load:
+        return growth
+    earlier = replace(ctx, carry_overs=ctx.before_load)
+    return compare_with_last_run(earlier, port.where, counts, now)
+
+
+def _find_falls(
+    ports: Sequence[PortReading], known: Mapping[str, Expected], deltas: Mapping[str, CounterDelta]
+) -> Iterator[tuple[str, list[PortReading], list[PortReading]]]:
+    """
+    Find links that fell together, half of their like or more: the group, its ports, and those.
+
+    One that fell far more often than most is left out: it has a trouble of its own.
+    """
+    falls = {p.where: _count_falls(deltas[p.where].counts) for p in ports}
+    hit = {where for where, count in falls.items() if count}
+    for what, like in _group_alike(ports, known, hit):
+        counts = sorted(falls[port.where] for port in like if port.where in hit)
+        usual = counts[(len(counts) - 1) // 2] if counts else 0
+        fell = [p for p in like if 0 < falls[p.where] <= usual * MANY_TIMES]
+        if len(fell) >= MIN_TOGETHER and 2 * len(counts) >= len(like):
+            yield what, like, fell
+
+
+def _collect_ids(
+    found: Iterable[tuple[str, list[PortReading], list[PortReading]]],
+) -> frozenset[str]:
+    return frozenset(port.where for _, _, fell in found for port in fell)
 
 
 def _list_counts(port: PortReading) -> dict[str, int]:
@@ -320,9 +440,8 @@ def _list_counts(port: PortReading) -> dict[str, int]:
     return counts
 
 
-def _sum_kind(growth: Growth, kind: str) -> int:
-    """Take the highest of the counters of a kind, of those that could be compared."""
-    return max(_select_kind(growth.last.counts, kind), default=0) if growth.from_last_run else 0
+def _count_falls(counts: Mapping[str, int]) -> int:
+    return max((count for kind in FALLS for count in _select_kind(counts, kind)), default=0)
 
 
 def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
@@ -330,18 +449,19 @@ def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
     return [count for name, count in counts.items() if name in names]
 
 
-def _measure_growth(growth: Growth, where: str, *, together: bool) -> Iterator[CheckItem]:
-    if not growth.from_last_run:
-        return
+def _measure_growth(
+    growth: Growth, where: str, *, in_last: bool, in_span: bool
+) -> Iterator[CheckItem]:
+    """Measure the errors; not the falls that it shares *in_last* or *in_span* with others."""
     span = growth.choose_delta(HOUR_SECONDS)
     for kind in RATES:
         grown = _select_kind(span.counts, kind)
         rate = span.compute_rate(max(grown, default=0), HOUR_SECONDS)
-        if grown and rate is not None and not (together and kind == "link_down"):
+        if grown and rate is not None and not (in_span and kind in FALLS):
             yield Measurement(f"{kind}.rate", rate, "1/h", where)
     for kind in DELTAS:
         grown = _select_kind(growth.last.counts, kind)
-        if grown and not (together and kind == "link_down"):
+        if grown and not (in_last and kind in FALLS):
             yield Measurement(f"{kind}.delta", max(grown), "", where)
     for kind in ("fatal", "non_fatal", "correctable"):
         pcie = [c for n, c in growth.last.counts.items() if n.split(" ")[1] == kind]
@@ -392,6 +512,8 @@ CHECK = Check(
         "module.headroom": Metric(unit="°C", meaning="below the critical heat of the module"),
         "link_down.delta": Metric(unit="", meaning="times the link fell since the last run"),
         "link_down.rate": Metric(unit="1/h", meaning="times the link fell"),
+        "carrier.delta": Metric(unit="", meaning="times the carrier went since the last run"),
+        "carrier.rate": Metric(unit="1/h", meaning="times the carrier went"),
         "symbol.rate": Metric(unit="1/h", meaning="symbol errors that were not corrected"),
         "recovery.rate": Metric(unit="1/h", meaning="times the link had to be retrained"),
         "receive.rate": Metric(unit="1/h", meaning="broken packets received"),
@@ -411,6 +533,12 @@ CHECK = Check(
         "link_down.delta": warn_outside(high=0, source="a job on this port lost its connections"),
         "link_down.rate": fail_outside(
             high=2, source="gpud: a port that came back three times is flapping"
+        ),
+        "carrier.delta": warn_outside(
+            high=0, source="a link that fell, or work on the interface: a job lost connections"
+        ),
+        "carrier.rate": fail_outside(
+            high=20, source="hpcverify default: nobody sets up an interface that often"
         ),
         "symbol.rate": warn_outside(
             high=120, source=f"InfiniBand: a bit error rate of 1e-12 ({NVSENTINEL})"
@@ -440,7 +568,8 @@ CHECK = Check(
         "port_narrow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "pcie_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
-        "all_ports_flapped": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "all_ports_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "ports_fell_together": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "port_errors": LISTED,
         "counter_saturated": LISTED,
     },

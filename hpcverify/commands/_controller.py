@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hpcverify.cli import say
+from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, UnknownNameError
 from hpcverify.fleet.breaker import describe_brakes
 from hpcverify.fleet.controller import Controller

@@ -10,15 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
-import click
 import msgspec
-from msgspec import Struct
 
-from hpcverify.cli import ignore_closed_pipe, say
+from hpcverify.commands._request import RunRequest
+from hpcverify.console import ignore_closed_pipe, say
 from hpcverify.errors import StoreError
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import Site, load_site, node_name, state_dir
-from hpcverify.plan.suite import Plan, load_suite, make_plan, refuse_endless
+from hpcverify.plan.suite import Plan, Suite, make_plan, refuse_endless
 from hpcverify.records import documents
 from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
@@ -45,28 +44,9 @@ TOKEN_VARIABLE = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
 """The environment variable with the token of the order for this run."""
 
 
-class RunRequest(Struct, frozen=True, kw_only=True):
-    """The options of the command line."""
-
-    suite: str
-    checks: tuple[str, ...]
-    json_file: str | None
-    html_file: str | None
-    strict: bool
-    force: bool
-    accept_parts: bool
-    spool: str | None
-    wait: float
-    """Seconds to wait while another run holds the node."""
-    fail_closed: str | None
-    """Names of checks; if given, only their conclusive evidence makes the exit status 1."""
-
-
-def carry_out(request: RunRequest, early: ForkedWorker) -> int:
-    """Verify this node as *request* says, with the worker *early*; return the exit status."""
+def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
+    """Run *suite* as *request* says, with the worker *early*; return the exit status."""
     site = load_site()
-    suite = load_suite(request.suite)
-    early.preload_checks(request.checks or (entry.name for entry in suite.check))
     todo = make_plan(suite, site, request.checks)
     refuse_endless(todo)
     for file in filter(None, (request.json_file, request.html_file)):
@@ -127,7 +107,7 @@ def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[Store
 def print_to(text: str, stream: TextIO) -> None:
     """Print *text*; if nobody reads *stream* any more, go on: the verdict still counts."""
     with ignore_closed_pipe(stream):
-        click.echo(text, file=stream)
+        print(text, file=stream, flush=True)
 
 
 def exchange_with_spool(run: Run, spool: Path) -> None:

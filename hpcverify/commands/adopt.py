@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from hpcverify.cli import say
 from hpcverify.commands._controller import (
     UNDER_VERIFICATION,
     choose_status,
@@ -15,6 +14,7 @@ from hpcverify.commands._controller import (
     refuse_unknown,
 )
 from hpcverify.commands._options import reason_option
+from hpcverify.console import say
 from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
 from hpcverify.fleet.states import State
 from hpcverify.plan import catalog

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from hpcverify.cli import say
 from hpcverify.commands._controller import (
     choose_status,
     identify_caller,
@@ -16,6 +15,7 @@ from hpcverify.commands._controller import (
     refuse_unknown,
 )
 from hpcverify.commands._options import reason_option
+from hpcverify.console import say
 from hpcverify.errors import ActionError, StoreError
 from hpcverify.fleet.controller import Controller
 from hpcverify.records import spool

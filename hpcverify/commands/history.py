@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from hpcverify.cli import say
+from hpcverify.console import say
 from hpcverify.errors import NO_RUNS_MESSAGE, UnknownNameError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir

@@ -7,8 +7,8 @@ from datetime import datetime
 import click
 import msgspec
 
-from hpcverify.cli import say
 from hpcverify.commands._since import SINCE_TYPE, select_started_since
+from hpcverify.console import say
 from hpcverify.model import Result, Run
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Site, load_site, state_dir

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from hpcverify.cli import say
 from hpcverify.commands._run import choose_progress
 from hpcverify.commands.report import import_report_module
+from hpcverify.console import say
 from hpcverify.errors import ConfigError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import load_site, state_dir

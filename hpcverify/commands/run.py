@@ -42,7 +42,6 @@ def command(**options: Any) -> None:
       hpcverify run --check sdc --json -
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._run import RunRequest, carry_out
-    from hpcverify.run import early
+    from hpcverify.commands._request import RunRequest, verify_node
 
-    sys.exit(carry_out(RunRequest(**options), early.take_worker()))
+    sys.exit(verify_node(RunRequest(**options)))

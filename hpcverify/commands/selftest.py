@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from hpcverify.check import Trial
-from hpcverify.cli import say
+from hpcverify.console import say
 from hpcverify.model import Inventory
 from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.run.folders import temporary_folder

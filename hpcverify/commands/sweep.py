@@ -10,8 +10,8 @@ from collections.abc import Collection
 import click
 import msgspec
 
-from hpcverify.cli import say
 from hpcverify.commands._controller import make_controller, refuse_unknown, report_brakes
+from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.model import Verdict

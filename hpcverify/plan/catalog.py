@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from hpcverify.check import Check
@@ -37,8 +40,6 @@ def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Che
 
 def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator[str]:
     """List the checks by their files; nothing but the package is imported."""
-    from pkgutil import iter_modules  # noqa: PLC0415 - no worker lists them
-
     for package in packages:
         try:
             path = import_module(package).__path__
@@ -47,6 +48,16 @@ def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator
                 f"check package {package!r} cannot be imported: install it, or take "
                 "it out of check_packages"
             ) from exc
-        for module in iter_modules(path):
-            if module.name not in OTHER_FOLDERS and not module.name.startswith("_"):
-                yield module.name
+        for name in sorted({name for folder in path for name in _list_modules(folder)}):
+            if name not in OTHER_FOLDERS and not name.startswith("_"):
+                yield name
+
+
+def _list_modules(folder: str) -> Iterator[str]:
+    """List the modules of a folder; `pkgutil` imports `inspect`, which takes 5 ms."""
+    with suppress(OSError), os.scandir(folder) as entries:  # a zip file has no checks
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield entry.name.removesuffix(".py")
+            elif Path(entry.path, "__init__.py").exists():
+                yield entry.name

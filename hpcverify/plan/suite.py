@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -173,6 +172,10 @@ def refuse_endless(todo: Plan) -> None:
 
 def _refuse_untrusted_packages(site: Site) -> None:
     """As root, run no check that others can change."""
+    if not site.check_packages:
+        return
+    from importlib.util import find_spec  # noqa: PLC0415 - only for a site's own
+
     for package in site.check_packages:
         try:  # find it without running it: it may be anybody's
             spec = find_spec(package)

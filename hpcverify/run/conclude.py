@@ -27,6 +27,7 @@ from hpcverify.model import (
     CarryOver,
     Cause,
     Coverage,
+    Fact,
     Finding,
     FindingRule,
     Inventory,
@@ -75,6 +76,7 @@ def conclude(
         findings=tuple(i for i in found if isinstance(i, Finding)),
         series=tuple(i for i in found if isinstance(i, Series)),
         marks=tuple(i for i in found if isinstance(i, CarryOver)),
+        facts=tuple(i for i in found if isinstance(i, Fact)),
         params=to_json_types(msgspec.to_builtins(step.params)),
     )
     if skipped and len(skipped) == len(outcomes):

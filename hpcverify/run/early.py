@@ -1,10 +1,10 @@
 """
-Where the command begins: a worker starts before the engine has imported itself.
+How a command begins, and the worker of a run with it.
 
-Getting ready to read the hardware takes longer than reading it, for the worker and for
-the engine. Side by side they need half the time, and Slurm's prolog waits for it. The
-worker lists the hardware before it is asked: every run asks for that first, and it
-loads and changes nothing.
+The worker is forked when what it and the engine both need is imported: so each module is
+imported once, for both. It lists the hardware while the engine imports what only the
+engine needs: every run asks for that first, and it loads and changes nothing. Slurm's
+prolog waits for all of this.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from types import ModuleType
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack, contextmanager, suppress
 
 from hpcverify.run.process import ForkedWorker, WorkerFiles, create_worker_files
 
@@ -25,31 +24,21 @@ UMASK = 0o022
 """Nobody else may change the files that we make, whatever umask we start with."""
 HOOKS_LOCK_VARIABLE = "HPCVERIFY_LOCK"
 """Slurm's hooks put the descriptor of their lock in this variable."""
-HELP_OPTIONS = frozenset({"-h", "--help"})
-
-_early_worker: ForkedWorker | None = None
 
 
-def run_beside_worker(command_line: Callable[[], None]) -> None:
-    """Run *command_line*; if it will verify this node, start a worker first."""
-    global _early_worker  # noqa: PLW0603 - click is between here and `take_worker`
+def run_command(command: Callable[[], object]) -> None:
+    """Run *command* in a process whose streams and umask are as it expects them."""
     _reopen_closed_streams()
     _print_in_any_encoding()
     os.umask(os.umask(UMASK) | UMASK)
     try:
-        if sys.argv[1:2] == ["run"] and HELP_OPTIONS.isdisjoint(sys.argv):
-            with suppress(OSError):  # a crowded node: `take_worker` tries again
-                _early_worker = fork()
-        command_line()
+        command()
     except KeyboardInterrupt:  # before a handler was installed
         sys.stderr.write("hpcverify: interrupted\n")
         sys.exit(EXIT_UNVERIFIED)
     except OSError as exc:  # a node too crowded to import ourselves
         sys.stderr.write(f"hpcverify: {exc}\n")
         sys.exit(EXIT_UNVERIFIED)
-    finally:
-        if _early_worker is not None:
-            _early_worker.end()
 
 
 def _reopen_closed_streams() -> None:
@@ -67,30 +56,23 @@ def _print_in_any_encoding() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def take_worker() -> ForkedWorker:
+@contextmanager
+def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
     """
-    Hand over the worker that was started with the command, or start it now.
+    Start a worker that knows *checks*; it ends with the block, if nobody ended it before.
+
+    This process must have no threads yet. What both import is no garbage, and neither is
+    what follows. The garbage collector, which would take a tenth of the time, is off until
+    the worker is ready, and here until `collect_garbage_again`.
 
     Raises:
         OSError: no process can be started.
 
     """
-    begun = _early_worker or fork()
-    _collect_garbage_again()
-    return begun
-
-
-def fork() -> ForkedWorker:
-    """
-    Start a worker from this process, which must have no threads yet.
-
-    Both go on to import a lot, and none of it is garbage. The garbage collector, which
-    would take a tenth of the time, is off until each is ready.
-    """
     gc.disable()
-    # Import what both need once, before they part.
     from hpcverify.run import worker  # noqa: PLC0415 - not for help
 
+    worker.preload_checks(checks)
     parent = os.getpid()
     with ExitStack() as opened:
         files = create_worker_files(opened)
@@ -99,20 +81,26 @@ def fork() -> ForkedWorker:
         opened.callback(os.close, reading)
         pid = os.fork()
         if not pid:
-            _run_worker(worker, reading, files, parent)
+            _run_worker(reading, files, parent)
         opened.pop_all()
     os.close(reading)
-    return ForkedWorker(pid, os.fdopen(writing, "wb"), files)
+    started = ForkedWorker(pid, os.fdopen(writing, "wb"), files)
+    try:
+        yield started
+    finally:
+        started.end()
 
 
-def _collect_garbage_again() -> None:
+def collect_garbage_again() -> None:
     """Collect garbage from now on, but never look at what already exists."""
     gc.freeze()
     gc.enable()
 
 
-def _run_worker(worker: ModuleType, reading: int, files: WorkerFiles, parent: int) -> None:
+def _run_worker(reading: int, files: WorkerFiles, parent: int) -> None:
     """Be the worker; never returns."""
+    from hpcverify.run import worker  # noqa: PLC0415 - loaded long ago
+
     status = 1
     try:
         os.setsid()
@@ -122,8 +110,8 @@ def _run_worker(worker: ModuleType, reading: int, files: WorkerFiles, parent: in
         _close_other_files(files)
         worker.become_worker(parent, files.breadcrumb)
         ahead = worker.probe_ahead()
-        _collect_garbage_again()
-        worker.serve(files.requests, files.responses, ahead)
+        collect_garbage_again()
+        worker.serve(files.requests, files.responses, files.done, ahead)
         status = 0
     except BaseException:  # noqa: BLE001 - it goes to the log: nothing else is left
         import traceback  # noqa: PLC0415 - hardly ever

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -62,8 +63,10 @@ GPU_REAP_SECONDS = 20.0
 kernels and unmaps its memory, up to hundreds of GB."""
 HURRIED_REAP_SECONDS = 0.3
 """The same for all when the run must end, and someone waits for the node."""
-MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.0005, 0.05
-"""Seconds between polls of the responses: short at first, then longer."""
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.005, 0.05
+"""Seconds to wait for outcomes before we look whether a worker died: short at first."""
+REAP_POLL_SECONDS = 0.0005
+"""Seconds between looks whether a worker is gone."""
 MAX_QUEUE_SHARE, MIN_QUEUE_SECONDS = 0.5, 10.0
 """How long a worker may wait for a core before that is why it is late."""
 MAX_LOG_BYTES = 2**18
@@ -116,7 +119,7 @@ class WorkerHandle:
 
         with contextlib.ExitStack() as opened:
             files = create_worker_files(opened)
-            inherited = (files.requests, files.responses, files.breadcrumb)
+            inherited = (files.requests, files.responses, files.breadcrumb, files.done)
             process = subprocess.Popen(
                 [*command, *map(str, (os.getpid(), *inherited))],
                 stdin=subprocess.PIPE,
@@ -164,6 +167,11 @@ class WorkerHandle:
     def _read_from(descriptor: int, start: int) -> bytes:
         """Read a memory file from *start*, without moving the writer's position."""
         return os.pread(descriptor, os.fstat(descriptor).st_size - start, start)
+
+    @property
+    def done(self) -> int:
+        """The counter that it raises after each outcome."""
+        return self._files.done
 
     def describe_death(self) -> str | None:
         """Say how the process ended, if it has."""
@@ -279,7 +287,8 @@ class LocalExecutor(Struct):
                 ends |= {name: describe_overrun(found) for name, found in overruns.items()}
             elif waiting:
                 self.tick()
-                time.sleep(min(max(elapsed / 20, MIN_POLL_SECONDS), MAX_POLL_SECONDS))
+                pause = min(max(elapsed / 20, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
+                wait_for_outcome([self._workers[name] for name in waiting], pause)
         return {
             name: Answer(
                 items=tuple(items[name]),
@@ -376,7 +385,16 @@ class LocalExecutor(Struct):
             with_gpu, hurry = any(w.may_hold_gpu for w in alive), hurry or self.should_stop()
             if time.monotonic() - began >= choose_reap_seconds(may_hold_gpu=with_gpu, hurry=hurry):
                 return
-            time.sleep(MIN_POLL_SECONDS)
+            time.sleep(REAP_POLL_SECONDS)
+
+
+def wait_for_outcome(workers: Iterable[WorkerHandle], seconds: float) -> None:
+    """Wait up to *seconds* until one of *workers* has an outcome."""
+    poll = select.poll()
+    for worker in workers:
+        poll.register(worker.done, select.POLLIN)
+    for done, _ in poll.poll(seconds * 1000):
+        os.eventfd_read(done)
 
 
 def find_last_words(log: str) -> str:
@@ -417,7 +435,7 @@ def _wait_for(workers: Iterable[WorkerHandle], seconds: float) -> None:
     """Wait up to *seconds* until all *workers* are gone."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(w.describe_death() is None for w in workers):
-        time.sleep(MIN_POLL_SECONDS)
+        time.sleep(REAP_POLL_SECONDS)
 
 
 def _add_times(outcome: Outcome, start: float) -> Outcome:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import IO, NamedTuple
 
-PRELOAD_COMMAND = "ready"
-"""The first word of a line that is not a request but names checks to come."""
+COUNTER_FLAGS = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+"""Of a counter that neither side ever waits to write or to read."""
 EARLY_REAP_SECONDS = 0.3
 """Seconds to wait for a killed worker that nobody took over."""
 
@@ -26,13 +25,15 @@ class WorkerFiles(NamedTuple):
     responses: int
     log: int
     breadcrumb: int
+    done: int
+    """A counter (eventfd) that the worker raises after each outcome, to wake the engine."""
 
 
 def create_worker_files(opened: ExitStack) -> WorkerFiles:
     """Make the files of one worker; *opened* closes them."""
     made: list[int] = []
     for name in WorkerFiles._fields:
-        made.append(os.memfd_create(name))
+        made.append(os.eventfd(0, COUNTER_FLAGS) if name == "done" else os.memfd_create(name))
         opened.callback(os.close, made[-1])
     return WorkerFiles(*made)
 
@@ -46,13 +47,6 @@ class ForkedWorker:
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
         self.files = files
-
-    def preload_checks(self, checks: Iterable[str]) -> None:
-        """Have it import *checks*, which it will need, while it waits."""
-        if self.stdin is not None:
-            with suppress(BrokenPipeError):  # how it ended shows when it is polled
-                self.stdin.write(f"{PRELOAD_COMMAND} {' '.join(checks)}\n".encode())
-                self.stdin.flush()
 
     def poll(self) -> int | None:
         """Return how it ended, if it has: minus the signal, or its exit status."""

@@ -1,8 +1,8 @@
 """
 A worker process: it runs one task after the other until its standard input ends.
 
-``python -m hpcverify.run.worker PARENT REQUESTS RESPONSES BREADCRUMB`` learns of requests
-on standard input and appends responses. PARENT is the engine's process id, the others are
+``python -m hpcverify.run.worker PARENT REQUESTS RESPONSES BREADCRUMB DONE`` learns of
+requests on standard input and appends responses. PARENT is the engine's process id, the others are
 inherited descriptors (`hpcverify.run.process.WorkerFiles`). A worker stays alive between
 checks, so that torch is imported once for each device and not for each check. It ends
 when the engine ends.
@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,6 @@ from hpcverify.model import (
 )
 from hpcverify.plan import catalog
 from hpcverify.processes import die_with_parent
-from hpcverify.run.process import PRELOAD_COMMAND
 from hpcverify.run.wire import (
     FindXids,
     GpuHolder,
@@ -348,26 +347,23 @@ def become_worker(parent: int, descriptor: int) -> None:
     breadcrumb.begin(descriptor)
 
 
-def serve(requests: int, responses: int, ahead: ProbeResult | None = None) -> None:
+def serve(requests: int, responses: int, done: int, ahead: ProbeResult | None = None) -> None:
     """
-    Serve until standard input ends.
+    Serve until standard input ends, and raise the counter *done* after each request.
 
-    Each line has the offset and length of a request in the file *requests*, or
-    `PRELOAD_COMMAND` and the names of checks that will be needed.
+    Each line has the offset and length of a request in the file *requests*.
     """
     with os.fdopen(responses, "wb", buffering=0) as out, os.fdopen(0, "rb") as lines:
         worker = WorkerServer(out, ahead)
         for line in lines:
-            first, *rest = line.decode().split()
-            if first == PRELOAD_COMMAND:
-                preload_checks(rest)
-                continue
-            text = os.pread(requests, int(rest[0]), int(first))
+            offset, length = map(int, line.split())
+            text = os.pread(requests, length, offset)
             worker.handle(decode_request(text))
             breadcrumb.leave("")
+            os.eventfd_write(done, 1)
 
 
-def preload_checks(checks: Sequence[str]) -> None:
+def preload_checks(checks: Iterable[str]) -> None:
     """Import those of *checks* that are ours; an error in one shows later."""
     for name in checks:
         with suppress(HpcverifyError):
@@ -375,6 +371,6 @@ def preload_checks(checks: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    engine, incoming, outgoing, crumb = map(int, sys.argv[1:])
+    engine, incoming, outgoing, crumb, counter = map(int, sys.argv[1:])
     become_worker(engine, crumb)
-    serve(incoming, outgoing)
+    serve(incoming, outgoing, counter)

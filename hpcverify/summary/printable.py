@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-_UNPRINTABLE = re.compile(
+# As text: hardly any line needs it compiled.
+_UNPRINTABLE = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"
 )
@@ -23,7 +24,7 @@ def make_printable(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return _UNPRINTABLE.sub(lambda found: _substitute(ord(found[0])), text)
+    return re.sub(_UNPRINTABLE, lambda found: _substitute(ord(found[0])), text)
 
 
 def _substitute(code: int) -> str:

@@ -6,11 +6,10 @@ Nothing heavy is imported: Slurm's prolog prints this.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-
-import click
 
 from hpcverify.check import compute_margin
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
@@ -62,7 +61,7 @@ class PlainProgress:
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Print that *step* begins."""
         line = f"{format_position(place, plan)} {step.name} on {where}"
-        click.echo(make_printable(line), err=True)
+        _print_to_stderr(line)
 
     def tick(self) -> None:
         """Print nothing: a log needs no clock."""
@@ -70,7 +69,12 @@ class PlainProgress:
     def end_step(self, result: Result) -> None:
         """Print the verdict."""
         line = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
-        click.echo(make_printable(line), err=True)
+        _print_to_stderr(line)
+
+
+def _print_to_stderr(line: str) -> None:
+    sys.stderr.write(f"{make_printable(line)}\n")
+    sys.stderr.flush()
 
 
 class TolerantProgress:

@@ -98,7 +98,7 @@ def _parse_counts(text: str) -> dict[str, int]:
     return {
         name: int(count)
         for name, _, count in lines
-        if count.isdigit() and int(count) and not name.startswith(TOTAL_PREFIX)
+        if count.isdecimal() and int(count) and not name.startswith(TOTAL_PREFIX)
     }
 
 

@@ -4,7 +4,8 @@ Network adapters and their ports: what they are, whether they are up, and what t
 A port is what a cable is plugged into: the InfiniBand port of an adapter, or the Ethernet
 port with whatever RDMA counters belong to it. What only stands for others is none: a bond,
 a VLAN, a bridge, a veth, IPoIB, a virtual function, a representor or a subfunction, and
-neither is a radio.
+neither is a radio. In a virtual machine, a function that serves another interface is none:
+the host takes it away and gives it back as it likes.
 
 The kernel answers many of these files by asking the firmware, which can take for ever when
 that is dead (mlx5: minutes for each command). So the ports are read in a thread beside this
@@ -13,20 +14,22 @@ one, and a port that does not answer in time is named and left behind.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.model import Part
 from hpcverify.telemetry import aer, ethtool, pci, sysfs
 
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
-ETHERNET_TYPE = "1"
-"""ARPHRD_ETHER of ``linux/if_arp.h``; IPoIB has another."""
+ETHERNET_TYPE, IPOIB_TYPE = "1", "32"
+"""ARPHRD_ETHER and ARPHRD_INFINIBAND of ``linux/if_arp.h``."""
 IS_ENABLED = 1
 """IFF_UP of ``linux/if.h``: somebody switched the interface on."""
 PHYSICAL_FUNCTION = "pf"
@@ -39,11 +42,17 @@ VIRTUAL_DRIVERS = frozenset(
 )
 """Drivers of adapters that a hypervisor makes up: their speed is what it likes to say."""
 
+CARRIER_FALLS = "net carrier_down_count"
+"""The carrier also goes when somebody sets the interface up anew, and with mlx5 when he
+changes its queues (mlx5e_switch_priv_channels)."""
+LINK_FALLS = "link_down_events"
+"""How the statistics begin in which an adapter counts what its link really did."""
 COUNTER_KINDS: Mapping[str, tuple[str, ...]] = {
     "link_down": (
-        *("counters link_downed", "net carrier_down_count"),
-        *("ethtool link_down_events_phy", "ethtool link_down_events"),
+        *("counters link_downed", "ethtool link_down_events_phy"),
+        "ethtool link_down_events",
     ),
+    "carrier": (CARRIER_FALLS,),
     "symbol": (
         *("counters symbol_error", "ethtool rx_symbol_err_phy"),
         "ethtool rx_pcs_symbol_err_phy",
@@ -83,10 +92,17 @@ _COUNTERS = tuple(
 COUNTER_FILES = tuple(pair for pair in _COUNTERS if pair[0] != "ethtool")
 ETHTOOL_NAMES = frozenset(name for folder, name in _COUNTERS if folder == "ethtool")
 
-GIDS = PKEYS = 4
+UNSET_CHARACTERS = "0:"
+"""All that is in a GUID or GID that nobody set; the GUID of an EFA adapter is one."""
+GIDS = 4
 """How many of the first entries are looked at: the addresses of the port itself. Later ones
 come and go with the addresses of containers."""
+FIRST_PKEYS, MAX_PKEYS = 4, 128
+"""How many of the first keys are looked at, set or not; beyond them, all up to an unset one."""
 UNSET_PKEY = "0x0000"
+
+NETWORK = ("node", "the network")
+"""Stands for the ports if not even their list can be read."""
 
 StatisticsReader = Callable[[str, Collection[str]], Mapping[str, int]]
 
@@ -104,7 +120,7 @@ class PortReading(Struct, frozen=True, kw_only=True):
     address: str = ""
     """On the PCI bus."""
     state: str
-    """In the words of the kernel."""
+    """In the words of the kernel; empty if it refused to tell."""
     is_up: bool
     is_disabled: bool
     """Whether somebody switched it off."""
@@ -127,10 +143,13 @@ class PortReading(Struct, frozen=True, kw_only=True):
 
 
 class PortReadings(Struct, frozen=True):
-    """What the ports of a node said, and those (id and label) that did not answer."""
+    """What the ports of a node said; the others by id and label."""
 
     ports: tuple[PortReading, ...]
     silent: tuple[tuple[str, str], ...] = ()
+    """Those that did not answer in time."""
+    refusing: tuple[tuple[str, str], ...] = ()
+    """Those that answered with an error."""
 
 
 class PortPlace(Struct, frozen=True, kw_only=True):
@@ -142,17 +161,81 @@ class PortPlace(Struct, frozen=True, kw_only=True):
     rdma: Path | None = None
     """As in ``/sys/class/infiniband/mlx5_0/ports/1``."""
 
+    @property
+    def folder(self) -> Path:
+        """What the kernel removes with the port."""
+        folder = self.net or self.rdma
+        assert folder is not None  # noqa: S101 - a place has one of the two
+        return folder
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The id and the label of its part."""
+        return self.part.id, self.part.label
+
 
 def list_nics(root: Path) -> Iterator[Part]:
     """Describe the network ports that hang on a device; failing these, any other."""
-    ports = sysfs.list_entries(root / "sys/class/net")
-    ports = [port for port in ports if (port / "address").exists()]
-    real = [port for port in ports if sysfs.is_hardware(port)]
-    for port in real or [port for port in ports if port.name != "lo"]:
-        yield _describe_ethernet(port)
-    for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
-        if sysfs.is_hardware(adapter):
-            yield _describe_infiniband(adapter)
+    nets = sysfs.list_entries(root / "sys/class/net")
+    for _, part in (*_describe_interfaces(nets), *_describe_adapters(root, nets)):
+        yield part
+
+
+def _describe_interfaces(nets: Iterable[Path]) -> list[tuple[Path, Part]]:
+    """Describe those of *nets* that stand for themselves."""
+    nets = [net for net in nets if os.path.exists(f"{net}/address")]  # noqa: PTH110 - as below
+    real = [net for net in nets if sysfs.is_hardware(net)]
+    if not real:
+        return [(net, _describe_ethernet(net)) for net in nets if net.name != "lo"]
+    described = {net: _describe_ethernet(net) for net in real if not _is_piece(net)}
+    owned = {_find_device(net) for net, part in described.items() if _has_own_mac(part)}
+    own = ((n, p) for n, p in described.items() if _has_own_mac(p) or _find_device(n) not in owned)
+    return list(_tell_apart(own))
+
+
+def _has_own_mac(part: Part) -> bool:
+    """Whether *part* goes by its MAC; a representor has one that was made up."""
+    return part.id not in (part.facts.get("pci_address"), f"nic-{part.label}")
+
+
+def _describe_adapters(root: Path, nets: Iterable[Path]) -> list[tuple[Path, Part]]:
+    """Describe the RDMA adapters that stand for themselves; *nets* are all interfaces."""
+    adapters = sysfs.list_entries(root / "sys/class/infiniband")
+    lent = {_find_device(net) for net in nets if _serves_another(net)}
+    real = [a for a in adapters if sysfs.is_hardware(a) and not _is_subfunction(a)]
+    own = ((a, _describe_infiniband(a)) for a in real if _find_device(a) not in lent)
+    return list(_tell_apart(own))
+
+
+def _is_piece(net: Path) -> bool:
+    """Whether the interface *net* only stands for another one that hangs on a device."""
+    return (
+        sysfs.read_text(net / "type") == IPOIB_TYPE or _is_subfunction(net) or _serves_another(net)
+    )
+
+
+def _is_subfunction(entry: Path) -> bool:
+    device = _find_device(entry)
+    return device is not None and SUBFUNCTION in device.name
+
+
+def _serves_another(net: Path) -> bool:
+    """Whether *net* is the fast path of a virtual adapter (hv_netvsc, net_failover)."""
+    # There are hundreds of interfaces on some nodes, and pathlib takes five times as long.
+    return os.path.exists(f"{net}/master/device")  # noqa: PTH110
+
+
+def _find_device(entry: Path) -> Path | None:
+    return sysfs.resolve_link(entry / "device")
+
+
+def _tell_apart(entries: Iterable[tuple[Path, Part]]) -> Iterator[tuple[Path, Part]]:
+    """Add the name to an id that an earlier entry has: nothing promises that they differ."""
+    taken: set[str] = set()
+    for entry, part in entries:
+        where = f"{part.id} {part.label}" if part.id in taken else part.id
+        taken.add(where)
+        yield entry, replace(part, id=where)
 
 
 def _describe_ethernet(port: Path) -> Part:
@@ -178,8 +261,11 @@ def _describe_infiniband(adapter: Path) -> Part:
         firmware=sysfs.read_text(adapter / "fw_ver"),
         pci_address=pci.find_address(adapter / "device"),
     )
-    guid = sysfs.read_text(adapter / "node_guid")
-    return Part("nic", guid or f"nic-{adapter.name}", adapter.name, facts)
+    guid = sysfs.read_text(adapter / "node_guid") or ""
+    address = facts.get("pci_address")
+    # The bare address may be the id of its interface.
+    where = f"rdma-{address}" if address else f"nic-{adapter.name}"
+    return Part("nic", guid if guid.strip(UNSET_CHARACTERS) else where, adapter.name, facts)
 
 
 def read_ports(
@@ -190,42 +276,58 @@ def read_ports(
 
     First one after the other: several threads that read small files at once mostly wait for
     each other. If one port holds them up for half of the time, the others get threads of
-    their own.
+    their own. A port that is unplugged meanwhile is left out.
     """
-    places = list(find_ports(root))
+    places: list[PortPlace] = []
+    found = threading.Event()
     answers: dict[str, PortReading] = {}
     deadline = time.monotonic() + patience
 
-    def start(several: Sequence[PortPlace]) -> threading.Thread:
-        thread = threading.Thread(target=read, args=(several,), daemon=True)
-        thread.start()
-        return thread
+    def find_and_read() -> None:
+        places.extend(find_ports(root))
+        found.set()
+        read(places)
 
     def read(several: Sequence[PortPlace]) -> None:
         for place in several:
             answers[place.part.id] = read_port(place, root, statistics)
 
-    first = start(places)
+    def start(target: Callable[..., None], *args: object) -> threading.Thread:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        thread.start()
+        return thread
+
+    def wait() -> float:
+        return max(0.0, deadline - time.monotonic())
+
+    first = start(find_and_read)
     first.join(patience / 2)
+    if not found.wait(wait()):
+        return PortReadings((), silent=(NETWORK,))
     unread = [place for place in places if place.part.id not in answers]
-    others = [start([place]) for place in unread[1:]]  # the first is what holds it up
+    others = [start(read, [place]) for place in unread[1:]]  # the first is what holds it up
     for thread in (*others, first):
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(wait())
     in_time = dict(answers)
+    here = [place for place in places if place.part.id in in_time]
     return PortReadings(
-        tuple(in_time[p.part.id] for p in places if p.part.id in in_time),
-        tuple((p.part.id, p.part.label) for p in places if p.part.id not in in_time),
+        tuple(one for place in here if (one := in_time[place.part.id]).state),
+        silent=tuple(place.name for place in places if place.part.id not in in_time),
+        refusing=tuple(
+            place.name
+            for place in here
+            if not in_time[place.part.id].state and place.folder.exists()
+        ),
     )
 
 
 def find_ports(root: Path) -> Iterator[PortPlace]:
     """Find the ports of this node; what is read here is answered without the firmware."""
-    nets = {net: _find_device(net) for net in _list_interfaces(root)}
+    interfaces = sysfs.list_entries(root / "sys/class/net")
+    parts = {net: part for net, part in _describe_interfaces(interfaces) if _is_port(net)}
+    nets = {net: _find_device(net) for net in parts}
     carried: dict[Path, Path] = {}
-    for adapter in sysfs.list_entries(root / "sys/class/infiniband"):
-        if not sysfs.is_hardware(adapter) or _is_piece(adapter):
-            continue
-        part = _describe_infiniband(adapter)
+    for adapter, part in _describe_adapters(root, interfaces):
         for port in sysfs.list_entries(adapter / "ports"):
             layer = sysfs.read_text(port / "link_layer") or INFINIBAND
             own = _find_interface(nets, adapter, port) if layer == ETHERNET else None
@@ -233,31 +335,18 @@ def find_ports(root: Path) -> Iterator[PortPlace]:
                 carried[own] = port
             else:
                 yield PortPlace(part=_name_port(part, port), layer=layer, rdma=port)
-    for net in nets:
-        part = _describe_ethernet(net)
+    for net, part in parts.items():
         yield PortPlace(part=part, layer=ETHERNET, net=net, rdma=carried.get(net))
 
 
-def _list_interfaces(root: Path) -> Iterator[Path]:
-    for net in sysfs.list_entries(root / "sys/class/net"):
-        radio = (net / "wireless").exists() or (net / "phy80211").exists()
-        if (
-            sysfs.is_hardware(net)
-            and not radio
-            and not _is_piece(net)
-            and sysfs.read_text(net / "type") == ETHERNET_TYPE
-            and PHYSICAL_FUNCTION not in (sysfs.read_text(net / "phys_port_name") or "")
-        ):
-            yield net
-
-
-def _is_piece(entry: Path) -> bool:
-    device = _find_device(entry)
-    return device is not None and SUBFUNCTION in device.name
-
-
-def _find_device(entry: Path) -> Path | None:
-    return sysfs.resolve_link(entry / "device")
+def _is_port(net: Path) -> bool:
+    radio = (net / "wireless").exists() or (net / "phy80211").exists()
+    return (
+        sysfs.is_hardware(net)
+        and not radio
+        and sysfs.read_text(net / "type") == ETHERNET_TYPE
+        and PHYSICAL_FUNCTION not in (sysfs.read_text(net / "phys_port_name") or "")
+    )
 
 
 def _find_interface(nets: Mapping[Path, Path | None], adapter: Path, port: Path) -> Path | None:
@@ -295,43 +384,50 @@ def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> Por
         pcie=aer.read_link(address, root) if address else None,
         best_pcie=aer.find_best_link(address, root) if address else None,
         errors=aer.read_errors(address, root) if address else {},
-        gids=_read_gids(place.rdma) if place.rdma else None,
+        gids=_read_gids(place.rdma, place.net) if place.rdma else None,
         pkeys=_read_pkeys(place.rdma) if place.rdma else None,
         headroom=_read_module_headroom(place),
         counts=_read_counts(place, statistics),
     )
     if place.net is None:
-        assert place.rdma is not None  # noqa: S101 - a place has one of the two
-        return _read_rdma_state(place.rdma, common)
+        return _read_rdma_state(place.folder, common)
     return _read_interface_state(place.net, facts.get("driver", ""), common)
 
 
 def _read_interface_state(
     net: Path, driver: str, common: Callable[..., PortReading]
 ) -> PortReading:
-    flags = int(sysfs.read_text(net / "flags") or "0x1", 16)
+    flags = sysfs.read_text(net / "flags") or ""
     carrier = sysfs.read_text(net / "carrier") == "1"
     speed = sysfs.read_number(net / "speed")
     known = carrier and speed is not None and speed > 0 and driver not in VIRTUAL_DRIVERS
     duplex = " half duplex" if sysfs.read_text(net / "duplex") == "half" else ""
     return common(
-        state="carrier" if carrier else "no carrier",
+        state=("carrier" if carrier else "no carrier") if flags else "",
         is_up=carrier,
-        is_disabled=not flags & IS_ENABLED,
+        is_disabled=bool(flags) and not _parse_flags(flags) & IS_ENABLED,
         is_linked=carrier,
         rate=speed / 1000 if known and speed else None,
         shown_rate=f"{speed / 1000:g} Gb/s{duplex}" if known and speed else "",
     )
 
 
+def _parse_flags(shown: str) -> int:
+    try:
+        return int(shown, 16)
+    except ValueError:
+        return IS_ENABLED
+
+
 def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortReading:
-    state = (sysfs.read_text(port / "state") or "").rpartition(": ")[2]
+    told = sysfs.read_text(port / "state") or ""
+    state = told.rpartition(": ")[2]
     physical = (sysfs.read_text(port / "phys_state") or "").rpartition(": ")[2]
     shown = sysfs.read_text(port / "rate") or ""
     rate, lanes = _parse_rate(shown)
     is_up = state == "ACTIVE"
     return common(
-        state=f"{state or '?'}, {physical or '?'}",
+        state=f"{state}, {physical or '?'}" if told else "",
         is_up=is_up,
         is_disabled=physical == "Disabled",
         is_linked=physical == "LinkUp",
@@ -349,18 +445,28 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
     return float(number) if is_number else None, int(lanes) if lanes.isdecimal() else None
 
 
-def _read_gids(port: Path) -> tuple[int, ...] | None:
+def _read_gids(port: Path, net: Path | None) -> tuple[int, ...] | None:
     texts = [sysfs.read_text(port / f"gids/{index}") for index in range(GIDS)]
     if not any(texts):
         return None
-    return tuple(i for i, text in enumerate(texts) if text and text.strip("0:"))
+    set_here = (i for i, text in enumerate(texts) if text and text.strip(UNSET_CHARACTERS))
+    return tuple(i for i in set_here if net is None or _owns_gid(port, i, net))
+
+
+def _owns_gid(port: Path, index: int, net: Path) -> bool:
+    """Whether the address is that of *net* or its bond; a container's goes with it."""
+    owner = sysfs.read_text(port / f"gid_attrs/ndevs/{index}")
+    return owner in (None, net.name) or (net / f"upper_{owner}/bonding").exists()
 
 
 def _read_pkeys(port: Path) -> tuple[str, ...] | None:
-    keys = [sysfs.read_text(port / f"pkeys/{index}") for index in range(PKEYS)]
-    if not any(keys):
-        return None
-    return tuple(key for key in keys if key and key != UNSET_PKEY)
+    keys: list[str] = []
+    for index in range(MAX_PKEYS):
+        key = sysfs.read_text(port / f"pkeys/{index}")
+        if index >= FIRST_PKEYS and key in (None, UNSET_PKEY):
+            break
+        keys += [key] if key else []
+    return tuple(key for key in keys if key != UNSET_PKEY) if keys else None
 
 
 def _read_module_headroom(place: PortPlace) -> float | None:
@@ -386,9 +492,11 @@ def _read_counts(place: PortPlace, statistics: StatisticsReader) -> dict[str, in
     counts: dict[str, int] = {}
     for folder, name in COUNTER_FILES:
         text = sysfs.read_text(f"{folders[folder]}/{name}") if folder in folders else None
-        if text and text.isdigit():
+        if text and text.isdecimal():
             counts[f"{folder} {name}"] = int(text)
     if place.net is not None:
         told = statistics(place.net.name, ETHTOOL_NAMES)
         counts |= {f"ethtool {name}": count for name, count in told.items()}
+        if any(name.startswith(LINK_FALLS) for name in told):
+            counts.pop(CARRIER_FALLS, None)  # the adapter itself knows better
     return counts

@@ -7,6 +7,7 @@ answer EIO, ENODATA or EACCES: all of that is "not known", never an error.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from functools import partial
@@ -60,27 +61,40 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
     """List what matches in *folder*, in the order a person counts: cpu2, cpu10."""
+    first, _, rest = pattern.partition("/")
     try:
-        return sorted(folder.glob(pattern), key=_counting_order)
+        # `Path.glob` takes five times as long.
+        names = os.listdir(folder)  # noqa: PTH208 - see above
     except OSError:
         return []
+    if first != "*":
+        names = fnmatch.filter(names, first)
+    entries = [folder / name for name in sorted(names, key=_counting_order)]
+    return [e for entry in entries for e in list_entries(entry, rest)] if rest else entries
 
 
-def _counting_order(path: Path) -> list[tuple[int, str]]:
-    words = re.findall(r"\d+|\D+", path.name)
+def _counting_order(name: str) -> list[tuple[int, str]]:
+    words = re.findall(r"\d+|\D+", name)
     return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
 
 
 def resolve_link(link: Path) -> Path | None:
     """Follow *link* to the end; None if it leads nowhere."""
+    # The kernel follows it in one call; `Path.resolve` asks for each name on the way.
     try:
-        return link.resolve(strict=True)
-    except (OSError, RuntimeError):
+        end = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
         return None
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{end}"))  # noqa: PTH115 - not that of a Path
+    finally:
+        os.close(end)
 
 
 def is_hardware(entry: Path) -> bool:
     """Whether *entry* hangs on a device that is plugged in for good."""
+    if not os.path.exists(f"{entry}/device"):  # noqa: PTH110 - most have none
+        return False
     device = resolve_link(entry / "device")
     return (
         device is not None

@@ -90,7 +90,12 @@ def main(folder: Path) -> None:
     configure("ip link set other up")
     await_carrier("1")
     bench.show("back")
-    for _ in range(4):
+    for _ in range(3):  # as at the end of a boot
+        configure("ip link set port down")
+        configure("ip link set port up")
+        await_carrier("1")
+    bench.show("work")
+    for _ in range(21):
         configure("ip link set other down")
         await_carrier("0")
         configure("ip link set other up")

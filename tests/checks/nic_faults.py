@@ -58,6 +58,11 @@ STATES = (
         *(FAIL, INSPECT, "node: all 8 InfiniBand ports are down at once"),
     ),
     PortFault(
+        "all InfiniBand ports are slower at once",
+        on_all("rate", "200 Gb/sec (4X HDR)"),
+        *(WARN, INSPECT, "node: all 8 InfiniBand ports are slower than before (mlx5_0 200 Gb"),
+    ),
+    PortFault(
         "an Ethernet port has no carrier",
         {f"{ENS8}/carrier": 0},
         *(FAIL, INSPECT, "ens8: is down (no carrier), before 25 Gb/s"),
@@ -117,14 +122,24 @@ EVENTS = (
         *(FAIL, INSPECT, "mlx5_3: link_down.rate 3 1/h > 2"),
     ),
     PortFault(
-        "an Ethernet link fell three times in an hour",
+        "an Ethernet port lost its carrier, which may be somebody's work on it",
         {f"{ENS8}/carrier_down_count": 4},
-        *(FAIL, INSPECT, "ens8: link_down.rate 3 1/h > 2"),
+        *(WARN, INSPECT, "ens8: carrier.delta 3 > 0"),
+    ),
+    PortFault(
+        "an Ethernet port lost its carrier more often than anybody works on it",
+        {f"{ENS8}/carrier_down_count": 22},
+        *(FAIL, INSPECT, "ens8: carrier.rate 21 1/h > 20"),
     ),
     PortFault(
         "all links fell at once and came back",
         on_all("counters/link_downed", 4),
         *(WARN, INSPECT, "node: all 8 InfiniBand ports lost their link"),
+    ),
+    PortFault(
+        "the links to one of two switches fell at once and came back",
+        {f"{RDMA}/mlx5_{i}/ports/1/counters/link_downed": 3 for i in range(4)},
+        *(WARN, INSPECT, "node: 4 of 8 InfiniBand ports lost their link"),
     ),
     PortFault(
         "a link has more symbol errors than the standard allows",
@@ -190,6 +205,11 @@ EVENTS = (
 """What has been: the next run tells it no more."""
 
 OTHERS = (
+    PortFault(
+        "an adapter runs PCIe far slower than it could",
+        {f"{PCI3}/current_link_speed": "2.5 GT/s PCIe"},
+        *(WARN, INSPECT, "mlx5_3: runs generation 1 of PCIe"),
+    ),
     PortFault(
         "like adapters have different firmware",
         {f"{RDMA}/mlx5_3/fw_ver": "28.39.2048"},

@@ -152,6 +152,36 @@ def gb200(root: Path) -> Path:
     return root
 
 
+def roce(root: Path) -> Path:
+    """Build a node with eight ports of RoCE at 400 Gb/s, and one that it is reached by."""
+    for index in range(8):
+        folder = device(root, index)
+        gids = {f"gids/{i}": f"0000:0000:0000:0000:0000:ffff:0a00:{index}00{i}" for i in range(4)}
+        owners = {f"gid_attrs/ndevs/{i}": f"ens{index}" for i in range(4)}
+        adapter(root, f"mlx5_{index}", folder, index, link_layer="Ethernet", **gids, **owners)
+        interface(root, f"ens{index}", folder, index, speed=400000)
+    interface(root, "eno1", device(root, 9, "igb"), 9, speed=1000)
+    return root
+
+
+def azure(root: Path) -> Path:
+    """Build a VM with two functions of InfiniBand, and one that serves a virtual interface."""
+    vmbus = "sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/000d3a00-0001"
+    link(root, f"{vmbus}/driver", "sys/bus/vmbus/drivers/hv_netvsc")
+    interface(root, "eth0", vmbus, 1, speed=50000)
+    folder = device(root, 1)
+    adapter(root, "mlx5_an0", folder, 1, link_layer="Ethernet", rate="50 Gb/sec (1X NDR)")
+    interface(root, "enP1s1", folder, 1, speed=50000)
+    link(root, "sys/class/net/enP1s1/master", "sys/class/net/eth0")
+    for index in (2, 3):
+        keys = {"pkeys/0": "0x8001", "pkeys/1": "0x7fff"}
+        folder = device(root, index)
+        adapter(root, f"mlx5_ib{index}", folder, index, **keys)
+        address = f"00:00:0a:2{index}:fe:80:00:00:00:00:00:00:00:15:5d:ff:fd:33:ff:0{index}"
+        interface(root, f"ib{index}", folder, type=32, address=address, speed=400000)
+    return root
+
+
 def cloud(root: Path) -> Path:
     """Build a VM with the adapters of several clouds: virtio, ENA and EFA, MANA, gVNIC."""
     for index, (name, driver) in enumerate(
@@ -162,7 +192,10 @@ def cloud(root: Path) -> Path:
         interface(root, name, folder, index, speed=-1, duplex="unknown")
     efa = {"link_layer": "Unspecified", "rate": "100 Gb/sec (4X EDR)", "pkeys/0": None}
     absent = dict.fromkeys((*COUNTERS, *HW_COUNTERS))
-    adapter(root, "rdmap0s6", device(root, 6, "efa"), 6, **efa, **absent)
+    for index in (6, 7):
+        name = f"rdmap{index}s0"
+        adapter(root, name, device(root, index, "efa"), 6, **efa, **absent)
+        grow(root, {f"sys/class/infiniband/{name}/node_guid": "0000:0000:0000:0000"})
     return root
 
 

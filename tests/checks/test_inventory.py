@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -13,14 +14,18 @@ from hpcverify.model import (
     CheckItem,
     Coverage,
     Device,
+    Fact,
     Finding,
     Inventory,
     Measurement,
     Part,
     Verdict,
 )
+from hpcverify.telemetry.probe import probe as probe_machine
+from hpcverify.telemetry.settings import read_settings
 from hpcverify.testing import judge_items, list_findings, make_context
 from hpcverify_checks.inventory import CHECK
+from tests.checks.nic_trees import address, gb200
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
 from tests.telemetry.nvml.test_survey import probe
 
@@ -222,6 +227,62 @@ def test_a_part_that_is_not_what_it_was_warns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "facts",
+    [
+        {"threads": "128"},
+        {"numa_nodes": "8"},
+        {"max_mhz": "3700"},
+        {"dtypes": "bf16 fp32"},
+        {"threads": "128", "numa_nodes": "8", "microcode": "0x2b000620"},
+    ],
+)
+def test_what_a_bios_or_a_kernel_decides_of_the_cpu_passes_and_is_told(
+    tmp_path: Path, facts: dict[str, str]
+) -> None:
+    known = {"cores": "64", "numa_nodes": "2", "max_mhz": "3800", "dtypes": "fp32"}
+    before = changed(NODE, "cpu", microcode="0x2b000590", **known)
+    found, _ = compare(tmp_path, changed(before, "cpu", **facts), before)
+
+    assert len(list_findings(found)) == len(facts)
+    assert {f.code for f in list_findings(found)} <= {"setting_changed", "software_changed"}
+    assert verdict(found) is Verdict.PASS
+
+
+@pytest.mark.parametrize("facts", [{"threads": "96"}, {"threads": "128", "cores": "128"}])
+def test_a_cpu_with_other_cores_or_some_threads_less_warns(
+    tmp_path: Path, facts: dict[str, str]
+) -> None:
+    before = changed(NODE, "cpu", cores="64")
+    found, _ = compare(tmp_path, changed(before, "cpu", **facts), before)
+
+    assert verdict(found) is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("driver", "memory", "expected"),
+    [
+        ("570", "79 GiB", Verdict.PASS),
+        ("565", "79 GiB", Verdict.WARN),
+        ("570", "40 GiB", Verdict.WARN),
+    ],
+)
+def test_a_driver_that_counts_memory_differently_takes_none_away(
+    tmp_path: Path, driver: str, memory: str, expected: Verdict
+) -> None:
+    before = changed(NODE, "GPU-1", memory="80 GiB")
+    found, _ = compare(tmp_path, changed(before, "GPU-1", driver=driver, memory=memory), before)
+
+    assert verdict(found) is expected
+
+
+def test_the_settings_of_the_node_are_told_as_facts(tmp_path: Path) -> None:
+    found, _ = compare(tmp_path, NODE, None)
+    told = {item.name: item.value for item in found if isinstance(item, Fact)}
+
+    assert told == read_settings()
+
+
+@pytest.mark.parametrize(
     ("total", "codes"), [("992 GiB", ["memory_shrunk"]), ("1023 GiB", []), ("2048 GiB", [])]
 )
 def test_memory_that_a_module_was_lost_of_is_a_fault(
@@ -342,3 +403,21 @@ def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
     unknown = [f for f in found if isinstance(f, Coverage) and f.where == "GPU-1"]
     assert len(unknown) == expected
     assert all("not in the table of parts" in f.text for f in unknown)
+
+
+def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:
+    """The files of the kernel go with the device: nothing else of it is left to read."""
+    root = gb200(tmp_path / "root")
+    before = probe_machine(root)
+    assert list_findings(compare(tmp_path, probe_machine(root), before)[0]) == []
+    for folder in ("sys/bus/pci/devices", "sys/class/infiniband"):
+        for entry in (root / folder).iterdir():
+            if entry.name in (address(3), "ibp3s0"):
+                shutil.rmtree(entry) if not entry.is_symlink() else entry.unlink()
+    gone = next(part for part in before.of_kind("nic") if part.label == "ibp3s0")
+
+    found, _ = compare(tmp_path, probe_machine(root), before)
+
+    (finding,) = list_findings(found)
+    assert (finding.code, finding.where) == ("nic_missing", gone.id)
+    assert verdict(found) is Verdict.FAIL  # and so it is no reference for the next run

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from hpcverify.telemetry import nics
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import find_value, judge_items, list_codes, make_context
 from hpcverify_checks import nic
+from hpcverify_checks.inventory import compare
 from hpcverify_checks.nic import CHECK, NicParams
 from tests.checks.links import clock, marks
 from tests.checks.nic_faults import (
@@ -31,16 +34,27 @@ from tests.checks.nic_faults import (
     lose_link,
 )
 from tests.checks.nic_trees import (
+    UNSET_GID,
     address,
+    azure,
     cloud,
     container,
     gb200,
     h100,
+    interface,
     laptop,
+    roce,
 )
 from tests.telemetry.trees import grow
 
-MACHINES = {"h100": h100, "gb200": gb200, "cloud": cloud, "laptop": laptop}
+MACHINES = {
+    "h100": h100,
+    "gb200": gb200,
+    "roce": roce,
+    "azure": azure,
+    "cloud": cloud,
+    "laptop": laptop,
+}
 
 
 class Node:
@@ -56,7 +70,13 @@ class Node:
         self.statistics: Mapping[str, int] = {}
 
     def look(
-        self, hours: float = 1, *, accept: bool = False, patience: float = 20, boot: str = "b"
+        self,
+        hours: float = 1,
+        *,
+        accept: bool = False,
+        patience: float = 20,
+        boot: str = "b",
+        before_load: tuple[CarryOver, ...] = (),
     ) -> list[CheckItem]:
         """Measure so many *hours* after the last time."""
         first = not self.kept
@@ -67,6 +87,7 @@ class Node:
             inventory=self.inventory,
             previous=None if first or accept else self.inventory,
             carry_overs=tuple(self.kept.values()),
+            before_load=before_load,
         )
         params = NicParams(patience=patience)
         readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)
@@ -221,6 +242,153 @@ def test_all_ports_down_at_once_are_one_finding(node: Node) -> None:
     assert list_codes(node.look()) == ["all_ports_down"]
 
 
+def fall(node: Node, **counts: int) -> list[CheckItem]:
+    """Let links fall so often, and look ten minutes later."""
+    for name, count in counts.items():
+        node.turn(**{f"sys/class/infiniband/{name}/ports/1/counters/link_downed": count})
+    return node.look(hours=1 / 6)
+
+
+ALL_FELL = {f"mlx5_{i}": 2 + i % 4 for i in range(8)}
+
+
+def test_a_switch_that_restarted_accuses_no_port_in_the_runs_after_it(node: Node) -> None:
+    assert node.judge(fall(node, **ALL_FELL)).verdict is Verdict.WARN
+    assert [node.judge(node.look(hours=1 / 6)).reason for _ in range(6)] == [""] * 6
+
+
+def test_a_port_that_flaps_is_not_hidden_by_a_switch_that_restarted(node: Node) -> None:
+    found = fall(node, **ALL_FELL | {"mlx5_3": 250})
+    assert node.judge(found).reason.startswith("mlx5_3: link_down.rate 250 1/h > 2")
+    assert "ports_fell_together" in list_codes(found)
+
+
+def test_a_port_that_falls_alone_after_all_fell_is_told(node: Node) -> None:
+    fall(node, **ALL_FELL)
+    reason = node.judge(fall(node, mlx5_3=ALL_FELL["mlx5_3"] + 1)).reason
+    assert reason.startswith("mlx5_3: link_down.delta 1 > 0")
+
+
+def test_a_dead_fabric_is_one_finding_beside_a_management_port(tmp_path: Path) -> None:
+    node = Node(tmp_path, roce)
+    node.look()
+    for index in range(8):
+        node.turn(**{f"sys/class/net/ens{index}/carrier": 0})
+    found = node.look()
+    assert list_codes(found) == ["all_ports_down"]
+    assert "all 8 Ethernet ports of 400 Gb/s are down at once" in node.judge(found).reason
+
+
+def look_after_load(node: Node, **files: object) -> list[CheckItem]:
+    """Look before a load and after it, in a run that accepts the parts; *files* change in it."""
+    before = marks(node.look(accept=True, boot="new"))
+    node.kept = {}
+    node.turn(**files)
+    found = node.look(hours=0.1, accept=True, boot="new", before_load=before)
+    node.kept = {(mark.name, mark.where): mark for mark in (*before, *marks(found))}
+    return found
+
+
+def test_a_link_that_falls_under_the_load_of_the_first_run_is_told(node: Node) -> None:
+    found = look_after_load(node, **{f"{IB3}/counters/link_downed": 1})
+    assert node.judge(found).reason.startswith("mlx5_3: link_down.delta 1 > 0")
+
+
+def test_a_port_that_goes_down_in_the_first_run_is_told_and_stays_expected(node: Node) -> None:
+    found = look_after_load(node, **DOWN)
+    assert list_codes(found) == ["port_down"]
+    assert list_codes(node.look(boot="new")) == ["port_down"]
+
+
+def test_the_load_of_the_first_run_changes_nothing_at_a_healthy_node(node: Node) -> None:
+    assert node.judge(look_after_load(node)).reason == ""
+
+
+def test_the_adapters_count_of_falls_goes_before_that_of_the_kernel(tmp_path: Path) -> None:
+    node, port = Node(tmp_path, laptop), "sys/class/net/enp3s0"
+    node.turn(**{f"{port}/carrier": 1})
+    node.statistics = {"link_down_events_phy": 1}
+    node.look()
+    assert verdict_after(node, {f"{port}/carrier_down_count": 30}).reason == ""
+    node.statistics = {"link_down_events_phy": 4}
+    assert "enp3s0: link_down.rate 3 1/h > 2" in node.judge(node.look()).reason
+
+
+def test_a_fast_path_that_the_host_takes_away_accuses_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, azure)
+    node.look()
+    for path in ("net/enP1s1", "infiniband/mlx5_an0"):
+        shutil.rmtree(node.root / "sys/class" / path)
+    assert node.judge(node.look()).reason == ""
+    assert compare(probe(node.root), node.inventory) == []
+
+
+def test_a_gid_of_a_container_is_not_expected_of_the_port(tmp_path: Path) -> None:
+    node, port = Node(tmp_path, roce), "sys/class/infiniband/mlx5_2/ports/1"
+    interface(node.root, "macvlan7", None)
+    node.turn(**{f"{port}/gid_attrs/ndevs/3": "macvlan7"})
+    node.look()
+    assert verdict_after(node, {f"{port}/gids/3": UNSET_GID}).reason == ""
+
+
+def test_a_partition_key_that_moved_down_the_table_is_not_lost(node: Node) -> None:
+    keys = ("0x8001", "0x8002", "0x8003", "0x8004", "0xffff", "0x0000")
+    moved = {f"{IB3}/pkeys/{index}": key for index, key in enumerate(keys)}
+    assert verdict_after(node, moved).reason == ""
+
+
+def test_one_adapter_of_another_board_with_fewer_lanes_is_not_odd(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    board = {"sys/class/infiniband/mlx5_3/board_id": "MT_0000000833"}
+    node.turn(**board, **{f"{IB3}/rate": "200 Gb/sec (2X NDR)"})
+    assert node.judge(node.look()).reason == ""
+
+
+def test_an_idle_link_of_pcie_may_run_one_generation_slower(node: Node) -> None:
+    assert verdict_after(node, {f"{PCI3}/current_link_speed": "16.0 GT/s PCIe"}).reason == ""
+
+
+def test_text_that_is_no_number_is_no_reading(node: Node) -> None:
+    garbage = {f"{IB3}/counters/symbol_error": "²", f"{ENS8}/flags": "up"}
+    assert verdict_after(node, {**garbage, f"{ENS8}/speed": "fast"}).reason == ""
+
+
+def test_a_port_that_is_unplugged_while_it_is_read_is_left_out(node: Node) -> None:
+    for path in ("state", "phys_state", "rate"):
+        (node.root / IB3 / path).unlink()
+    hanging = node.root / IB3 / "state"
+    os.mkfifo(hanging)
+
+    def unplug() -> None:
+        with hanging.open("w"):
+            shutil.rmtree(node.root / IB3)
+
+    thread = threading.Thread(target=unplug)
+    thread.start()
+    found = node.look()
+    thread.join()
+    assert list_codes(found) == []
+
+
+def test_a_port_that_answers_with_an_error_is_not_called_down(node: Node) -> None:
+    state = node.root / IB3 / "state"
+    state.unlink()
+    state.mkdir()  # a read of it fails
+    found = node.look()
+    assert list_codes(found) == ["nic_hung"]
+    assert "answers with an error" in node.judge(found).reason
+
+
+def test_a_list_of_interfaces_that_cannot_be_read_is_told(node: Node) -> None:
+    name = node.root / ENS8 / "phys_port_name"
+    os.mkfifo(name)
+    found = node.look(patience=0.5)
+    with name.open("w") as let_go:
+        let_go.write("p0")
+    assert list_codes(found) == ["nic_hung"]
+    assert "cannot be listed within 0.5 s" in node.judge(found).reason
+
+
 def test_three_falls_in_a_day_do_not_make_a_flapping_link(node: Node) -> None:
     judgement = verdict_after(node, {f"{IB3}/counters/link_downed": 3}, hours=24)
     assert judgement.verdict is Verdict.WARN
@@ -319,6 +487,6 @@ def test_real_interfaces_are_judged_by_what_the_kernel_shows(tmp_path: Path) -> 
         capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.stdout.split() == [
-        *("first=pass", "again=pass", "down=fail", "back=warn", "flaps=fail"),
+        *("first=pass", "again=pass", "down=fail", "back=warn", "work=warn", "flaps=fail"),
         *("slow=fail", "off=warn", "up=pass"),
     ], done.stderr

@@ -84,14 +84,14 @@ fix, and the lines that look alike and are no fault. `tests/checks/test_kernel_l
 each row, by lines of several kernels, and 12,000 ordinary lines against all of them.
 
 - What a user's program provokes, as a job that ran out of memory, is told and accuses nobody.
-- A FAIL marked hard is evidence that no rerun takes back. An older line never fails again; what
-  failed stays a WARN for a day, or until the node is rebooted.
+- A FAIL marked hard is evidence that no rerun takes back. Any other is of a part that the rerun
+  meets again if it still fails. An older line never fails again; what failed stays a WARN for a
+  day, or until the node is rebooted.
 - Corrected errors are listed, and warn from ten in one look. `ecc` and `pcie` judge their rates.
 - A server that answers again is only listed.
 - The lines of images in files (`loop`), of memory and of empty drives count for nothing.
 - GPFS writes to its own log and as a daemon to syslog, never as the kernel: `host` looks at
-  its mounts. Of gpud's matchers two have no row: the stack of a hung NFS write-back, since the
-  line of the hung task stands before it, and `Kernel panic detected`, which no kernel writes.
+  its mounts. [coverage.md](coverage.md#what-other-tools-look-for) has the rules of other tools.
 
 | what the kernel tells | finding | verdict | remedy | hard |
 |---|---|---|---|---|\

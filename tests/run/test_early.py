@@ -1,4 +1,4 @@
-"""The worker that is forked before all else, and what it keeps open."""
+"""The worker that is forked before the rest of the engine is there, and what it keeps open."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ lock, pipe = 500, 501  # which nobody opens by chance
 os.dup2(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), lock)
 os.dup2(os.pipe()[0], pipe)
 os.environ[early.HOOKS_LOCK_VARIABLE] = str(lock)
-worker = early.fork()
-descriptors = f"/proc/{worker.pid}/fd"
-while str(pipe) in os.listdir(descriptors):
-    time.sleep(0.01)
-print(str(lock) in os.listdir(descriptors))
-worker.end()
+with early.start_worker(()) as worker:
+    descriptors = f"/proc/{worker.pid}/fd"
+    while str(pipe) in os.listdir(descriptors):
+        time.sleep(0.01)
+    print(str(lock) in os.listdir(descriptors))
 """
 
 

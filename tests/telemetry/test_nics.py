@@ -11,7 +11,16 @@ import pytest
 
 from hpcverify.telemetry import ethtool, nics
 from hpcverify.telemetry.probe import probe
-from tests.checks.nic_trees import adapter, device, h100, interface, laptop
+from tests.checks.nic_trees import (
+    adapter,
+    address,
+    azure,
+    cloud,
+    device,
+    h100,
+    interface,
+    laptop,
+)
 from tests.telemetry.trees import grow
 
 
@@ -28,6 +37,34 @@ def test_every_port_goes_by_the_id_of_its_part(tmp_path: Path) -> None:
     root = h100(tmp_path)
     inventory = probe(root)
     assert all(inventory.find_part(place.part.id) for place in nics.find_ports(root))
+
+
+def test_every_adapter_of_a_cloud_goes_by_an_id_of_its_own(tmp_path: Path) -> None:
+    parts = probe(cloud(tmp_path)).of_kind("nic")
+    assert len({part.id for part in parts}) == len(parts) == 6
+    assert [part.id for part in parts][-2:] == [f"rdma-{address(6)}", f"rdma-{address(7)}"]
+
+
+def test_ipoib_is_no_part_since_its_address_changes_with_each_start(tmp_path: Path) -> None:
+    labels = [part.label for part in nics.list_nics(azure(tmp_path))]
+    assert labels == ["eth0", "mlx5_ib2", "mlx5_ib3"]
+
+
+def test_what_stands_for_a_function_is_no_part(tmp_path: Path) -> None:
+    folder = device(tmp_path, 0)
+    grow(tmp_path, {f"{folder}/mlx5_core.sf.4/sfnum": 1})
+    interface(tmp_path, "enp24s0f0s1", f"{folder}/mlx5_core.sf.4")
+    for name in ("enp24s0f0r0", "enp24s0f0r1"):
+        interface(tmp_path, name, folder, addr_assign_type=1)
+    interface(tmp_path, "enp24s0f0", folder)
+    assert [part.label for part in nics.list_nics(tmp_path)] == ["enp24s0f0"]
+
+
+def test_ports_with_the_same_address_are_two(tmp_path: Path) -> None:
+    for index in range(2):
+        interface(tmp_path, f"ens{index}", device(tmp_path, index), 7)
+    ids = [place.part.id for place in nics.find_ports(tmp_path)]
+    assert ids == ["b8:3f:d2:00:00:07", "b8:3f:d2:00:00:07 ens1"]
 
 
 def test_a_second_port_of_an_adapter_goes_by_its_number(tmp_path: Path) -> None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hpcverify.check import CheckItem, Finding, Inventory, Measurement, Part
+import msgspec
+
+from hpcverify.check import CarryOver, CheckItem, Context, Finding, Measurement, Part
 from hpcverify.telemetry import cpu, sysfs
 from hpcverify.units import GIB, KIB
 from hpcverify_checks.host.needs import Expectation, fits
 
 CPU_FACTS = ("sockets", "cores", "threads", "numa_nodes")
+# Threads are a setting of the firmware; cores and sockets hardly ever.
+HELD_FACTS = {"sockets": "cores_missing", "cores": "cores_missing", "numa_nodes": "numa_missing"}
+"""What a CPU is held to, and the code of the finding if it has less."""
+COUNTS_MARK = "counts"
+"""Of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
 SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
 
 
@@ -40,13 +47,20 @@ def measure_memory(memory: Mapping[str, float]) -> Iterator[Measurement]:
         yield Measurement("memory.available_share", share, "ratio")
 
 
-def measure_cores(now: Inventory, before: Inventory | None, root: Path) -> Iterator[CheckItem]:
-    """Count sockets, cores, threads and NUMA nodes, and report those that are gone."""
-    parts = now.of_kind("cpu")
+def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
+    """
+    Count sockets, cores, threads and NUMA nodes, and report those that are gone.
+
+    What is gone is told in each run until it is back, or accepted: otherwise the rerun that
+    is to confirm it would find nothing missing.
+    """
+    parts = ctx.inventory.of_kind("cpu")
     for part in parts:
         for fact in CPU_FACTS:
             if fact in part.facts:
                 yield Measurement(fact, float(part.facts[fact]), "", part.id)
+    if is_virtual(root):  # it may be resized
+        return
     offline = list_offline(root)
     if offline:
         numbers = ", ".join(map(str, offline))
@@ -55,30 +69,41 @@ def measure_cores(now: Inventory, before: Inventory | None, root: Path) -> Itera
             f"echo 1 > /sys/devices/system/cpu/cpu{offline[0]}/online"
         )
         yield Finding("cores_offline", "cpu", text)
-    elif not is_virtual(root):  # a virtual machine may be resized
-        for part in parts:
-            old = before.find_part(part.id) if before else None
-            yield from _compare_counts(part, old) if old else ()
+    for part in parts:
+        have = _list_counts(part)
+        had = _recall_counts(ctx, part)
+        if not offline:
+            yield from _compare_counts(part.id, have, had)
+        most = {fact: max(have.get(fact, 0), had.get(fact, 0)) for fact in {**have, **had}}
+        yield CarryOver(COUNTS_MARK, msgspec.json.encode(most).decode(), part.id)
 
 
-def _compare_counts(now: Part, before: Part) -> Iterator[Finding]:
-    # Threads and NUMA nodes are settings of the firmware too; cores and sockets hardly ever.
-    for fact, code in (
-        ("sockets", "cores_missing"),
-        ("cores", "cores_missing"),
-        ("numa_nodes", "numa_missing"),
-    ):
-        if fact in now.facts and fact in before.facts:
-            have, had = int(now.facts[fact]), int(before.facts[fact])
-            if have < had:
-                words = fact.replace("numa_nodes", "NUMA nodes with cores and memory")
-                text = (
-                    f"{have} {words}, {had} in the last run: see the event log of the BMC, and "
-                    "reseat or replace what it names; if they were turned off in the firmware, "
-                    "run once with --accept-parts"
-                )
-                yield Finding(code, now.id, text)
-                return  # a lost socket takes its cores and NUMA nodes with it
+def _list_counts(part: Part) -> dict[str, int]:
+    return {fact: int(part.facts[fact]) for fact in HELD_FACTS if fact in part.facts}
+
+
+def _recall_counts(ctx: Context, part: Part) -> dict[str, int]:
+    if ctx.previous is None:  # the first run, or --accept-parts
+        return {}
+    if mark := ctx.recall(COUNTS_MARK, part.id):
+        return msgspec.json.decode(mark, type=dict[str, int])
+    before = ctx.previous.find_part(part.id)  # of a version that kept no mark
+    return _list_counts(before) if before else {}
+
+
+def _compare_counts(
+    where: str, have: Mapping[str, int], had: Mapping[str, int]
+) -> Iterator[Finding]:
+    for fact, code in HELD_FACTS.items():
+        if fact in have and have[fact] < had.get(fact, 0):
+            words = fact.replace("numa_nodes", "NUMA nodes with cores and memory")
+            text = (
+                f"{have[fact]} {words}, {had[fact]} in an earlier run: see the event log of the "
+                "BMC, and reseat or replace what it names; if they were turned off in the "
+                "firmware, run once with --accept-parts"
+            )
+            yield Finding(code, where, text)
+            return  # a lost socket takes its cores and NUMA nodes with it
 
 
 def list_offline(root: Path) -> tuple[int, ...]:

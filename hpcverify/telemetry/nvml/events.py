@@ -12,9 +12,8 @@ from contextlib import suppress
 from ctypes import c_void_p, cast
 from typing import Any
 
-import pynvml as nv
-
 from hpcverify import breadcrumb
+from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import Gpu
 from hpcverify.telemetry.nvml.watchdog import call_each
 from hpcverify.telemetry.reading import Reading

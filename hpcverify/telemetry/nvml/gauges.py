@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import pynvml as nv
-
 from hpcverify.model import Finding
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.nvml import get_source
+from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.events import XidEvents
 from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.nvml.questions import (

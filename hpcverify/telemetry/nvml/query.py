@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pynvml as nv
 from msgspec import Struct
 
 from hpcverify import breadcrumb
 from hpcverify.model import Coverage, Finding
+from hpcverify.telemetry.nvml.binding import pynvml as nv
 
 UNWELL_CODES: Mapping[int, str] = {
     nv.NVML_ERROR_GPU_IS_LOST: "gpu_lost",

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
-import pynvml as nv
-
 from hpcverify.telemetry.gpus import Fabric, Linkage, NvLink, PcieLink, Process, Recovery, Setup
+from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.reading import Reading
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pynvml as nv
 from msgspec import Struct
 
 from hpcverify import breadcrumb
 from hpcverify.model import Finding
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.gpus import NotStartedError
+from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import UNWELL_CODES, Gpu, code_of
 from hpcverify.telemetry.nvml.watchdog import call_each
 

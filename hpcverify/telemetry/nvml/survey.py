@@ -9,7 +9,6 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
-import pynvml as nv
 from msgspec import Struct
 
 from hpcverify import breadcrumb
@@ -17,6 +16,7 @@ from hpcverify.model import Device, Finding, Part
 from hpcverify.telemetry import pci, sysfs
 from hpcverify.telemetry.gpus import GpuSurvey, NotStartedError
 from hpcverify.telemetry.nvml import get_source
+from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.gauges import read_gauges
 from hpcverify.telemetry.nvml.poll import GPU_TIMEOUT_SECONDS
 from hpcverify.telemetry.nvml.query import Gpu, GpuQuery, code_of

@@ -41,6 +41,36 @@ def test_cores_that_are_gone_since_the_last_run_are_named(
     assert judge_items(CHECK, found).verdict is verdict
 
 
+def test_cores_that_are_gone_are_told_until_they_are_back_or_accepted(tmp_path: Path) -> None:
+    """`inventory` only warns of them, so what is left is the reference of the next run."""
+    node, less = a_node(tmp_path / "r"), cores(cores=63)
+    found = look(tmp_path, node, inventory=cores())
+    for _ in range(2):
+        found = look(tmp_path, node, before=found, inventory=less, previous=less)
+        assert list_codes(found) == ["cores_missing"]
+
+    back = look(tmp_path, node, before=found, inventory=cores(), previous=less)
+    accepted = look(tmp_path, node, before=found, inventory=less)
+    after = look(tmp_path, node, before=accepted, inventory=less, previous=less)
+
+    assert list_codes(back) == list_codes(accepted) == list_codes(after) == []
+
+
+def test_cores_that_are_gone_while_others_are_offline_are_told_once_those_are_back(
+    tmp_path: Path,
+) -> None:
+    node, less = a_node(tmp_path / "r"), cores(cores=63)
+    first = look(tmp_path, node, inventory=cores())
+    grow(node.root, {f"{CPU}/online": "0-1,3"})
+    offline = look(tmp_path, node, before=first, inventory=less, previous=cores())
+    grow(node.root, {f"{CPU}/online": "0-3"})
+
+    found = look(tmp_path, node, before=offline, inventory=less, previous=less)
+
+    assert list_codes(offline) == ["cores_offline"]
+    assert list_codes(found) == ["cores_missing"]
+
+
 def test_a_virtual_machine_may_be_resized(tmp_path: Path) -> None:
     node = a_node(tmp_path / "r")
     grow(node.root, {"proc/cpuinfo": "processor : 0\nflags : sse2 hypervisor"})

@@ -1,0 +1,174 @@
+"""
+What the service processor (BMC) of a node says of its chassis, whatever it was asked by.
+
+Fans, power supplies, temperatures, batteries, the redundancy of groups, and the event log.
+`ipmi` reads it in band. All values are as the BMC gives them: what they mean for the node is
+for a check to say.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class SensorKind(StrEnum):
+    """What a sensor looks at."""
+
+    FAN = "fan"
+    TEMPERATURE = "temperature"
+    POWER_SUPPLY = "power supply"
+    BATTERY = "battery"
+    VOLTAGE = "voltage"
+    CURRENT = "current"
+    POWER = "power"
+    PROCESSOR = "processor"
+    MEMORY = "memory"
+    DRIVE = "drive"
+    OTHER = "other"
+
+
+class SensorHealth(StrEnum):
+    """What the BMC says of a sensor, or of what it looks at."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Beyond a threshold that is not critical, or expected to fail."""
+    CRITICAL = "critical"
+    """Beyond a critical threshold, or failed."""
+    ABSENT = "absent"
+    """An empty bay or slot: nothing is plugged in."""
+    UNKNOWN = "unknown"
+    """The sensor gives no reading, as many do while their part is off."""
+
+
+class Defect(StrEnum):
+    """What is wrong with a part, where the BMC says so and not only that something is."""
+
+    NONE = ""
+    FAILED = "failed"
+    PREDICTED = "predicted"
+    """It works, and expects its own failure."""
+    INPUT_LOST = "input lost"
+    """A power supply without power from its feed."""
+    INPUT_WRONG = "input out of range"
+    MISMATCHED = "mismatched"
+    """A power supply of another model than its siblings, or set up wrongly."""
+    LOW = "low"
+    """Below a low threshold, or a battery that runs down."""
+    HIGH = "high"
+    """Above a high threshold."""
+
+
+class Thresholds(Struct, frozen=True):
+    """The thresholds of a sensor, in its own unit; None where it has none."""
+
+    low_critical: float | None = None
+    low_warning: float | None = None
+    high_warning: float | None = None
+    high_critical: float | None = None
+
+
+class ChassisSensor(Struct, frozen=True, kw_only=True):
+    """One sensor as it is now, or one part such as a power supply."""
+
+    name: str
+    """As the BMC calls it, such as ``PSU2 Status``, and unique: the source makes it so."""
+    part: str
+    """The part that it belongs to, as a person calls it, such as ``PSU 2``. Several
+    sensors may belong to one; with no better name it is that of the sensor."""
+    kind: SensorKind
+    health: SensorHealth
+    defect: Defect = Defect.NONE
+    said: str = ""
+    """The state in the words of the BMC."""
+    value: float | None = None
+    unit: str = ""
+    """One of ``°C``, ``RPM``, ``%``, ``V``, ``A``, ``W``, or as the BMC writes it."""
+    thresholds: Thresholds = Thresholds()
+    is_ambient: bool = False
+    """Whether it measures the air of the room at the inlet, and not the node."""
+
+
+class RedundancyState(StrEnum):
+    """How much of a group may still fail."""
+
+    FULL = "full"
+    DEGRADED = "degraded"
+    """Still redundant, with less than there was."""
+    LOST = "lost"
+    """The next failure stops the node, or there is too little already."""
+    DISABLED = "disabled"
+    """Set up without redundancy, or too few parts are plugged in for any."""
+    UNKNOWN = "unknown"
+
+
+class Redundancy(Struct, frozen=True, kw_only=True):
+    """Whether a group of fans or power supplies can lose one."""
+
+    name: str
+    kind: SensorKind
+    state: RedundancyState
+    said: str = ""
+    """The state in the words of the BMC."""
+
+
+class ChassisEvent(Struct, frozen=True, kw_only=True):
+    """
+    One entry of the event log.
+
+    Its time is that of the BMC's clock, which may never have been set.
+    """
+
+    id: str
+    """Of the entry: not in order and used again once the log was cleared."""
+    time: float | None
+    """Seconds since 1970 by the clock of the BMC; None if that was not set."""
+    sensor: str
+    """The name of the sensor, or what the BMC calls the source."""
+    part: str = ""
+    """The part, as in `ChassisSensor.part`, where that is known."""
+    subject: str = ""
+    """The type of the sensor by IPMI 2.0, table 42-3, such as ``Power Supply``."""
+    text: str = ""
+    """What happened, such as ``Failure detected``."""
+    asserted: bool | None = True
+    """False where this entry says that it is over; None if it does not say."""
+    severity: SensorHealth = SensorHealth.UNKNOWN
+    """What the BMC itself makes of it, where it says so."""
+
+
+class EventLog(Struct, frozen=True, kw_only=True):
+    """The event log of a BMC, the oldest entry first."""
+
+    identity: str
+    """Of the BMC or board that keeps it; another one has another log. Empty if unknown."""
+    events: tuple[ChassisEvent, ...] = ()
+    clock: float | None = None
+    """What the clock of the BMC said when the log was read, in seconds since 1970."""
+    capacity: int | None = None
+    """The entries that it can hold, if known."""
+    is_full: bool = False
+    """Whether new entries are dropped."""
+    unread_reason: str = ""
+    """Why there are no events, if they could not be read."""
+
+
+class Bmc(Struct, frozen=True, kw_only=True):
+    """The service processor itself."""
+
+    name: str
+    """What a person looks for, such as ``the BMC at /dev/ipmi0`` or its host name."""
+    firmware: str = ""
+    maker: str = ""
+    product: str = ""
+
+
+class Chassis(Struct, frozen=True, kw_only=True):
+    """All that one BMC said, at one time."""
+
+    bmc: Bmc
+    sensors: tuple[ChassisSensor, ...] = ()
+    redundancy: tuple[Redundancy, ...] = ()
+    log: EventLog

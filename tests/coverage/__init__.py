@@ -1,0 +1,1 @@
+"""What fails in real clusters and what other tools look for, with what sees it here."""

@@ -1,0 +1,94 @@
+"""Writes docs/coverage.md from the tables: ``python -m tests.coverage.page``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.coverage.matchers import MATCHERS, Matcher
+from tests.coverage.trace import FAULT_COUNT, TRACE, FaultClass
+from tests.coverage.wishes import WISHES, Wish
+
+PAGE = Path(__file__).parents[2] / "docs/coverage.md"
+HEAD = """\
+# What is seen of real faults
+
+`make faults` writes this page from the tables in `tests/coverage/`, and a test holds them:
+each check exists, each test that is named is run, and each line is read.
+What each fault leads to is in [faults.md](faults.md).
+
+## The faults of a real cluster
+
+Of {all} faults of an LLM cluster (400 GPU servers, 348 days) the trace names the cause of
+{named}. {seen} of these, {share:.0%}, are of a class that a check is shown to find. {stress} more
+failed a stress test that is not described; of the rest nobody wrote down what failed.
+The trace is [InfiniteHBD-Trace](https://github.com/stepfun-ai/InfiniteHBD-Trace)
+(commit 7aacdc8, Apache-2.0); components and words are its own. The test injects the fault
+below the check; it shows that this kind of fault is found, not that each of those was.
+
+| component | fault | count | checks | test | what is missing |
+|---|---|---|---|---|---|
+"""
+MATCHERS_HEAD = """
+## What other tools look for
+
+| tool | rule | here | note |
+|---|---|---|---|
+"""
+NHC_TEXT = """
+NHC's 46 built-in checks are in [host.md](host.md#for-people-who-come-from-nhc), each with its
+counterpart or the reason that it has none; `tests/plan/nhc/test_nhc.py` holds the list.
+"""
+WISHES_HEAD = """
+## What users of other tools ask for
+
+From public issue trackers, with one thread for each.
+
+| wish | thread | here |
+|---|---|---|
+"""
+STRESS = "Stress Test Failure"
+UNNAMED = frozenset(
+    {STRESS, "Unknown Error", "Other Failures", "Training Task Troubleshooting", "Test"}
+)
+"""The components with which the trace says only that it does not say what failed."""
+
+
+def page() -> str:
+    """Write the page."""
+    named = [row for row in TRACE if row.component not in UNNAMED]
+    seen = sum(row.count for row in named if row.tests)
+    count = sum(row.count for row in named)
+    stress = sum(row.count for row in TRACE if row.component == STRESS)
+    head = HEAD.format(all=FAULT_COUNT, named=count, seen=seen, share=seen / count, stress=stress)
+    rows = "\n".join(map(_format_class, TRACE))
+    matchers = "\n".join(map(_format_matcher, MATCHERS))
+    wishes = "\n".join(map(_format_wish, WISHES))
+    return f"{head}{rows}\n{MATCHERS_HEAD}{matchers}\n{NHC_TEXT}{WISHES_HEAD}{wishes}\n"
+
+
+def _format_class(row: FaultClass) -> str:
+    checks = ", ".join(f"`{check}`" for check in row.checks)
+    tests = "; ".join(map(_name_test, row.tests))
+    cells = (row.component, row.what, str(row.count), checks, tests, row.missing)
+    return f"| {' | '.join(cells)} |"
+
+
+def _name_test(test: str) -> str:
+    """Name the case, or the test where it has none."""
+    path, _, case = test.partition("[")
+    name = path.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+    return case.removesuffix("]").partition("-")[0] if " " in case else name
+
+
+def _format_matcher(row: Matcher) -> str:
+    code = f" `{row.code}`" if row.code else ""
+    here = f"`{row.check}`{code}" if row.check else "no"
+    return f"| {row.tool} | {row.name} | {here} | {row.note} |"
+
+
+def _format_wish(row: Wish) -> str:
+    return f"| {row.wish} | {row.thread} | {row.here} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
