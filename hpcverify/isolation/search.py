@@ -49,10 +49,13 @@ MAX_WHOLES = 3
 """Times that a group fails as a whole, while none of its parts does, until nobody is to blame."""
 MIN_BAD_OF_ZONE = 3
 """Bad members of a zone in which nothing has passed, from which on it is the zone."""
-MAX_BAD_SHARE = 0.25
+MAX_BAD_SHARE = 0.2
 """If a larger share of the members is bad, it is not they."""
 MIN_BAD = 10
-"""So many may be bad in the smallest cluster."""
+"""So many may be bad in the smallest cluster. From then on it is tested whether they fit each
+other."""
+FITTING_PAIRS = 0.5
+"""If fewer of the pairs of bad members fail, they are not bad."""
 MORE_CONTROLS = 3
 """Beside the one, after one has failed: a disturbance that comes and goes must not blame."""
 WIDESPREAD_GROUPS, WIDESPREAD_PAIRS = 0.5, 0.4
@@ -158,8 +161,7 @@ def search(groups: Sequence[Members], random: Random, zones: Mapping[str, str]) 
     if len(seen) >= MIN_GROUPS and _share_of_failures(seen) > WIDESPREAD_GROUPS:
         mixed = list(state.known)
         random.shuffle(mixed)
-        pairs = list(zip(mixed[::2], mixed[1::2], strict=False))
-        seen = yield from _test_each(pairs, Purpose.PAIRS)
+        seen = yield from _test_each(_pair_up(mixed), Purpose.PAIRS)
         if seen and _share_of_failures(seen) > WIDESPREAD_PAIRS:
             return Found(is_widespread=True)
     for group, outcome in seen.items():
@@ -169,7 +171,12 @@ def search(groups: Sequence[Members], random: Random, zones: Mapping[str, str]) 
         if outcomes is None:
             break
         state.learn(tests, outcomes)
-    return state.conclude()
+    found = state.conclude()
+    if len(found.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
+        seen = yield from _test_each(_pair_up(found.bad), Purpose.PAIRS)
+        if seen and _share_of_failures(seen) < FITTING_PAIRS:
+            return Found(is_widespread=True)
+    return found
 
 
 def _test_each(
@@ -188,6 +195,10 @@ def _test_each(
         if not left:
             break
     return seen
+
+
+def _pair_up(members: Sequence[str]) -> list[Members]:
+    return list(zip(members[::2], members[1::2], strict=False))
 
 
 def _share_of_failures(seen: Mapping[Members, Outcome]) -> float:
@@ -323,7 +334,7 @@ class _Search:
 
     def _plan_controls(self, good: Sequence[str]) -> Iterator[GroupTest]:
         count = 1 + MORE_CONTROLS * (self.disturbances > 0)
-        for pair in list(zip(good[::2], good[1::2], strict=False))[:count]:
+        for pair in _pair_up(good)[:count]:
             yield GroupTest(pair, Purpose.CONTROL)
 
     def _choose_halves(self) -> Iterator[Members]:
