@@ -143,17 +143,20 @@ def build_finding_rules() -> dict[str, FindingRule]:
 
 def read_events(messages: Sequence[KernelMessage]) -> Iterator[KernelEvent]:
     """Read *messages*; each gives one event at most."""
+    everything = "\n".join(message.text for message in messages)  # of many, most logs have few
+    pairs = [(marker, row) for marker, row in _list_pairs() if marker in everything]
     for message in messages:
-        for marker, row in _list_pairs():
+        for marker, row in pairs:
             if marker in message.text and (match := _match(row, message.text)):
                 yield _make_event(row, match, message)
                 break
 
 
 def _match(row: LineRow, text: str) -> re.Match[str] | None:
-    if row.kind != JOB_KIND and re.match(PROCESS_PATTERN, text):
+    match = re.search(row.pattern, text)
+    if match and row.kind != JOB_KIND and re.match(PROCESS_PATTERN, text):
         return None
-    return re.search(row.pattern, text)
+    return match
 
 
 def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> KernelEvent:
