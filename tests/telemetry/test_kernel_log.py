@@ -341,6 +341,21 @@ def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
     assert second.cursor == first.cursor
 
 
+def test_the_checks_of_one_look_share_what_journalctl_said(tmp_path: Path) -> None:
+    tool = Journalctl(
+        entry(1, xid(79)), entry(2, "EXT4-fs (sda1): Remounting filesystem read-only")
+    )
+    first = read(booted(tmp_path), None, tool)
+    asked = len(tool.commands)
+    second = kernel_log.read(None, (b"EXT4-fs",), tmp_path, tool, lambda: NOW)
+    assert len(tool.commands) == asked
+    assert (texts(first), len(texts(second))) == ([xid(79)], 1)
+
+    tool.entries = (*tool.entries, entry(3, xid(48), ago=0))
+    later = kernel_log.read(first.cursor, WORDS, tmp_path, tool, lambda: NOW + 60)
+    assert texts(later) == [xid(48)]
+
+
 @pytest.mark.parametrize(
     "tool",
     [
