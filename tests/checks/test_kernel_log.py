@@ -278,6 +278,47 @@ def test_the_part_that_the_line_names_is_the_one_of_the_inventory(
     assert told == where
 
 
+def record_of_firmware(number: int, severity: str, *lines: str) -> list[str]:
+    head = (
+        "Hardware error from APEI Generic Hardware Error Source: 4",
+        f"event severity: {severity}",
+        f" Error 0, type: {severity}",
+    )
+    return [f"{{{number}}}[Hardware Error]: {line}" for line in (*head, *lines)]
+
+
+@pytest.mark.parametrize(
+    ("lines_of_part", "where", "section"),
+    [
+        (("  section_type: PCIe error", "  device_id: 0000:b3:00.0"), "GPU-1", "PCIe error"),
+        (("  section_type: PCIe error", "  device_id: 0000:77:00.0"), "0000:77:00.0", "PCIe error"),
+        (
+            ("  section_type: memory error", "  DIMM location: CPU_SrcID#0_MC#0_Chan#1_DIMM#0"),
+            "mc0/dimm2",
+            "memory error",
+        ),
+        (("  section_type: memory error", "  DIMM location: CPU 1 DIMM 5"), "node", "memory error"),
+        (
+            ("  section_type: memory error", "  DIMM location: not present. DMI handle: 0x0"),
+            "node",
+            "memory error",
+        ),
+    ],
+)
+def test_the_part_of_a_record_of_the_firmware_is_the_one_that_its_later_lines_name(
+    tmp_path: Path, lines_of_part: Sequence[str], where: str, section: str
+) -> None:
+    """Where the firmware handles errors first, this is all that the kernel hears of one."""
+    other = record_of_firmware(1, "corrected", "  section_type: general processor error")
+    found = measured(tmp_path, *other, *record_of_firmware(2, "recoverable", *lines_of_part))
+    told = [f for f in found if isinstance(f, Finding)]
+    assert [(f.code, f.where) for f in told] == [
+        ("ghes_corrected", "node"),
+        ("ghes_recoverable", where),
+    ]
+    assert [f.evidence["section"] for f in told] == ["general processor error", section]
+
+
 def test_what_was_told_once_is_not_told_again_and_does_not_fail_again(tmp_path: Path) -> None:
     text = "nvme nvme0: Disabling device after reset failure: -19"
     first = measured(tmp_path, text)
