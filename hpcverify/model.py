@@ -128,7 +128,7 @@ class Measurement(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """A fact that is no number: a lost GPU, a changed part, a corrupted word."""
+    """What is no number: a lost GPU, a changed part, a corrupted word."""
 
     code: str
     where: str
@@ -179,7 +179,20 @@ class CarryOver(Struct, frozen=True):
     where: str = "node"
 
 
-CheckItem = Measurement | Finding | Series | Coverage | CarryOver
+class Fact(Struct, frozen=True):
+    """
+    A version or a setting that like nodes have in common, such as InfoROM G520.0200.00.05.
+
+    *name* says what it is on any node, *where* which part has it. A fleet compares facts
+    between nodes, so nothing that is one node's own, as a serial number, is one.
+    """
+
+    name: str
+    value: str
+    where: str = "node"
+
+
+CheckItem = Measurement | Finding | Series | Coverage | CarryOver | Fact
 """Everything that a check may yield."""
 
 
@@ -350,6 +363,7 @@ class Result(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     marks: tuple[CarryOver, ...] = ()
+    facts: tuple[Fact, ...] = ()
     limits: tuple[Limit, ...] = ()
     rulings: dict[str, FindingRule] = {}
     """What the codes of the findings meant when this was judged."""

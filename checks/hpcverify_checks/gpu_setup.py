@@ -34,6 +34,7 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Fact,
     Finding,
     FindingRule,
     Measurement,
@@ -142,6 +143,7 @@ def report_setup(
         yield from report_modes(uuid, setup, vendor)
         yield from report_power(uuid, setup, vendor, meant=uuid in uniform)
         yield from _report_slowdown(uuid, setup)
+        yield from _list_facts(uuid, setup)
         yield Coverage(uuid, _describe_setup(setup))
     yield from _find_odd_firmware(ctx, reply.answers)
     if host.sees_all():
@@ -155,6 +157,21 @@ def report_setup(
     else:
         yield Coverage("node", CONTAINER_NOTICE)
     yield from gpu_source.report_troubles(reply)
+
+
+def _list_facts(uuid: str, setup: Setup) -> Iterator[Fact]:
+    """List what is as it is on every like GPU of the fleet; the inventory has the VBIOS."""
+    told = {
+        "GPU persistence mode": _format_switch(setup.persistence),
+        "GPU compute mode": setup.compute_mode,
+        "GPU MIG mode": _format_switch(setup.mig),
+        "GPU ECC": _format_switch(setup.ecc),
+        "GPU InfoROM": setup.firmware.get("inforom"),
+        "GPU GSP firmware": setup.firmware.get("gsp"),
+    }
+    for name, value in told.items():
+        if value:
+            yield Fact(name, value, uuid)
 
 
 def _describe_setup(setup: Setup) -> str:

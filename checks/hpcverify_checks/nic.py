@@ -29,6 +29,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
@@ -77,8 +78,9 @@ MIN_SIBLINGS = 4
 SPARED_GENERATIONS = 1
 """An idle link of PCIe may be run slower to save power, and nothing loads it here."""
 ACCEPT = "if that is meant, run once with --accept-parts"
+FALLS_OF_INFINIBAND = "counters link_downed"
 SATURATED = {
-    "counters link_downed": 0xFF,
+    FALLS_OF_INFINIBAND: 0xFF,
     "counters link_error_recovery": 0xFF,
     "counters symbol_error": 0xFFFF,
     "counters port_rcv_errors": 0xFFFF,
@@ -137,7 +139,7 @@ def report_ports(
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
-        elif ctx.previous is None:
+        elif ctx.previous is None and before is None:
             yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     yield from _report_firmware(ports)
@@ -167,12 +169,15 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
 
 
 def _recall_expected(ctx: Context, where: str) -> Expected | None:
-    if ctx.previous is None:  # the first run, or --accept-parts
-        return None
-    try:
-        return msgspec.json.decode(ctx.recall(LINK_MARK, where) or "", type=Expected)
-    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
-        return None
+    # In the first run, and with --accept-parts, only what it was before the load counts.
+    told = () if ctx.previous is None else ctx.carry_overs
+    for marks in (told, ctx.before_load):
+        try:
+            text = replace(ctx, carry_overs=marks).recall(LINK_MARK, where) or ""
+            return msgspec.json.decode(text, type=Expected)
+        except msgspec.MsgspecError:  # there is none, or an older version wrote another format
+            continue
+    return None
 
 
 def _remember(port: PortReading, before: Expected | None) -> CarryOver:
@@ -368,7 +373,7 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
 def _report_counters(
     ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
 ) -> Iterator[CheckItem]:
-    growths = {p.where: compare_with_last_run(ctx, p.where, _list_counts(p), now) for p in ports}
+    growths = {port.where: _compare_counts(port, ctx, now) for port in ports}
     compared = {where: growth for where, growth in growths.items() if growth.from_last_run}
     used = [port for port in ports if port.where in known and port.where in compared]
     lately = list(_find_falls(used, known, {w: g.last for w, g in compared.items()}))
@@ -388,6 +393,16 @@ def _report_counters(
             yield from _measure_growth(growth, port.where, in_last=in_last, in_span=in_span)
         yield from _report_saturated(port)
         yield growth.carry_over
+
+
+def _compare_counts(port: PortReading, ctx: Context, now: Moment) -> Growth:
+    """Compare with the last run; if none was since the boot, with the time before the load."""
+    counts = _list_counts(port)
+    growth = compare_with_last_run(ctx, port.where, counts, now)
+    if growth.from_last_run or not ctx.before_load:
+        return growth
+    earlier = replace(ctx, carry_overs=ctx.before_load)
+    return compare_with_last_run(earlier, port.where, counts, now)
 
 
 def _find_falls(
@@ -471,8 +486,11 @@ def _report_saturated(port: PortReading) -> Iterator[Finding]:
     stuck = [name for name, most in SATURATED.items() if port.counts.get(name) == most]
     if stuck:
         listed = ", ".join(name.split(" ")[1] for name in stuck)
-        text = f"{listed} stands at its end and counts no more: perfquery -R resets it"
-        yield Finding("counter_saturated", port.where, text)
+        adapter, _, number = port.label.partition(" port ")
+        fix = f"perfquery -C {adapter} -P {number or 1} -R resets it"
+        text = f"{listed} stands at its end and counts no more: {fix}"
+        blind = FALLS_OF_INFINIBAND in stuck
+        yield Finding("falls_uncounted" if blind else "counter_saturated", port.where, text)
 
 
 def _describe(port: PortReading) -> str:
@@ -556,6 +574,7 @@ CHECK = Check(
         "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "all_ports_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "ports_fell_together": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "falls_uncounted": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "port_errors": LISTED,
         "counter_saturated": LISTED,
     },

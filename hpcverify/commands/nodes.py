@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.errors import UnknownNameError
+from hpcverify.fleet.drift import keep_nodes
+from hpcverify.fleet.drift_wording import list_drift_lines
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.overview import (
     NodeRow,
@@ -27,6 +29,9 @@ from hpcverify.summary.verdict import shorten
 
 NO_NODES_TEXT = "no node is known yet; run hpcverify sweep, or hpcverify run"
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
+DRIFT_TITLE = "versions and settings, compared with like nodes:"
+MAX_DRIFT_LINES = 20
+"""Lines on versions that are printed; JSON has all."""
 OVERDUE_STYLE = "bold red"
 BLAMED_STYLE = "bold"
 
@@ -40,7 +45,8 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
 
     "Observed only": the node failed, but the site does not act on it. "Overdue": its
     last full pass is too long ago. "None ordered": the controller does not know it. The
-    last run is of any suite, including the hooks'.
+    last run is of any suite, including the hooks'. Below the table: versions and settings in
+    which nodes differ from like ones, and rollouts of the last two weeks.
 
     \b
     Example:
@@ -79,7 +85,7 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
     for stranger in sorted(wanted - rows.keys()):
         raise UnknownNameError("node", stranger, rows)
     kept = tuple(row for row in fleet.rows if row.node.name in wanted)
-    return replace(fleet, rows=kept)
+    return replace(fleet, rows=kept, drift=keep_nodes(fleet.drift, wanted))
 
 
 def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
@@ -94,14 +100,20 @@ def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
             "why": row.why,
             "heard": row.heard,
             "failures": row.failures,
+            "rollouts": row.rollouts,
         }
         for row in fleet.rows
     ]
-    return {"breaker": fleet.tripped, "nodes": nodes, "audit": list(log)}
+    return {
+        "breaker": fleet.tripped,
+        "nodes": nodes,
+        "drift": fleet.drift,
+        "audit": list(log),
+    }
 
 
 def show(fleet: Overview, log: list[AuditEntry]) -> None:
-    """Print the counts, a table of the nodes, and the log if there is one."""
+    """Print the counts, a table of the nodes, how they differ, and the log if there is one."""
     console = Console(highlight=False)
     if not fleet.rows:
         console.print(NO_NODES_TEXT)
@@ -111,6 +123,14 @@ def show(fleet: Overview, log: list[AuditEntry]) -> None:
     console.print(f"states: {count_states(fleet.rows)}")
     console.print()
     print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in fleet.rows))
+    if lines := list_drift_lines(fleet.drift, fleet.made):
+        console.print()
+        console.print(DRIFT_TITLE)
+        for line in lines[:MAX_DRIFT_LINES]:
+            about = f"{line.kind}: {line.hosts}: " if line.hosts else f"{line.kind}: "
+            console.print(f"  {about}{line.text}", markup=False)
+        if (left := len(lines) - MAX_DRIFT_LINES) > 0:
+            console.print(f"  and {left} more: hpcverify nodes --json")
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")

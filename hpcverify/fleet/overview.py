@@ -11,13 +11,14 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError
+from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import (
     DAY_S,
@@ -25,6 +26,7 @@ from hpcverify.fleet.states import (
     HOUR_S,
     OTHERS_STATE,
     REPAIR_ADVICE,
+    Hold,
     Node,
     State,
     is_gone,
@@ -34,6 +36,7 @@ from hpcverify.model import Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
+from hpcverify.records.told_facts import ToldFacts
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
 
 DEFAULT_OVERDUE_S = 7 * DAY_S
@@ -43,6 +46,8 @@ GONE_REASON = "the scheduler no longer has this node"
 """Begins the reason of a node that the scheduler has not named for an hour."""
 FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a failed run is shown, unless a full pass came after it."""
+FACTS_WINDOW_S = 60 * DAY_S
+"""Seconds for which what a node told of its versions is compared, and how it changed."""
 MAX_CLOCK_LEAD = timedelta(days=1)
 """A run dated further ahead is from a node whose clock was wrong."""
 NEVER = "never"
@@ -86,6 +91,8 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     overdue: bool
     """Whether its last full pass is too long ago."""
     why: str
+    rollouts: Mapping[str, tuple[str, ...]] = {}
+    """The rollouts that changed the node in the run of the last result of a check, by check."""
     heard: float = 0.0
     """When its newest finished run began, of any suite, whoever ordered it; 0: never."""
     said: tuple[LastResult, ...] = ()
@@ -135,6 +142,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Worst first."""
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
     """Days without a full pass that make a node overdue."""
+    drift: Drift = Drift()
+    """How the nodes differ from their like in versions and settings."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
@@ -162,6 +171,11 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
             for node, when in store.list_failures(lately, until)
             if when > forgotten.get(node, -math.inf)
         ),
+        told=(
+            one
+            for one in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
+            if one.last > forgotten.get(one.node, -math.inf)
+        ),
     )
 
 
@@ -174,13 +188,15 @@ def build_overview(
     tripped: str = "",
     overdue_days: float = 0,
     failures: Iterable[tuple[str, float]] = (),
+    told: Iterable[ToldFacts] = (),
 ) -> Overview:
     """
     Combine what the ledger knows of *nodes* with their runs in the store.
 
     *newest* is the last finished run of each node, *said* the last result of each
-    check, *failures* the nodes and start times of failed runs. A node that only the
-    store knows was never verified by the controller.
+    check, *failures* the nodes and start times of failed runs, *told* the facts of each
+    node, oldest first. A node that only the store knows was never verified by the
+    controller.
     """
     entries = {entry.node: entry for entry in newest}
     by_node: dict[str, list[LastResult]] = {}
@@ -190,6 +206,11 @@ def build_overview(
     for name, when in failures:
         failed.setdefault(name, []).append(when)
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
+    gone = {name for name, node in nodes.items() if is_gone(node, now)}
+    held = {name for name, node in nodes.items() if _is_out_of_service(node)}
+    facts = gather_node_facts((one for one in told if one.node not in gone), held)
+    drift = compare_nodes(facts, now)
+    moved = name_rollouts(facts, drift)
     rows = [
         _build_row(
             _mark_gone(nodes[name], now)
@@ -198,6 +219,7 @@ def build_overview(
             entries.get(name),
             _keep_latest(by_node.get(name, ())),
             failed.get(name, ()),
+            moved.get(name, {}),
             now=now,
             long=long,
             known=name in nodes,
@@ -209,6 +231,7 @@ def build_overview(
         tripped=tripped,
         rows=tuple(sorted(rows, key=_make_badness_key)),
         overdue_days=long / DAY_S,
+        drift=drift,
     )
 
 
@@ -316,11 +339,17 @@ def _build_row(
     entry: RunEntry | None,
     said: tuple[LastResult, ...],
     failed: Iterable[float],
+    moved: Mapping[float, Sequence[str]],
     *,
     now: float,
     long: float,
     known: bool,
 ) -> NodeRow:
+    rollouts = {
+        one.check: tuple(moved[one.started.timestamp()])
+        for one in said
+        if one.started.timestamp() in moved
+    }
     verdict = Verdict(node.verdict) if node.verdict else None
     worst = max((cap_verdict(one) for one in said), default=Verdict.PASS)
     lately = [when for when in failed if when > max(node.last_pass_at, now - FAILURE_WINDOW_S)]
@@ -333,7 +362,8 @@ def _build_row(
         or needs_repair(node, now)
         or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=max(node.last_pass_at, node.first_seen_at) < now - long,
-        why=_choose_reason(node, entry, said, len(lately), now),
+        why=_choose_reason(node, entry, said, rollouts, failures=len(lately), now=now),
+        rollouts=rollouts,
         heard=0.0 if entry is None else entry.started.timestamp(),
         said=said,
         known=known,
@@ -342,8 +372,18 @@ def _build_row(
     )
 
 
+def _is_out_of_service(node: Node) -> bool:
+    return bool(node.foreign) or node.desired_hold is not Hold.NONE
+
+
 def _choose_reason(
-    node: Node, entry: RunEntry | None, said: tuple[LastResult, ...], failures: int, now: float
+    node: Node,
+    entry: RunEntry | None,
+    said: tuple[LastResult, ...],
+    rollouts: Mapping[str, Sequence[str]],
+    *,
+    failures: int,
+    now: float,
 ) -> str:
     worst = max(said, key=cap_verdict, default=None)
     if node.foreign:
@@ -354,12 +394,18 @@ def _choose_reason(
     if reason:
         return f"{reason} (by {node.by})" if node.by else reason
     if worst is not None and cap_verdict(worst) >= Verdict.WARN:
-        return f"{worst.check}: {worst.reason}"
+        company = describe_company(rollouts.get(worst.check, ()))
+        return f"{worst.check}: {worst.reason}{f' ({company})' if company else ''}"
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
     if failures:
         return f"{failures} failed run{'' if failures == 1 else 's'} in the last 7 days"
     return ""
+
+
+def describe_company(rollouts: Sequence[str]) -> str:
+    """Say which *rollouts* a result came with, in the run that first saw them."""
+    return f"first seen with the rollout of {', '.join(rollouts)}" if rollouts else ""
 
 
 def _make_badness_key(row: NodeRow) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:

@@ -18,7 +18,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,9 +53,11 @@ from hpcverify.records.tables import (
     find_reference,
     find_surplus,
     insert_carry_overs,
+    insert_facts_of_run,
     insert_run,
     save_mtime,
 )
+from hpcverify.records.told_facts import ToldFacts
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
@@ -226,6 +228,7 @@ class Store:
         for run, size in runs:
             insert_run(db, run, size)
             insert_carry_overs(db, run, IF_NEWER_CLAUSE, self._format_latest_id())
+            insert_facts_of_run(db, run, self._format_latest_time())
 
     def _format_latest_time(self) -> str:
         """Format the latest time that counts as now, as in the column `started`."""
@@ -250,6 +253,7 @@ class Store:
         def index(db: sqlite3.Connection) -> None:
             insert_run(db, run, size)
             insert_carry_overs(db, run, "where true")  # the one that came last, whatever the clock
+            insert_facts_of_run(db, run, self._format_latest_time())
             # If nobody else has added a document since we looked, nothing is new.
             if before == self._seen_mtime:
                 save_mtime(db, self.documents.stat().st_mtime_ns)
@@ -373,6 +377,30 @@ class Store:
             {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
             LastResult,
         )
+
+    def list_facts(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> list[ToldFacts]:
+        """
+        List what was told of every node from *since* to *until*, oldest first.
+
+        Nodes of one image tell the same: each set of facts is decoded once.
+        """
+        rows = self._run_transaction(
+            lambda db: db.execute(
+                "select node, source, first, last, facts from facts"
+                " where last >= ? and first <= ? order by last",
+                (_format_time(since, ""), _format_time(until, "9999")),
+            ).fetchall()
+        )
+        decode = cache(msgspec.json.Decoder(dict[str, str]).decode)
+        parse = cache(lambda at: datetime.fromisoformat(at).timestamp())
+        return [
+            ToldFacts(
+                node=node, source=source, first=parse(first), last=parse(last), facts=decode(told)
+            )
+            for node, source, first, last, told in rows
+        ]
 
     def list_failures(
         self, since: datetime | None = None, until: datetime | None = None

@@ -8,10 +8,12 @@ For a run of several rounds, `results` has the worst round of each check and
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 
 import msgspec
 
 from hpcverify.model import Run
+from hpcverify.summary.facts import collect_facts
 from hpcverify.summary.rounds import (
     choose_worst_rounds,
     compute_medians,
@@ -19,7 +21,7 @@ from hpcverify.summary.rounds import (
     group_by_check,
 )
 
-INDEX_VERSION = 8
+INDEX_VERSION = 9
 """The version of `TABLES`. No release had earlier ones."""
 TABLES = """
 create table runs (
@@ -48,6 +50,12 @@ create table marks (
     part text not null, value text not null, run text not null,
     primary key (node, name, mark, part)
 );
+-- a row for each set of facts that a source told of a node, and when it told it first and last
+create table facts (
+    node text not null, source text not null, first text not null, last text not null,
+    facts blob not null
+);
+create index facts_by_node on facts (node, source);
 """
 PRUNE_SLACK_DIVISOR = 50
 """`prune` waits for a surplus of a fiftieth, because a prolog waits for `prune`."""
@@ -57,6 +65,8 @@ Runs that `prune` spares for a mark. A check leaves all its marks in each run, s
 are few: the last run of each check, and one for each time that parts were removed for
 good.
 """
+MAX_FACT_ROWS = 32
+"""Sets of facts that are kept of a node and a source: what it was before, for rollouts."""
 NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"
 """Runs dated after ``:now`` come last."""
 REFERENCE_CLAUSE = (
@@ -158,6 +168,43 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
             for m in compute_medians(rounds)
         ],
     )
+
+
+def insert_facts(
+    db: sqlite3.Connection,
+    node: str,
+    source: str,
+    facts: Mapping[str, str],
+    started: str,
+) -> None:
+    """
+    Note that *source* told *facts* of *node* in a run that *started* then.
+
+    In whatever order the runs of a node come, the rows are the same in the end.
+    """
+    told = msgspec.json.encode(facts, order="sorted")
+    seen = {"node": node, "source": source, "started": started, "facts": told}
+    again = db.execute(
+        "update facts set first = min(first, :started), last = max(last, :started)"
+        " where node = :node and source = :source and facts = :facts",
+        seen,
+    )
+    if again.rowcount:
+        return
+    db.execute("insert into facts values (:node, :source, :started, :started, :facts)", seen)
+    db.execute(
+        "delete from facts where rowid in (select rowid from facts"
+        " where node = :node and source = :source order by last desc limit -1 offset :most)",
+        {"node": node, "source": source, "most": MAX_FACT_ROWS},
+    )
+
+
+def insert_facts_of_run(db: sqlite3.Connection, run: Run, latest: str) -> None:
+    """Note the facts of *run*, unless its clock was ahead: it is dated after *latest*."""
+    started = run.started.isoformat()
+    if started <= latest:
+        for source, facts in collect_facts(run).items():
+            insert_facts(db, run.node, source, facts, started)
 
 
 def insert_carry_overs(db: sqlite3.Connection, run: Run, where: str, ahead: str = "") -> None:

@@ -19,6 +19,7 @@ from hpcverify.model import (
     CarryOver,
     Cause,
     Coverage,
+    Fact,
     Finding,
     Inventory,
     Measurement,
@@ -142,14 +143,14 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the worker can take no other request, as after a CUDA error."""
 
 
-Item = Measurement | Finding | Series | Coverage | CarryOver | Trial | ProbeResult
+Item = Measurement | Finding | Series | Coverage | CarryOver | Fact | Trial | ProbeResult
 """One thing that a task yields."""
 Response = Item | Outcome
 """One line from a worker: an item, or the end of the task."""
 RESPONSE_KINDS: dict[str, type[Response]] = {
     kind.__name__: kind
     for kind in (
-        *(Measurement, Finding, Series, Coverage, CarryOver),
+        *(Measurement, Finding, Series, Coverage, CarryOver, Fact),
         *(Trial, ProbeResult, Outcome),
     )
 }

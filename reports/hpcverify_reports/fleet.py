@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 
+from hpcverify.fleet.drift_wording import DriftLine, list_drift_lines, summarize_drift
 from hpcverify.fleet.overview import (
     NEVER,
     NodeRow,
@@ -22,6 +23,7 @@ from hpcverify.fleet.overview import (
     count_outcomes,
     count_states,
     describe_breaker,
+    describe_company,
     fold_names,
     format_age,
     guess_rack,
@@ -131,6 +133,16 @@ class NodeList:
 
 
 @dataclass(frozen=True, slots=True)
+class DriftTable:
+    """How versions and settings differ: the lines shown, those folded, and how to get all."""
+
+    summary: str
+    lines: tuple[DriftLine, ...]
+    rest: tuple[DriftLine, ...]
+    more: str
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAction:
     """What to do, on which nodes, and on how many more."""
 
@@ -165,6 +177,7 @@ class FleetPage:
     fault_count: int
     more: str
     lists: tuple[NodeList, ...]
+    drift: DriftTable
     unit: str
     """What a row of the map is."""
     racks: tuple[Rack, ...]
@@ -191,6 +204,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         fault_count=len(faults),
         more=_format_more(len(faults) - MAX_FAULTS),
         lists=tuple(each for each in _build_lists(fleet, links) if each.rows),
+        drift=_build_drift_table(fleet),
         unit="rack" if len(fleet.rows) > MAX_NODE_ROWS else "node",
         racks=tuple(_draw_map(fleet.rows, links)),
         made=_format_epoch(fleet.made),
@@ -303,6 +317,7 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     yield "States", count_states(rows) or "none"
     yield f"Verified in the last {fleet.overdue_days:g} days", f"{passed} of {_count_nodes(rows)}"
     yield "New in the last 24 h", _name_newly_failed(fleet)
+    yield "Versions and settings", summarize_drift(fleet.drift) or "no difference known"
     yield "Automatic draining", "paused" if fleet.tripped else "not paused"
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
     yield "Generated", _format_epoch(fleet.made)
@@ -414,20 +429,34 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
         nodes=tuple(_build_node_fault(s, now, links) for s in fault.sightings[:MAX_FAULT_NODES]),
         count=count,
         hosts=fold_names(sighting.row.node.name for sighting in fault.sightings),
-        hint=hint if fault.common else "",
+        hint=_explain_by_rollouts(fault) or (hint if fault.common else ""),
         next=REMEDY_SENTENCES[fault.remedy],
         more=_format_more(count - MAX_FAULT_NODES),
     )
 
 
+def _explain_by_rollouts(fault: Fault) -> str:
+    """Say that all nodes were first seen with the fault as the same rollout reached them."""
+    reached = [
+        set() if s.result is None else set(s.row.rollouts.get(s.result.check, ()))
+        for s in fault.sightings
+    ]
+    shared = sorted(set.intersection(*reached)) if len(reached) > 1 else []
+    if not shared:
+        return ""
+    return f"On {len(reached)} nodes, {describe_company(shared)}: look there first."
+
+
 def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault:
     row, one = sighting.row, sighting.result
+    company = "" if one is None else describe_company(row.rollouts.get(one.check, ()))
+    found = _cut(sighting.reason, REASON_CHARACTERS)
     return NodeFault(
         node=row.node.name,
         page=_find_page(row, links),
         href="" if one is None else _link_check(one, links),
         state=", since ".join(filter(None, (row.state_label, _format_since(row, now)))),
-        found=_cut(sighting.reason, REASON_CHARACTERS),
+        found=f"{found} ({company})" if company else found,
         seen_at=_format_age(row.node.last_run_at if one is None else one.started.timestamp(), now),
     )
 
@@ -486,6 +515,16 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
         "nodes have some, a limit may be too strict.",
         sorted((r for r in rows if r.node.flakes), key=lambda r: -r.node.flakes),
         {"Count": lambda r: str(r.node.flakes), "State": lambda r: r.state_label},
+    )
+
+
+def _build_drift_table(fleet: Overview) -> DriftTable:
+    lines = tuple(list_drift_lines(fleet.drift, fleet.made))
+    return DriftTable(
+        summary=summarize_drift(fleet.drift),
+        lines=lines[:MAX_SHOWN_ROWS],
+        rest=lines[MAX_SHOWN_ROWS:MAX_LISTED_ROWS],
+        more=_format_more(len(lines) - MAX_LISTED_ROWS),
     )
 
 

@@ -19,6 +19,7 @@ from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
+    Fact,
     Finding,
     Inventory,
     Part,
@@ -252,6 +253,25 @@ def test_where_no_firmware_is_the_more_common_all_are_named(tmp_path: Path) -> N
         "node: vbios differs among GPUs of the same model: GPU 0 A, GPU 1 B"
         in judge_items(CHECK, found).reason
     )
+
+
+def test_how_a_gpu_is_set_up_is_told_as_facts_for_its_fleet(tmp_path: Path) -> None:
+    found = looked(a_node(tmp_path), a_host(tmp_path), {"GPU-0": WELL})
+
+    assert {item.name: item.value for item in found if isinstance(item, Fact)} == {
+        "GPU persistence mode": "on",
+        "GPU compute mode": "default",
+        "GPU MIG mode": "off",
+        "GPU ECC": "on",
+        "GPU InfoROM": "G520",
+        "GPU GSP firmware": "on",
+    }
+
+
+def test_a_gpu_that_tells_nothing_has_no_facts(tmp_path: Path) -> None:
+    found = looked(a_node(tmp_path), a_host(tmp_path), {"GPU-0": UNTOLD})
+
+    assert not [item for item in found if isinstance(item, Fact)]
 
 
 def test_a_gpu_that_does_not_tell_its_firmware_is_not_odd(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Context, Inventory, Judgement, Remedy, Skip, Verdict
-from hpcverify.model import CarryOver, Cause, CheckItem
+from hpcverify.model import CarryOver, Cause, CheckItem, Finding
 from hpcverify.telemetry import nics
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import find_value, judge_items, list_codes, make_context
@@ -70,7 +70,13 @@ class Node:
         self.statistics: Mapping[str, int] = {}
 
     def look(
-        self, hours: float = 1, *, accept: bool = False, patience: float = 20, boot: str = "b"
+        self,
+        hours: float = 1,
+        *,
+        accept: bool = False,
+        patience: float = 20,
+        boot: str = "b",
+        before_load: tuple[CarryOver, ...] = (),
     ) -> list[CheckItem]:
         """Measure so many *hours* after the last time."""
         first = not self.kept
@@ -81,6 +87,7 @@ class Node:
             inventory=self.inventory,
             previous=None if first or accept else self.inventory,
             carry_overs=tuple(self.kept.values()),
+            before_load=before_load,
         )
         params = NicParams(patience=patience)
         readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)
@@ -272,6 +279,31 @@ def test_a_dead_fabric_is_one_finding_beside_a_management_port(tmp_path: Path) -
     assert "all 8 Ethernet ports of 400 Gb/s are down at once" in node.judge(found).reason
 
 
+def look_after_load(node: Node, **files: object) -> list[CheckItem]:
+    """Look before a load and after it, in a run that accepts the parts; *files* change in it."""
+    before = marks(node.look(accept=True, boot="new"))
+    node.kept = {}
+    node.turn(**files)
+    found = node.look(hours=0.1, accept=True, boot="new", before_load=before)
+    node.kept = {(mark.name, mark.where): mark for mark in (*before, *marks(found))}
+    return found
+
+
+def test_a_link_that_falls_under_the_load_of_the_first_run_is_told(node: Node) -> None:
+    found = look_after_load(node, **{f"{IB3}/counters/link_downed": 1})
+    assert node.judge(found).reason.startswith("mlx5_3: link_down.delta 1 > 0")
+
+
+def test_a_port_that_goes_down_in_the_first_run_is_told_and_stays_expected(node: Node) -> None:
+    found = look_after_load(node, **DOWN)
+    assert list_codes(found) == ["port_down"]
+    assert list_codes(node.look(boot="new")) == ["port_down"]
+
+
+def test_the_load_of_the_first_run_changes_nothing_at_a_healthy_node(node: Node) -> None:
+    assert node.judge(look_after_load(node)).reason == ""
+
+
 def test_the_adapters_count_of_falls_goes_before_that_of_the_kernel(tmp_path: Path) -> None:
     node, port = Node(tmp_path, laptop), "sys/class/net/enp3s0"
     node.turn(**{f"{port}/carrier": 1})
@@ -288,7 +320,7 @@ def test_a_fast_path_that_the_host_takes_away_accuses_nothing(tmp_path: Path) ->
     for path in ("net/enP1s1", "infiniband/mlx5_an0"):
         shutil.rmtree(node.root / "sys/class" / path)
     assert node.judge(node.look()).reason == ""
-    assert compare(probe(node.root), node.inventory) == []
+    assert compare(probe(node.root), node.inventory, node.root) == []
 
 
 def test_a_gid_of_a_container_is_not_expected_of_the_port(tmp_path: Path) -> None:
@@ -390,12 +422,20 @@ def test_a_port_may_be_in_training_after_the_boot(node: Node, seconds: int, code
     assert node.judge(found).verdict is (Verdict.FAIL if code == "port_down" else Verdict.ERROR)
 
 
-def test_a_counter_at_its_end_is_told(node: Node) -> None:
-    node.turn(**{f"{IB3}/counters/link_downed": 255})
+@pytest.mark.parametrize(
+    ("name", "end", "verdict"),
+    [("symbol_error", 65535, Verdict.PASS), ("link_downed", 255, Verdict.WARN)],
+)
+def test_a_counter_at_its_end_is_told_and_warned_of_if_falls_go_unseen(
+    node: Node, name: str, end: int, verdict: Verdict
+) -> None:
+    node.turn(**{f"{IB3}/counters/{name}": end})
     node.look()
     found = node.look()
-    assert list_codes(found) == ["counter_saturated"]
-    assert node.judge(found).verdict is Verdict.PASS
+    assert node.judge(found).verdict is verdict
+    told = next(f for f in found if isinstance(f, Finding) and "at its end" in f.text)
+    assert told.text.startswith(f"{name} stands")
+    assert "perfquery -C mlx5_3 -P 1 -R" in told.text
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,22 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpcverify.errors import ConfigError, NoRunsError, ReplacedError, StoreError, UnknownNameError
 from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
 from hpcverify.records.store import Store
-from hpcverify.records.tables import MAX_CARRY_OVER_RUNS
+from hpcverify.records.tables import MAX_CARRY_OVER_RUNS, MAX_FACT_ROWS
 from hpcverify.testing import INVENTORY
 from tests.doubles import a_result, a_run
 
@@ -932,3 +935,77 @@ def test_runs_that_looked_at_a_part_are_found_without_their_documents(tmp_path: 
     assert days("cpu", "ecc", "gemm") == [5, 3, 1]
     assert days("cpu", "gemm") == []
     assert days("cp", "ecc") == [3]
+
+
+def run_with_driver(day: int, driver: str, hour: int = 0) -> Run:
+    gpu = Part("gpu", "GPU-1", "GPU 1", {"name": "H100", "driver": driver})
+    return msgspec.structs.replace(
+        run_of_day(day, inventory=Inventory(parts=(gpu,))),
+        id=f"202601{day:02}-{hour:02}0000-abcdef",
+        started=datetime(2026, 1, day, hour, tzinfo=UTC),
+    )
+
+
+def list_drivers(store: Store) -> list[tuple[str, float, float]]:
+    """List the drivers that were told, with the first and last day of each."""
+    began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    return [
+        (told.facts["GPU driver"], (told.first - began) / 86400, (told.last - began) / 86400)
+        for told in store.list_facts()
+        if told.source == "parts"
+    ]
+
+
+HISTORY = [run_with_driver(day, "570" if day < 5 else "575") for day in range(1, 8)]
+
+
+@given(st.permutations(HISTORY))
+@settings(max_examples=10)
+def test_the_facts_of_a_node_are_the_same_in_whatever_order_its_runs_come(
+    runs: list[Run],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for run in runs:
+            keep(Path(folder), run)
+        told = list_drivers(Store(Path(folder)))
+
+    assert told == [("570", 0, 3), ("575", 4, 6)]
+
+
+def test_the_facts_of_an_index_that_was_deleted_come_back(tmp_path: Path) -> None:
+    for run in HISTORY:
+        store = keep(tmp_path, run)
+    store.path.unlink()
+
+    assert list_drivers(Store(tmp_path)) == [("570", 0, 3), ("575", 4, 6)]
+
+
+def test_what_a_node_with_a_clock_ahead_tells_is_no_version_of_today(tmp_path: Path) -> None:
+    store = Store(tmp_path, clock=lambda: datetime(2026, 1, 10, tzinfo=UTC))
+    for run in (HISTORY[0], run_with_driver(31, "580")):
+        store.save(run)
+
+    assert list_drivers(store) == [("570", 0, 0)]
+
+
+def test_nodes_of_one_image_share_what_they_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(3):
+        run = run_with_driver(1, "570", hour=number)
+        store.save(msgspec.structs.replace(run, node=f"n{number}"))
+    told = [one.facts for one in store.list_facts() if one.source == "parts"]
+
+    assert len(told) == 3
+    assert len(set(map(id, told))) == 1
+
+
+def test_a_fact_that_is_never_the_same_does_not_fill_the_index(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for minute in range(MAX_FACT_ROWS + 8):
+        started = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+        run = run_with_driver(1, f"{minute}")
+        name = f"20260101-00{minute:02}00-abcdef"
+        store.save(msgspec.structs.replace(run, id=name, started=started))
+
+    drivers = [driver for driver, *_ in list_drivers(store)]
+    assert drivers == [str(minute) for minute in range(8, MAX_FACT_ROWS + 8)]

@@ -9,6 +9,7 @@ from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.fleet.states import Node, State
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.records.last_result import LastResult
+from hpcverify.records.told_facts import ToldFacts
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -158,3 +159,57 @@ def rotten(count: int, one_in: int) -> Overview:
         for place, pair in enumerate(pairs)
     ]
     return build_overview(nodes, (), results, now=NOW)
+
+
+def tell_versions(count: int) -> list[ToldFacts]:
+    """
+    Let *count* nodes tell their versions, oldest first, two runs of each node.
+
+    Four are kept on a newer kernel, three have a BIOS setting of their own, one of which is
+    out of service, and two thirds got another driver in the last days.
+    """
+    kind = {"system": "Supermicro SYS-821GE-TNHR", "CPU": "2 x Xeon 8480", "GPU": "NVIDIA H100"}
+    line = "default_hugepagesz=2M iommu=pt nouveau.modeset=0 pci=realloc=off quiet rw"
+    before: list[ToldFacts] = []
+    after: list[ToldFacts] = []
+    for place in range(count):
+        kernel = "6.8.0-50-generic" if place < 4 else "6.8.0-40-generic"
+        odd = place in (30, 41, 42)
+        facts = kind | {"GPU driver": "570.86.15", "kernel": kernel, "SMT": "on", "IOMMU": "off"}
+        facts["kernel command line"] = line.replace("iommu=pt ", "") if odd else line
+        facts["SMT"] = "off" if odd else "on"
+        new = facts | ({"GPU driver": "575.51.03"} if 3 * place < 2 * count else {})
+        moved = NOW - 3 * DAY + place * HOUR / 2
+        node = name_of(place)
+        before.append(
+            ToldFacts(
+                node=node, source="parts", first=NOW - 20 * DAY, last=moved - HOUR, facts=facts
+            )
+        )
+        after.append(
+            ToldFacts(node=node, source="parts", first=moved, last=NOW - 3 * HOUR, facts=new)
+        )
+    return [*before, *after]
+
+
+def drifting(count: int = 64) -> Overview:
+    """Make a fleet whose versions differ; the runs of the driver's first night warned."""
+    nodes = {name_of(i): well(name_of(i)) for i in range(count)}
+    nodes[name_of(30)] = sick()[name_of(30)]
+    told = tell_versions(count)
+    moved = {one.node: one.first for one in told[count:]}
+    results = [
+        said(
+            name,
+            "inventory",
+            started=datetime.fromtimestamp(moved[name], UTC),
+            overall=Verdict.WARN,
+            verdict=Verdict.WARN,
+            reason="gpu name changed from H100 to H100 80GB",
+            remedy=Remedy.INSPECT,
+        )
+        if 3 * place < 2 * count
+        else said(name, "inventory")
+        for place, name in enumerate(nodes)
+    ]
+    return build_overview(nodes, (), results, now=NOW, told=told)

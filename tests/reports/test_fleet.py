@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.fleet.states import Node, State
 from hpcverify.model import Remedy, Verdict
+from hpcverify.records.told_facts import ToldFacts
 from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
     MAX_LISTED_ROWS,
@@ -380,3 +381,64 @@ def test_rows_are_in_the_order_that_people_count() -> None:
 
     assert names[0] == "m1"
     assert names[3:] == ["n10", "n100"]
+
+
+def test_versions_are_told_once_for_all_nodes_that_differ_together() -> None:
+    page = Dom(render(fleets.drifting(), {})).text
+
+    assert "1 rollout, 7 nodes differ from their like" in page
+    assert "GPU driver from 570.86.15 to 575.51.03: 42 of 63 nodes" in page
+    assert "not yet: gpu-r002-n[12-32]" in page
+    assert page.count("6.8.0-50-generic, not 6.8.0-40-generic as on 59 of 63") == 1
+    assert "kernel command line without iommu=pt, unlike 61 of 63" in page
+
+
+def test_a_warning_that_came_with_a_rollout_is_told_as_that_and_not_node_by_node() -> None:
+    shown = lay_out(fleets.drifting(), {})
+
+    (fault,) = shown.faults
+    assert fault.count == 43
+    assert fault.hint == (
+        "On 43 nodes, first seen with the rollout of GPU driver 575.51.03: look there first."
+    )
+    assert not shown.actions
+
+
+def test_a_fleet_that_tells_no_versions_has_no_section_of_them() -> None:
+    assert not lay_out(fleets.fleet(), {}).drift.lines
+    assert "Compared with nodes of the same machine" not in text()
+
+
+def test_very_many_differences_are_folded_and_counted() -> None:
+    odd = [
+        ToldFacts(
+            node=f"n{i}",
+            source="parts",
+            first=fleets.NOW - 9,
+            last=fleets.NOW - 9,
+            facts={"BIOS": f"1.{i}" if i < 600 else "2.0"},
+        )
+        for i in range(3000)
+    ]
+    shown = lay_out(build_overview({}, (), (), now=fleets.NOW, told=odd), {}).drift
+
+    assert (len(shown.lines), len(shown.lines) + len(shown.rest)) == (20, MAX_LISTED_ROWS)
+    assert shown.more == "and 100 more: hpcverify report --fleet --format json"
+
+
+def test_no_version_can_be_more_than_text() -> None:
+    evil = [
+        ToldFacts(
+            node=f"n{i}",
+            source="parts",
+            first=fleets.NOW - 9,
+            last=fleets.NOW - 9,
+            facts={"BIOS": HOSTILE if i == 1 else "2.0"},
+        )
+        for i in range(8)
+    ]
+    page = render(build_overview({}, (), (), now=fleets.NOW, told=evil), {})
+
+    assert "alert(1)" in page
+    assert "<script" not in page
+    assert "\u202e" not in page

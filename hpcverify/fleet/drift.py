@@ -1,0 +1,357 @@
+"""
+Which nodes differ from their like in a version or a setting, and what is being rolled out.
+
+Only like nodes are compared: the same machine, CPUs and GPUs. What two thirds of them
+have is the majority, and a node that has something else deviates. If many nodes changed
+the same way in the last two weeks, that is a rollout: those that have not changed yet are
+behind it. Neither says anything about health, and no state of a node depends on it.
+
+A node that is out of service, or has told nothing for a week, does not count; where it
+deviates, it is listed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.fleet.states import DAY_S
+from hpcverify.records.told_facts import ToldFacts
+from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE
+
+MIN_NODES = 3
+"""Like nodes that tell something, from which one of them can be odd."""
+MAJORITY = 2 / 3
+"""Share of the like nodes that is a majority: with 12 and 11 of 23 nobody is odd."""
+MIN_ROLLOUT_NODES = 3
+MIN_ROLLOUT_SHARE = 0.1
+"""Nodes that changed the same way, and their share of the like, from which it is a rollout
+and not a few that somebody tries something on."""
+MAX_COUNTER_SHARE = 0.25
+"""Changes away from a version, per change to it, with which it is still rolled out: what
+jobs switch to and fro is not."""
+ROLLOUT_WINDOW_S = 14 * DAY_S
+"""How long after the last node a rollout is told: then whoever is behind deviates."""
+STALE_S = 7 * DAY_S
+"""For how long what a node told counts: a nightly sweep has had seven turns by then."""
+MIN_NODES_PER_VALUE = 2
+"""If like nodes have more values than one for each two of them, it is each node's own."""
+
+
+class FactChange(Struct, frozen=True):
+    """A fact that changed on a node, and when that was first seen, in s since 1970."""
+
+    name: str
+    before: str
+    after: str
+    when: float
+
+
+class NodeFacts(Struct, frozen=True, kw_only=True):
+    """What a node told last, and what has changed on it."""
+
+    node: str
+    facts: Mapping[str, str]
+    changes: tuple[FactChange, ...] = ()
+    """At most one of each name: the last."""
+    told: float = 0.0
+    """When it told anything last."""
+    in_service: bool = True
+
+
+class Deviation(Struct, frozen=True, kw_only=True):
+    """Nodes that have *value*, where *count* of *total* like nodes have *majority*."""
+
+    name: str
+    value: str
+    majority: str
+    count: int
+    total: int
+    nodes: tuple[str, ...]
+    uncounted: tuple[str, ...] = ()
+    """Those of *nodes* that are out of service, or have told nothing lately."""
+    since: float = 0.0
+    """When the last of them changed, if it did so lately; 0: before that."""
+
+
+class Rollout(Struct, frozen=True, kw_only=True):
+    """A change that goes over the nodes: *count* of *total* like nodes have *after*."""
+
+    name: str
+    before: tuple[str, ...]
+    after: str
+    count: int
+    total: int
+    began: float
+    """When the first node changed, and the last."""
+    last: float
+    behind: tuple[str, ...] = ()
+    """The nodes that still have what was before."""
+    uncounted: tuple[str, ...] = ()
+    """Those of them that are out of service, or have told nothing lately."""
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """Values of which none has a majority of *total* like nodes, the most frequent first."""
+
+    name: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each with its nodes."""
+    total: int
+
+
+class Drift(Struct, frozen=True, kw_only=True):
+    """How the nodes of a fleet differ from their like."""
+
+    rollouts: tuple[Rollout, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
+    splits: tuple[Split, ...] = ()
+    uncompared: tuple[str, ...] = ()
+    """Nodes with fewer than two others of their kind."""
+
+
+def gather_node_facts(
+    told: Iterable[ToldFacts], out_of_service: Collection[str] = ()
+) -> list[NodeFacts]:
+    """Gather what the sources *told*, oldest first, node by node."""
+    by_node: dict[str, dict[str, list[ToldFacts]]] = {}
+    for one in told:
+        by_node.setdefault(one.node, {}).setdefault(one.source, []).append(one)
+    merged: dict[tuple[int, ...], Mapping[str, str]] = {}
+    found: list[NodeFacts] = []
+    for node, sources in by_node.items():
+        newest = sorted((rows[-1] for rows in sources.values()), key=lambda row: row.last)
+        # Its BMC may go on telling of a node that is down.
+        latest = sources[PARTS_SOURCE][-1].last if PARTS_SOURCE in sources else newest[-1].last
+        fresh = [row.facts for row in newest if row.last >= latest - STALE_S]
+        # Nodes of one image share what they told, and so what is made of it.
+        key = tuple(map(id, fresh))
+        if key not in merged:
+            merged[key] = {name: value for facts in fresh for name, value in facts.items()}
+        found.append(
+            NodeFacts(
+                node=node,
+                facts=merged[key],
+                changes=tuple(_merge_changes(sources.values())),
+                told=latest,
+                in_service=node not in out_of_service,
+            )
+        )
+    return found
+
+
+def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChange]:
+    """Keep the last change of each fact, whichever source told it."""
+    changes = [change for rows in sources for change in list_changes(rows)]
+    changes.sort(key=lambda change: change.when)
+    return {change.name: change for change in changes}.values()
+
+
+def list_changes(rows: Sequence[ToldFacts]) -> list[FactChange]:
+    """List the last change of each fact in the *rows* of one source, oldest first."""
+    found: dict[str, FactChange] = {}
+    known: dict[str, str] = dict(rows[0].facts)
+    for earlier, row in pairwise(rows):
+        when = max(row.first, earlier.last)
+        for name, value in row.facts.items():
+            before = known.get(name, value)
+            if before != value:
+                found[name] = FactChange(name, before, value, when)
+            known[name] = value
+    return list(found.values())
+
+
+def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
+    """Compare *nodes* with their like, at the time *now* in s since 1970."""
+    kinds: dict[tuple[str, ...], list[NodeFacts]] = {}
+    for one in sorted(nodes, key=lambda one: one.node):
+        kinds.setdefault(tuple(one.facts.get(name, "") for name in KIND_FACTS), []).append(one)
+    drift = Drift()
+    for like in kinds.values():
+        found = _compare_like(like, now)
+        drift = Drift(
+            rollouts=(*drift.rollouts, *found.rollouts),
+            deviations=(*drift.deviations, *found.deviations),
+            splits=(*drift.splits, *found.splits),
+            uncompared=(*drift.uncompared, *found.uncompared),
+        )
+    return drift
+
+
+class _Value(Struct):
+    """A value of one fact, and who has it."""
+
+    counted: list[str]
+    uncounted: list[str]
+
+
+def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
+    counted = {n.node for n in nodes if n.in_service and n.told >= now - STALE_S}
+    if len(counted) < MIN_NODES:
+        return Drift(uncompared=tuple(n.node for n in nodes))
+    rollouts: list[Rollout] = []
+    deviations: list[Deviation] = []
+    splits: list[Split] = []
+    changes: dict[str, list[tuple[str, FactChange]]] = {}
+    for one in nodes:
+        for change in one.changes:
+            if change.when >= now - ROLLOUT_WINDOW_S:
+                changes.setdefault(change.name, []).append((one.node, change))
+    for name, values in _group_by_value(nodes, counted).items():
+        total = sum(len(value.counted) for value in values.values())
+        moves = changes.get(name, [])
+        if total < MIN_NODES or (len(values) == 1 and not moves):  # as nearly all are
+            continue
+        usual = _find_majority(values, total)
+        rollout = _find_rollout(name, values, [m for m in moves if m[0] in counted], total)
+        if rollout is not None:
+            rollouts.append(rollout)
+            usual = rollout.after
+        elif usual is None:
+            splits += _describe_split(name, values, total)
+        if usual is not None:
+            others = set(rollout.behind) if rollout else set[str]()
+            deviations += _list_deviations(
+                name, values, usual, total=total, behind=others, moves=dict(moves)
+            )
+    deviations.sort(key=lambda one: one.nodes)
+    return Drift(rollouts=tuple(rollouts), deviations=tuple(deviations), splits=tuple(splits))
+
+
+def _group_by_value(
+    nodes: Iterable[NodeFacts], counted: Collection[str]
+) -> dict[str, dict[str, _Value]]:
+    """Group *nodes* by fact and value; nodes that share all their facts at once."""
+    sharing: dict[int, tuple[Mapping[str, str], list[str]]] = {}
+    for one in nodes:
+        sharing.setdefault(id(one.facts), (one.facts, []))[1].append(one.node)
+    found: dict[str, dict[str, _Value]] = {}
+    for facts, names in sharing.values():
+        inside = [name for name in names if name in counted]
+        outside = [name for name in names if name not in counted]
+        for fact, text in facts.items():
+            if fact not in KIND_FACTS:
+                value = found.setdefault(fact, {}).setdefault(text, _Value([], []))
+                value.counted += inside
+                value.uncounted += outside
+    for values in found.values():
+        for value in values.values():  # in parts, from each set of facts that has it
+            value.counted.sort()
+            value.uncounted.sort()
+    return found
+
+
+def _find_majority(values: Mapping[str, _Value], total: int) -> str | None:
+    return next((text for text, v in values.items() if len(v.counted) >= MAJORITY * total), None)
+
+
+def _find_rollout(
+    name: str,
+    values: Mapping[str, _Value],
+    moves: Sequence[tuple[str, FactChange]],
+    total: int,
+) -> Rollout | None:
+    """Find the value that most nodes changed to, if they are many and few changed from it."""
+    changes = [change for _, change in moves]
+    arrivals = Counter(change.after for change in changes)
+    departures = Counter(change.before for change in changes)
+    needed = max(MIN_ROLLOUT_NODES, MIN_ROLLOUT_SHARE * total)
+    for after, arrived in arrivals.most_common():
+        if arrived < needed or departures[after] > MAX_COUNTER_SHARE * arrived:
+            continue
+        ours = [change for change in changes if change.after == after]
+        before = _list_earlier_values(after, changes)
+        behind = [values[text] for text in sorted(before) if text in values]
+        uncounted = [node for value in behind for node in value.uncounted]
+        return Rollout(
+            name=name,
+            before=tuple(sorted({change.before for change in ours})),
+            after=after,
+            count=len(values[after].counted),
+            total=total,
+            began=min(change.when for change in ours),
+            last=max(change.when for change in ours),
+            behind=(*(node for value in behind for node in value.counted), *uncounted),
+            uncounted=tuple(uncounted),
+        )
+    return None
+
+
+def _list_earlier_values(after: str, changes: Iterable[FactChange]) -> set[str]:
+    """List the values from which nodes came to *after*, in one step or in several."""
+    steps = {(change.before, change.after) for change in changes}
+    found, ahead = set[str](), {after}
+    while ahead:
+        found |= ahead
+        ahead = {old for old, new in steps if new in ahead} - found
+    return found - {after}
+
+
+def _list_deviations(
+    name: str,
+    values: Mapping[str, _Value],
+    usual: str,
+    *,
+    total: int,
+    behind: Collection[str],
+    moves: Mapping[str, FactChange],
+) -> Iterator[Deviation]:
+    """List who has another value than the *usual* one, and is not *behind* its rollout."""
+    for text, value in values.items():
+        nodes = (*value.counted, *value.uncounted)
+        if text == usual or not nodes or nodes[0] in behind:
+            continue
+        yield Deviation(
+            name=name,
+            value=text,
+            majority=usual,
+            count=len(values[usual].counted),
+            total=total,
+            nodes=nodes,
+            uncounted=tuple(value.uncounted),
+            since=max((moves[node].when for node in nodes if node in moves), default=0.0),
+        )
+
+
+def _describe_split(name: str, values: Mapping[str, _Value], total: int) -> Iterator[Split]:
+    told = {text: tuple(value.counted) for text, value in values.items() if value.counted}
+    if len(told) * MIN_NODES_PER_VALUE <= total:
+        ordered = sorted(told.items(), key=lambda pair: -len(pair[1]))
+        yield Split(name=name, values=tuple(ordered), total=total)
+
+
+def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
+    """Keep of *drift* what is about the nodes *names*; the counts stay those of the fleet."""
+
+    def choose(nodes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(node for node in nodes if node in names)
+
+    def narrow(one: Deviation) -> Deviation:
+        return replace(one, nodes=choose(one.nodes), uncounted=choose(one.uncounted))
+
+    return Drift(
+        rollouts=tuple(
+            replace(one, behind=choose(one.behind), uncounted=choose(one.uncounted))
+            for one in drift.rollouts
+            if choose(one.behind)
+        ),
+        deviations=tuple(narrow(one) for one in drift.deviations if choose(one.nodes)),
+        splits=tuple(one for one in drift.splits if any(choose(nodes) for _, nodes in one.values)),
+        uncompared=choose(drift.uncompared),
+    )
+
+
+def name_rollouts(nodes: Iterable[NodeFacts], drift: Drift) -> dict[str, dict[float, list[str]]]:
+    """Name the rollouts of *drift* by the node that they changed, and by when that was seen."""
+    known = {(one.name, one.after) for one in drift.rollouts}
+    found: dict[str, dict[float, list[str]]] = {}
+    for node in nodes:
+        for change in node.changes:
+            if (change.name, change.after) in known:
+                moments = found.setdefault(node.node, {})
+                moments.setdefault(change.when, []).append(f"{change.name} {change.after}")
+    return found

@@ -1,0 +1,111 @@
+"""
+What a run tells of versions and settings that like nodes have in common.
+
+One place for all of them, wherever they come from: the parts in the inventory, the
+software that ran, and what each check yields as a `Fact`. They stay apart by source,
+because not every run has every source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from hpcverify.model import Inventory, Part, Run
+
+PARTS_SOURCE, SOFTWARE_SOURCE = "parts", "software"
+"""The sources that are no check. The name of a check is the source of its facts."""
+SYSTEM_FACT, CPU_FACT, GPU_FACT = "system", "CPU", "GPU"
+KIND_FACTS = (SYSTEM_FACT, CPU_FACT, GPU_FACT)
+"""What like nodes have in common by their make; nodes that differ in it are not compared."""
+
+FACT_NAMES = {
+    ("system", "board"): "mainboard",
+    ("system", "bios"): "BIOS",
+    ("system", "kernel"): "kernel",
+    ("system", "os"): "OS",
+    ("cpu", "microcode"): "CPU microcode",
+    ("cpu", "cores"): "CPU cores",
+    ("cpu", "threads"): "CPU threads",
+    ("cpu", "numa_nodes"): "NUMA nodes",
+    ("cpu", "max_mhz"): "CPU maximum MHz",
+    ("memory", "total"): "memory",
+    ("gpu", "name"): GPU_FACT,
+    ("gpu", "driver"): "GPU driver",
+    ("gpu", "vbios"): "GPU VBIOS",
+    ("gpu", "memory"): "GPU memory",
+    ("gpu", "power_limit"): "GPU power limit",
+}
+"""What a fact of a part is called in a fleet. The others are a part's own, or of no use."""
+COUNT_NAMES = {"gpu": "GPUs", "dimm": "DIMMs", "disk": "disks", "nic": "network ports"}
+
+
+def collect_facts(run: Run) -> dict[str, dict[str, str]]:
+    """
+    Collect the facts of *run* by source, each as name and value.
+
+    A run without any part was not made on the node itself, but by asking its BMC, say: its
+    software is not the node's, and its suite is part of the source.
+    """
+    is_of_node = bool(run.inventory.parts)
+    prefix = "" if is_of_node else f"{run.suite} "
+    found = {
+        f"{prefix}{result.check}": _join_values((fact.name, fact.value) for fact in result.facts)
+        for result in run.results
+    }
+    if is_of_node:
+        found[PARTS_SOURCE] = list_part_facts(run.inventory)
+        found[SOFTWARE_SOURCE] = {
+            name if name == "hpcverify" else f"hpcverify's {name}": version
+            for name, version in run.versions.items()
+            if name != "kernel"
+        }
+    return {source: facts for source, facts in found.items() if facts}
+
+
+def list_part_facts(inventory: Inventory) -> dict[str, str]:
+    """List what the parts of *inventory* tell: versions by kind or model, and their number."""
+    pairs: list[tuple[str, str]] = []
+    counts: Counter[str] = Counter()
+    for part in inventory.parts:
+        pairs += (
+            (FACT_NAMES[part.kind, name], value)
+            for name, value in part.facts.items()
+            if (part.kind, name) in FACT_NAMES
+        )
+        if part.kind in ("nic", "disk") and {"model", "firmware"} <= part.facts.keys():
+            pairs.append((f"firmware of {part.facts['model']}", part.facts["firmware"]))
+        counts[part.kind] += _is_counted(part)
+    numbers = {name: str(counts[kind]) for kind, name in COUNT_NAMES.items() if counts[kind]}
+    return _describe_kind(inventory) | _join_values(pairs) | numbers
+
+
+def _describe_kind(inventory: Inventory) -> dict[str, str]:
+    facts = {part.kind: part.facts for part in inventory.parts if part.kind in ("system", "cpu")}
+    system, cpu = facts.get("system", {}), facts.get("cpu", {})
+    named = filter(None, (system.get("vendor"), system.get("product")))
+    sockets = f"{cpu['sockets']} x " if "sockets" in cpu else ""
+    told = {SYSTEM_FACT: " ".join(named)}
+    told[CPU_FACT] = f"{sockets}{cpu['model']}" if "model" in cpu else ""
+    return {name: value for name, value in told.items() if value}
+
+
+def _is_counted(part: Part) -> bool:
+    """Whether *part* is plugged in for good, and is more than an address on the PCI bus."""
+    if part.kind == "gpu":
+        return "name" in part.facts
+    return part.kind != "nic" or "pci_address" in part.facts
+
+
+def _join_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Join what like parts tell; if they differ, say how many have which."""
+    values: dict[str, Counter[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, Counter())[value] += 1
+    return {name: _format_values(counts) for name, counts in values.items()}
+
+
+def _format_values(counts: Mapping[str, int]) -> str:
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{value} ({counts[value]})" for value in sorted(counts))
