@@ -130,12 +130,12 @@ def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
     now = seen if chassis.is_partial else remember_parts(chassis, seen, accept=accept)
     yield from report_parts(chassis, now if accept else seen)
     yield CarryOver(PARTS_MARK, msgspec.json.encode(now).decode())
+    yield Coverage("node", _describe(chassis))
     yield from _report_log(chassis, mark)
     for sensor in chassis.sensors:
         name, unit = MEASURED.get(sensor.kind, ("", ""))
         if name and sensor.unit == unit and sensor.value is not None:
             yield Measurement(name, sensor.value, unit, sensor.name)
-    yield Coverage("node", _describe(chassis))
 
 
 def _recall(ctx: Context, name: str, kind: type[T]) -> T | None:
