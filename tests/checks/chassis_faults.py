@@ -205,6 +205,11 @@ EVENTS = (
         hard=True,
     ),
     ChassisFault(
+        "the processors do not fit each other",
+        log(bmc.PROCESSOR, 5),
+        *(WARN, INSPECT, "the processors do not fit each other or the board"),
+    ),
+    ChassisFault(
         "a fatal error of PCIe",
         log(bmc.INTERRUPT, 10),
         *(FAIL, INSPECT, "a bus had a fatal error"),
