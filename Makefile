@@ -68,7 +68,7 @@ $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster,bmc]"
 	@touch $@
 
 $(VENV)/tests-installed: $(BIN)/hpcverify

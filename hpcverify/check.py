@@ -167,6 +167,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """How many runs this node has had: says what is next if not everything fits."""
     carry_overs: tuple[CarryOver, ...] = ()
     """What this check carried over from the node's last run that had it."""
+    before_load: tuple[CarryOver, ...] = ()
+    """What this check, if it is passive, carried over before the first load of this run."""
 
     @property
     def rank(self) -> int:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import (
     LISTED,
@@ -137,7 +138,7 @@ def report_ports(
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
-        elif ctx.previous is None:
+        elif ctx.previous is None and before is None:
             yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     yield from _report_firmware(ports)
@@ -167,12 +168,15 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
 
 
 def _recall_expected(ctx: Context, where: str) -> Expected | None:
-    if ctx.previous is None:  # the first run, or --accept-parts
-        return None
-    try:
-        return msgspec.json.decode(ctx.recall(LINK_MARK, where) or "", type=Expected)
-    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
-        return None
+    # In the first run, and with --accept-parts, only what it was before the load counts.
+    told = () if ctx.previous is None else ctx.carry_overs
+    for marks in (told, ctx.before_load):
+        try:
+            text = replace(ctx, carry_overs=marks).recall(LINK_MARK, where) or ""
+            return msgspec.json.decode(text, type=Expected)
+        except msgspec.MsgspecError:  # there is none, or an older version wrote another format
+            continue
+    return None
 
 
 def _remember(port: PortReading, before: Expected | None) -> CarryOver:
@@ -368,7 +372,7 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
 def _report_counters(
     ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
 ) -> Iterator[CheckItem]:
-    growths = {p.where: compare_with_last_run(ctx, p.where, _list_counts(p), now) for p in ports}
+    growths = {port.where: _compare_counts(port, ctx, now) for port in ports}
     compared = {where: growth for where, growth in growths.items() if growth.from_last_run}
     used = [port for port in ports if port.where in known and port.where in compared]
     lately = list(_find_falls(used, known, {w: g.last for w, g in compared.items()}))
@@ -388,6 +392,16 @@ def _report_counters(
             yield from _measure_growth(growth, port.where, in_last=in_last, in_span=in_span)
         yield from _report_saturated(port)
         yield growth.carry_over
+
+
+def _compare_counts(port: PortReading, ctx: Context, now: Moment) -> Growth:
+    """Compare with the last run; if none was since the boot, with the time before the load."""
+    counts = _list_counts(port)
+    growth = compare_with_last_run(ctx, port.where, counts, now)
+    if growth.from_last_run or not ctx.before_load:
+        return growth
+    earlier = replace(ctx, carry_overs=ctx.before_load)
+    return compare_with_last_run(earlier, port.where, counts, now)
 
 
 def _find_falls(

@@ -19,6 +19,7 @@ from msgspec import Struct
 from hpcverify.check import Context, Placement, Unable
 from hpcverify.errors import UnverifiedError
 from hpcverify.model import (
+    CarryOver,
     Cause,
     Coverage,
     Device,
@@ -134,6 +135,8 @@ class StepRun(Struct, kw_only=True):
 
     step: Step
     round: Round
+    before_load: tuple[CarryOver, ...] = ()
+    """What a passive check carried over when it ran before the load."""
     _contexts: tuple[Context, ...] = ()
     """Of all workers that measured."""
     _phases: list[Phase] = []
@@ -309,6 +312,7 @@ class StepRun(Struct, kw_only=True):
             seed=now.seed,
             rotation=now.history.run_count,
             carry_overs=now.history.carry_overs.get(self.step.name, ()),
+            before_load=self.before_load,
         )
 
     def _make_rendezvous(self) -> Path:

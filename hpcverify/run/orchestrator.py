@@ -252,7 +252,7 @@ class Verification(Struct, kw_only=True):
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
             self.progress.begin_step(step, place, self.plan, _describe_place(step, now.inventory))
-            run = StepRun(step=step, round=now)
+            run = StepRun(step=step, round=now, before_load=first.marks if first else ())
             try:
                 result = run.run(self._find_settle_seconds(index, now))
                 unused = run.list_unused_gpus()

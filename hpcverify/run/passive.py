@@ -2,7 +2,8 @@
 A passive check runs before the load and after it, and gives one result.
 
 Both times it begins from what the last run remembered, so the second result has all that
-the first one has and more: it stands. What only the first has is kept beside it, such as a
+the first one has and more: it stands. (If there was no last run, a check may begin the second
+time from the first: `Context.before_load`.) What only the first has is kept beside it, such as a
 link that came back, or a line that the kernel log has lost; and if the time runs out, or
 the GPUs answer no more, the first is better than none.
 """

@@ -21,22 +21,39 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "[Hardware Error]: System Fatal error.",
         "mce: Uncorrected hardware memory error in user-access at 3f1e2a1000",
         "mce: CPUs not responding to MCE broadcast (may include false positives): 7",
+        (
+            "[Hardware Error]: CPU:64 (19:1:1) "
+            "MC18_STATUS[Over|UE|MiscV|AddrV|-|TCC|SyndV|-|-|-|-]: 0xfc2040000400011b"
+        ),
+        "EDAC sbridge MC0: CPU 0: Machine Check Exception: 5 Bank 7: be00000000010091",
+        "EDAC skx MC2: CPU 24: Machine Check Event: 0x0 Bank 13: 0xbc00000000100153",
+        "mce: Uncorrected error: killing process",
     ),
     "mce_corrected": (
-        "mce: [Hardware Error]: Machine check events logged",
         "mce: [Hardware Error]: CPU 24: Machine Check: 0 Bank 7: 8c00004000010093",
-        "[Hardware Error]: Corrected error, no action required.",
-        "[Hardware Error]: Deferred error, no action required.",
+        (
+            "[Hardware Error]: CPU:2 (17:31:0) "
+            "MC18_STATUS[Over|CE|MiscV|AddrV|-|-|SyndV|CECC|-|-|-]: 0xdc2040000000011b"
+        ),
+        "EDAC skx MC1: CPU 0: Machine Check Event: 0x0 Bank 7: 0x8c00004000010090",
     ),
     "memory_failure": (
         "Memory failure: 0x3f12a: Sending SIGBUS to python3:4711 due to hardware memory corruption",
         "Memory failure: 0x3f12a: recovery action for dirty LRU page: Recovered",
         "Memory failure: 0x80003: recovery action for reserved kernel page: Ignored",
         "Memory failure: 0x3f12a: Killing python3:4711 due to hardware memory corruption",
+        "Memory failure: 0xe16677: already hardware poisoned",
+        (
+            "Memory failure: 0x3f1: forcibly killing python3:99 because of failure to unmap "
+            "corrupted page"
+        ),
+        "Memory failure: 0x101c: reserved kernel page still referenced by 1 users",
+        "MCE 0x3a55e: Killing python3:4711 due to hardware memory corruption",
     ),
     "memory_page_offlined": (
         "soft_offline: 0x1f4a2: page already poisoned",
         "Soft offlining pfn 0x1f4a2 at process virtual address 0x7f0000000000",
+        "RAS: Soft-offlining pfn: 0x1234",
     ),
     "edac_uncorrected": (
         (
@@ -46,6 +63,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "EDAC MC1: UE page 0x3f12, offset 0x0, grain 0, row 2, labels ...: i3200 UE",
         'EDAC MC0: UE row 3, channel-a= 0 channel-b= 1 labels "-": NON-FATAL',
         "EDAC MC3: 1 UE on mc#3csrow#1channel#4 (csrow:1 channel:4 page:0x1 offset:0x0 grain:64)",
+        "EDAC MC0: UE - no information available: INTERNAL ERROR",
     ),
     "edac_corrected": (
         (
@@ -83,6 +101,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "Inaccessible, (Unregistered Agent ID)"
         ),
         "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+        "pcieport 0000:80:02.0: AER: Uncorrected (Fatal) error received: id=8010",
     ),
     "aer_nonfatal": (
         (
@@ -94,6 +113,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "pcieport 0000:00:01.0: AER: Uncorrectable (Non-Fatal) error message received from "
             "0000:5c:00.0"
         ),
+        "pcieport 0000:00:1c.0: AER: Uncorrected (Non-Fatal) error received: id=00e0",
     ),
     "aer_corrected": (
         (
@@ -106,6 +126,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         ),
         "pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0",
         "pcieport 0000:00:01.0: AER: Multiple Correctable error message received from 0000:01:00.0",
+        "pcieport 0000:00:1c.5: AER: Corrected error received: id=00e5",
     ),
     "aer_unrecovered": (
         "pcieport 0000:00:01.0: AER: device recovery failed",
@@ -117,6 +138,10 @@ FAULTY: Mapping[str, Sequence[str]] = {
     "pcie_link_down": (
         "pcieport 0000:a0:01.0: pciehp: Slot(12): Link Down",
         "pcieport 0000:a0:01.0: pciehp: Slot(3-1): Card not present",
+        "pcieport 0000:b2:04.0: pciehp: Slot(17): No link",
+        "pcieport 0000:b2:04.0: pciehp: Slot(17): Power fault",
+        "pcieport 0000:b2:04.0: pciehp: Slot(17): Cannot train link: status 0x0001",
+        "pcieport 0000:3c:01.0: pciehp: link training error: status 0x0001",
     ),
     "pcie_link_retrained": (
         (
@@ -128,6 +153,9 @@ FAULTY: Mapping[str, Sequence[str]] = {
     "pci_unreachable": (
         "vfio-pci 0000:b3:00.0: not ready 65535ms after FLR; giving up",
         "nvidia 0000:b3:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+        "pci 0000:b3:00.0: Unable to change power state from D3hot to D0, device inaccessible",
+        "nvme 0000:3d:00.0: can't change power state from D3cold to D0 (config space inaccessible)",
+        "nvidia 0000:b3:00.0: Refused to change power state, currently in D3",
     ),
     "iommu_fault": (
         (
@@ -146,6 +174,17 @@ FAULTY: Mapping[str, Sequence[str]] = {
         ),
         "AMD-Vi: Event logged [IO_PAGE_FAULT device=c1:00.0 domain=0x0000 address=0x0 flags=0x0]",
         "arm-smmu-v3 arm-smmu-v3.0.auto: event 0x10 received:",
+        "DMAR:[DMA Write] Request device [0000:02:00.0] fault addr 7f6000",
+        "DMAR: VT-d detected Invalidation Time-out Error: SID 0",
+        (
+            "iommu ivhd0: AMD-Vi: Event logged [INVALID_DEVICE_REQUEST device=63:00.0 "
+            "pasid=0x00000 address=0xfffffffdf8000000 flags=0x0a00]"
+        ),
+        "AMD-Vi: Completion-Wait loop timed out",
+        (
+            "arm-smmu-v3 arm-smmu-v3.5.auto: CMD_SYNC timeout at 0x00000133 [hwprod "
+            "0x00000133, hwcons 0x00000130]"
+        ),
     ),
     "mlx5_health": (
         (
@@ -163,12 +202,24 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "mlx5_core 0000:5c:00.0: mlx5_health_try_recover:328:(pid 9): health recovery flow "
             "aborted, PCI reads still not working"
         ),
+        (
+            "mlx5_core 0000:05:00.0: print_health_info:429:(pid 0): Health issue observed, "
+            "unrecoverable hardware error, severity(3) ERROR:"
+        ),
+        "mlx5_core 0000:3b:00.0: health_care:154:(pid 1): handling bad device here",
+        "mlx5_core 0000:3b:00.0: synd 0x1: firmware internal error",
+        (
+            "mlx5_core 0000:81:00.0: mlx5_function_setup:1137:(pid 400): Firmware over "
+            "120000 MS in pre-initializing state, aborting"
+        ),
+        "mlx5_core 0000:3b:00.0: mlx5_cmd_exec:1:(pid 8): device in error state",
     ),
     "mlx5_health_warning": (
         (
             "mlx5_core 0000:5c:00.0: print_health_info:432:(pid 0): Health issue observed, High "
             "temperature, severity(4) WARNING:"
         ),
+        "mlx5_core 0000:3b:00.0: synd 0x10: High temperature",
     ),
     "mlx5_command_timeout": (
         (
@@ -238,11 +289,32 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "5120 ms"
         ),
         "mlx5_core 0000:5c:00.0 ens1f0np0: TX timeout detected",
+        (
+            "mlx5_core 0000:17:00.0 ens1f0np0: TX timeout on queue: 4, SQ: 0x1a6b, CQ: 0xd3, "
+            "SQ Cons: 0x0 SQ Prod: 0x3"
+        ),
+        "i40e 0000:3d:00.0 eno1: tx_timeout: VSI_seid: 390, Q 5, NTC: 0x1f, HWB: 0x1f",
+        "ixgbe 0000:81:00.0 eth0: Detected Tx Unit Hang",
+        "e1000e 0000:00:1f.6 eno1: Detected Hardware Unit Hang:",
+        "tg3 0000:02:00.0 eth0: transmit timed out, resetting",
+        (
+            "ena 0000:00:05.0 eth0: TX hasn't completed, qid 4, index 100. 5000 msecs since "
+            "last interrupt"
+        ),
+        "ena 0000:00:05.0 eth0: Keep alive watchdog timeout.",
+        "virtio_net virtio0 eth0: NETDEV WATCHDOG: CPU: 0: transmit queue 1 timed out 5100 ms",
     ),
     "nic_firmware": (
         "ixgbe 0000:3b:00.0: Adapter removed",
         "igb 0000:04:00.0 eno1: PCIe link lost, device now detached",
         "bnxt_en 0000:c1:00.0 enp193s0f0np0: Firmware not responding, status: 0x8000",
+        "bnxt_en 0000:19:00.0 eth0: Firmware is not responding",
+        "ice 0000:b1:00.0: Firmware recovery mode detected. Limiting functionality.",
+        "igb 0000:05:00.0 enp5s0: PCIe link lost",
+        (
+            "ixgbe 0000:81:00.0: Network adapter has been stopped because it has over "
+            "heated. Restart the computer."
+        ),
     ),
     "neighbour_table_full": (
         "neighbour: arp_cache: neighbor table overflow!",
@@ -260,6 +332,10 @@ FAULTY: Mapping[str, Sequence[str]] = {
         (
             "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping "
             "further processing"
+        ),
+        (
+            "nvidia_peermem: nv_get_p2p_free_callback:132 ERROR detected invalid context, "
+            "skipping further processing"
         ),
     ),
     "gpu_library_segfault": (
@@ -290,6 +366,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "seq=1, emitted "
             "seq=3"
         ),
+        "amdgpu 0000:c3:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
     ),
     "nvme_dead": (
         "nvme nvme0: Disabling device after reset failure: -19",
@@ -307,6 +384,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "nvme nvme0: I/O 9 QID 1 timeout, disable controller",
         "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10",
         "nvme nvme0: frozen state error detected, reset controller",
+        "nvme 0000:04:00.0: controller is down; will reset: CSTS=0x3, PCI_STATUS=0x2010",
     ),
     "nvme_timeout": (
         "nvme nvme0: I/O 832 QID 7 timeout, aborting",
@@ -316,6 +394,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "req_op:WRITE(1) size:131072"
         ),
         "nvme nvme0: I/O 12 QID 4 timeout, completion polled",
+        "nvme 0000:01:00.0: I/O 29 QID 4 timeout, aborting",
     ),
     "nvme_no_path": (
         "block nvme2n1: no available path - failing I/O",
@@ -325,6 +404,8 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "nvme nvme4: starting error recovery",
         "block nvme0n1: no usable path - requeuing I/O",
         "nvme nvme0n1: no path available - requeuing I/O",
+        "nvme nvme1: failed nvme_keep_alive_end_io error=10",
+        "nvme nvme1: Failed reconnect attempt 5",
     ),
     "nvme_media_error": (
         "nvme0n1: I/O Cmd(0x2) @ LBA 2048, 8 blocks, I/O Error (sct 0x2 / sc 0x81) MORE DNR",
@@ -357,9 +438,9 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "Buffer I/O error on dev dm-0, logical block 1308098575, lost async page write",
         "Buffer I/O error on dev sda1, logical block 0, lost sync page write",
         "Buffer I/O error on device sdb1, logical block 9, lost page write due to I/O error",
+        "lost page write due to I/O error on sdb1",
     ),
     "disk_io_error": (
-        "blk_update_request: critical target error, dev nvme0n1, sector 5 op 0x3:(DISCARD)",
         "critical medium error, dev nvme0n1, sector 5 op 0x0:(READ) flags 0x80700 phys_seg 1",
         "timeout error, dev sda, sector 5 op 0x0:(READ) flags 0x0",
         "blk_update_request: I/O error, dev nvme0n1, sector 2048 op 0x1:(WRITE) flags 0x8800",
@@ -367,6 +448,8 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "print_req_error: I/O error, dev vda, sector 2048",
         "end_request: I/O error, dev sda, sector 2048",
         "Buffer I/O error on dev sda1, logical block 123456, async page read",
+        "blk_update_request: critical target error, dev nvme0n1, sector 5 op 0x0:(READ) flags 0x0",
+        "Read-error on swap-device (8:0:123456)",
     ),
     "beyond_end_of_device": (
         (
@@ -376,22 +459,32 @@ FAULTY: Mapping[str, Sequence[str]] = {
         ),
         "attempt to access beyond end of device",
     ),
-    "ata_error": ("ata3.00: failed command: READ FPDMA QUEUED",),
+    "ata_error": (
+        "ata3.00: failed command: READ FPDMA QUEUED",
+        "ata1.00: exception Emask 0x0 SAct 0x7fffffff SErr 0x0 action 0x6 frozen",
+        "ata1.00: disabled",
+    ),
     "hba_fault": (
         "mpt3sas_cm0: SAS host is non-operational !!!!",
         "mpt3sas_cm0: fault_state(0x5862)!",
         "megaraid_sas 0000:18:00.0: FW in FAULT state Fault code:0x10000 subcode:0x0",
+        "smartpqi 0000:5e:00.0: controller offline: reason code 0x6105",
+        "megaraid_sas 0000:3b:00.0: 99 (1s/0x0002/FATAL) - VD 01/1 is now OFFLINE",
+        "hpsa 0000:03:00.0: Controller lockup detected: 0x00130000",
+        "mpt3sas_cm0: _base_fault_reset_work: hard reset: failed",
     ),
     "fs_read_only": (
         "EXT4-fs (sda1): Remounting filesystem read-only",
         "BTRFS info (device nvme0n1p3): forced readonly",
         "BTRFS info (device nvme0n1p3 state EA): forced readonly",
+        "F2FS-fs (sda1): Remounting filesystem readonly",
     ),
     "fs_journal_aborted": (
         "Aborting journal on device sda1-8.",
         "Aborting journal on device dm-0-8.",
         "JBD2: Detected IO errors while flushing file data on nvme0n1p2-8",
         "JBD2: I/O error when updating journal superblock for sda1-8.",
+        "EXT4-fs error (device sda1): ext4_journal_check_start:61: Detected aborted journal",
     ),
     "ext4_superblock": ("EXT4-fs (nvme0n1p1): I/O error while writing superblock",),
     "xfs_shutdown": (
@@ -416,6 +509,11 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "BTRFS error (device sda1): bdev /dev/sda1 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0",
         "BTRFS error (device sda1 state A): parent transid verify failed on 1 wanted 2 found 3",
         "BTRFS warning (device sda1): csum failed root 5 ino 257 off 0 csum 0x1 expected 0x2",
+        "EXT4-fs (sda1): This should not happen!! Data will be lost",
+        "JBD2: recovery failed",
+        "BTRFS: error (device sda3) in btrfs_commit_transaction:2377: errno=-5 IO failure",
+        "XFS (sda3): Failing async write on buffer block 0x1. Retrying async write.",
+        "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.",
     ),
     "raid_disk_failed": (
         "md/raid1:md0: Disk failure on sdb1, disabling device.",
@@ -429,12 +527,20 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "md/raid:md5: raid level 5 active with 3 out of 4 devices, algorithm 2",
         "md/raid:md5: not enough operational devices (2/4 failed)",
         "md/raid1:md0: read error corrected (8 sectors at 2048 on sdb1)",
+        "md/raid10:md1: active with 3 out of 4 devices",
+        "md/raid:md5: Too many read errors on sdc1.",
+        "md/raid:md5: Cannot continue operation (2/4 failed).",
+        "md: super_written gets error=-5",
+        "device-mapper: multipath: 253:3: Failing path 8:32.",
+        "megaraid_sas 0000:3b:00.0: 1234 (680000000s/0x0002/CRIT) - VD 00/0 is now DEGRADED",
     ),
     "panic_hardware": (
         "Kernel panic - not syncing: Fatal Machine check",
         "Kernel panic - not syncing: Fatal local machine check",
         "Kernel panic - not syncing: Fatal hardware error!",
         "Kernel panic - not syncing: Uncorrected hardware memory error",
+        "Kernel panic - not syncing: Timeout synchronizing machine check over CPUs",
+        "Kernel panic - not syncing: UE memory read error on DIMM_A1 (page:0x1 offset:0x0)",
     ),
     "panic": (
         "Kernel panic - not syncing: hung_task: blocked tasks",
@@ -454,6 +560,13 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "BUG: Bad page state in process python3  pfn:3f12a",
         "Unable to handle kernel paging request at virtual address ffff800012345678",
         "Internal error: Oops: 96000004 [#1] SMP",
+        "invalid opcode: 0000 [#1] SMP NOPTI",
+        "divide_error: 0000 [#1] PREEMPT SMP",
+        "general protection fault for non-canonical address 0xe017577ddf75b7dd: 0000 [#1] SMP",
+        "PANIC: double fault, error_code: 0x0",
+        "BUG: scheduling while atomic: swapper/3/0/0x00000100",
+        "BUG: workqueue lockup - pool cpus=5 node=0 flags=0x0 nice=0 stuck for 31s!",
+        "list_del corruption. prev->next should be ffff, but was ffff",
     ),
     "hard_lockup": (
         "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3",
@@ -476,6 +589,7 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "INFO: rcu_sched detected stalls on CPUs/tasks: { 3} (detected by 1, t=60002 jiffies)",
         "rcu: INFO: rcu_sched detected expedited stalls on CPUs/tasks: { 3-... } 21 jiffies",
         "rcu: rcu_sched kthread starved for 2500 jiffies! g1 f0x0 RCU_GP_WAIT_FQS(5)",
+        "rcu: rcu_preempt kthread timer wakeup didn't happen for 5252 jiffies! g123 f0x0",
     ),
     "netdevice_stuck": (
         "unregister_netdevice: waiting for veth1a2b to become free. Usage count = 3",
@@ -487,14 +601,20 @@ FAULTY: Mapping[str, Sequence[str]] = {
         "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB",
         "Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB",
         "Out of memory: Kill process 1532 (badsysprogram) score 1000 or sacrifice child",
+        "Killed process 9966 (mysqld) total-vm:1kB, anon-rss:2kB, file-rss:0kB",
     ),
     "nfs_not_responding": (
         "nfs: server nfs-prod-01.example.com not responding, still trying",
         "nfs: server 10.0.0.7 not responding, timed out",
         "lockd: server 10.0.0.7 not responding, still trying",
+        "NFS: state manager: check lease failed on NFSv4 server nas01 with error 13",
     ),
     "nfs_answers": ("nfs: server 10.0.0.7 OK",),
-    "nfs_lock_lost": ("NFS: nfs4_reclaim_open_state: Lock reclaim failed!",),
+    "nfs_lock_lost": (
+        "NFS: nfs4_reclaim_open_state: Lock reclaim failed!",
+        "NFS: __nfs4_reclaim_open_state: Lock reclaim failed!",
+        "NFS: nas01: lost 3 locks",
+    ),
     "cifs_not_responding": (
         "CIFS: VFS: \\\\files.example.com has not responded in 180 seconds. Reconnecting...",
         "CIFS VFS: Server files has not responded in 120 seconds. Reconnecting...",
@@ -521,10 +641,101 @@ FAULTY: Mapping[str, Sequence[str]] = {
             "Lustre: scratch-MDT0000-mdc-ffff8881: Connection restored to scratch-MDT0000 (at "
             "10.0.0.7@o2ib)"
         ),
+        "Lustre: work-OST0003-osc-ffff95: Connection restored to 10.1.1.4@o2ib (at 10.1.1.4@o2ib)",
     ),
+    "mce_deferred": (
+        "[Hardware Error]: Deferred error, no action required.",
+        (
+            "[Hardware Error]: CPU:3 (19:11:1) "
+            "MC21_STATUS[-|-|MiscV|AddrV|-|-|SyndV|UECC|Deferred|-|Scrub]: 0x9c2031000000011b"
+        ),
+    ),
+    "mce_logged": (
+        "mce: [Hardware Error]: Machine check events logged",
+        "[Hardware Error]: Corrected error, no action required.",
+    ),
+    "mce_storm": (
+        "mce: CMCI storm detected: switching to poll mode",
+        "mce: CPU12 BANK7 CMCI storm detected",
+    ),
+    "mlx5_pci_error": (
+        (
+            "mlx5_core 0000:81:00.0: mlx5_pci_err_detected Device state = 1 health sensors: "
+            "1 pci_status: 1. Enter, pci channel state = 2"
+        ),
+    ),
+    "driver_probe_failed": (
+        "mlx5_core: probe of 0000:81:00.0 failed with error -110",
+        "nvme 0000:04:00.0: probe with driver nvme failed with error -19",
+        "mlx5_core 0000:81:00.0: probe_one:1511:(pid 8): mlx5_init_one failed with error code -12",
+    ),
+    "nvme_io_error": (
+        "nvme0n1: Read(0x2) @ LBA 36700160, 8 blocks, Internal Error (sct 0x0 / sc 0x6) DNR",
+        "nvme0n1: Read(0x2) @ LBA 0, 8 blocks, Host Aborted Command (sct 0x3 / sc 0x71)",
+    ),
+    "cpu_missing": (
+        "smpboot: do_boot_cpu failed(-1) to wakeup CPU#3",
+        "CPU3 failed to report alive state",
+        "smp: Failed to bring up CPU 12 (-110)",
+    ),
+    "clock_unstable": (
+        (
+            "clocksource: timekeeping watchdog on CPU12: Marking clocksource 'tsc' as "
+            "unstable because the skew is too large:"
+        ),
+    ),
+    "interrupt_disabled": (
+        "Disabling IRQ #16",
+        'irq 16: nobody cared (try booting with the "irqpoll" option)',
+    ),
+    "lustre_error": (
+        (
+            "LustreError: 11-0: work-MDT0000-mdc-ffff: operation mds_reint to node "
+            "10.1.1.1@o2ib failed: rc = -107"
+        ),
+        (
+            "LNetError: 1234:0:(o2iblnd_cb.c:3311:kiblnd_check_txs_locked()) Timed out tx: "
+            "active_txs, 1 seconds"
+        ),
+    ),
+    "amdgpu_lost": ("amdgpu 0000:c3:00.0: amdgpu: GPU reset(2) failed",),
 }
 
 ORDINARY = (
+    (
+        "clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc-early' as "
+        "unstable because the skew is too large:"
+    ),
+    "tsc: Marking TSC unstable due to clocksource watchdog",
+    "blk_update_request: critical target error, dev nvme0n1, sector 5 op 0x3:(DISCARD) flags 0x0",
+    "EDAC sbridge MC1: HANDLING MCE MEMORY ERROR",
+    "EDAC sbridge MC1: TSC 0",
+    "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 4",
+    "[Hardware Error]: event severity: info",
+    "mce: CMCI storm subsided: switching to interrupt mode",
+    "DMAR: DRHD: handling fault status reg 2",
+    "pcieport 0000:b2:04.0: pciehp: Slot(17): Card present",
+    (
+        "pcieport 0000:b2:04.0: pciehp: Slot #17 AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- "
+        "HotPlug+ Surprise+ Interlock-"
+    ),
+    "amdgpu 0000:c3:00.0: amdgpu: GPU reset(1) succeeded!",
+    (
+        "nvme0n1: Dataset Management(0x9) @ LBA 0, 8 blocks, Invalid Field in Command (sct "
+        "0x0 / sc 0x2) DNR"
+    ),
+    "md/raid10:md1: active with 4 out of 4 devices",
+    "ata1.00: configured for UDMA/133",
+    (
+        "kworker/u8:1: attempt to access beyond end of device\\x0aloop0: rw=0, sector=8, "
+        "nr_sectors = 8 limit=4"
+    ),
+    "tsc: Marking TSC unstable due to TSCs unsynchronized",
+    "XFS (sda3): Starting recovery (logdev: internal)",
+    "EXT4-fs (sda1): recovery complete",
+    "LNet: Added LNI 10.0.0.7@o2ib [8/256/0/180]",
+    "i2c i2c-0: probe of 0-0050 failed with error -110",
+    "memory: usage 524288kB, limit 524288kB, failcnt 1234",
     "mce: CPU supports 22 MCE banks",
     "MCE: In-kernel MCE decoding enabled.",
     "mce: CPU0: Core temperature/speed normal",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,7 @@ from tests.telemetry import test_kernel_log as logs
 from tests.telemetry import trees
 from tests.telemetry.test_kernel_log import record
 
+re_parser = importlib.import_module("re._parser")
 BOOTED = int(time.time()) - 7200
 BOARD = Inventory(
     parts=(
@@ -110,6 +113,93 @@ def test_ordinary_logs_of_many_machines_give_no_finding(tmp_path: Path) -> None:
     assert findings(found) == []
     (read,) = (c.text for c in found if isinstance(c, Coverage))
     assert read.startswith("read 12000 kernel messages")
+
+
+NAMES = {text[:length] for texts in FAULTY.values() for text in texts for length in range(3, 16)}
+"""What a program may call itself: 15 bytes of a line about a fault."""
+CRASHES = (
+    "{}[77]: segfault at 0 ip 0040 sp 7ffd error 6 in a.out[401000+1] on CPU 12 (core 3, socket 1)",
+    "traps: {}[77] general protection fault ip:7f7c sp:7f7b error:0 in libc.so.6[7f7c+1]",
+    "traps: {}[77] trap invalid opcode ip:401136 sp:7ffd error:0 in a.out[401000+1000]",
+    "{}[77]: unhandled exception: DABT (lower EL), ESR 0x92000006, level 2 translation fault",
+    "{} invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0",
+    "{}: page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL|__GFP_COMP|__GFP_ZERO)",
+    "{} (77) used greatest stack depth: 11000 bytes left",
+    "{}: potentially unexpected fatal signal 11.",
+)
+"""What the kernel writes behind the name of a process."""
+QUOTES = (
+    "process '/tmp/{}' started with executable stack",
+    'audit: type=1400 audit(1753325017.312:11): apparmor="DENIED" name="{}"',
+    "tmpfs: Unknown parameter '{}'",
+    'overlayfs: unrecognized mount option "{}" or missing value',
+    'ptrace attach of "{}"[77] was attempted by "gdb"[78]',
+)
+"""Lines that quote a user, who may write anything."""
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_user_cannot_fail_a_node_by_the_name_of_a_program(crash: str) -> None:
+    codes = {read_code(crash.format(name)) for name in NAMES}
+    assert codes <= {None, "oom", "gpu_library_segfault"}
+
+
+@pytest.mark.parametrize("quote", QUOTES)
+def test_a_user_cannot_fail_a_node_by_words_that_the_kernel_quotes(quote: str) -> None:
+    for texts in FAULTY.values():
+        codes = filter(None, (read_code(quote.format(text)) for text in texts))
+        assert all(load_rows()[code].verdict is not Verdict.FAIL for code in codes)
+
+
+def sample(parsed: Iterable[tuple[object, Any]]) -> list[str]:
+    """Give a text for each way through a pattern."""
+    texts = [""]
+    for kind, value in parsed:
+        match str(kind):
+            case "LITERAL":
+                ways = [chr(value)]
+            case "IN":
+                ways = [pick(*value[0])]
+            case "BRANCH":
+                ways = [way for branch in value[1] for way in sample(branch)]
+            case "SUBPATTERN":
+                ways = sample(value[3])
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                least, _, part = value
+                ways = [way * max(least, 1) for way in sample(part)] + [""] * (not least)
+            case "ANY":
+                ways = ["x"]
+            case "GROUPREF":
+                ways = ["1"]
+            case _:  # a place or a look ahead has no text
+                ways = [""]
+        texts = [text + way for text in texts for way in ways]
+    return texts
+
+
+def pick(kind: object, value: Any) -> str:
+    """Give a character of a class."""
+    match str(kind), str(value):
+        case "LITERAL", _:
+            return chr(value)
+        case "RANGE", _:
+            return chr(value[0])
+        case _, "CATEGORY_DIGIT":
+            return "1"
+        case _, "CATEGORY_SPACE":
+            return " "
+        case _:
+            return "x"
+
+
+@pytest.mark.parametrize("row", load_rows().values(), ids=load_rows())
+def test_each_way_through_a_pattern_has_a_marker_of_its_row(row: lines.LineRow) -> None:
+    lacking = [
+        text
+        for text in sample(re_parser.parse(row.pattern))
+        if not any(marker in text for marker in row.markers)
+    ]
+    assert lacking[:3] == []
 
 
 def test_the_table_is_sound() -> None:

@@ -70,7 +70,13 @@ class Node:
         self.statistics: Mapping[str, int] = {}
 
     def look(
-        self, hours: float = 1, *, accept: bool = False, patience: float = 20, boot: str = "b"
+        self,
+        hours: float = 1,
+        *,
+        accept: bool = False,
+        patience: float = 20,
+        boot: str = "b",
+        before_load: tuple[CarryOver, ...] = (),
     ) -> list[CheckItem]:
         """Measure so many *hours* after the last time."""
         first = not self.kept
@@ -81,6 +87,7 @@ class Node:
             inventory=self.inventory,
             previous=None if first or accept else self.inventory,
             carry_overs=tuple(self.kept.values()),
+            before_load=before_load,
         )
         params = NicParams(patience=patience)
         readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)
@@ -270,6 +277,31 @@ def test_a_dead_fabric_is_one_finding_beside_a_management_port(tmp_path: Path) -
     found = node.look()
     assert list_codes(found) == ["all_ports_down"]
     assert "all 8 Ethernet ports of 400 Gb/s are down at once" in node.judge(found).reason
+
+
+def look_after_load(node: Node, **files: object) -> list[CheckItem]:
+    """Look before a load and after it, in a run that accepts the parts; *files* change in it."""
+    before = marks(node.look(accept=True, boot="new"))
+    node.kept = {}
+    node.turn(**files)
+    found = node.look(hours=0.1, accept=True, boot="new", before_load=before)
+    node.kept = {(mark.name, mark.where): mark for mark in (*before, *marks(found))}
+    return found
+
+
+def test_a_link_that_falls_under_the_load_of_the_first_run_is_told(node: Node) -> None:
+    found = look_after_load(node, **{f"{IB3}/counters/link_downed": 1})
+    assert node.judge(found).reason.startswith("mlx5_3: link_down.delta 1 > 0")
+
+
+def test_a_port_that_goes_down_in_the_first_run_is_told_and_stays_expected(node: Node) -> None:
+    found = look_after_load(node, **DOWN)
+    assert list_codes(found) == ["port_down"]
+    assert list_codes(node.look(boot="new")) == ["port_down"]
+
+
+def test_the_load_of_the_first_run_changes_nothing_at_a_healthy_node(node: Node) -> None:
+    assert node.judge(look_after_load(node)).reason == ""
 
 
 def test_the_adapters_count_of_falls_goes_before_that_of_the_kernel(tmp_path: Path) -> None:

@@ -38,11 +38,21 @@ PCI_FRAGMENT = r"(?P<pci@>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])
 FRAGMENTS = {
     "pci": PCI_FRAGMENT,
     "disk": r"(?P<disk@>(?!loop|z?ram\d|fd\d|sr\d|nbd|rbd|dm-\d+-snap)[\w!-]+)",
-    "nvme": r"(?P<disk@>nvme\d+)",
+    "nvme": rf"(?:(?P<disk@>nvme\d+)|{PCI_FRAGMENT})",
     "mlx5": rf"(?:mlx5_core {PCI_FRAGMENT}(?: (?P<nic@>[\w-]+))?(?: \(\w+\))?: )?"
     r"(?:\w+:\d+:\(pid \d+\): )?",
 }
 """What patterns have in common. Images in files, memory and empty drives are no disks."""
+PROCESS_PATTERN = (
+    r"(?:traps: )?.{1,15}?"
+    r"(?:\[\d+\]:? | \(\d+\):? | invoked oom-killer"
+    r"|: (?:page allocation failure|vmalloc|(?:\d+: )?potentially unexpected fatal))"
+)
+"""
+The start of a line that begins with the name of a process, which its user chooses.
+
+In 15 bytes (TASK_COMM_LEN) any program can call itself ``EDAC MC0: UE x``, and crash.
+"""
 PART_GROUPS = ("pci", "disk", "dimm", "nic", "server")
 """The groups of a pattern that name a part; the others are details."""
 
@@ -135,9 +145,15 @@ def read_events(messages: Sequence[KernelMessage]) -> Iterator[KernelEvent]:
     """Read *messages*; each gives one event at most."""
     for message in messages:
         for marker, row in _list_pairs():
-            if marker in message.text and (match := re.search(row.pattern, message.text)):
+            if marker in message.text and (match := _match(row, message.text)):
                 yield _make_event(row, match, message)
                 break
+
+
+def _match(row: LineRow, text: str) -> re.Match[str] | None:
+    if row.kind != JOB_KIND and re.match(PROCESS_PATTERN, text):
+        return None
+    return re.search(row.pattern, text)
 
 
 def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> KernelEvent:

@@ -1,0 +1,78 @@
+"""
+The newest entries of an event log of Redfish, in as few questions as its BMC allows.
+
+Some BMCs give the oldest entry first, others the newest; most give 50 or so in a page, and
+take seconds for each. So a log with the oldest first is entered near its end, by ``$skip``.
+Where the BMC ignores that, all pages are read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from hpcverify.telemetry.redfish.client import Service, Unreadable, as_list, list_members
+from hpcverify.telemetry.redfish.resources import Resource, get_number, get_text, parse_time
+
+MAX_EVENTS = 500
+"""The newest entries that are read of a log: more in one night are a storm."""
+MAX_LINKED_EVENTS = 100
+"""The same of a log that only links to its entries, each of which is a question."""
+
+
+def list_newest_entries(service: Service, path: str) -> list[Resource]:
+    """
+    List the newest entries of the log whose collection is at *path*, in the BMC's order.
+
+    Raises:
+        Unreadable: a page cannot be read, or the pages form a loop.
+
+    """
+    page = service.get(path) if path else None
+    first = [each for each in as_list((page or {}).get("Members")) if isinstance(each, dict)]
+    if page is None or not first:
+        return []
+    count = int(get_number(page, "Members@odata.count") or len(first))
+    if _is_linked(first[0]):
+        links = deque(list_members(service, path), MAX_LINKED_EVENTS)
+        return [entry for entry in _follow(service, links) if entry]
+    if _is_newest_first(first):
+        return list(_take(list_members(service, path), MAX_EVENTS))
+    if count > max(len(first), MAX_EVENTS):
+        tail = _enter_near_end(service, path, count - MAX_EVENTS, first[0])
+        if tail:
+            return tail
+    return list(deque(list_members(service, path), MAX_EVENTS))
+
+
+def _is_linked(member: Resource) -> bool:
+    return "Message" not in member and "Severity" not in member and "Created" not in member
+
+
+def _is_newest_first(entries: Sequence[Resource]) -> bool:
+    times = [parse_time(get_text(entry, "Created")) for entry in entries]
+    known = [when for when in times if when is not None]
+    return bool(known) and known[0] > known[-1]
+
+
+def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> list[Resource]:
+    """Read from entry *skip* on; nothing if the BMC gives the *first* again, or an error."""
+    try:
+        pages = list_members(service, f"{path}?$skip={skip}")
+        found = next(pages, None)
+    except Unreadable:
+        return []
+    if found is None or get_text(found, "Id", "@odata.id") == get_text(first, "Id", "@odata.id"):
+        return []
+    return list(deque(chain([found], pages), MAX_EVENTS))
+
+
+def _follow(service: Service, links: deque[Resource]) -> Iterator[Resource]:
+    for link in links:
+        yield service.get(get_text(link, "@odata.id")) or {}
+
+
+def _take(members: Iterator[Resource], most: int) -> Iterator[Resource]:
+    for _, member in zip(range(most), members, strict=False):
+        yield member

@@ -1,0 +1,260 @@
+"""
+Goes through the resources of a BMC that say something of its node's chassis.
+
+What a BMC cannot show of one resource (HTTP 500, no JSON) is told, and the others are read
+all the same. Many BMCs show the same parts in both generations of the schema: fans and power
+supplies count as the newer one has them, which tells a cable from a supply; temperatures as
+the older one has them, which is one question and not one for each sensor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpcverify.plan.bmc import BmcAccess
+from hpcverify.telemetry.chassis import (
+    Bmc,
+    Chassis,
+    ChassisEvent,
+    ChassisSensor,
+    EventLog,
+    Redundancy,
+    SensorKind,
+)
+from hpcverify.telemetry.redfish.client import (
+    SERVICE_ROOT,
+    Service,
+    Unreadable,
+    as_list,
+    list_members,
+    open_session,
+)
+from hpcverify.telemetry.redfish.event_log import list_newest_entries
+from hpcverify.telemetry.redfish.resources import (
+    ABSENT_STATE,
+    Resource,
+    get_inner,
+    get_link,
+    get_number,
+    get_text,
+    parse_time,
+    read_battery,
+    read_event,
+    read_new_fan,
+    read_old_fan,
+    read_old_temperature,
+    read_redundancy,
+    read_summaries,
+    read_supply,
+    read_temperature_sensor,
+    read_voltage,
+)
+
+N = TypeVar("N", ChassisSensor, Redundancy)
+
+OTHER_LOGS = (
+    *("audit", "crash", "debug", "dump", "hostlogger", "iel", "journal", "lclog"),
+    *("postcode", "security"),
+)
+"""In the names of logs of something else than events of the hardware, such as of logins."""
+ON_STATES = frozenset({"On", ""})
+"""Values of PowerState; a system without one says nothing of it."""
+TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY})
+"""What works while a node is switched off."""
+FULL_LOG_POLICY = "NeverOverWrites"
+
+
+class ChassisReading(Struct, frozen=True, kw_only=True):
+    """A chassis, and how well it could be read."""
+
+    chassis: Chassis
+    notes: tuple[str, ...] = ()
+    """What a reader should know, such as that the node is switched off."""
+    unreadable: tuple[str, ...] = ()
+    """Resources that the BMC has and could not show."""
+    settings: Mapping[str, str] = {}
+    """The attributes of the BIOS, without those that say what its password is."""
+
+
+def read_chassis(access: BmcAccess) -> ChassisReading:
+    """
+    Read all that the BMC at *access* says of its node.
+
+    Raises:
+        Unable: it cannot be read; see `open_session`.
+
+    """
+    walk = _Walk()
+    with open_session(access) as service:
+        walk.read(service)
+    return walk.build(access)
+
+
+class _Walk(Struct):
+    """What was found so far."""
+
+    bmc: Resource = {}
+    system: Resource = {}
+    parts: dict[str, ChassisSensor] = field(default_factory=dict[str, ChassisSensor])
+    """Those of the sensors that have a path of their own."""
+    sensors: list[ChassisSensor] = field(default_factory=list[ChassisSensor])
+    groups: list[Redundancy] = field(default_factory=list[Redundancy])
+    events: list[ChassisEvent] = field(default_factory=list[ChassisEvent])
+    capacity: int | None = None
+    is_full: bool = False
+    log_problems: list[str] = field(default_factory=list[str])
+    unreadable: list[str] = field(default_factory=list[str])
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+
+    def read(self, service: Service) -> None:
+        """Read the chassis, the systems and the managers of a BMC."""
+        root = service.get(SERVICE_ROOT) or {}
+        systems = self._list_parts(service, get_link(root, "Systems"))
+        managers = self._list_parts(service, get_link(root, "Managers"))
+        self.system, self.bmc = (some[0] if some else {} for some in (systems, managers))
+        for one in self._list_parts(service, get_link(root, "Chassis")):
+            if get_text(get_inner(one, "Status"), "State") != ABSENT_STATE:
+                self._read_cooling(service, one)
+                self._read_power(service, one)
+        for system in systems:
+            self.sensors += read_summaries(system)
+        self._read_settings(service)
+        for owner in (*systems, *managers):
+            for log in self._list_parts(service, get_link(owner, "LogServices")):
+                self._read_log(service, log)
+
+    def build(self, access: BmcAccess) -> ChassisReading:
+        """Put together what was found."""
+        is_on = get_text(self.system, "PowerState") in ON_STATES
+        off = "the node is switched off: only its power supplies and its event log were read"
+        log = EventLog(
+            identity=get_text(self.bmc, "UUID", "SerialNumber", "Id"),
+            events=tuple(_drop_copies(self.events)),
+            clock=parse_time(get_text(self.bmc, "DateTime")),
+            capacity=self.capacity,
+            is_full=self.is_full,
+            unread_reason="; ".join(self.log_problems),
+        )
+        chassis = Chassis(
+            bmc=Bmc(
+                name=f"the BMC at {access.address}",
+                firmware=get_text(self.bmc, "FirmwareVersion"),
+                maker=get_text(self.system, "Manufacturer"),
+                product=get_text(self.system, "Model"),
+            ),
+            sensors=_name_apart(s for s in self.sensors if is_on or s.kind in TOLD_OF_OFF_NODE),
+            redundancy=_name_apart(g for g in self.groups if is_on or g.kind in TOLD_OF_OFF_NODE),
+            log=log,
+        )
+        return ChassisReading(
+            chassis=chassis,
+            notes=() if is_on else (off,),
+            unreadable=tuple(dict.fromkeys(self.unreadable)),
+            settings=self.settings,
+        )
+
+    def _get(self, service: Service, path: str) -> Resource:
+        """Read a resource; an empty one if there is none, or it cannot be read."""
+        try:
+            return (service.get(path) if path else None) or {}
+        except Unreadable as exc:
+            self.unreadable.append(str(exc))
+            return {}
+
+    def _list_parts(self, service: Service, path: str) -> list[Resource]:
+        """List the members of a collection, each as it is at its own place."""
+        try:
+            links = [get_text(one, "@odata.id") for one in list_members(service, path)]
+        except Unreadable as exc:
+            self.unreadable.append(str(exc))
+            return []
+        return [found for link in dict.fromkeys(links) if (found := self._get(service, link))]
+
+    def _read_cooling(self, service: Service, one: Resource) -> None:
+        new = self._get(service, get_link(one, "ThermalSubsystem"))
+        old = self._get(service, get_link(one, "Thermal"))
+        fans = self._list_parts(service, get_link(new, "Fans"))
+        if not self._add(fans, read_new_fan):
+            self._add(old.get("Fans"), read_old_fan)
+        if not self._add(old.get("Temperatures"), read_old_temperature):
+            heat = self._list_temperatures(service, get_link(new, "ThermalMetrics"))
+            self._add(heat, read_temperature_sensor)
+        self._add_groups(new.get("FanRedundancy") or old.get("Redundancy"), SensorKind.FAN)
+
+    def _list_temperatures(self, service: Service, path: str) -> list[Resource]:
+        """List the sensors that `ThermalMetrics` names: only these measure temperatures."""
+        readings = as_list(self._get(service, path).get("TemperatureReadingsCelsius"))
+        links = [get_text(one, "DataSourceUri") for one in readings if isinstance(one, dict)]
+        return [self._get(service, link) for link in dict.fromkeys(links)]
+
+    def _read_power(self, service: Service, one: Resource) -> None:
+        new = self._get(service, get_link(one, "PowerSubsystem"))
+        old = self._get(service, get_link(one, "Power"))
+        bays = self._list_parts(service, get_link(new, "PowerSupplies"))
+        self._add(bays or old.get("PowerSupplies"), read_supply)
+        self._add(old.get("Voltages"), read_voltage)
+        self._add(self._list_parts(service, get_link(new, "Batteries")), read_battery)
+        groups = new.get("PowerSupplyRedundancy") or old.get("Redundancy")
+        self._add_groups(groups, SensorKind.POWER_SUPPLY)
+
+    def _add(self, found: object, read: Callable[[Resource], ChassisSensor]) -> bool:
+        """Add the sensors of the resources *found*; return whether there are any."""
+        whole = [each for each in as_list(found) if isinstance(each, dict) and each]
+        for resource in whole:
+            sensor = read(resource)
+            self.sensors.append(sensor)
+            self.parts[get_text(resource, "@odata.id")] = sensor
+        return bool(whole)
+
+    def _add_groups(self, groups: object, kind: SensorKind) -> None:
+        whole = (group for group in as_list(groups) if isinstance(group, dict))
+        self.groups += [read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
+
+    def _read_settings(self, service: Service) -> None:
+        bios = self._get(service, get_link(self.system, "Bios"))
+        self.settings = {
+            name: str(value)
+            for name, value in get_inner(bios, "Attributes").items()
+            if isinstance(value, str | int | float) and "password" not in name.casefold()
+        }
+
+    def _read_log(self, service: Service, log: Resource) -> None:
+        name = get_text(log, "Id") or "log"
+        if any(word in name.casefold() for word in OTHER_LOGS):
+            return
+        try:
+            entries = list_newest_entries(service, get_link(log, "Entries"))
+        except Unreadable as exc:
+            self.log_problems.append(str(exc))
+            return
+        self.events += [read_event(entry, name, self.parts) for entry in entries]
+        capacity = get_number(log, "MaxNumberOfRecords")
+        if capacity and get_text(log, "OverWritePolicy") == FULL_LOG_POLICY:
+            self.capacity = int(capacity)
+            self.is_full |= len(entries) >= capacity
+
+
+def _drop_copies(events: Iterable[ChassisEvent]) -> Iterator[ChassisEvent]:
+    """Yield the events, the oldest first: a system and its manager may show the same log."""
+    seen: set[tuple[Any, ...]] = set()
+    for one in sorted(events, key=lambda event: event.time or 0.0):
+        key = (one.time, one.text, one.sensor) if one.time else (one.id,)
+        if key not in seen:
+            seen.add(key)
+            yield one
+
+
+def _name_apart(found: Iterable[N]) -> tuple[N, ...]:
+    """Add a number to a name that was there before: two chassis may call their fans alike."""
+    counts: Counter[str] = Counter()
+    named: list[N] = []
+    for one in found:
+        counts[one.name] += 1
+        number = counts[one.name]
+        named.append(one if number == 1 else replace(one, name=f"{one.name} ({number})"))
+    return tuple(named)
