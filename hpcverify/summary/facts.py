@@ -49,12 +49,15 @@ def collect_facts(run: Run) -> dict[str, dict[str, str]]:
     Collect the facts of *run* by source, each as name and value.
 
     A run without any part was not made on the node itself, but by asking its BMC, say: its
-    software is not the node's, and its suite is part of the source.
+    software is not the node's. Its suite is part of the source and of each name, since the
+    node may call a version differently.
     """
     is_of_node = bool(run.inventory.parts)
-    prefix = "" if is_of_node else f"{run.suite} "
+    prefix, suffix = ("", "") if is_of_node else (f"{run.suite} ", f" ({run.suite})")
     found = {
-        f"{prefix}{result.check}": _join_values((fact.name, fact.value) for fact in result.facts)
+        f"{prefix}{result.check}": _join_values(
+            (f"{fact.name}{suffix}", fact.value) for fact in result.facts
+        )
         for result in run.results
     }
     if is_of_node:

@@ -111,7 +111,7 @@ def test_what_a_bmc_told_is_kept_apart_from_what_the_node_told() -> None:
         versions={"hpcverify": "of the controller"},
     )
 
-    assert collect_facts(run) == {"bmc chassis": {"BMC firmware": "1.04"}}
+    assert collect_facts(run) == {"bmc chassis": {"BMC firmware (bmc)": "1.04"}}
 
 
 def test_gpus_that_something_may_hide_are_not_counted() -> None:
