@@ -16,7 +16,7 @@ PACKAGES = {
     "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
 FLOORS = (
-    ("model", "errors", "breadcrumb", "gate"),
+    ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust"),
     ("check",),
     ("processes", "limits", "plan"),

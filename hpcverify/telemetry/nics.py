@@ -451,7 +451,7 @@ def _read_gids(place: PortPlace) -> tuple[int, ...] | None:
         return None
     # Those after the first of InfiniBand belong to virtual functions.
     first = range(GIDS if net else 1)
-    texts = {index: sysfs.read_text(port / f"gids/{index}") for index in first}
+    texts = {index: sysfs.read_text(f"{port}/gids/{index}") for index in first}
     if not any(texts.values()):
         return None
     set_here = (i for i, text in texts.items() if text and text.strip(UNSET_CHARACTERS))
@@ -473,7 +473,7 @@ def _owns_gid(port: Path, index: int, net: Path) -> bool:
 def _read_pkeys(port: Path) -> tuple[str, ...] | None:
     keys: list[str] = []
     for index in range(MAX_PKEYS):
-        key = sysfs.read_text(port / f"pkeys/{index}")
+        key = sysfs.read_text(f"{port}/pkeys/{index}")
         if index >= FIRST_PKEYS and key in (None, UNSET_PKEY):
             break
         keys += [key] if key else []

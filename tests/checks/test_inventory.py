@@ -21,6 +21,7 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
+from hpcverify.summary.facts import FACT_NAMES
 from hpcverify.telemetry.probe import probe as probe_machine
 from hpcverify.telemetry.settings import read_settings
 from hpcverify.testing import judge_items, list_findings, make_context
@@ -274,6 +275,27 @@ def test_a_driver_that_counts_memory_differently_takes_none_away(
     found, _ = compare(tmp_path, changed(before, "GPU-1", driver=driver, memory=memory), before)
 
     assert verdict(found) is expected
+
+
+@pytest.mark.parametrize("kind_and_fact", sorted(FACT_NAMES))
+def test_no_version_or_setting_that_changes_fails_a_node(
+    tmp_path: Path, kind_and_fact: tuple[str, str]
+) -> None:
+    kind, fact = kind_and_fact
+
+    def tell(value: str) -> Inventory:
+        return Inventory(
+            parts=tuple(
+                msgspec.structs.replace(p, facts=p.facts | {fact: value}) if p.kind == kind else p
+                for p in NODE.parts
+            )
+        )
+
+    # Less memory is no setting; more of it is.
+    before, after = ("512 GiB", "1024 GiB") if fact in ("total", "memory") else ("64", "128")
+    found, _ = compare(tmp_path, tell(after), tell(before))
+
+    assert verdict(found) in (Verdict.PASS, Verdict.WARN)
 
 
 def test_the_settings_of_the_node_are_told_as_facts(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ NOBODY_ID = 65534
 STUCK, LEFT_OVER = "stuck", "left_over"
 """Of the `CarryOver`s with what was seen once, and is told if it is seen again."""
 MAX_TOLD = 5
-JOB_FOLDER = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
-JOB_STEP = re.compile(r"slurmstepd: \[(\d+)")
+JOB_FOLDER = r"(?m)/job_(\d+)(?:/|$)"
+JOB_STEP = r"slurmstepd: \[(\d+)"
 
 
 class Task(Struct, frozen=True):
@@ -144,7 +144,7 @@ def _report_left_over(
     if not any(task.name.startswith("slurmd") for task in tasks):
         return
     steps = [t for t in tasks if t.name.startswith("slurmstepd")]
-    alive = {job for t in steps for job in JOB_STEP.findall(_read_command(root, t.pid))}
+    alive = {job for t in steps for job in re.findall(JOB_STEP, _read_command(root, t.pid))}
     jobs = {t: job for t in tasks if t.parent != 2 and (job := _find_job(root, t.pid))}  # noqa: PLR2004 - kthreadd
     over = {t: job for t, job in jobs.items() if job not in alive and t not in steps}
     before = msgspec.json.decode(recalled) if recalled else []
@@ -162,7 +162,7 @@ def _report_left_over(
 
 
 def _find_job(root: Path, pid: int) -> str:
-    found = JOB_FOLDER.search(sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
+    found = re.search(JOB_FOLDER, sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
     return found[1] if found else ""
 
 
