@@ -12,7 +12,8 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+
+from msgspec import Struct
 
 BREADCRUMB_BYTES = 256
 
@@ -21,7 +22,7 @@ _open: list[tuple[str, str, float]] = []
 """The operations that have begun and not ended, of all threads, the latest last."""
 
 
-class Breadcrumb(NamedTuple):
+class Breadcrumb(Struct, frozen=True):
     """What a process was about to do."""
 
     text: str

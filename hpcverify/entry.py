@@ -34,12 +34,19 @@ def _run_command() -> None:
         from hpcverify import gate  # noqa: PLC0415 - not for other commands
 
         sys.exit(gate.print_gate(gate.find_gate_path()))
+    if sys.argv[1:2] == ["run"]:
+        import gc  # noqa: PLC0415 - not for `gate`
+
+        gc.disable()  # to look for garbage in what is imported takes a tenth of the time
     from hpcverify.run.early import run_command  # noqa: PLC0415 - not for `gate`
 
     run_command(_run_command_line)
 
 
 def _run_command_line() -> None:
+    from hpcverify.imports import import_msgspec  # noqa: PLC0415 - not for `gate`
+
+    import_msgspec()
     from hpcverify.commands._request import read_hook_request, verify_for_hook  # noqa: PLC0415
 
     request = read_hook_request(sys.argv[1:])

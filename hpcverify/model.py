@@ -128,7 +128,7 @@ class Measurement(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """A fact that is no number: a lost GPU, a changed part, a corrupted word."""
+    """What is no number: a lost GPU, a changed part, a corrupted word."""
 
     code: str
     where: str

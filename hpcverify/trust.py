@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from hpcverify.errors import ConfigError
 
@@ -28,7 +29,7 @@ FOLDER_MODE = 0o755
 FOLDER_PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class PathEntry(NamedTuple):
+class PathEntry(Struct, frozen=True):
     """A name on the way to a path."""
 
     path: Path
@@ -38,7 +39,7 @@ class PathEntry(NamedTuple):
     """Of its folder."""
 
 
-class PathEnd(NamedTuple):
+class PathEnd(Struct, frozen=True):
     """The end of a path: a name in an open folder."""
 
     folder: int

@@ -32,6 +32,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "rate": {"1/s": 1, "1/h": 1 / 3600},
     "temperature": {"°C": 1},
     "frequency": {"Hz": 1, "MHz": 1e6, "GHz": 1e9},
+    "rotation": {"RPM": 1},
     "power": {"mW": 1e-3, "W": 1},
     "energy": {"J": 1, "kJ": 1e3},
     "voltage": {"V": 1},

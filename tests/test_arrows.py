@@ -16,13 +16,13 @@ PACKAGES = {
     "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
 FLOORS = (
-    ("model", "errors", "breadcrumb", "gate"),
+    ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust"),
     ("check",),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
-    ("run", "console"),
+    ("run", "console", "isolation"),
     ("fleet", "qualification", "cli"),
     ("commands", "testing"),
     ("entry",),

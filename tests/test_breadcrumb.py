@@ -68,7 +68,7 @@ def test_an_operation_is_read_with_its_part_and_its_time_until_it_ends(trail: in
     with breadcrumb.during("bf16 products on GPU 2", "GPU-5f"):
         found = breadcrumb.read(trail)
     assert found is not None
-    assert found[:2] == ("bf16 products on GPU 2", "GPU-5f")
+    assert (found.text, found.part) == ("bf16 products on GPU 2", "GPU-5f")
     assert before <= found.since <= time.monotonic()
     assert breadcrumb.read(trail) is None
 

@@ -15,7 +15,7 @@ between its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from hpcverify.check import (
 from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
-from hpcverify.telemetry import problems, settings
+from hpcverify.telemetry import pci, problems, settings
 from hpcverify.units import format_count
 from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
@@ -60,6 +60,8 @@ CHANGE_CODES = {
 """What a change is called that is not one of the part itself, by fact."""
 MAX_MEMORY_LOSS = 0.02
 """A smaller loss is the kernel's, not a module's: one of 32 equal modules is 3 %."""
+MIN_HIDDEN_NICS = 2
+"""Adapters of a kind from which the loss of all, still on the bus, is one of their driver."""
 MAX_DRIVER_GIB = 1
 """By which another driver may count the memory of a GPU differently."""
 FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
@@ -73,7 +75,7 @@ def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
     yield from (_identify_problem(p, ctx.previous) for p in now.problems)
     # A probe that failed saw nothing: what it did not see need not be gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
-        yield from compare(now, ctx.previous)
+        yield from compare(now, ctx.previous, Path("/"))
     for name, value in settings.read_settings(Path("/")).items():
         yield Fact(name, value)
     yield Coverage("node", describe_coverage(ctx))
@@ -124,11 +126,11 @@ def _identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
     return problem
 
 
-def compare(now: Inventory, before: Inventory) -> list[Finding]:
-    """List the differences between two inventories, worst first."""
+def compare(now: Inventory, before: Inventory, root: Path) -> list[Finding]:
+    """List the differences between two inventories, worst first; *root* is this node's."""
     return [
         *compare_mounts(now, before),
-        *_compare_parts(_drop_mounts(now), _drop_mounts(before)),
+        *_compare_parts(_drop_mounts(now), _drop_mounts(before), root),
         *_compare_memory(now, before),
         *_compare_facts(_drop_mounts(now), before),
     ]
@@ -138,14 +140,17 @@ def _drop_mounts(inventory: Inventory) -> Inventory:
     return replace(inventory, parts=tuple(p for p in inventory.parts if p.kind != MOUNT_KIND))
 
 
-def _compare_parts(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def _compare_parts(now: Inventory, before: Inventory, root: Path) -> Iterator[Finding]:
     kinds = dict.fromkeys(p.kind for p in (*before.parts, *now.parts))
     for kind in kinds:
         have, had = now.of_kind(kind), before.of_kind(kind)
         if kind == "gpu":
             have, had = drop_unidentified(have, had), drop_unidentified(had, have)
         for old, fresh in zip_longest(_list_absent(had, have), _list_absent(have, had)):
-            yield from _report_difference(kind, old, fresh, now)
+            if kind == "nic" and old and not fresh:
+                yield _report_lost_nic(old, have, had, root)
+            else:
+                yield from _report_difference(kind, old, fresh, now)
 
 
 def _list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
@@ -190,6 +195,37 @@ def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
     else:
         fix = "neither the PCI bus nor the driver shows any: see the kernel log"
         yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", _list_former_facts(gpu))
+
+
+def _report_lost_nic(nic: Part, have: Sequence[Part], had: Sequence[Part], root: Path) -> Finding:
+    """Say that *nic* is gone, or that its adapter is here and only software hides it."""
+    text, facts = f"nic {_describe_gone(nic)}", _list_former_facts(nic)
+    address = nic.facts.get("pci_address")
+    if address is None:
+        return Finding("nic_missing", nic.id, text, facts)
+    if rest := [part.label for part in have if part.facts.get("pci_address") == address]:
+        text += (
+            f", but its adapter at {address} is here as {', '.join(rest)}: is it part of a bond "
+            "now, or in the network namespace of a container?"
+        )
+        return Finding("nic_hidden", nic.id, text, facts)
+    like = {part.id for part in had if _name_make(part) == _name_make(nic)}
+    # Several adapters do not break at once and stay on the bus.
+    if (
+        len(like) >= MIN_HIDDEN_NICS
+        and not like & {part.id for part in have}
+        and (root / pci.PCI_DEVICES_FOLDER / address).exists()
+    ):
+        text += (
+            f" like all {len(like)} of its kind, but its adapter at {address} is on the PCI bus: "
+            "load the driver, and see dmesg"
+        )
+        return Finding("nic_without_driver", nic.id, text, facts)
+    return Finding("nic_missing", nic.id, text, facts)
+
+
+def _name_make(nic: Part) -> tuple[str | None, str | None]:
+    return nic.facts.get("model"), nic.facts.get("driver")
 
 
 def _list_former_facts(part: Part) -> dict[str, str]:
@@ -262,6 +298,8 @@ FINDING_RULES = {
     **problems.PROBLEM_RULES,
     "disk_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "nic_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "nic_hidden": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    "nic_without_driver": NOT_SET_UP,
     # Only root can list the modules; lost memory shows in the total anyway.
     "dimm_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
     # It may have been unmounted on purpose, but the disk below is not the one meant.

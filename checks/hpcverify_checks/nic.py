@@ -78,8 +78,9 @@ MIN_SIBLINGS = 4
 SPARED_GENERATIONS = 1
 """An idle link of PCIe may be run slower to save power, and nothing loads it here."""
 ACCEPT = "if that is meant, run once with --accept-parts"
+FALLS_OF_INFINIBAND = "counters link_downed"
 SATURATED = {
-    "counters link_downed": 0xFF,
+    FALLS_OF_INFINIBAND: 0xFF,
     "counters link_error_recovery": 0xFF,
     "counters symbol_error": 0xFFFF,
     "counters port_rcv_errors": 0xFFFF,
@@ -485,8 +486,11 @@ def _report_saturated(port: PortReading) -> Iterator[Finding]:
     stuck = [name for name, most in SATURATED.items() if port.counts.get(name) == most]
     if stuck:
         listed = ", ".join(name.split(" ")[1] for name in stuck)
-        text = f"{listed} stands at its end and counts no more: perfquery -R resets it"
-        yield Finding("counter_saturated", port.where, text)
+        adapter, _, number = port.label.partition(" port ")
+        fix = f"perfquery -C {adapter} -P {number or 1} -R resets it"
+        text = f"{listed} stands at its end and counts no more: {fix}"
+        blind = FALLS_OF_INFINIBAND in stuck
+        yield Finding("falls_uncounted" if blind else "counter_saturated", port.where, text)
 
 
 def _describe(port: PortReading) -> str:
@@ -570,6 +574,7 @@ CHECK = Check(
         "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "all_ports_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "ports_fell_together": FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "falls_uncounted": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "port_errors": LISTED,
         "counter_saturated": LISTED,
     },

@@ -18,7 +18,7 @@ from hpcverify.fleet.states import Ticket
 from hpcverify.model import Cause, Maturity, Result, Run, Verdict, effective_verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
-from hpcverify.run.conclude import list_hard_evidence
+from hpcverify.run.conclude import list_hard_evidence, list_standing_evidence
 from hpcverify.slurm.hostlist import expand
 from hpcverify.summary.rounds import choose_worst_rounds
 
@@ -53,6 +53,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     suppressed_checks: tuple[str, ...]
     """Checks that failed and are suppressed."""
     passed_checks: frozenset[str]
+    standing_checks: frozenset[str]
+    """Checks that passed, and say that hard evidence of an earlier run still stands."""
     not_applicable: frozenset[str]
     """Checks of parts that the node does not have, or no longer has."""
     unanswered_checks: dict[str, str]
@@ -117,6 +119,9 @@ def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) ->
         ),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
+        standing_checks=frozenset(
+            r.check for r in worst if list_standing_evidence(r, run.inventory)
+        ),
         not_applicable=frozenset(absent),
         unanswered_checks={
             r.check: r.reason

@@ -169,7 +169,7 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
 
 
 def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
-    if _has_pending_hard_evidence(node, site, now):
+    if _has_pending_hard_evidence(node, site, now) or _still_stands(node, found, site, now):
         return _quarantine_on_hard_evidence(node, found, site, now, past)
     if found.failures:
         return _handle_failure(node, found, site, now, past)
@@ -217,6 +217,18 @@ def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
     if not (node.hard and _must_pass(node)):
         return False
     return not list_suppressed_checks(node.name, site, now).issuperset(node.checks)
+
+
+def _still_stands(node: Node, found: Evidence, site: Site, now: float) -> bool:
+    """
+    Whether a run of ours bears out hard evidence that a hook has found.
+
+    What is read once, such as a line of the kernel log, the hook has read: in our run that
+    check can only say that it stands.
+    """
+    standing = found.standing_checks.difference(list_suppressed_checks(node.name, site, now))
+    suspected = node.state is State.SUSPECT and node.hard
+    return suspected and not standing.isdisjoint(node.checks)
 
 
 def _quarantine_on_hard_evidence(

@@ -75,8 +75,8 @@ of int8 follows from the library more than from the part."""
 PCIE_QUANTITIES = frozenset({"h2d", "d2h"})
 SPEED_SETTINGS = ("power_limit", "clock_limit")
 """The facts of a part that say what somebody set, as ``500 of 700 W``."""
-POWER_PATTERN = re.compile(r"([\d.]+) of ([\d.]+) W")
-CLOCK_PATTERN = re.compile(r"([\d.]+) of ([\d.]+) MHz")
+POWER_PATTERN = r"([\d.]+) of ([\d.]+) W"
+CLOCK_PATTERN = r"([\d.]+) of ([\d.]+) MHz"
 ROUNDING_WATTS = 1.0
 MIN_SOUND_SCALE = 0.5
 """Speed falls slower than power down to half of it: a GB300 at 500 of its 1400 W computes
@@ -310,14 +310,14 @@ def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:
 def _list_settings(part: Part) -> Iterator[tuple[float, str]]:
     """List what was set on *part*, with the share that it leaves of the speed."""
     spec = find_spec(part)
-    power = POWER_PATTERN.fullmatch(part.facts.get("power_limit", ""))
+    power = re.fullmatch(POWER_PATTERN, part.facts.get("power_limit", ""))
     if power:
         limit, default = map(float, power.groups())
         # A board may be sold with a lower limit than the one whose figures we have.
         whole = max(default, spec.tdp_w if spec else 0.0)
         if limit < whole - ROUNDING_WATTS:
             yield limit / whole, f"its power is limited to {limit:g} of {whole:g} W"
-    clock = CLOCK_PATTERN.fullmatch(part.facts.get("clock_limit", ""))
+    clock = re.fullmatch(CLOCK_PATTERN, part.facts.get("clock_limit", ""))
     if clock:
         limit, highest = map(float, clock.groups())
         yield limit / highest, f"its clock is set to {limit:g} of {highest:g} MHz"

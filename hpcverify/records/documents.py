@@ -24,7 +24,7 @@ from hpcverify.trust import PathEnd, refuse_link_of_others, walk_path
 STDOUT_NAME = "-"
 """The file name that means standard output."""
 STREAM_DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
-DESCRIPTOR_PATTERN = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
+DESCRIPTOR_PATTERN = r"/(?:dev|proc/self)/fd/([0-9]{1,9})"
 """Names of what the caller opened for us, such as the pipe of a shell's ``>(gzip)``."""
 UNWRITABLE_KINDS = {
     stat.S_IFDIR: "directory",
@@ -109,7 +109,7 @@ def refuse_unwritable(file: str) -> None:
 
 def _find_descriptor(path: Path) -> int | None:
     """Return our descriptor that *path* names, if it names one."""
-    named = DESCRIPTOR_PATTERN.fullmatch(str(path))
+    named = re.fullmatch(DESCRIPTOR_PATTERN, str(path))
     return int(named[1]) if named else STREAM_DESCRIPTORS.get(str(path))
 
 

@@ -184,11 +184,25 @@ def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
     They follow the limits and rulings that judged it. A check in beta has none: it can
     only warn.
     """
-    if result.verdict is not Verdict.FAIL or result.maturity is Maturity.BETA:
+    return _list_hard(result, inventory, Verdict.FAIL)
+
+
+def list_standing_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
+    """
+    List what *result* says of hard evidence that an earlier run met, one sentence each.
+
+    It only warns, so that it does not fail a node twice: such as a machine check that the
+    kernel logged before the last run, on a node that has not been rebooted since.
+    """
+    return _list_hard(result, inventory, Verdict.WARN)
+
+
+def _list_hard(result: Result, inventory: Inventory, verdict: Verdict) -> tuple[str, ...]:
+    if result.verdict is not verdict or result.maturity is Maturity.BETA:
         return ()
     found: list[Measurement | Finding] = [*result.measurements, *result.findings]
     judged = list_judgements(found, result.limits, result.rulings, inventory.format_names)
-    return tuple(j.reason for j in judged if j.hard and j.verdict is Verdict.FAIL)
+    return tuple(j.reason for j in judged if j.hard and j.verdict is verdict)
 
 
 def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:

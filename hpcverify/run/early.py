@@ -61,15 +61,12 @@ def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
     """
     Start a worker that knows *checks*; it ends with the block, if nobody ended it before.
 
-    This process must have no threads yet. What both import is no garbage, and neither is
-    what follows. The garbage collector, which would take a tenth of the time, is off until
-    the worker is ready, and here until `collect_garbage_again`.
+    This process must have no threads yet.
 
     Raises:
         OSError: no process can be started.
 
     """
-    gc.disable()
     from hpcverify.run import worker  # noqa: PLC0415 - not for help
 
     worker.preload_checks(checks)
@@ -92,7 +89,7 @@ def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
 
 
 def collect_garbage_again() -> None:
-    """Collect garbage from now on, but never look at what already exists."""
+    """Collect garbage from now on, but never look at what already exists: it was imported."""
     gc.freeze()
     gc.enable()
 

@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.trust import FOLDER_MODE, ROOT, refuse_if_others_can_change
@@ -35,7 +36,7 @@ LOCK_FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 UNKNOWN_ID = -1
 
 
-class LockHolder(NamedTuple):
+class LockHolder(Struct, frozen=True):
     """A process that holds the node; `UNKNOWN_ID` for a number that we cannot see."""
 
     pid: int = UNKNOWN_ID
@@ -50,7 +51,7 @@ class LockHolder(NamedTuple):
         return f"process {process} of user {self.uid}"
 
 
-class NodeLock(NamedTuple):
+class NodeLock(Struct, frozen=True):
     """How we got the node."""
 
     waited: bool

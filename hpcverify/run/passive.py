@@ -52,6 +52,7 @@ def merge_results(
         findings=(*last.findings, *_list_gone(first, last)),
         measurements=tuple(_merge_measurements(first, last)),
         marks=_merge_marks(first, last),
+        facts=last.facts or first.facts,
     )
     return judge_result(merged, step.rules, step.check.finding_rules, inventory, past)
 

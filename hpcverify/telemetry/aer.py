@@ -59,8 +59,8 @@ def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
 
 
 def _read_link_end(device: Path, which: str) -> Link | None:
-    words = (sysfs.read_text(device / f"{which}_link_speed") or "").split()
-    width = sysfs.read_number(device / f"{which}_link_width")
+    words = (sysfs.read_text(f"{device}/{which}_link_speed") or "").split()
+    width = sysfs.read_number(f"{device}/{which}_link_width")
     if not words or width not in PCIE_WIDTHS:
         return None
     generation = GENERATION_BY_RATE.get(_parse_decimal(words[0]))
@@ -89,7 +89,7 @@ def read_errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[st
     device that reports none (no AER) has no kind.
     """
     device = root / pci.PCI_DEVICES_FOLDER / address
-    told = {kind: sysfs.read_text(device / name) for kind, name in ERROR_FILES.items()}
+    told = {kind: sysfs.read_text(f"{device}/{name}") for kind, name in ERROR_FILES.items()}
     return {kind: _parse_counts(text) for kind, text in told.items() if text}
 
 

@@ -40,7 +40,8 @@ class SensorHealth(StrEnum):
     ABSENT = "absent"
     """An empty bay or slot: nothing is plugged in."""
     UNKNOWN = "unknown"
-    """The sensor gives no reading, as many do while their part is off."""
+    """The sensor gives no reading, as many do while their part is off; or its states say
+    nothing of health."""
 
 
 class Defect(StrEnum):

@@ -141,6 +141,8 @@ READING = re.compile(r"^(-?\d+(?:\.\d+)?)(?: \(\+/- [^)]*\))? *(\D.*)?$")
 DIRECTION = re.compile(r"^(?P<text>.*),(?P<way>Asserted|Deasserted)(?:,(?P<more>.*))?$")
 SOURCE = re.compile(r"^(?P<subject>.*?) #0x(?P<number>[0-9a-f]+)$")
 PRE_INIT = "Pre-Init"
+PANIC = (",Linux kernel panic: ", ",OS Critical Stop,Run-time critical stop: ")
+"""What ipmitool makes of a record that Linux wrote, and what the standard calls that."""
 STANDARD_COLUMNS = 4
 """Of a record, before its description: id, date, time, source."""
 
@@ -272,7 +274,7 @@ def parse_moment(text: str) -> float | None:
 
 def parse_events(listed: str) -> Iterator[ChassisEvent]:
     """Parse what ``ipmitool -c sel list`` printed, the oldest entry first."""
-    for line in listed.splitlines():
+    for line in listed.replace(*PANIC).splitlines():
         columns = line.split(",", STANDARD_COLUMNS)
         if len(columns) <= STANDARD_COLUMNS or not re.fullmatch(r" *[0-9a-f]+", columns[0]):
             continue
@@ -406,10 +408,10 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
         value=value,
         unit=unit,
         thresholds=Thresholds(
-            low_critical=_read_threshold(record, "Lower critical"),
+            low_critical=_read_threshold(record, "Lower critical", "Lower non-recoverable"),
             low_warning=_read_threshold(record, "Lower non-critical"),
             high_warning=_read_threshold(record, "Upper non-critical"),
-            high_critical=_read_threshold(record, "Upper critical"),
+            high_critical=_read_threshold(record, "Upper critical", "Upper non-recoverable"),
         ),
         is_ambient=kind is SensorKind.TEMPERATURE and _is_inlet(record),
     )
@@ -443,10 +445,11 @@ def _find_health(
         side, _, level = record.status.partition(" ")
         low_or_high = Defect.LOW if side == "Lower" else Defect.HIGH
         return (LEVELS[level], low_or_high) if level in LEVELS else (SensorHealth.OK, Defect.NONE)
-    if kind in STATEFUL:
-        for pattern, health, defect in DEFECTS:
-            if _says(record.states, pattern):
-                return health, defect
+    if kind not in STATEFUL:
+        return SensorHealth.UNKNOWN, Defect.NONE
+    for pattern, health, defect in DEFECTS:
+        if _says(record.states, pattern):
+            return health, defect
     return SensorHealth.ABSENT if _is_absent(record) else SensorHealth.OK, Defect.NONE
 
 
@@ -458,11 +461,10 @@ def _is_absent(record: SensorRecord) -> bool:
     return tells or _says(record.states, ABSENT)
 
 
-def _read_threshold(record: SensorRecord, name: str) -> float | None:
-    try:
-        return float(record.fields.get(name, ""))
-    except ValueError:
-        return None
+def _read_threshold(record: SensorRecord, *names: str) -> float | None:
+    """Read the first of the thresholds *names* that the sensor has."""
+    known = (record.fields[name] for name in names if name in record.fields)
+    return next((float(text) for text in known if re.fullmatch(r"-?[\d.]+", text)), None)
 
 
 def _name_part(record: SensorRecord, kind: SensorKind) -> str:

@@ -446,7 +446,7 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
 
 
 def _read_gids(port: Path, net: Path | None) -> tuple[int, ...] | None:
-    texts = [sysfs.read_text(port / f"gids/{index}") for index in range(GIDS)]
+    texts = [sysfs.read_text(f"{port}/gids/{index}") for index in range(GIDS)]
     if not any(texts):
         return None
     set_here = (i for i, text in enumerate(texts) if text and text.strip(UNSET_CHARACTERS))
@@ -462,7 +462,7 @@ def _owns_gid(port: Path, index: int, net: Path) -> bool:
 def _read_pkeys(port: Path) -> tuple[str, ...] | None:
     keys: list[str] = []
     for index in range(MAX_PKEYS):
-        key = sysfs.read_text(port / f"pkeys/{index}")
+        key = sysfs.read_text(f"{port}/pkeys/{index}")
         if index >= FIRST_PKEYS and key in (None, UNSET_PKEY):
             break
         keys += [key] if key else []

@@ -40,7 +40,7 @@ def read_boot_id(root: Path) -> str:
     return read_text(root / BOOT_ID_PATH) or ""
 
 
-def read_number(path: Path) -> float | None:
+def read_number(path: Path | str) -> float | None:
     """Read *path* as one number, or as none."""
     try:
         return float(read_text(path) or "")

@@ -21,11 +21,13 @@ from hpcverify.model import (
     Part,
     Verdict,
 )
+from hpcverify.summary.facts import FACT_NAMES
 from hpcverify.telemetry.probe import probe as probe_machine
 from hpcverify.telemetry.settings import read_settings
 from hpcverify.testing import judge_items, list_findings, make_context
 from hpcverify_checks.inventory import CHECK
-from tests.checks.nic_trees import address, gb200
+from hpcverify_checks.inventory import compare as list_differences
+from tests.checks.nic_trees import address, gb200, roce
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
 from tests.telemetry.nvml.test_survey import probe
 
@@ -275,6 +277,27 @@ def test_a_driver_that_counts_memory_differently_takes_none_away(
     assert verdict(found) is expected
 
 
+@pytest.mark.parametrize("kind_and_fact", sorted(FACT_NAMES))
+def test_no_version_or_setting_that_changes_fails_a_node(
+    tmp_path: Path, kind_and_fact: tuple[str, str]
+) -> None:
+    kind, fact = kind_and_fact
+
+    def tell(value: str) -> Inventory:
+        return Inventory(
+            parts=tuple(
+                msgspec.structs.replace(p, facts=p.facts | {fact: value}) if p.kind == kind else p
+                for p in NODE.parts
+            )
+        )
+
+    # Less memory is no setting; more of it is.
+    before, after = ("512 GiB", "1024 GiB") if fact in ("total", "memory") else ("64", "128")
+    found, _ = compare(tmp_path, tell(after), tell(before))
+
+    assert verdict(found) in (Verdict.PASS, Verdict.WARN)
+
+
 def test_the_settings_of_the_node_are_told_as_facts(tmp_path: Path) -> None:
     found, _ = compare(tmp_path, NODE, None)
     told = {item.name: item.value for item in found if isinstance(item, Fact)}
@@ -421,3 +444,31 @@ def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:
     (finding,) = list_findings(found)
     assert (finding.code, finding.where) == ("nic_missing", gone.id)
     assert verdict(found) is Verdict.FAIL  # and so it is no reference for the next run
+
+
+def take_away(root: Path, folder: str, *names: str) -> list[Finding]:
+    """Remove entries of *folder* from the machine at *root*; list what differs then."""
+    before = probe_machine(root)
+    for name in names:
+        shutil.rmtree(root / folder / name)
+    return list_differences(probe_machine(root), before, root)
+
+
+def test_adapters_on_the_bus_whose_driver_is_not_loaded_are_not_accused(tmp_path: Path) -> None:
+    names = [f"ibp{index}s0" for index in range(4)]
+    found = take_away(gb200(tmp_path), "sys/class/infiniband", *names, "mlx5_4")
+    assert [f.code for f in found] == ["nic_without_driver"] * 4 + ["nic_hidden"]
+    judgement = judge(found, (), CHECK.finding_rules)
+    assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
+
+
+def test_one_adapter_on_the_bus_that_its_driver_does_not_start_is_missing(tmp_path: Path) -> None:
+    (finding,) = take_away(gb200(tmp_path), "sys/class/infiniband", "ibp2s0")
+    assert finding.code == "nic_missing"
+
+
+def test_an_interface_that_went_into_a_container_is_no_lost_adapter(tmp_path: Path) -> None:
+    (finding,) = take_away(roce(tmp_path), "sys/class/net", "ens3")
+    assert finding.code == "nic_hidden"
+    assert "is here as mlx5_3" in finding.text
+    assert judge([finding], (), CHECK.finding_rules).verdict is Verdict.WARN

@@ -261,6 +261,9 @@ def test_what_no_check_would_meet_again_is_conclusive() -> None:
         ("nvme nvme1: Disabling device after reset failure: -19", "nvme1"),
         ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "wwn-1"),
         ("EXT4-fs (sda1): Remounting filesystem read-only", "wwn-2"),
+        ("Aborting journal on device nvme0n1p2-8.", "wwn-1"),
+        ("JBD2: Detected IO errors while flushing file data on sda1-8", "wwn-2"),
+        ("Aborting journal on device dm-0-8.", "dm-0"),
         ("EXT4-fs (sdaa1): Remounting filesystem read-only", "sdaa1"),
         (
             "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1)",
@@ -289,6 +292,16 @@ def test_what_was_told_once_is_not_told_again_and_does_not_fail_again(tmp_path: 
 
     reset = tuple(mark for mark in marks(first) if mark.name != "standing")
     assert findings(measured(tmp_path, text, carry_overs=reset)) == []
+
+
+def test_what_was_conclusive_stays_so_while_it_stands(tmp_path: Path) -> None:
+    for text, code in (
+        ("nvme nvme0: Disabling device after reset failure: -19", "kernel_standing"),
+        ("Aborting journal on device nvme0n1p2-8.", "kernel_event_standing"),
+    ):
+        again = measured(tmp_path, text, carry_overs=marks(measured(tmp_path, text)))
+        assert findings(again) == [(code, "wwn-1")]
+        assert CHECK.finding_rules[code].hard is (code == "kernel_standing")
 
 
 def test_many_like_lines_are_one_finding_with_count_and_span(tmp_path: Path) -> None:

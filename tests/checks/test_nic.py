@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Context, Inventory, Judgement, Remedy, Skip, Verdict
-from hpcverify.model import CarryOver, Cause, CheckItem
+from hpcverify.model import CarryOver, Cause, CheckItem, Finding
 from hpcverify.telemetry import nics
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import find_value, judge_items, list_codes, make_context
@@ -320,7 +320,7 @@ def test_a_fast_path_that_the_host_takes_away_accuses_nothing(tmp_path: Path) ->
     for path in ("net/enP1s1", "infiniband/mlx5_an0"):
         shutil.rmtree(node.root / "sys/class" / path)
     assert node.judge(node.look()).reason == ""
-    assert compare(probe(node.root), node.inventory) == []
+    assert compare(probe(node.root), node.inventory, node.root) == []
 
 
 def test_a_gid_of_a_container_is_not_expected_of_the_port(tmp_path: Path) -> None:
@@ -422,12 +422,20 @@ def test_a_port_may_be_in_training_after_the_boot(node: Node, seconds: int, code
     assert node.judge(found).verdict is (Verdict.FAIL if code == "port_down" else Verdict.ERROR)
 
 
-def test_a_counter_at_its_end_is_told(node: Node) -> None:
-    node.turn(**{f"{IB3}/counters/link_downed": 255})
+@pytest.mark.parametrize(
+    ("name", "end", "verdict"),
+    [("symbol_error", 65535, Verdict.PASS), ("link_downed", 255, Verdict.WARN)],
+)
+def test_a_counter_at_its_end_is_told_and_warned_of_if_falls_go_unseen(
+    node: Node, name: str, end: int, verdict: Verdict
+) -> None:
+    node.turn(**{f"{IB3}/counters/{name}": end})
     node.look()
     found = node.look()
-    assert list_codes(found) == ["counter_saturated"]
-    assert node.judge(found).verdict is Verdict.PASS
+    assert node.judge(found).verdict is verdict
+    told = next(f for f in found if isinstance(f, Finding) and "at its end" in f.text)
+    assert told.text.startswith(f"{name} stands")
+    assert "perfquery -C mlx5_3 -P 1 -R" in told.text
 
 
 @pytest.mark.parametrize(

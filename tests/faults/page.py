@@ -9,6 +9,8 @@ from pathlib import Path
 from hpcverify.model import Verdict
 from hpcverify.telemetry.cuda_errors import CudaError, load_rows
 from hpcverify_checks.kernel_log import lines
+from tests.checks import chassis_faults
+from tests.checks.chassis_faults import CHASSIS_FAULTS, ChassisFault
 from tests.checks.nic_faults import HUNG, PORT_FAULTS, PortFault
 from tests.faults.table import LOADED, PASSIVE, Fault
 from tests.rehearsal.table import REHEARSED, Rehearsed
@@ -110,6 +112,18 @@ four clouds and a laptop get no complaint.
 | fault | verdict | cause | remedy |
 |---|---|---|---|\
 """
+CHASSIS_HEAD = """\
+## The chassis (check `chassis`)
+
+Shown and logged by a simulated BMC, OpenIPMI's `ipmi_sim`, that the real ipmitool asks, in the
+run after one in which all was well; `tests/checks/test_chassis.py` holds each row. The first
+run on a node takes the events of one day. Forms of healthy machines of Dell, HPE, Lenovo,
+Cisco, Supermicro and NVIDIA get no complaint (`tests/telemetry/test_ipmi.py`). The table
+`events.csv`, beside the check, has all events that count.
+
+| fault | verdict | cause | remedy |
+|---|---|---|---|\
+"""
 REHEARSED_HEAD = """\
 ## Told by CUDA
 
@@ -137,6 +151,9 @@ def page() -> str:
             *faults,
             PORTS_HEAD,
             *map(_format_fault, (*PORT_FAULTS, HUNG)),
+            "",
+            CHASSIS_HEAD,
+            *map(_format_fault, (*CHASSIS_FAULTS, chassis_faults.FULL, chassis_faults.HUNG)),
             "",
             REHEARSED_HEAD,
             *rehearsed,
@@ -187,7 +204,7 @@ def _section(title: str, faults: Sequence[Fault]) -> Iterator[str]:
         yield ""
 
 
-def _format_fault(fault: Fault | PortFault) -> str:
+def _format_fault(fault: Fault | PortFault | ChassisFault) -> str:
     remedy = fault.remedy.value.replace("_", " ")
     return f"| {fault.name} | {fault.verdict.name} | {fault.cause} | {remedy} |"
 

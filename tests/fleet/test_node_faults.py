@@ -176,6 +176,29 @@ def test_a_machine_check_that_is_not_read_again_is_not_forgiven(tmp_path: Path, 
     assert room.node("n1").state is State.HEALTHY
 
 
+def test_a_machine_check_that_a_hook_read_is_not_forgiven_by_a_sweep(
+    tmp_path: Path, room: Room
+) -> None:
+    """The mark is with the node: the sweep does not read the line again."""
+    story = read_a_line(tmp_path / "node", MACHINE_CHECK)
+    find_by_hook(room, story.found)
+    assert (room.node("n1").state, room.slurm.reserved) == (State.SUSPECT, set())
+    assert not room.slurm.holds("n1")[0]
+
+    find(room, "n1", story.again)
+    assert room.node("n1").state is State.QUARANTINED
+    assert room.slurm.holds("n1")[0]
+
+
+def test_a_machine_check_that_a_hook_read_before_a_reboot_is_settled_by_a_sweep(
+    tmp_path: Path, room: Room
+) -> None:
+    story = read_a_line(tmp_path / "node", MACHINE_CHECK)
+    find_by_hook(room, story.found)
+    find(room, "n1", story.mended)
+    assert room.node("n1").state is State.HEALTHY
+
+
 def test_an_event_whose_part_works_under_load_is_a_flake(tmp_path: Path, room: Room) -> None:
     story = read_a_line(tmp_path / "node", ADAPTER_FAULT)
     find(room, "n1", story.found)

@@ -63,7 +63,7 @@ def nodes(draw: st.DrawFn) -> Node:
 def evidence(draw: st.DrawFn) -> Evidence:
     """Draw what a run may say."""
     rest = draw(st.sampled_from(["passed", "absent", "absent", "suppressed", "gone", "silent"]))
-    odd = draw(st.sampled_from(["failed", "hard", "passed", rest]))
+    odd = draw(st.sampled_from(["failed", "hard", "passed", "standing", rest]))
     said = dict.fromkeys(CHECKS, rest) | {draw(st.sampled_from(CHECKS)): odd}
     failed = tuple(
         Failure(c, "bad", k == "hard") for c, k in said.items() if k in {"failed", "hard"}
@@ -83,7 +83,8 @@ def evidence(draw: st.DrawFn) -> Evidence:
         verdict=verdict,
         failures=failed,
         suppressed_checks=known,
-        passed_checks=frozenset(check for check, k in said.items() if k == "passed"),
+        passed_checks=frozenset(c for c, k in said.items() if k in {"passed", "standing"}),
+        standing_checks=frozenset(check for check, k in said.items() if k == "standing"),
         not_applicable=frozenset(check for check, k in said.items() if k == "gone"),
         unanswered_checks=silent,
         unjudged=unjudged,

@@ -28,6 +28,8 @@ NCCL_START_SECONDS = 5.0
 NCCL_CHECKS = ("training", "allreduce")
 PASSIVE_SECONDS = 5.0
 """For all looks of the checks that only read: 0.1 s each on the NVML double."""
+BMC_SECONDS = 4.0
+"""For one look of `chassis`; assumed, since only a simulated BMC has been measured."""
 
 GPUS = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(8))
 H100 = {
@@ -78,6 +80,7 @@ def list_costs(plan: Plan, folder: Path) -> dict[str, float]:
         "settling": (len(active) - 1) * plan.settle,
         "starts": WORKERS * WORKER_START_SECONDS + len(NCCL_CHECKS) * NCCL_START_SECONDS,
         "checks that only read": PASSIVE_SECONDS,
+        "the BMC, asked twice": 2 * BMC_SECONDS,
     }
 
 

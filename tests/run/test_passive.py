@@ -16,6 +16,7 @@ from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
+    Fact,
     Finding,
     FindingRule,
     Measurement,
@@ -169,6 +170,15 @@ def test_after_the_load_it_knows_what_it_remembered_before(tmp_path: Path) -> No
     tasks = [phase.get("telemetry") for phase in executor.phases]
     told = [task.context.before_load for task in tasks if isinstance(task, Measure)]
     assert told == [(), (CarryOver("cursor", "8"),)]
+
+
+@pytest.mark.parametrize("after", [(Fact("SMT", "on"),), ()])
+def test_the_facts_are_those_of_the_later_one_or_else_of_the_first(
+    tmp_path: Path, after: tuple[Fact, ...]
+) -> None:
+    result = read_twice(tmp_path, make_answer(Fact("SMT", "off")), make_answer(*after))
+
+    assert result.facts == (after or (Fact("SMT", "off"),))
 
 
 def test_what_was_seen_before_the_load_is_kept(tmp_path: Path) -> None:

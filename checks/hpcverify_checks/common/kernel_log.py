@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcverify.check import (
@@ -58,10 +58,15 @@ def report_reading(log: KernelLog) -> Iterator[Finding | Coverage]:
 
 
 def report_unresolved(
-    ctx: Context, log: KernelLog, failures: Mapping[str, tuple[float, str] | None], code: str
+    ctx: Context,
+    log: KernelLog,
+    failures: Mapping[str, tuple[float, str] | None],
+    choose_code: Callable[[str], str],
 ) -> Iterator[Finding | CarryOver]:
     """
-    Report under *code* what failed a part in an earlier run and may still be there.
+    Report what failed a part in an earlier run and may still be there.
+
+    *choose_code* gives the code of the finding for that of the failure.
 
     A failed part must not pass just because the check runs again: it stays reported for a
     day, or until the node is rebooted. The log does not tell whether it was mended since.
@@ -79,5 +84,5 @@ def report_unresolved(
         if booted == boot and float(when) > time.time() - DAY_SECONDS:
             moment = format_moment(float(when))
             text = f"failed at {moment} with {failed}; the node has not rebooted since"
-            yield Finding(code, mark.where, text)
+            yield Finding(choose_code(failed), mark.where, text)
             yield mark

@@ -32,10 +32,10 @@ FROZEN = frozenset({"__refrigerator", "do_freezer_trap"})
 """The kernel functions in which a paused container waits (cgroup v1 calls that D)."""
 MAX_FILES = 10000
 """In /dev/shm that are looked at."""
-JOB_FOLDER = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 SCOPE_KEEPER = "slurmstepd infinity"
 """The one without a job, which keeps the scope of the others (cgroup v2)."""
-JOB_STEP = re.compile(r"slurmstepd: \[(\d+)")
+JOB_FOLDER = r"(?m)/job_(\d+)(?:/|$)"
+JOB_STEP = r"slurmstepd: \[(\d+)"
 
 
 class Task(Struct, frozen=True):
@@ -157,7 +157,7 @@ def _report_left_over(
     alive: set[str] = set()
     for step in steps:
         command = _read_command(root, step.pid)
-        job = "".join(JOB_STEP.findall(command)) or _find_job(root, step.pid)
+        job = "".join(re.findall(JOB_STEP, command)) or _find_job(root, step.pid)
         if not job and SCOPE_KEEPER not in command:
             return
         alive.add(job)
@@ -178,7 +178,7 @@ def _report_left_over(
 
 
 def _find_job(root: Path, pid: int) -> str:
-    found = JOB_FOLDER.search(sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
+    found = re.search(JOB_FOLDER, sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
     return found[1] if found else ""
 
 

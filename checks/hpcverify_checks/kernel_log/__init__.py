@@ -60,6 +60,7 @@ from hpcverify_checks.kernel_log.lines import (
     KernelEvent,
     build_finding_rules,
     list_markers,
+    load_rows,
     read_events,
 )
 from hpcverify_checks.kernel_log.pstore import read_dumps
@@ -99,7 +100,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     crashed = [e for e in read_events(dumped) if e.row.kind in CRASH_KINDS]
     groups = group_events([*crashed, *read_events(log.messages)], ctx.inventory)
     yield from _report_groups(groups)
-    yield from report_unresolved(ctx, log, _find_failures(groups), "kernel_standing")
+    yield from report_unresolved(ctx, log, _find_failures(groups), _choose_standing_code)
     if older := [*read_events(log.older)]:
         yield _report_older_lines(older)
     faults = (e for found in groups.values() for e in found if e.row.verdict > Verdict.PASS)
@@ -208,6 +209,11 @@ def _find_failures(groups: Groups) -> dict[str, tuple[float, str] | None]:
     }
 
 
+def _choose_standing_code(failed: str) -> str:
+    row = load_rows().get(failed)  # none if an older version wrote it
+    return "kernel_standing" if row and row.hard else "kernel_event_standing"
+
+
 def _report_older_lines(found: Sequence[KernelEvent]) -> Finding:
     # Logged long before the first run: it may be mended by now.
     worst = max(found, key=lambda event: event.row.verdict)
@@ -226,7 +232,8 @@ CHECK = Check(
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,
-        "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
+        "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, hard=True),
+        "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
         GAP_CODE: GAP_RULE,
     },
     placement=Placement.PASSIVE,

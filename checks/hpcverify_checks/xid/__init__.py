@@ -114,7 +114,7 @@ def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
         for code in dict.fromkeys(event.row.code for event in found):
             yield make_finding(where, [event for event in found if event.row.code == code])
     failures = {where: _find_last_failure(found) for where, found in places.items()}
-    yield from report_unresolved(ctx, log, failures, "xid_standing")
+    yield from report_unresolved(ctx, log, failures, lambda _: "xid_standing")
     for where, count in counts.items():
         yield Measurement("xids", float(count), "", where)
     for where, found in group_by_part(log.older, known).items():
@@ -221,7 +221,7 @@ CHECK = Check(
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,
-        "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
+        "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, hard=True),
         GAP_CODE: GAP_RULE,
     },
     placement=Placement.PASSIVE,

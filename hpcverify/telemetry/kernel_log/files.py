@@ -21,9 +21,7 @@ from hpcverify.telemetry.kernel_log.query import (
 SYSLOG_NAMES = ("kern.log", "messages", "syslog")
 STAMP_PATTERN = r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
 """RFC 5424 or classic."""
-LINE_PATTERN = re.compile(
-    STAMP_PATTERN + r"\S+ kernel: (?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
-)
+LINE_PATTERN = STAMP_PATTERN + r"\S+ kernel: (?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
 """A line of syslog: stamp, host, tag, and perhaps the time since boot and who printed
 it (a thread or a CPU)."""
 MONTH_NAMES = "JanFebMarAprMayJunJulAugSepOctNovDec"
@@ -44,7 +42,7 @@ def read_files(query: LogQuery) -> KernelLog:
         KernelMessage(match["text"], stamp, path.name)
         for line in lines
         if wanted.wants(line)
-        and (match := LINE_PATTERN.match(line.decode(errors="replace")))
+        and (match := re.match(LINE_PATTERN, line.decode(errors="replace")))
         and (stamp := parse_stamp(match["stamp"], query.now)) is not None
         and stamp >= earliest
     ]

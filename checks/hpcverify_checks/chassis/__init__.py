@@ -1,0 +1,207 @@
+"""
+What the service processor (BMC) sees and the operating system does not: the chassis.
+
+Fans, power supplies and their redundancy, temperatures against their own thresholds,
+batteries, and the event log since this node's last run. Of the faults of a cluster for
+language models that have a name, a fifth are of these kinds. Asked in band, by ipmitool over
+/dev/ipmi0: a node without one is skipped, as a virtual machine is.
+
+The state of a part comes from its sensor, by the BMC's own verdict. The log tells what was
+and is over: an uncorrected error of memory, a processor that stopped. Only entries since the
+last run count, as in `kernel_log`; a first run takes one day. The log is never cleared.
+
+A BMC that does not answer is an ERROR, and nothing waits for it longer than its deadline.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hpcverify.check import (
+    LISTED,
+    CarryOver,
+    Cause,
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Remedy,
+    Skip,
+    Unable,
+    Verdict,
+)
+from hpcverify.processes import ToolRunner, run_tool
+from hpcverify.telemetry import ipmi
+from hpcverify.telemetry.chassis import Chassis, SensorHealth, SensorKind
+from hpcverify.units import format_count
+from hpcverify_checks.chassis.events import (
+    INLET_CODE,
+    UNNAMED_CODE,
+    LogMark,
+    build_finding_rules,
+    find_row,
+    make_mark,
+    quote,
+    report_events,
+    select_new,
+)
+from hpcverify_checks.chassis.parts import PART_RULES, SeenParts, remember_parts, report_parts
+
+T = TypeVar("T")
+LOG_MARK, PARTS_MARK = "log", "parts"
+"""Of the `CarryOver`s with the end of the log, and with what the chassis had."""
+MEASURED = {
+    SensorKind.TEMPERATURE: ("temperature", "°C"),
+    SensorKind.FAN: ("fan.speed", "RPM"),
+}
+
+
+class ChassisParams(Params, frozen=True):
+    """How long to wait for all that the BMC has to say, in seconds."""
+
+    patience: Annotated[float, Meta(gt=0)] = 60.0
+
+
+class ChassisSeams(Struct, frozen=True):
+    """Where the check looks, and by what: a test gives another machine."""
+
+    root: Path = Path("/")
+    tool: ToolRunner = run_tool
+
+
+def measure(ctx: Context, params: ChassisParams) -> Iterator[CheckItem]:
+    """Report what the BMC of this node says."""
+    yield from inspect(ctx, params, ChassisSeams())
+
+
+def inspect(ctx: Context, params: ChassisParams, node: ChassisSeams) -> Iterator[CheckItem]:
+    """
+    Report what the BMC of *node* says.
+
+    Raises:
+        Skip: there is no BMC, or it cannot be asked here and never could.
+        Unable: it does not answer, or can be asked no more.
+
+    """
+    try:
+        chassis = _ask(node, params.patience)
+    except Unable as unable:
+        yield from ctx.carry_overs  # the next run goes on where this one should have
+        if unable.cause in (Cause.MISSING, Cause.DENIED) and not ctx.carry_overs:
+            raise Skip(str(unable), Cause.NOT_OBSERVABLE) from None
+        raise
+    yield from report_chassis(chassis, ctx)
+
+
+def _ask(node: ChassisSeams, patience: float) -> Chassis:
+    device = ipmi.find_device(node.root)
+    if device is None:
+        text = "no /dev/ipmi0: this node has no BMC, or modprobe ipmi_devintf ipmi_si"
+        raise Unable(text, Cause.MISSING)
+    if not os.access(device, os.R_OK | os.W_OK):
+        raise Unable(f"only root may ask the BMC ({device})", Cause.DENIED)
+    return ipmi.read_chassis(device, node.root, node.tool, patience)
+
+
+def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
+    """Report what is wrong in *chassis* now, and what its log says since the last run."""
+    mark = _recall(ctx, LOG_MARK, LogMark)
+    known = _recall(ctx, PARTS_MARK, SeenParts)
+    accept = ctx.previous is None and known is not None
+    seen = SeenParts() if accept or known is None else known
+    now = remember_parts(chassis, seen, accept=accept)
+    yield from report_parts(chassis, now if accept else seen)
+    yield CarryOver(PARTS_MARK, msgspec.json.encode(now).decode())
+    yield from _report_log(chassis, mark)
+    for sensor in chassis.sensors:
+        name, unit = MEASURED.get(sensor.kind, ("", ""))
+        if name and sensor.unit == unit and sensor.value is not None:
+            yield Measurement(name, sensor.value, unit, sensor.name)
+    yield Coverage("node", _describe(chassis))
+
+
+def _recall(ctx: Context, name: str, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(ctx.recall(name) or "", type=kind)
+    except msgspec.MsgspecError:  # there is none, or an older version wrote another format
+        return None
+
+
+def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
+    log = chassis.log
+    if log.unread_reason:
+        text = f"the event log cannot be read ({log.unread_reason}): see ipmitool sel info"
+        yield Finding("log_unread", "node", text)
+        if mark is not None:
+            yield CarryOver(LOG_MARK, msgspec.json.encode(mark).decode())
+        return
+    part = select_new(log, mark)
+    yield from report_events(part.new, chassis)
+    told = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
+    if told:
+        text = (
+            f"{len(told)} of {len(part.older)} older entries tell of faults, which may be mended; "
+            f"the last: {quote(told[-1])}"
+        )
+        yield Finding("before_first_run", "node", text)
+    if part.note:
+        yield Coverage("node", part.note)
+    if log.is_full and not (mark and mark.was_full and part.new):  # else it goes round
+        text = (
+            "the event log is full, so that the BMC may drop new events: ipmitool sel save FILE, "
+            "then ipmitool sel clear"
+        )
+        yield Finding("log_full", "node", text)
+    yield CarryOver(LOG_MARK, msgspec.json.encode(make_mark(log)).decode())
+    read = "1 new entry" if len(part.new) == 1 else f"{len(part.new)} new entries"
+    yield Coverage("node", f"event log: {read} of {len(log.events)}")
+
+
+def _describe(chassis: Chassis) -> str:
+    readable = [s for s in chassis.sensors if s.health is not SensorHealth.UNKNOWN]
+    supplies = {s.part for s in readable if s.kind is SensorKind.POWER_SUPPLY}
+    supplies -= {s.part for s in readable if s.health is SensorHealth.ABSENT}
+    fans = [s for s in readable if s.kind is SensorKind.FAN and s.value]
+    firmware = f", firmware {chassis.bmc.firmware}" if chassis.bmc.firmware else ""
+    counts = ", ".join(
+        (
+            format_count(len(chassis.sensors), "sensor"),
+            format_count(len(fans), "fan"),
+            f"{len(supplies)} power {'supply' if len(supplies) == 1 else 'supplies'}",
+        )
+    )
+    return f"{chassis.bmc.name}{firmware}: {counts}"
+
+
+CHECK = Check(
+    summary="what the BMC says of fans, power supplies, temperatures, and its event log",
+    measure=measure,
+    params=ChassisParams,
+    metrics={
+        "temperature": Metric(unit="°C", meaning="a sensor of the BMC"),
+        "fan.speed": Metric(unit="RPM", meaning="a fan"),
+    },
+    finding_rules={
+        **PART_RULES,
+        **build_finding_rules(),
+        INLET_CODE: FindingRule(Verdict.WARN, Remedy.INSPECT),
+        UNNAMED_CODE: FindingRule(Verdict.WARN, Remedy.INSPECT),
+        "log_full": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "log_unread": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
+        "before_first_run": LISTED,
+    },
+    placement=Placement.PASSIVE,
+    timeout=180,
+)

@@ -1,0 +1,357 @@
+"""
+What is wrong in a chassis now: fans, power supplies, temperatures, batteries, drives.
+
+A BMC knows best what its sensors mean, so its own verdict counts and no limit of ours. It is
+not believed where that cannot be: thresholds of zero or in the wrong order, a value that lies
+well on the good side, all power supplies dead in a node that runs. A fan that never turned
+here and a group that never was redundant may be built so: they warn until they are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from hpcverify.check import LISTED, Finding, FindingRule, Remedy, Verdict
+from hpcverify.telemetry.chassis import (
+    Chassis,
+    ChassisSensor,
+    Defect,
+    Redundancy,
+    RedundancyState,
+    SensorHealth,
+    SensorKind,
+    Thresholds,
+)
+
+ACCEPT = "if it is built so, run once with --accept-parts"
+HYSTERESIS_SHARE = 0.2
+"""How far inside its threshold, as a share of it, a value may be that a BMC still complains of:
+it waits until the value is well inside."""
+COMPLAINTS = (SensorHealth.WARNING, SensorHealth.CRITICAL)
+GONE = (SensorHealth.ABSENT, SensorHealth.UNKNOWN)
+
+SUPPLY_COMPLAINTS: tuple[tuple[Defect, str, str], ...] = (
+    (Defect.INPUT_LOST, "supply_input_lost", "has no input power"),
+    (Defect.FAILED, "supply_failed", "failed"),
+    (Defect.PREDICTED, "supply_predicted", "expects to fail"),
+    (Defect.INPUT_WRONG, "supply_input_wrong", "has an input out of range"),
+    (Defect.MISMATCHED, "supply_mismatched", "does not fit the others"),
+)
+"""What a power supply suffers from, the first that fits: its code, and the words for it."""
+SUPPLY_FIXES = {
+    "supply_input_lost": "check its cable and its feed (outlet, breaker); the supply itself only "
+    "if those are good",
+    "supply_failed": "check its cable; if that is good, replace it",
+    "supply_predicted": "replace it when the node is free",
+    "supply_input_wrong": "check its feed",
+    "supply_mismatched": "put in one of the same model",
+    "supply_warning": "see the BMC's own page for why",
+}
+DEAD_CODES = ("supply_input_lost", "supply_failed")
+"""Of a power supply that gives nothing."""
+
+
+class SeenParts(Struct, frozen=True):
+    """What a chassis had in earlier runs, by name, and what of it is accepted as it is."""
+
+    supplies: tuple[str, ...] = ()
+    fans: tuple[str, ...] = ()
+    """Those that turned."""
+    redundant: tuple[str, ...] = ()
+    """Groups that could lose a part."""
+    silent: tuple[str, ...] = ()
+    """Supplies and fans without a reading in the last run."""
+    accepted: tuple[str, ...] = ()
+    """Fans that stand still, and groups without redundancy, that are meant so."""
+
+
+def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
+    """Report what is wrong now, and what was *seen* and is gone."""
+    supplies = list(_report_supplies(chassis.sensors))
+    fans = list(_report_fans(chassis.sensors, seen))
+    yield from supplies
+    yield from fans
+    failed = {SensorKind.POWER_SUPPLY: supplies, SensorKind.FAN: fans}
+    for group in chassis.redundancy:
+        if not any(f.code in TOLD_WITH_REDUNDANCY for f in failed.get(group.kind, ())):
+            yield from _report_redundancy(group, seen)
+    yield from _report_temperatures(chassis.sensors)
+    for sensor in chassis.sensors:
+        yield from _report_other(sensor)
+    yield from _report_gone(chassis.sensors, seen)
+
+
+def remember_parts(chassis: Chassis, seen: SeenParts, *, accept: bool) -> SeenParts:
+    """Remember what this run saw beside what earlier ones *seen*; *accept* starts afresh."""
+    supplies = {s.part for s in _list_supplies(chassis.sensors) if s.health not in GONE}
+    fans = {s.name for s in _list_fans(chassis.sensors) if _turns(s)}
+    redundant = {g.name for g in chassis.redundancy if g.state is RedundancyState.FULL}
+    if accept:
+        meant = {g.name for g in chassis.redundancy if g.state in NOT_REDUNDANT}
+        meant |= {s.name for s in _list_fans(chassis.sensors) if s.value == 0}
+        return SeenParts(*map(_sort, (supplies, fans, redundant, (), meant)))
+    silent = (*seen.supplies, *seen.fans)
+    return SeenParts(
+        supplies=_sort({*seen.supplies, *supplies}),
+        fans=_sort({*seen.fans, *fans}),
+        redundant=_sort({*seen.redundant, *redundant}),
+        silent=_sort(n for n in silent if _find_presence(n, chassis.sensors) is None),
+        accepted=_sort(set(seen.accepted) - fans - redundant),
+    )
+
+
+def _sort(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names))
+
+
+def _list_supplies(sensors: Iterable[ChassisSensor]) -> list[ChassisSensor]:
+    return [s for s in sensors if s.kind is SensorKind.POWER_SUPPLY]
+
+
+def _list_fans(sensors: Iterable[ChassisSensor]) -> list[ChassisSensor]:
+    return [s for s in sensors if s.kind is SensorKind.FAN]
+
+
+def _turns(fan: ChassisSensor) -> bool:
+    return fan.health not in GONE and fan.value != 0
+
+
+def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
+    supplies = _list_supplies(sensors)
+    absent = {s.part for s in supplies if s.health is SensorHealth.ABSENT}
+    there = [s for s in supplies if s.part not in absent and s.health not in GONE]
+    told: dict[str, Finding] = {}
+    for defect, code, words in SUPPLY_COMPLAINTS:
+        for sensor in there:
+            if sensor.defect is defect and sensor.health in COMPLAINTS:
+                told.setdefault(sensor.part, _complain_of_supply(sensor, code, words))
+    for sensor in there:
+        if sensor.health is SensorHealth.CRITICAL:
+            told.setdefault(sensor.part, _complain_of_supply(sensor, "supply_failed", "failed"))
+        elif sensor.health is SensorHealth.WARNING:
+            made = _complain_of_supply(sensor, "supply_warning", "has a complaint")
+            told.setdefault(sensor.part, made)
+    dead = [part for part, finding in told.items() if finding.code in DEAD_CODES]
+    if dead and len(dead) == len({s.part for s in there}):
+        said = "; ".join(f"{part} {told[part].text.partition(':')[0]}" for part in dead)
+        text = (
+            f"the BMC calls every power supply dead ({said}), and the node runs: restart the BMC "
+            "(ipmitool mc reset cold) and update its firmware; then look at the supplies"
+        )
+        yield Finding("supplies_doubtful", "node", text)
+        return
+    yield from told.values()
+
+
+def _complain_of_supply(sensor: ChassisSensor, code: str, words: str) -> Finding:
+    text = f"{words} ({sensor.said}): {SUPPLY_FIXES[code]}"
+    return Finding(code, sensor.part, text, {"sensor": sensor.name})
+
+
+def _report_fans(sensors: Iterable[ChassisSensor], seen: SeenParts) -> Iterator[Finding]:
+    for fan in _list_fans(sensors):
+        if fan.health not in COMPLAINTS or fan.name in seen.accepted:
+            continue
+        if fan.value is None:
+            code = "fan_failed" if fan.health is SensorHealth.CRITICAL else "fan_slow"
+            text = f"the BMC complains of it ({fan.said}): see what blocks it, or replace it"
+            yield Finding(code, fan.name, text)
+        elif _find_side(fan) is not Defect.LOW or not _is_credible(fan):
+            yield _list_complaint(fan)
+        elif fan.value == 0 and fan.name not in seen.fans:
+            text = f"stands still, and has never turned in a run: an empty slot? {ACCEPT}; "
+            yield Finding("fan_still", fan.name, f"{text}else replace it")
+        elif fan.health is SensorHealth.CRITICAL:
+            text = f"turns at {_format_reading(fan)}: see what blocks it, or replace it"
+            yield Finding("fan_failed", fan.name, text)
+        else:
+            text = f"turns at {_format_reading(fan)}: see what blocks it"
+            yield Finding("fan_slow", fan.name, text)
+
+
+def _report_temperatures(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
+    hot = [
+        s
+        for s in sensors
+        if s.kind is SensorKind.TEMPERATURE and s.health in COMPLAINTS and s.value is not None
+    ]
+    room = [s for s in hot if s.is_ambient and _find_side(s) is Defect.HIGH and _is_credible(s)]
+    for sensor in hot:
+        if _find_side(sensor) is not Defect.HIGH or not _is_credible(sensor):
+            yield _list_complaint(sensor)
+        elif sensor in room:
+            text = f"is at {_format_reading(sensor)}: this is the air of the room, and no fault of "
+            yield Finding("room_hot", sensor.name, f"{text}the node: cool the room")
+        elif sensor.health is SensorHealth.CRITICAL and not room:
+            text = f"is at {_format_reading(sensor)}: look at fans, heat sinks and air flow"
+            yield Finding("temperature_critical", sensor.part, text, {"sensor": sensor.name})
+        else:
+            text = f"is at {_format_reading(sensor)}: look at the air flow"
+            text += f"; the air at {room[0].name} is too hot" if room else ""
+            yield Finding("temperature_high", sensor.part, text, {"sensor": sensor.name})
+
+
+def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
+    if sensor.health not in COMPLAINTS:
+        return
+    critical = sensor.health is SensorHealth.CRITICAL
+    state = _format_reading(sensor) if sensor.value is not None else f"the BMC says {sensor.said}"
+    match sensor.kind:
+        case SensorKind.BATTERY if _find_side(sensor) is not Defect.HIGH:
+            text = f"runs down ({state}): replace it (on most boards a CR2032)"
+            yield Finding("battery_low", sensor.name, text)
+        case SensorKind.DRIVE:
+            code, fix = (
+                ("drive_failed", "replace the drive in this slot")
+                if critical
+                else ("drive_predicted", "see host for the drive, and the controller for its array")
+            )
+            yield Finding(code, sensor.name, f"{state}: {fix}")
+        case SensorKind.VOLTAGE if critical and _is_credible(sensor):
+            text = f"{state}: look at the power supplies, and have the board looked at"
+            yield Finding("voltage_critical", sensor.name, text)
+        case SensorKind.FAN | SensorKind.POWER_SUPPLY | SensorKind.TEMPERATURE:
+            pass
+        case _:
+            yield _list_complaint(sensor)
+
+
+def _report_redundancy(group: Redundancy, seen: SeenParts) -> Iterator[Finding]:
+    if group.state not in NOT_REDUNDANT or group.name in seen.accepted:
+        return
+    said = f"the BMC says {group.said}"
+    if group.name not in seen.redundant:
+        yield Finding("redundancy_none", group.name, f"is not redundant ({said}): {ACCEPT}")
+    elif group.state is RedundancyState.LOST:
+        text = f"can lose no more of its parts ({said}), and could before: look at each of them"
+        yield Finding("redundancy_lost", group.name, text)
+    else:
+        text = f"has less to spare than before ({said}): look at each of its parts"
+        yield Finding("redundancy_degraded", group.name, text)
+
+
+def _report_gone(sensors: Sequence[ChassisSensor], seen: SeenParts) -> Iterator[Finding]:
+    for kind, names in (("power supply", seen.supplies), ("fan", seen.fans)):
+        for name in names:
+            presence = _find_presence(name, sensors)
+            if presence is False:
+                text = f"the {kind} is gone; it was there in an earlier run: put it back; {ACCEPT}"
+                yield Finding("part_gone", name, text)
+            elif presence is None and name in seen.silent:
+                text = f"the {kind} has given no reading in two runs, and did before: is it there? "
+                yield Finding("part_gone", name, text + ACCEPT)
+
+
+def _find_presence(name: str, sensors: Sequence[ChassisSensor]) -> bool | None:
+    """Say whether the supply or fan *name* is there; None if no sensor of it can be read."""
+    health = {
+        s.health
+        for s in (*_list_supplies(sensors), *_list_fans(sensors))
+        if name == (s.part if s.kind is SensorKind.POWER_SUPPLY else s.name)
+    }
+    if SensorHealth.ABSENT in health:
+        return False
+    return True if health - {SensorHealth.UNKNOWN} else None
+
+
+def _find_side(sensor: ChassisSensor) -> Defect:
+    """Say on which side of its thresholds *sensor* is; NONE if neither tells."""
+    if sensor.defect in (Defect.LOW, Defect.HIGH) or sensor.value is None:
+        return sensor.defect
+    lows = (sensor.thresholds.low_warning, sensor.thresholds.low_critical)
+    highs = (sensor.thresholds.high_warning, sensor.thresholds.high_critical)
+    if any(bound is not None and sensor.value <= bound for bound in lows):
+        return Defect.LOW
+    if any(bound is not None and sensor.value >= bound for bound in highs):
+        return Defect.HIGH
+    return Defect.NONE
+
+
+def _is_credible(sensor: ChassisSensor) -> bool:
+    """
+    Say whether a complaint of the BMC can be true.
+
+    Boards have been shipped with thresholds of zero, and with low ones above high ones.
+    """
+    bounds = sensor.thresholds
+    if not _is_in_order(bounds):
+        return False
+    if _find_side(sensor) is Defect.LOW:
+        own = [b for b in (bounds.low_warning, bounds.low_critical) if b is not None]
+        limit = max(own, default=None)
+        margin = 1 + HYSTERESIS_SHARE
+    else:
+        own = [b for b in (bounds.high_warning, bounds.high_critical) if b is not None]
+        limit = min(own, default=None)
+        margin = 1 - HYSTERESIS_SHARE
+    if limit is None or sensor.value is None:
+        return True  # thresholds that cannot be read
+    inside = sensor.value - limit * margin
+    return limit > 0 and (inside <= 0 if margin > 1 else inside >= 0)
+
+
+def _is_in_order(bounds: Thresholds) -> bool:
+    known = (bounds.low_critical, bounds.low_warning, bounds.high_warning, bounds.high_critical)
+    return all(a <= b for a, b in pairwise(bound for bound in known if bound is not None))
+
+
+def _format_reading(sensor: ChassisSensor) -> str:
+    """Write the value beside the threshold that it is beyond."""
+    bounds, critical = sensor.thresholds, sensor.health is SensorHealth.CRITICAL
+    low = _find_side(sensor) is Defect.LOW
+    limit = (
+        (bounds.low_critical if critical else bounds.low_warning)
+        if low
+        else (bounds.high_critical if critical else bounds.high_warning)
+    )
+    text = f"{sensor.value:g} {sensor.unit}".rstrip()
+    if limit is None:
+        return f"{text}, which the BMC calls {sensor.health.value}"
+    word = "critical" if critical else "a warning"
+    return f"{text}, {word} {'below' if low else 'from'} {limit:g}"
+
+
+def _list_complaint(sensor: ChassisSensor) -> Finding:
+    bounds = sensor.thresholds
+    known = {
+        "low critical": bounds.low_critical,
+        "low warning": bounds.low_warning,
+        "high warning": bounds.high_warning,
+        "high critical": bounds.high_critical,
+    }
+    evidence = {name: f"{bound:g}" for name, bound in known.items() if bound is not None}
+    value = "" if sensor.value is None else f"{sensor.value:g} {sensor.unit}".rstrip() + ", "
+    return Finding("sensor_noted", sensor.name, f"{value}the BMC says {sensor.said}", evidence)
+
+
+NOT_REDUNDANT = (RedundancyState.LOST, RedundancyState.DEGRADED)
+TOLD_WITH_REDUNDANCY = (*DEAD_CODES, "supplies_doubtful", "fan_failed")
+"""Codes of what takes the redundancy of its group along: it is told once."""
+
+PART_RULES = {
+    "supply_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+    "supply_input_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "supply_predicted": FindingRule(Verdict.WARN, Remedy.REPLACE),
+    "supply_input_wrong": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "supply_mismatched": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "supply_warning": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "supplies_doubtful": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "redundancy_lost": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "redundancy_degraded": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "redundancy_none": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "fan_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+    "fan_slow": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "fan_still": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "temperature_critical": FindingRule(Verdict.FAIL, Remedy.INSPECT),
+    "temperature_high": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "room_hot": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "battery_low": FindingRule(Verdict.WARN, Remedy.REPLACE),
+    "voltage_critical": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "drive_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+    "drive_predicted": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "part_gone": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "sensor_noted": LISTED,
+}

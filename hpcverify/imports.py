@@ -1,0 +1,37 @@
+"""
+Import a library without what it imports and we never use.
+
+A job waits in the prolog while Python imports. `typing_extensions`, which comes with torch
+and which msgspec can do without, takes as long to import as msgspec itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+
+@contextmanager
+def replace_modules(others: Mapping[str, ModuleType | None]) -> Generator[None]:
+    """
+    Let imports in the block find *others* under these names; None means "not installed".
+
+    A module that is there already stays, and after the block the real one can be imported.
+    """
+    modules: dict[str, Any] = sys.modules
+    missing = [name for name in others if name not in modules]
+    modules.update((name, others[name]) for name in missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del modules[name]
+
+
+def import_msgspec() -> None:
+    """Import msgspec, before anything else does."""
+    with replace_modules({"typing_extensions": None}):
+        import msgspec  # noqa: F401, PLC0415 - not before

@@ -1,0 +1,353 @@
+"""What a BMC says of the chassis: faults of a live simulator are told, and good ones are not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Context, Skip, Unable
+from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Remedy, Verdict
+from hpcverify.testing import INVENTORY, judge_items, list_codes, list_findings, make_context
+from hpcverify_checks import chassis
+from hpcverify_checks.chassis import CHECK, ChassisParams, ChassisSeams
+from tests import bmc
+from tests.bmc import HEALTHY, SimulatedBmc, a_fan, a_state, a_supply
+from tests.checks.chassis_faults import CHASSIS_FAULTS, FULL, HUNG, STATES, ChassisFault
+
+PATIENCE = 120.0
+"""So that a busy machine is no slow BMC."""
+
+Marks = dict[tuple[str, str], CarryOver]
+
+
+class Node:
+    """A node whose BMC is looked at again and again."""
+
+    def __init__(self, folder: Path, kept: Marks | None = None) -> None:
+        """Give it a /dev/ipmi0 below *folder*; *kept* is what an earlier run remembered."""
+        self.folder = folder
+        self.root = folder / "root"
+        (self.root / "dev").mkdir(parents=True)
+        (self.root / "dev/ipmi0").touch()
+        self.kept = dict(kept or {})
+        self.is_known = bool(kept)
+
+    def look(self, *, accept: bool = False, patience: float = PATIENCE) -> list[CheckItem]:
+        """Ask the BMC of the PATH, as one more run does."""
+        ctx: Context = make_context(
+            self.folder,
+            previous=INVENTORY if self.is_known and not accept else None,
+            carry_overs=tuple(self.kept.values()),
+        )
+        self.is_known = True
+        found: list[CheckItem] = []
+        try:
+            seams = ChassisSeams(root=self.root)
+            found.extend(chassis.inspect(ctx, ChassisParams(patience=patience), seams))
+        finally:
+            self.kept |= {(m.name, m.where): m for m in found if isinstance(m, CarryOver)}
+        return found
+
+
+@pytest.fixture(scope="module")
+def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedBmc]:
+    """Start one BMC for most tests: it takes a while."""
+    machine = SimulatedBmc(tmp_path_factory.mktemp("bmc"))
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def healthy(simulator: SimulatedBmc, monkeypatch: pytest.MonkeyPatch) -> SimulatedBmc:
+    """Lead ipmitool to the BMC, in which all is well."""
+    monkeypatch.setenv("PATH", f"{simulator.program}:{os.environ['PATH']}")
+    simulator.heal()
+    return simulator
+
+
+@pytest.fixture(scope="module")
+def well(simulator: SimulatedBmc, tmp_path_factory: pytest.TempPathFactory) -> Marks:
+    """Give what a run remembers of the BMC in which all is well: it is the same each time."""
+    simulator.heal()
+    node = Node(tmp_path_factory.mktemp("well"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{simulator.program}:{os.environ['PATH']}")
+        node.look()
+    return node.kept
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SimulatedBmc]]:
+    """Give a list for BMCs of a test's own; they are ended."""
+    machines: list[SimulatedBmc] = []
+    monkeypatch.chdir(tmp_path)
+    yield machines
+    for machine in machines:
+        machine.go_on()
+        machine.close()
+
+
+def start(
+    own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch, *sensors: bmc.SimulatedSensor
+) -> SimulatedBmc:
+    machine = SimulatedBmc(Path.cwd() / f"bmc{len(own)}", sensors or HEALTHY, len(own))
+    own.append(machine)
+    path = os.environ["PATH"].split(":")
+    outside = [place for place in path if "/bmc" not in place]
+    monkeypatch.setenv("PATH", ":".join([str(machine.program), *outside]))
+    machine.heal()
+    return machine
+
+
+def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for _ in range(3):
+        found = node.look()
+        assert list_codes(found) == []
+        assert judge_items(CHECK, found).verdict is Verdict.PASS
+    said = [c.text for c in found if isinstance(c, Coverage)]
+    assert "17 sensors, 4 fans, 4 power supplies" in said[1]
+    assert healthy.process.poll() is None
+
+
+@pytest.mark.parametrize("fault", CHASSIS_FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_told_as_the_table_says_until_it_is_over(
+    healthy: SimulatedBmc, tmp_path: Path, well: Marks, fault: ChassisFault
+) -> None:
+    node = Node(tmp_path, well)
+    fault.inject(healthy)
+
+    found = node.look()
+    judgement = judge_items(CHECK, found)
+    assert judgement.verdict is fault.verdict, judgement.reason
+    assert fault.says in judgement.reason
+    if fault.verdict > Verdict.PASS:
+        assert judgement.remedy is fault.remedy
+    rules = [CHECK.finding_rules[code] for code in list_codes(found)]
+    assert any(rule.hard for rule in rules) == fault.hard
+
+    if fault in STATES:
+        healthy.heal()
+    over = judge_items(CHECK, node.look())
+    assert over.verdict is Verdict.PASS, over.reason
+
+
+def test_a_fault_stands_as_long_as_its_sensor_shows_it(
+    healthy: SimulatedBmc, tmp_path: Path
+) -> None:
+    node = Node(tmp_path)
+    node.look()
+    healthy.set_value("FAN3", 2, log=True)
+    for _ in range(3):
+        assert "fan_failed" in list_codes(node.look())
+
+
+def test_one_cause_is_told_once(healthy: SimulatedBmc, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.look()
+    healthy.set_bits("PS2 Status", 0, 1, log=True)
+    healthy.set_bits("PS Redundancy", 1, log=True)
+    found = node.look()
+    grave = [c for c in list_codes(found) if CHECK.finding_rules[c].verdict > Verdict.PASS]
+    assert grave == ["supply_failed"]
+    assert sorted(set(list_codes(found)) - set(grave)) == [
+        "redundancy_lost_event_over",
+        "supply_failed_event_over",
+    ]
+
+
+def test_an_event_of_last_year_does_not_fail_a_node_that_is_new_to_us(
+    healthy: SimulatedBmc, tmp_path: Path
+) -> None:
+    healthy.add_event(bmc.MEMORY, 1)
+    healthy.clock += 365 * 86400
+    healthy.set_clock()
+    node = Node(tmp_path)
+    found = node.look()
+    assert list_codes(found) == ["before_first_run"]
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
+    assert list_codes(node.look()) == []
+
+
+def test_the_first_run_takes_the_last_day(healthy: SimulatedBmc, tmp_path: Path) -> None:
+    healthy.add_event(bmc.MEMORY, 1)
+    healthy.clock += 3600
+    healthy.set_clock()
+    assert list_codes(Node(tmp_path).look()) == ["memory_uncorrectable"]
+
+
+def test_a_clock_that_was_never_set_neither_loses_an_event_nor_brings_one_back(
+    tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = start(own, monkeypatch)
+    machine.restart()  # its clock starts at zero
+    machine.add_event(bmc.PROCESSOR, 0)
+    node = Node(tmp_path)
+    assert list_codes(node.look()) == ["before_first_run"]
+    machine.add_event(bmc.MEMORY, 1)
+    assert list_codes(node.look()) == ["memory_uncorrectable"]
+    machine.set_clock()
+    assert list_codes(node.look()) == []
+
+
+def test_after_the_log_was_cleared_new_events_count_and_old_ones_do_not(
+    healthy: SimulatedBmc, tmp_path: Path
+) -> None:
+    node = Node(tmp_path)
+    healthy.add_event(bmc.MEMORY, 1)
+    healthy.add_event(bmc.MEMORY, 0)
+    node.look()
+    healthy.heal()
+    assert list_codes(node.look()) == []
+    healthy.add_event(bmc.PROCESSOR, 0)
+    healthy.heal()
+    healthy.add_event(bmc.PROCESSOR, 1)
+    assert list_codes(node.look()) == ["processor_thermal_trip"]
+    assert list_codes(node.look()) == []
+
+
+def test_the_log_of_another_board_is_read_as_for_the_first_time(
+    tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    start(own, monkeypatch)
+    node.look()
+    other = start(own, monkeypatch)
+    other.add_event(bmc.MEMORY, 1)
+    other.clock += 30 * 86400
+    other.set_clock()
+    other.add_event(bmc.PROCESSOR, 1)
+    found = node.look()
+    assert list_codes(found) == ["processor_thermal_trip", "before_first_run"]
+
+
+def test_a_full_log_is_told_with_the_command_and_never_cleared(
+    tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = start(own, monkeypatch)
+    machine.tell("sel_enable 0x20 4 0x0a")
+    node = Node(tmp_path)
+    node.look()
+    for _ in range(4):
+        machine.add_event(bmc.MEMORY, 0)
+    found = node.look()
+    judgement = judge_items(CHECK, found)
+    assert (judgement.verdict, judgement.remedy) == (FULL.verdict, FULL.remedy)
+    assert FULL.says in judgement.reason
+    assert "ipmitool sel clear" in judgement.reason
+    assert any("of 4" in c.text for c in found if isinstance(c, Coverage))
+    assert judge_items(CHECK, node.look()).verdict is Verdict.WARN
+
+
+def test_a_bmc_that_hangs_is_named_and_nothing_is_lost(
+    tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = start(own, monkeypatch)
+    node = Node(tmp_path)
+    node.look()
+    before = dict(node.kept)
+    HUNG.inject(machine)
+    with pytest.raises(
+        Unable, match=r"the BMC at \S+/dev/ipmi0 has not answered within 1 s"
+    ) as told:
+        node.look(patience=1)
+    assert (told.value.cause, told.value.remedy) == (HUNG.cause, HUNG.remedy)
+    assert node.kept == before
+
+    machine.go_on()
+    machine.add_event(bmc.MEMORY, 1)
+    assert list_codes(node.look()) == ["memory_uncorrectable"]
+
+
+def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(tmp_path: Path) -> None:
+    # The real ipmitool finds no BMC behind the device, on this machine.
+    with pytest.raises(Unable, match="does not answer") as told:
+        Node(tmp_path).look()
+    assert told.value.cause is Cause.HUNG
+
+
+def test_a_node_without_a_bmc_is_skipped(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (node.root / "dev/ipmi0").unlink()
+    with pytest.raises(Skip, match="no /dev/ipmi0") as told:
+        node.look()
+    assert told.value.cause is Cause.NOT_OBSERVABLE
+
+
+def test_a_bmc_that_can_be_asked_no_more_is_an_error(healthy: SimulatedBmc, tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.look()
+    (node.root / "dev/ipmi0").unlink()
+    with pytest.raises(Unable, match="no /dev/ipmi0"):
+        node.look()
+    assert healthy.process.poll() is None
+
+
+def test_without_ipmitool_the_check_is_skipped_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Skip, match="apt-get install ipmitool"):
+        Node(tmp_path).look()
+
+
+def test_a_half_populated_chassis_is_told_until_it_is_accepted(
+    tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = start(own, monkeypatch)
+    machine.set_value("FAN4", 0)
+    machine.set_bits("PS Redundancy", 5)
+    node = Node(tmp_path)
+    for _ in range(2):
+        found = node.look()
+        assert sorted(list_codes(found)) == ["fan_still", "redundancy_none"]
+        assert judge_items(CHECK, found).verdict is Verdict.WARN
+    assert list_codes(node.look(accept=True)) == []
+    assert list_codes(node.look()) == []
+    machine.set_value("FAN3", 0)
+    assert list_codes(node.look()) == ["fan_failed"]
+
+
+@pytest.mark.parametrize(
+    "sensor",
+    [
+        bmc.SimulatedSensor(
+            "CPU1 Temp", 0x41, bmc.TEMPERATURE, (3, 1), 45, unit=1, has_zero_bounds=True
+        ),
+        bmc.SimulatedSensor("FAN1", 0x41, bmc.FAN, (29, 1), 90, bounds=(0, 1, 2, 0, 0, 0), unit=18),
+        bmc.SimulatedSensor(
+            "VRM Temp", 0x42, bmc.TEMPERATURE, (7, 1), 60, bounds=(70, 65, 50, 60, 80, 90), unit=1
+        ),
+    ],
+    ids=["thresholds of zero", "a fan above an upper threshold", "low above high"],
+)
+def test_thresholds_that_cannot_be_true_accuse_nobody(
+    tmp_path: Path,
+    own: list[SimulatedBmc],
+    monkeypatch: pytest.MonkeyPatch,
+    sensor: bmc.SimulatedSensor,
+) -> None:
+    start(own, monkeypatch, sensor, a_supply(1, 0), a_supply(2, 0))
+    found = Node(tmp_path).look()
+    assert set(list_codes(found)) <= {"sensor_noted"}
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
+
+
+def test_sensors_of_one_name_are_told_apart(
+    tmp_path: Path, own: list[SimulatedBmc], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dell calls every power supply ``Status`` and every processor ``Temp``."""
+    supplies = [
+        bmc.SimulatedSensor("Status", 0x85 + n, bmc.SUPPLY, (10, n), None, (0,), event_type=0x6F)
+        for n in (1, 2)
+    ]
+    start(own, monkeypatch, *supplies, a_fan(1), a_state("Intrusion", 0x73, 5, 0))
+    node = Node(tmp_path)
+    assert list_codes(node.look()) == []
+    own[-1].tell("sensor_set_bit 0x20 0 0x87 1 1 1")
+    failed = [f for f in list_findings(node.look()) if f.code == "supply_failed"]
+    assert [f.where for f in failed] == ["PSU 2"]
+    assert CHECK.finding_rules["supply_failed"].remedy is Remedy.REPLACE
