@@ -210,9 +210,9 @@ EVENTS = (
         hard=True,
     ),
     ChassisFault(
-        "the processors do not fit each other or the board",
+        "the processors do not fit each other",
         log(bmc.PROCESSOR, 5),
-        *(WARN, INSPECT, "the processors do not fit each other"),
+        *(WARN, INSPECT, "the processors do not fit each other or the board"),
     ),
     ChassisFault(
         "a fatal error of PCIe",

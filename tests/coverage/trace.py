@@ -18,6 +18,7 @@ LINE = f"{KERNEL_LOG}::test_a_line_of_a_fault_is_told_as_its_row_says"
 DUMP = f"{KERNEL_LOG}::test_the_last_words_of_a_kernel_that_panicked_are_read_once"
 HOST = "tests/checks/host"
 MCE = f"{LINE}[mce_uncorrected-[Hardware Error]: System Fatal error.]"
+CHASSIS = "tests/checks/test_chassis.py::test_a_fault_is_told_as_the_table_says_until_it_is_over"
 NIC_GONE = "tests/checks/test_inventory.py::test_an_adapter_that_left_the_bus_is_missed"
 AER_CORRECTED = (
     f"{LINE}[aer_corrected-pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0]"
@@ -30,7 +31,6 @@ TURNED_READ_ONLY = (
     "test_a_disk_that_the_kernel_turned_read_only_fails_until_it_is_writable"
 )
 PORT_DOWN = f"{PORT}[an InfiniBand port is down]"
-CHASSIS = "tests/checks/test_chassis.py::test_a_fault_is_told_as_the_table_says_until_it_is_over"
 NOT_NAMED = "the trace does not say what failed, so nothing can be shown to find it"
 
 FAULT_COUNT = 584
@@ -108,7 +108,10 @@ TRACE = (
         "Power Supply Failure detected",
         25,
         ("chassis",),
-        (f"{CHASSIS}[a power supply failed]",),
+        (
+            f"{CHASSIS}[a power supply failed]",
+            f"{CHASSIS}[a power supply that was there is gone]",
+        ),
     ),
     FaultClass(
         "GPU", "GPU xid Error", 11, ("xid",), (f"{LOADED}[an Xid comes while our own load runs]",)
@@ -164,9 +167,9 @@ TRACE = (
         "Motherboard",
         "Motherboard Failed",
         4,
-        ("kernel_log",),
-        (MCE,),
-        "what the kernel lives to tell; a board that does not start is DOWN in Slurm",
+        ("kernel_log", "chassis"),
+        (MCE, f"{CHASSIS}[a voltage is critical]"),
+        "a board that does not start is DOWN in Slurm",
     ),
     FaultClass(
         "GPU",
@@ -215,7 +218,7 @@ TRACE = (
         "Configuration Error",
         1,
         ("host", "chassis"),
-        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other or the board]"),
+        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other]"),
     ),
     FaultClass(
         "GPU",

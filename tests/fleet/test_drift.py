@@ -18,7 +18,12 @@ from hpcverify.fleet.drift import (
     gather_node_facts,
     keep_nodes,
 )
-from hpcverify.fleet.drift_wording import LONG_CHARACTERS, list_drift_lines, summarize_drift
+from hpcverify.fleet.drift_wording import (
+    LONG_CHARACTERS,
+    MAX_LINE_FACTS,
+    list_drift_lines,
+    summarize_drift,
+)
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.records.told_facts import ToldFacts
 
@@ -324,6 +329,19 @@ def test_of_a_long_value_only_the_words_that_differ_are_told() -> None:
 
     ((*_, text),) = describe(compare(move(names, 1, usual, odd, "command_line")))
     assert text.startswith("command line with mitigations=off and without iommu=pt: all 10 nodes")
+
+
+def test_of_a_bios_that_was_reset_the_first_settings_are_told_and_the_others_counted() -> None:
+    usual = {f"setting {i}": "Enabled" for i in range(300)}
+    names = name_nodes(10)
+    told = [make_told(name, usual) for name in names[1:]]
+    ((_, hosts, text),) = describe(
+        compare([*told, make_told(names[0], dict.fromkeys(usual, "Auto"))])
+    )
+
+    assert hosts == names[0]
+    assert text.count("Auto, not Enabled as on 9 of 10") == MAX_LINE_FACTS
+    assert text.endswith("; and 292 more: hpcverify nodes --json")
 
 
 def test_of_one_node_is_told_what_is_about_it() -> None:
