@@ -112,7 +112,7 @@ def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path)
         assert list_codes(found) == []
         assert judge_items(CHECK, found).verdict is Verdict.PASS
     said = [c.text for c in found if isinstance(c, Coverage)]
-    assert "17 sensors, 4 fans, 4 power supplies" in said[0]
+    assert "18 sensors, 4 fans, 4 power supplies" in said[0]
     assert healthy.process.poll() is None
 
 
