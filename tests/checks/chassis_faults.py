@@ -210,15 +210,9 @@ EVENTS = (
         hard=True,
     ),
     ChassisFault(
-<<<<<<< HEAD
-        "the processors do not fit each other",
-        log(bmc.PROCESSOR, 5),
-        *(WARN, INSPECT, "the processors do not fit each other or the board"),
-=======
         "the processors do not fit each other or the board",
         log(bmc.PROCESSOR, 5),
-        *(WARN, INSPECT, "the processors do not fit each other"),
->>>>>>> chassis
+        *(WARN, INSPECT, "the processors do not fit each other or the board"),
     ),
     ChassisFault(
         "a fatal error of PCIe",

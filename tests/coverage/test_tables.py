@@ -35,12 +35,7 @@ def test_every_class_has_a_test_of_its_check_or_a_reason() -> None:
 
 
 def test_what_is_unseen_is_what_nobody_named() -> None:
-<<<<<<< HEAD
     assert {row.component for row in TRACE if not row.tests} | {STRESS} == UNNAMED
-=======
-    unseen = {row.component for row in TRACE if not row.tests}
-    assert unseen | {STRESS} == UNNAMED
->>>>>>> chassis
 
 
 def test_every_test_that_a_class_names_is_collected() -> None:

@@ -132,8 +132,6 @@ def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
     yield from report_parts(chassis, now if accept else seen)
     yield CarryOver(PARTS_MARK, msgspec.json.encode(now).decode())
     yield Coverage("node", _describe(chassis))
-    if chassis.bmc.firmware:
-        yield Fact("BMC firmware", chassis.bmc.firmware)
     yield from _report_log(chassis, mark)
     for sensor in chassis.sensors:
         name, unit = MEASURED.get(sensor.kind, ("", ""))
