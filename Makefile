@@ -38,7 +38,7 @@ test: test-tools lint
 test-all: test
 	./.ci/trixie sh -ec 'python3 -m venv /opt/venv; \
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[cluster,report]" hypothesis pytest; \
+		--editable ".[cluster,report,bmc]" hypothesis pytest sushy-tools; \
 	./.ci/apart pytest -p no:cacheprovider \
 		tests/slurm tests/fleet'
 
@@ -46,7 +46,7 @@ test-all: test
 test-tools: $(VENV)/tests-installed
 	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools gcc:gcc ip:iproute2 \
 		chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
-		ipmitool:ipmitool ipmi_sim:openipmi \
+		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client
 

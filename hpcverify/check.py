@@ -20,7 +20,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -335,6 +335,8 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             yields replaces the numbers and the facts.
         selftest: Injects faults into the check, on the device of the context, and
             yields the outcome of each.
+        interpret: Says what a reading means that was taken of the node from outside, as
+            by its BMC; *measure* says the same of its own.
 
     """
 
@@ -352,6 +354,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     applies: Callable[[Context], None] | None = None
     reconcile: Callable[[Sequence[JudgedItem], Inventory], Iterator[JudgedItem]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None
+    interpret: Callable[[Any, Context, P], Iterator[CheckItem]] | None = None
 
     def find_metric(self, name: str) -> Metric | None:
         """Find the metric for *name*, which may itself be a pattern."""

@@ -22,6 +22,9 @@ from msgspec.structs import force_setattr, replace
 T = TypeVar("T")
 SCHEMA_VERSION = 1
 """The version of the run document that this code writes."""
+BMC_SUITE = "bmc"
+"""The suite of the runs that the controller makes by asking the BMC of a node: they say
+nothing of its hooks, and are no word from the node itself."""
 
 
 @total_ordering

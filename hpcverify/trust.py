@@ -137,6 +137,24 @@ def refuse_if_others_can_change(path: Path, *, shared: bool = False) -> None:
         _refuse_unsafe_path(path.absolute(), shared=shared)
 
 
+def refuse_if_others_can_read(path: Path, found: os.stat_result) -> None:
+    """
+    Refuse a secret, the open file *path*, that another user owns or can read.
+
+    Raises:
+        ConfigError: somebody can; says how to fix that.
+
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path} is not a regular file")
+    if found.st_uid not in _list_trusted_users() or mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"{path} can be read by other users (owner {found.st_uid}, mode {mode:04o}): "
+            f"chown {os.geteuid()} {path} && chmod 600 {path}, and change the passwords in it"
+        )
+
+
 def refuse_tree_others_can_change(folder: Path) -> None:
     """
     As root, refuse *folder* if another user can change it, or anything below it.

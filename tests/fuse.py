@@ -29,13 +29,13 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def silent_file_system(path: Path) -> Generator[Path]:
-    """Mount one on *path*; whoever waits in it is let go at the end."""
+def silent_file_system(path: Path, error: int = 0) -> Generator[Path]:
+    """Mount one on *path*, or one that answers *error*; who waits in it is let go at the end."""
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
     check(libc.mount(b"silent", bytes(path), b"fuse", 0, options.encode()))
     wake, waker = os.pipe()
-    reader = threading.Thread(target=read_all, args=(device, wake))
+    reader = threading.Thread(target=read_all, args=(device, wake, error))
     reader.start()
     try:
         yield path
@@ -47,13 +47,15 @@ def silent_file_system(path: Path) -> Generator[Path]:
         check(libc.umount2(bytes(path), MNT_DETACH))
 
 
-def read_all(device: int, wake: int) -> None:
-    """Take every request, and answer the one that makes the mount usable."""
+def read_all(device: int, wake: int, error: int) -> None:
+    """Take every request, and answer the one that makes the mount usable; others by *error*."""
     while wake not in select.select([device, wake], [], [])[0]:
         _, opcode, unique, *_ = HEADER.unpack_from(os.read(device, 2**20))
         if opcode == FUSE_INIT:
             body = INIT.pack(7, 31, 0, 0, 0, 0, 4096, 1, 1, 0, 0)
             os.write(device, ANSWER.pack(ANSWER.size + len(body), 0, unique) + body)
+        elif error:
+            os.write(device, ANSWER.pack(ANSWER.size, -error, unique))
 
 
 def check(status: int) -> None:

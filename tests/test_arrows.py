@@ -22,7 +22,7 @@ FLOORS = (
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
-    ("run", "console"),
+    ("run", "console", "isolation"),
     ("fleet", "qualification", "cli"),
     ("commands", "testing"),
     ("entry",),

@@ -32,7 +32,7 @@ from hpcverify.fleet.states import (
     is_gone,
     needs_repair,
 )
-from hpcverify.model import Verdict
+from hpcverify.model import BMC_SUITE, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
@@ -313,11 +313,24 @@ def format_age(when: float, now: float) -> str:
 
 
 def _keep_latest(said: Iterable[LastResult]) -> tuple[LastResult, ...]:
-    """Keep the last result of each check, whatever suite it ran in, by name."""
-    newest: dict[str, LastResult] = {}
+    """
+    Keep the last result of each check, whatever suite it ran in, by name.
+
+    If the node and its BMC both speak of one, neither takes back what the other found.
+    """
+    newest: dict[tuple[str, bool], LastResult] = {}
     for one in sorted(said, key=lambda one: one.started):
-        newest[one.check] = one
-    return tuple(newest[check] for check in sorted(newest))
+        newest[one.check, one.suite == BMC_SUITE] = one
+    worst: dict[str, LastResult] = {}
+    for (check, _), one in sorted(newest.items()):
+        worst[check] = max(worst.get(check, one), one, key=_rank_said)
+    return tuple(worst[check] for check in sorted(worst))
+
+
+def _rank_said(said: LastResult) -> tuple[bool, Verdict]:
+    """Order results by badness; one that was skipped says less than any other."""
+    verdict = cap_verdict(said)
+    return verdict is not Verdict.SKIP, verdict
 
 
 def _mark_gone(node: Node, now: float) -> Node:

@@ -15,10 +15,12 @@ from itertools import chain
 from pathlib import Path
 
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fleet.bmc_access import NODE_PLACE, find_addresses
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
 from hpcverify.fleet.orders import look_up_uid
+from hpcverify.model import BMC_SUITE
 from hpcverify.plan.catalog import list_check_names
-from hpcverify.plan.config import Fleet, Quarantine, Site, Suppression
+from hpcverify.plan.config import Fleet, Quarantine, Site, Suppression, suites_dir
 from hpcverify.plan.suite import load_suite
 from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.submit import check_option
@@ -36,6 +38,7 @@ def refuse_mistakes(site: Site) -> None:
     for mistake in chain(
         _check_quarantine(site.quarantine, known),
         _check_fleet(site.fleet),
+        _check_bmc(site),
         _check_suppressions(site.suppress, known),
     ):
         raise ConfigError(f"{site.path}: {mistake}")
@@ -56,6 +59,8 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
     for check in site.quarantine.fail_closed:
         if not is_enforced([check], site):
             yield f"fail_closed: {check} is not in enforce, so it refuses no job"
+    if site.bmc.address and not site.bmc.verify:
+        yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
     today = datetime.fromtimestamp(now, UTC).date()
     for each in site.suppress:
         if each.until < today:
@@ -81,6 +86,24 @@ def _check_fleet(fleet: Fleet) -> Iterator[str]:
     for option in fleet.sbatch_options:
         if why := check_option(option):
             yield f"fleet.sbatch_options: {option!r}: {why}"
+
+
+def _check_bmc(site: Site) -> Iterator[str]:
+    bmc = site.bmc
+    if bmc.address and NODE_PLACE not in bmc.address:
+        yield f"bmc.address: {bmc.address!r} is one BMC for all nodes: put {NODE_PLACE} into it"
+    for name in ("credentials", "ca"):
+        path = getattr(bmc, name)
+        if path and not Path(path).is_absolute():
+            yield f"bmc.{name}: {path!r} is not an absolute path"
+    if bmc.ca and not bmc.verify:
+        yield "bmc.ca: verify = false, so it is not used: take one of them out"
+    if (suites_dir() / f"{BMC_SUITE}.toml").exists():
+        yield f"the suite {BMC_SUITE} has the name of the runs of `hpcverify bmc`: rename it"
+    try:
+        find_addresses((), bmc, site.path)
+    except ConfigError as exc:
+        yield str(exc).removeprefix(f"{site.path}: ")
 
 
 def _check_suppressions(suppressed: Iterable[Suppression], known: Collection[str]) -> Iterator[str]:

@@ -121,6 +121,27 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The site's own program, run at each change of state; empty: none."""
 
 
+class Bmcs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the BMCs of the nodes are asked from the controller: the table ``[bmc]``."""
+
+    address: str = ""
+    """Where the BMC of a node answers, as ``{node}-bmc``; empty: only those of *addresses*."""
+    addresses: dict[str, str] = {}
+    """The same for some nodes, by host list: as above, or a host list of as many."""
+    credentials: str = ""
+    """The file with user and password, which only its owner can read."""
+    ca: str = ""
+    """A file with the certificates to trust; empty: those of the system."""
+    verify: bool = True
+    """Whether a certificate must be trusted; if not, anybody may get the password."""
+    at_once: Count = 8
+    """The most BMCs to ask at once."""
+    pause: Annotated[float, Meta(ge=0)] = 1
+    """Seconds between one group of them and the next."""
+    seconds: Annotated[float, Meta(gt=0)] = 120
+    """Seconds for one BMC."""
+
+
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known failure that nobody acts on: ``[[suppress]]``."""
 
@@ -145,6 +166,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters by check, in every suite: they go before those of the suite."""
     fleet: Fleet = Fleet()
     quarantine: Quarantine = Quarantine()
+    bmc: Bmcs = Bmcs()
     suppress: tuple[Suppression, ...] = ()
     path: str = "(no site file)"
 

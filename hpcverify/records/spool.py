@@ -108,11 +108,12 @@ class Refusal(Struct, frozen=True):
     """Whether it was put aside; if not, it will be refused again next time."""
 
 
-def deposit(run: Run, spool: Path, token: str = "") -> Path:
+def deposit(run: Run, spool: Path, token: str = "", *, owner: int | None = None) -> Path:
     """
     Leave *run* in the *spool*, with the *token* of whoever ordered it.
 
-    To protect the token, only the owner of the node's directory can read it there.
+    To protect the token, only the owner of the node's directory can read it there. If we
+    are root and have to make that directory, it is given to the user *owner*.
 
     Raises:
         StoreError: it cannot be written, or others could change it there.
@@ -126,6 +127,8 @@ def deposit(run: Run, spool: Path, token: str = "") -> Path:
     try:
         with suppress(FileExistsError):
             home.mkdir()
+            if owner is not None and os.geteuid() == 0:
+                os.chown(home, owner, -1)
         _refuse_strangers(home)
         documents.write(replace(run, token=token), path)
     except OSError as exc:

@@ -34,7 +34,7 @@ from hpcverify.errors import (
     UnknownNameError,
 )
 from hpcverify.limits.resolve import PastValues
-from hpcverify.model import CarryOver, Inventory, Run, Verdict
+from hpcverify.model import BMC_SUITE, CarryOver, Inventory, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.sqlite import (
@@ -350,13 +350,18 @@ class Store:
         List the newest complete run of every node from *since* to *until*.
 
         A node's clock may have been years ahead once: without *until*, that run stays its
-        newest.
+        newest. What the controller asked of its BMC is no run of the node.
         """
         # SQLite takes the other columns from the row that has the maximum.
         return self._select_entries(
             "where id in (select id from (select id, max(started) from runs"
-            "   where complete and started between :since and :until group by node))",
-            {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
+            "   where complete and suite != :bmc and started between :since and :until"
+            "   group by node))",
+            {
+                "since": _format_time(since, ""),
+                "until": _format_time(until, "9999"),
+                "bmc": BMC_SUITE,
+            },
         )
 
     def list_last_results(

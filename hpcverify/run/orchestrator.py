@@ -44,7 +44,7 @@ WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
 """Of a worker that ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.8
 """Of the budget: the rest is for the checks, which report what the probe met."""
-VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py"})
+VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py", "redfish"})
 """Packages whose version a run records, as their directories spell them."""
 SEED_COUNT = 2**31
 SEED_STRIDE = 0x9E3779B1
@@ -92,7 +92,7 @@ class Verification(Struct, kw_only=True):
         self.executor.close(hurry=self.executor.should_stop())
         interrupted = was_interrupted(results)
         return Run(
-            id=f"{started:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}",
+            id=make_run_id(started),
             node=self.node,
             suite=self.plan.suite,
             started=started,
@@ -295,6 +295,11 @@ def _describe_place(step: Step, inventory: Inventory) -> str:
 def was_interrupted(results: Iterable[Result]) -> bool:
     """Whether the run was stopped before it had all of *results*."""
     return any(short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls)
+
+
+def make_run_id(started: datetime) -> str:
+    """Make the id of a run: its start, and what tells it from others of that second."""
+    return f"{started:%Y%m%d-%H%M%S}-{os.urandom(3).hex()}"
 
 
 def derive_seed(seed: int, number: int) -> int:

@@ -27,6 +27,7 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
+from hpcverify.plan.bmc import BmcAccess
 
 
 class Probe(Struct, frozen=True, tag=True):
@@ -69,6 +70,16 @@ class Measure(CheckTask, frozen=True, kw_only=True):
     context: Context
 
 
+class ReadBmc(CheckTask, frozen=True, kw_only=True):
+    """Ask the BMC of another node, and let the check say what it means."""
+
+    params: dict[str, Any]
+    context: Context
+    access: BmcAccess
+    is_log_told: bool
+    """Whether the node reports its event log itself: an entry counts once."""
+
+
 class Observe(CheckTask, frozen=True, kw_only=True):
     """Make findings from the telemetry from *start* to *end*, for each context."""
 
@@ -100,7 +111,7 @@ class FindXids(Struct, frozen=True, tag=True):
     end: float
 
 
-Task = Probe | Settle | Measure | Observe | Reconcile | RunSelftest | FindXids
+Task = Probe | Settle | Measure | ReadBmc | Observe | Reconcile | RunSelftest | FindXids
 
 
 class Request(Struct, frozen=True):

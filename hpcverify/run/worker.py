@@ -31,6 +31,7 @@ from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
+    Fact,
     Finding,
     Inventory,
     Measurement,
@@ -48,6 +49,7 @@ from hpcverify.run.wire import (
     Outcome,
     Probe,
     ProbeResult,
+    ReadBmc,
     Reconcile,
     Request,
     RunSelftest,
@@ -133,6 +135,8 @@ class WorkerServer:
                 items = self._settle(check, task)
             case Measure():
                 items = check.measure(task.context, msgspec.convert(task.params, check.params))
+            case ReadBmc():
+                items = _read_bmc(check, task)
             case Observe():
                 items = self._observe(check, task)
             case Reconcile():
@@ -278,6 +282,30 @@ def _run_selftest(check: Check[Any], task: RunSelftest) -> Iterator[Trial]:
     if check.selftest is None:
         raise Skip(f"{task.name} has no selftest")
     return check.selftest(task.context)
+
+
+def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
+    from hpcverify.telemetry.redfish.walk import read_chassis  # noqa: PLC0415 - of the controller
+
+    if check.interpret is None:
+        raise Skip(f"{task.name} cannot be read from outside the node")
+    reading = read_chassis(task.access)
+    for note in reading.notes:
+        yield Coverage("node", note)
+    for name, value in reading.settings.items():
+        yield Fact(f"BIOS {name}", value)
+    log = msgspec.structs.replace(reading.chassis.log, is_told=task.is_log_told)
+    if task.is_log_told:
+        yield Coverage("node", "the node itself reports the event log")
+    chassis = msgspec.structs.replace(reading.chassis, log=log)
+    yield from check.interpret(chassis, task.context, msgspec.convert(task.params, check.params))
+    if reading.unreadable:
+        raise Unable(
+            f"the BMC at {task.access.address} cannot show {', '.join(reading.unreadable)}: if it "
+            "still does not tomorrow, reset it",
+            Cause.MISCONFIGURED,
+            Remedy.INSPECT,
+        )
 
 
 def add_mount(inventory: Inventory, folder: Path) -> Inventory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,12 +25,59 @@ class Mount(Struct, frozen=True):
     """Those of the mount itself, as ``ro`` of a bind mount."""
     device: str = ""
     """The number of its file system, as ``8:2``; bind mounts share it."""
+    number: int = 0
+    """What names this mount while it lasts."""
+    parent: int = 0
+    """The number of the mount that its point lies on."""
 
 
 def list_mounts(root: Path = Path("/")) -> list[Mount]:
     """List what is mounted, in order; the later of two on one point hides the earlier."""
-    lines = (sysfs.read_text(root / "proc/self/mountinfo") or "").splitlines()
-    return [_parse_mount(line) for line in lines]
+    # Not splitlines: the kernel escapes only some of the characters that it splits at, and
+    # a user may choose the name of a mount point.
+    text = sysfs.read_text(root / "proc/self/mountinfo")
+    return [_parse_mount(line) for line in text.split("\n")] if text else []
+
+
+def list_hidden(asked: Iterable[Mount], table: Sequence[Mount]) -> frozenset[int]:
+    """
+    List the numbers of those *asked* for that no path leads to, since another covers them.
+
+    That is one on the same point, or on a folder above it, of the same parent. What lies
+    on a hidden mount is hidden too. The order of the table does not tell: that of a
+    machine which moved its mounts when it started is not that of mounting.
+    """
+    numbered = {mount.number: mount for mount in table}
+    children: dict[int, set[Path]] = {}
+    for mount in table:
+        if mount.number != mount.parent:  # as the root of a mount namespace has it
+            children.setdefault(mount.parent, set()).add(mount.point)
+    covered: dict[int, bool] = {}  # not counting what is mounted on its own point
+    asked = list(asked)
+    for mount in asked:
+        chain = [mount]
+        while chain[-1].number not in covered and len(chain) <= len(table):
+            parent = numbered.get(chain[-1].parent)
+            if parent is None or parent is chain[-1]:
+                break
+            chain.append(parent)
+        for one in reversed(chain):
+            if one.number in covered:
+                continue
+            siblings, above = children.get(one.parent, set()), numbered.get(one.parent)
+            covered[one.number] = any(point in siblings for point in one.point.parents) or (
+                above is not None
+                and above is not one
+                and (
+                    covered.get(above.number, False)
+                    or (above.point != one.point and above.point in children[above.number])
+                )
+            )
+    return frozenset(
+        mount.number
+        for mount in asked
+        if covered[mount.number] or mount.point in children.get(mount.number, ())
+    )
 
 
 def find_mount(path: Path, root: Path = Path("/")) -> Mount | None:
@@ -130,7 +177,7 @@ def _parse_mount(line: str) -> Mount:
     # behind it are type, source and the options of the file system.
     before, _, after = line.partition(" - ")
     kind, source, options = after.split(" ")[:3]
-    _, _, device, _, point, flags, *_ = before.split(" ")
+    number, parent, device, _, point, flags, *_ = before.split(" ")
     return Mount(
         Path(_unescape(point)),
         kind,
@@ -138,6 +185,8 @@ def _parse_mount(line: str) -> Mount:
         tuple(_unescape(option) for option in options.split(",")),
         tuple(flags.split(",")),
         device,
+        int(number),
+        int(parent),
     )
 
 

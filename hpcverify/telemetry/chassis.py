@@ -2,8 +2,8 @@
 What the service processor (BMC) of a node says of its chassis, whatever it was asked by.
 
 Fans, power supplies, temperatures, batteries, the redundancy of groups, and the event log.
-`ipmi` reads it in band. All values are as the BMC gives them: what they mean for the node is
-for a check to say.
+`ipmi` reads it in band, and `redfish` from another machine. All values are as the BMC gives
+them: what they mean for the node is for a check to say.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ class EventLog(Struct, frozen=True, kw_only=True):
     """Whether new entries are dropped."""
     unread_reason: str = ""
     """Why there are no events, if they could not be read."""
+    is_told: bool = False
+    """Whether somebody else reports these events, so that they are only passed over."""
 
 
 class Bmc(Struct, frozen=True, kw_only=True):
@@ -173,3 +175,6 @@ class Chassis(Struct, frozen=True, kw_only=True):
     sensors: tuple[ChassisSensor, ...] = ()
     redundancy: tuple[Redundancy, ...] = ()
     log: EventLog
+    is_partial: bool = False
+    """Whether parts are left out that could not be read now, as of a node that is switched
+    off: what is not here may be there."""

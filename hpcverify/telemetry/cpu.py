@@ -97,13 +97,19 @@ def _describe_arm_model(info: dict[str, str]) -> str | None:
 
 def _count_topology(root: Path) -> tuple[int, int]:
     """Count sockets and physical cores; 0 where the kernel does not say."""
+    seen = list_cores(root)
+    return len({socket for socket, _ in seen}), len(seen)
+
+
+def list_cores(root: Path) -> frozenset[tuple[str, str]]:
+    """List the physical cores that are online: socket and number, as the kernel has them."""
     seen: set[tuple[str, str]] = set()
     for folder in sysfs.list_entries(root / CPU_FOLDER, "cpu[0-9]*"):
         socket = sysfs.read_text(folder / "topology/physical_package_id")
         core = sysfs.read_text(folder / "topology/core_id")
         if socket and core:
             seen.add((socket, core))
-    return len({socket for socket, _ in seen}), len(seen)
+    return frozenset(seen)
 
 
 def _count_numa_nodes(root: Path) -> int:

@@ -157,8 +157,8 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
     Ask the BMC behind *device* for all that it knows, within *patience* seconds.
 
     Raises:
-        Unable: ipmitool is not installed (MISSING), the BMC does not answer (HUNG), or it
-            takes longer than *patience* (TIMEOUT).
+        Unable: ipmitool is not installed (MISSING), the BMC does not answer (HUNG), takes
+            longer than *patience* (TIMEOUT), or does not list its sensors (UNMEASURED).
 
     """
     name = f"the BMC at {device}"
@@ -169,7 +169,11 @@ def read_chassis(device: Path, root: Path, tool: ToolRunner, patience: float) ->
     serial = sysfs.read_text(root / BOARD_SERIAL) or ""
     identity = " ".join(text for text in (guid, serial) if not NO_IDENTITY.fullmatch(text))
     log = _read_log(ask, identity)
-    sensors, redundancy = parse_sensors(ask("-v", "sdr", "list", "all").stdout.decode("latin-1"))
+    listed = ask("-v", "sdr", "list", "all")
+    sensors, redundancy = parse_sensors(listed.stdout.decode("latin-1"))
+    if not sensors and listed.returncode:
+        reason = f"{name} does not list its sensors ({_quote(listed)}): see ipmitool sdr list"
+        raise Unable(reason, Cause.UNMEASURED, Remedy.INSPECT)
     return Chassis(
         bmc=Bmc(
             name=name,
@@ -227,8 +231,8 @@ def _greet(name: str, tool: ToolRunner, seconds: float) -> dict[str, str]:
         raise Unable(reason, Cause.HUNG, Remedy.INSPECT) from exc
     about = _parse_fields(done.stdout.decode(errors="replace"))
     if "Firmware Revision" not in about:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or "says nothing"
-        raise Unable(f"{name} does not answer ({said}): {fix}", Cause.HUNG, Remedy.INSPECT)
+        reason = f"{name} does not answer ({_quote(done)}): {fix}"
+        raise Unable(reason, Cause.HUNG, Remedy.INSPECT)
     return about
 
 
@@ -241,17 +245,24 @@ def _read_log(ask: _Asker, identity: str) -> EventLog:
     done = ask("sel", "info")
     about = _parse_fields(done.stdout.decode(errors="replace"))
     if "Entries" not in about:
-        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-        return EventLog(identity=identity, unread_reason=said or "ipmitool sel info says nothing")
+        return EventLog(identity=identity, unread_reason=_quote(done))
     entries, free = (_parse_count(about.get(key, "")) for key in ("Entries", "Free Space"))
     listed = ask("-c", "sel", "list").stdout.decode("latin-1") if entries else ""
-    full = free == 0 or about.get("Overflow") == "true"
+    count = len(listed.splitlines())
+    if count < (entries or 0):  # an entry that is left out would look like a cleared log
+        return EventLog(identity=identity, unread_reason=f"{count} of {entries} entries came")
     return EventLog(
         identity=identity,
         events=tuple(parse_events(listed)),
         clock=parse_moment(ask("sel", "time", "get").stdout.decode(errors="replace").strip()),
-        is_full=full,
+        is_full=free == 0 or about.get("Overflow") == "true",
     )
+
+
+def _quote(done: CompletedTool) -> str:
+    """Quote the last line that ipmitool complained with."""
+    said = done.stderr.decode(errors="replace").strip()
+    return said.rpartition("\n")[2] or "ipmitool says nothing"
 
 
 def _parse_count(text: str) -> int | None:

@@ -28,8 +28,16 @@ TIMEOUT_SECONDS = 30.0
 TEMPERATURE_BIT = 0x02
 """In the NVMe critical warnings: too hot or too cold now; all others are damage."""
 
-ATA_ATTRIBUTES = {5: "reallocated", 197: "pending", 198: "uncorrectable"}
-"""ATA attributes that nearly all vendors number alike and count in sectors."""
+ATA_ATTRIBUTES = {
+    5: ("reallocated", ("realloc", "retired", "remap")),
+    197: ("pending", ("current_pend", "pending_sector")),
+    198: ("uncorrectable", ("uncorrect",)),
+}
+"""
+ATA attributes that nearly all vendors number alike and count in sectors, and what the names
+of those hold in smartmontools' drivedb.h. It knows disks that count something else there
+(Not_In_Use), or that count up and down in health (Bogus_Current_Pend_Sect).
+"""
 
 METRICS = {
     "failing": Metric(unit="", meaning="1 if the disk predicts its own failure"),
@@ -69,9 +77,17 @@ class Health(Struct, frozen=True):
 run_smartctl = partial(run_tool, package="smartmontools")
 
 
-def read(disk: str | None, tool: ToolRunner = run_smartctl) -> Health:
+def read(
+    disk: str | None,
+    tool: ToolRunner = run_smartctl,
+    *,
+    timeout: float = TIMEOUT_SECONDS,
+    wake: bool = True,
+) -> Health:
     """
     Ask the disk that the kernel calls *disk*; None is no disk that could be asked.
+
+    Without *wake*, a disk that has spun down is not asked.
 
     Raises:
         Unable: smartctl did not end, which no healthy disk makes it do.
@@ -79,8 +95,9 @@ def read(disk: str | None, tool: ToolRunner = run_smartctl) -> Health:
     """
     if disk is None:
         return Health(unread_reason="no single disk lies behind the scratch directory")
+    command = ["smartctl", "--json", "-a", *(["--nocheck=standby"] * (not wake)), f"/dev/{disk}"]
     try:
-        done = tool(["smartctl", "--json", "-a", f"/dev/{disk}"], timeout=TIMEOUT_SECONDS)
+        done = tool(command, timeout=timeout)
     except Unable as exc:
         if exc.cause is not Cause.MISSING:
             raise
@@ -177,8 +194,11 @@ def _read_nvme(log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _read_ata(attributes: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for row in attributes.get("table", []):
-        if row["id"] in ATA_ATTRIBUTES:
-            yield ATA_ATTRIBUTES[row["id"]], row["raw"]["value"]
+        name, words = ATA_ATTRIBUTES.get(row["id"], ("", ()))
+        shown = row.get("name", "").lower()
+        is_meant = any(word in shown for word in words) and not shown.startswith("bogus")
+        if name and (is_meant or not shown):
+            yield name, row["raw"]["value"]
 
 
 def _read_scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -187,6 +207,6 @@ def _read_scsi(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     log = document.get("scsi_error_counter_log", {})
     counts = [log[way]["total_uncorrected_errors"] for way in ("read", "write") if way in log]
     if counts:
-        yield "uncorrectable", sum(counts)
+        yield "media_errors", sum(counts)  # of its whole life
     if "scsi_percentage_used_endurance_indicator" in document:
         yield "percentage_used", document["scsi_percentage_used_endurance_indicator"]

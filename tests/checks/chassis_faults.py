@@ -173,7 +173,7 @@ EVENTS = (
     ChassisFault(
         "the log tells an uncorrected error of memory",
         log(bmc.MEMORY, 1),
-        *(FAIL, REPLACE, "memory lost data"),
+        *(FAIL, INSPECT, "memory lost data"),
         hard=True,
     ),
     ChassisFault(
@@ -184,7 +184,7 @@ EVENTS = (
     ChassisFault(
         "the log tells very many corrected errors of memory",
         log(bmc.MEMORY, 0, 10),
-        *(WARN, REPLACE, "memory corrected errors (10 entries"),
+        *(WARN, INSPECT, "memory corrected errors (10 entries"),
     ),
     ChassisFault(
         "a processor stopped with an internal error (IERR)",
@@ -205,6 +205,11 @@ EVENTS = (
         hard=True,
     ),
     ChassisFault(
+        "the processors do not fit each other",
+        log(bmc.PROCESSOR, 5),
+        *(WARN, INSPECT, "the processors do not fit each other or the board"),
+    ),
+    ChassisFault(
         "a fatal error of PCIe",
         log(bmc.INTERRUPT, 10),
         *(FAIL, INSPECT, "a bus had a fatal error"),
@@ -218,7 +223,7 @@ EVENTS = (
     ChassisFault(
         "a power supply without a sensor failed",
         log(bmc.SUPPLY, 1),
-        *(FAIL, REPLACE, "a power supply failed"),
+        *(FAIL, REPLACE, "Power Supply #0x99: a power supply failed"),
     ),
     ChassisFault(
         "a fan failed and turns again",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 
 from hpcverify.check import Context, Skip, Unable
 from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Fact, Remedy, Verdict
+from hpcverify.telemetry.chassis import ChassisEvent, EventLog
 from hpcverify.testing import INVENTORY, judge_items, list_codes, list_findings, make_context
 from hpcverify_checks import chassis
 from hpcverify_checks.chassis import CHECK, ChassisParams, ChassisSeams
+from hpcverify_checks.chassis.events import find_row, load_rows, make_mark, select_new
 from tests import bmc
 from tests.bmc import HEALTHY, SimulatedBmc, a_fan, a_state, a_supply
 from tests.checks.chassis_faults import CHASSIS_FAULTS, FULL, HUNG, STATES, ChassisFault
@@ -109,7 +112,7 @@ def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path)
         assert list_codes(found) == []
         assert judge_items(CHECK, found).verdict is Verdict.PASS
     said = [c.text for c in found if isinstance(c, Coverage)]
-    assert "17 sensors, 4 fans, 4 power supplies" in said[1]
+    assert "17 sensors, 4 fans, 4 power supplies" in said[0]
     assert healthy.process.poll() is None
 
 
@@ -231,6 +234,94 @@ def test_the_log_of_another_board_is_read_as_for_the_first_time(
     other.add_event(bmc.PROCESSOR, 1)
     found = node.look()
     assert list_codes(found) == ["processor_thermal_trip", "before_first_run"]
+
+
+def an_event(number: int, moment: float | None, text: str = "Uncorrectable ECC") -> ChassisEvent:
+    return ChassisEvent(id=f"{number:x}", time=moment, sensor="Memory", subject="Memory", text=text)
+
+
+def test_another_ipmitool_that_words_the_log_anew_brings_no_event_back() -> None:
+    """1.8.19 prints ``Failure detected ()`` for what 1.8.18 prints without the brackets."""
+    old = EventLog(identity="a", events=(an_event(1, 1e9), an_event(2, 1e9 + 5)))
+    worded = EventLog(
+        identity="a", events=(an_event(1, 1e9, "x"), an_event(2, 1e9 + 5, "x"), an_event(3, 2e9))
+    )
+    part = select_new(worded, make_mark(old))
+    assert [event.id for event in part.new] == ["3"]
+
+
+def test_a_log_that_is_numbered_anew_brings_no_event_back() -> None:
+    old = EventLog(identity="a", events=(an_event(1, 1e9), an_event(2, 1e9 + 5)))
+    moved = EventLog(identity="a", events=(an_event(1, 1e9 + 5), an_event(2, 1e9 + 9)))
+    assert [event.time for event in select_new(moved, make_mark(old)).new] == [1e9 + 9]
+
+
+def test_entries_long_before_the_mark_are_old_even_if_the_mark_is_gone() -> None:
+    old = EventLog(identity="a", events=(an_event(9, 1e9),))
+    strange = EventLog(identity="a", events=(an_event(1, 9e8), an_event(2, 1e9 + 5)))
+    part = select_new(strange, make_mark(old))
+    assert ([e.id for e in part.new], [e.id for e in part.older]) == (["2"], ["1"])
+
+
+def test_a_log_of_which_entries_are_missing_is_not_read_as_cleared(
+    healthy: SimulatedBmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    for _ in range(3):
+        healthy.add_event(bmc.MEMORY, 1)
+    node.look()
+    short = tmp_path / "bin"
+    short.mkdir()
+    program = short / "ipmitool"
+    first = "0,/,Memory/{/,Memory/d}"
+    program.write_text(f'#!/bin/sh\n{healthy.program}/ipmitool "$@" | sed "{first}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{short}:{os.environ['PATH']}")
+    found = node.look()
+    assert list_codes(found) == ["log_unread"]
+    assert judge_items(CHECK, found).verdict is Verdict.ERROR
+    monkeypatch.setenv("PATH", f"{healthy.program}:{os.environ['PATH']}")
+    assert list_codes(node.look()) == []
+
+
+def test_the_table_of_events_is_sound() -> None:
+    for row in load_rows().values():
+        re.compile(row.subject)
+        re.compile(row.pattern)
+        assert row.meaning
+        assert row.source.startswith("IPMI 2.0")
+        assert row.fix or row.verdict is Verdict.PASS
+        assert not row.hard or row.verdict is Verdict.FAIL
+        assert not (row.hard and row.lasting)
+
+
+@pytest.mark.parametrize(
+    ("subject", "text", "code"),
+    [
+        ("Power Supply", "Power Supply AC lost", "supply_input_event"),
+        ("Power Supply / Converter", "Power supply redundancy is lost.", "redundancy_lost_event"),
+        ("Power Supply", "Config Error: Vendor Mismatch", "supply_configuration_event"),
+        ("Fan", "Lower Non-recoverable going low", "fan_event"),
+        ("Memory", "Uncorrectable ECC (UnCorrectable ECC |  DIMMD7)", "memory_uncorrectable"),
+        ("Memory", "Correctable ECC logging limit reached", "memory_error_limit"),
+        ("Drive Slot / Bay", "In Failed Array", "drive_failed_event"),
+        ("Critical Interrupt", "PCI SERR", "bus_fatal"),
+        ("Watchdog2", "Hard reset", "watchdog_reset"),
+        ("OS Critical Stop", "Run-time critical stop: Fatal excep", "system_stopped"),
+        ("OS Critical Stop", "OS graceful shutdown", None),
+        ("Fan", "Lower Critical going high", None),
+        ("Drive Slot / Bay", "Drive Present", None),
+        ("Event Logging Disabled", "Log area reset/cleared", None),
+        ("Critical Interrupt", "NMI/Diag Interrupt", None),
+        ("Memory", "Predictive Failure Deasserted", None),
+        ("Power Supply", "Predictive Failure Deasserted", None),
+        ("Physical Security", "General Chassis intrusion", None),
+    ],
+)
+def test_an_event_means_what_its_row_says(subject: str, text: str, code: str | None) -> None:
+    event = ChassisEvent(id="1", time=None, sensor=subject, subject=subject, text=text)
+    row = find_row(event)
+    assert (row.code if row else None) == code
 
 
 def test_a_full_log_is_told_with_the_command_and_never_cleared(

@@ -18,6 +18,7 @@ LINE = f"{KERNEL_LOG}::test_a_line_of_a_fault_is_told_as_its_row_says"
 DUMP = f"{KERNEL_LOG}::test_the_last_words_of_a_kernel_that_panicked_are_read_once"
 HOST = "tests/checks/host"
 MCE = f"{LINE}[mce_uncorrected-[Hardware Error]: System Fatal error.]"
+CHASSIS = "tests/checks/test_chassis.py::test_a_fault_is_told_as_the_table_says_until_it_is_over"
 NIC_GONE = "tests/checks/test_inventory.py::test_an_adapter_that_left_the_bus_is_missed"
 AER_CORRECTED = (
     f"{LINE}[aer_corrected-pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0]"
@@ -30,7 +31,6 @@ TURNED_READ_ONLY = (
     "test_a_disk_that_the_kernel_turned_read_only_fails_until_it_is_writable"
 )
 PORT_DOWN = f"{PORT}[an InfiniBand port is down]"
-BMC_ONLY = "only the BMC sees it, and no check asks the BMC yet"
 NOT_NAMED = "the trace does not say what failed, so nothing can be shown to find it"
 
 FAULT_COUNT = 584
@@ -83,7 +83,16 @@ TRACE = (
             f"{PASSIVE}[a call is answered with UNKNOWN]",
         ),
     ),
-    FaultClass("Fan", "Speed Critical (Sensor)", 31, missing=BMC_ONLY),
+    FaultClass(
+        "Fan",
+        "Speed Critical (Sensor)",
+        31,
+        ("chassis",),
+        (
+            f"{CHASSIS}[a fan is critically slow]",
+            f"{CHASSIS}[a fan that turned stands still]",
+        ),
+    ),
     FaultClass(
         "GPU",
         "GPU PCI link width low",
@@ -94,7 +103,16 @@ TRACE = (
             f"{LOADED}[a PCIe link loses lanes under load]",
         ),
     ),
-    FaultClass("Power Supply", "Power Supply Failure detected", 25, missing=BMC_ONLY),
+    FaultClass(
+        "Power Supply",
+        "Power Supply Failure detected",
+        25,
+        ("chassis",),
+        (
+            f"{CHASSIS}[a power supply failed]",
+            f"{CHASSIS}[a power supply that was there is gone]",
+        ),
+    ),
     FaultClass(
         "GPU", "GPU xid Error", 11, ("xid",), (f"{LOADED}[an Xid comes while our own load runs]",)
     ),
@@ -149,9 +167,9 @@ TRACE = (
         "Motherboard",
         "Motherboard Failed",
         4,
-        ("kernel_log",),
-        (MCE,),
-        "what the kernel lives to tell; a board that does not start is DOWN in Slurm",
+        ("kernel_log", "chassis"),
+        (MCE, f"{CHASSIS}[a voltage is critical]"),
+        "a board that does not start is DOWN in Slurm",
     ),
     FaultClass(
         "GPU",
@@ -167,7 +185,14 @@ TRACE = (
     FaultClass(
         "CPU", "Machine Check Exception ( Uncorrectable )", 2, ("kernel_log", "ecc"), (MCE,)
     ),
-    FaultClass("Fan", "Redundancy Lost", 2, missing=BMC_ONLY),
+    FaultClass(
+        "Fan",
+        "Redundancy Lost",
+        2,
+        ("chassis",),
+        (f"{CHASSIS}[a fan that turned stands still]",),
+        "the fan that is lost is told, not the redundancy",
+    ),
     FaultClass(
         "GPU",
         "GPU Temperature High",
@@ -193,9 +218,8 @@ TRACE = (
         "CPU",
         "Configuration Error",
         1,
-        ("host",),
-        (CORES_GONE,),
-        "if it takes cores or a socket; the rest is in the BMC's event log",
+        ("host", "chassis"),
+        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other]"),
     ),
     FaultClass(
         "GPU",
@@ -224,7 +248,13 @@ TRACE = (
             "tests/checks/sdc/test_detection.py::test_a_stuck_bit_fails_the_part_and_asks_for_another",
         ),
     ),
-    FaultClass("Motherboard Battery", "Low", 1, missing=BMC_ONLY),
+    FaultClass(
+        "Motherboard Battery",
+        "Low",
+        1,
+        ("chassis",),
+        (f"{CHASSIS}[the battery of the board runs down]",),
+    ),
     FaultClass(
         "NIC",
         "NIC PCI link Width low",
@@ -232,7 +262,13 @@ TRACE = (
         ("nic",),
         (f"{PORT}[an adapter lost half of its PCIe lanes]",),
     ),
-    FaultClass("Power Supply", "Redundancy Lost", 1, missing=BMC_ONLY),
+    FaultClass(
+        "Power Supply",
+        "Redundancy Lost",
+        1,
+        ("chassis",),
+        (f"{CHASSIS}[redundancy of the power supplies is lost, though each looks well]",),
+    ),
     FaultClass(
         "RAID Card",
         "Bus Correctable error",

@@ -10,7 +10,7 @@ import pytest
 
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.validate import list_notes, refuse_mistakes
-from hpcverify.plan.config import Fleet, Quarantine, Site, Suppression
+from hpcverify.plan.config import Bmcs, Fleet, Quarantine, Site, Suppression
 
 NOW = 1_800_000_000.0
 """In January 2027."""
@@ -58,6 +58,10 @@ def silent(**changes: Any) -> Site:
             a_site(quarantine=Quarantine(on_transition="bin/told")),
             "quarantine.on_transition: 'bin/told' is not an absolute path",
         ),
+        (a_site(bmc=Bmcs(address="bmc.example.com")), "bmc.address: .*put {node} into it"),
+        (a_site(bmc=Bmcs(credentials="bmc.toml")), "bmc.credentials: .*not an absolute path"),
+        (a_site(bmc=Bmcs(ca="/etc/ca.pem", verify=False)), "bmc.ca: verify = false"),
+        (a_site(bmc=Bmcs(addresses={"n[1-3]": "b[1-2]"})), "bmc.addresses: 'n.1-3.' are 3"),
         (silent(check="pice"), "suppress.check: .*did you mean pcie"),
         (silent(nodes="n[1-3"), "suppress.nodes: .*is not a list of nodes"),
         (silent(nodes=""), "suppress.nodes: .*names no node"),
@@ -76,6 +80,10 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str)
         (
             a_site(quarantine=Quarantine(enforce=("ecc",), fail_closed=("xid",))),
             "fail_closed: xid is not in enforce, so it refuses no job",
+        ),
+        (
+            a_site(bmc=Bmcs(address="{node}-bmc", verify=False)),
+            "bmc.verify = false: whoever answers at the address of a BMC gets its password",
         ),
         (silent(until=date(2026, 3, 31)), "suppress: pcie on n[1-3] ended on 2026-03-31"),
         (a_site(fleet=Fleet(spool="/nowhere")), "fleet.spool: /nowhere is not a directory"),

@@ -142,7 +142,7 @@ def test_a_sas_disk_tells_its_defects_and_what_no_retry_could_read_or_write() ->
         "temperature": 27,
         "reallocated": 4,
         "percentage_used": 11,
-        "uncorrectable": 3,
+        "media_errors": 3,
     }
 
 

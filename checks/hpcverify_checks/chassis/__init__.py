@@ -51,6 +51,7 @@ from hpcverify_checks.chassis.events import (
     INLET_CODE,
     UNNAMED_CODE,
     LogMark,
+    LogPart,
     build_finding_rules,
     find_row,
     make_mark,
@@ -116,15 +117,21 @@ def _ask(node: ChassisSeams, patience: float) -> Chassis:
     return ipmi.read_chassis(device, node.root, node.tool, patience)
 
 
+def interpret(chassis: Chassis, ctx: Context, _params: ChassisParams) -> Iterator[CheckItem]:
+    """Report the same of a *chassis* that was read from another machine."""
+    return report_chassis(chassis, ctx)
+
+
 def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
     """Report what is wrong in *chassis* now, and what its log says since the last run."""
     mark = _recall(ctx, LOG_MARK, LogMark)
     known = _recall(ctx, PARTS_MARK, SeenParts)
     accept = ctx.previous is None and known is not None
     seen = SeenParts() if accept or known is None else known
-    now = remember_parts(chassis, seen, accept=accept)
+    now = seen if chassis.is_partial else remember_parts(chassis, seen, accept=accept)
     yield from report_parts(chassis, now if accept else seen)
     yield CarryOver(PARTS_MARK, msgspec.json.encode(now).decode())
+    yield Coverage("node", _describe(chassis))
     yield from _report_log(chassis, mark)
     for sensor in chassis.sensors:
         name, unit = MEASURED.get(sensor.kind, ("", ""))
@@ -132,7 +139,6 @@ def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
             yield Measurement(name, sensor.value, unit, sensor.name)
     if chassis.bmc.firmware:
         yield Fact("BMC firmware", chassis.bmc.firmware)
-    yield Coverage("node", _describe(chassis))
 
 
 def _recall(ctx: Context, name: str, kind: type[T]) -> T | None:
@@ -150,7 +156,7 @@ def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
         if mark is not None:
             yield CarryOver(LOG_MARK, msgspec.json.encode(mark).decode())
         return
-    part = select_new(log, mark)
+    part = LogPart(()) if log.is_told else select_new(log, mark)
     yield from report_events(part.new, chassis)
     told = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
     if told:
@@ -205,6 +211,7 @@ CHECK = Check(
         "log_unread": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
         "before_first_run": LISTED,
     },
+    interpret=interpret,
     placement=Placement.PASSIVE,
     timeout=180,
 )

@@ -129,23 +129,32 @@ def select_new(log: EventLog, mark: LogMark | None) -> LogPart:
     if place is not None:
         return LogPart(events[place + 1 :])
     if log.identity and log.identity == mark.identity:
-        return LogPart(events, note="the log was cleared, or has gone round, since the last run")
+        return _select_after_clear(events, mark)
     return _select_last_day(log, "this is the log of another BMC than in the last run")
 
 
 def _find_last(events: Sequence[ChassisEvent], last: ChassisEvent) -> int | None:
+    """Find the entry that was *last*, by number and time: another ipmitool words it anew."""
     places = range(len(events) - 1, -1, -1)
-    like = [i for i in places if _identify(events[i]) == _identify(last)]
-    exact = next((i for i in like if events[i].id == last.id), None)
-    if exact is not None or last.time is None:
-        return exact
+    if last.time is None:
+        key = (last.id, None, last.subject, last.text)
+        return next((i for i in places if _identify(events[i]) == key), None)
+    like = [i for i in places if events[i].time == last.time]
     # A BMC that drops the oldest entry may number the others anew.
-    return like[0] if like else None
+    return next((i for i in like if events[i].id == last.id), like[0] if like else None)
 
 
 def _identify(event: ChassisEvent) -> tuple[object, ...]:
-    # Not by the name of the sensor, which a reading of the sensors that failed leaves out.
-    return event.time, event.subject, event.text, event.asserted
+    return event.id, event.time, event.subject, event.text
+
+
+def _select_after_clear(events: Sequence[ChassisEvent], mark: LogMark) -> LogPart:
+    """Select all but what is dated a day and more before *mark*: it was there, and misread."""
+    then = mark.last.time if mark.last else None
+    old = [e.time is not None and then is not None and e.time < then - DAY_SECONDS for e in events]
+    new = tuple(e for e, is_old in zip(events, old, strict=True) if not is_old)
+    older = tuple(e for e, is_old in zip(events, old, strict=True) if is_old)
+    return LogPart(new, older, "the log was cleared, or has gone round, since the last run")
 
 
 def _select_last_day(log: EventLog, note: str) -> LogPart:
@@ -182,7 +191,9 @@ def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[
     groups: dict[tuple[str, str], list[ChassisEvent]] = {}
     for event in events:
         row = find_row(event)
-        where = event.part or "node"
+        # What is to be replaced has a name, if only a number: nobody replaces a node.
+        unknown = event.sensor if row and row.remedy is Remedy.REPLACE else "node"
+        where = event.part or unknown
         if row is not None:
             is_rooms = event.sensor in inlets and row.verdict is Verdict.FAIL
             groups.setdefault((where, INLET_CODE if is_rooms else row.code), []).append(event)

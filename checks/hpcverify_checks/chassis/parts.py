@@ -81,7 +81,8 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
     yield from _report_temperatures(chassis.sensors)
     for sensor in chassis.sensors:
         yield from _report_other(sensor)
-    yield from _report_gone(chassis.sensors, seen)
+    if not chassis.is_partial:
+        yield from _report_gone(chassis.sensors, seen)
 
 
 def remember_parts(chassis: Chassis, seen: SeenParts, *, accept: bool) -> SeenParts:

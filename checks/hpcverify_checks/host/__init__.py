@@ -19,7 +19,7 @@ told when two runs saw it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
-from hpcverify_checks.host.mounts import LEFT_BEHIND, WRITABLE, measure_mounts
+from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Expectation, HostParams, names_node
 from hpcverify_checks.host.processes import (
     LEFT_OVER,
@@ -107,7 +107,7 @@ def _measure_all(
     yield from measure_cores(ctx, root)
     yield from measure_memory(memory)
     yield from measure_processes(tasks, root, ctx.recall(STUCK), ctx.recall(LEFT_OVER))
-    yield from _report_left_memory(tasks, root, memory.get("MemTotal", 0.0))
+    yield from _report_left_memory(tasks, root, memory)
     for need in needs:
         yield from compare_settings(need, root)
         yield from compare_processes(need.processes, tasks, root)
@@ -115,17 +115,22 @@ def _measure_all(
     wanted = min((n.clock_offset for n in needs if n.clock_offset), default=0.0)
     names = [task.name for task in tasks]
     yield from measure_clock(names, node.read_clock, node.tool, wanted, seconds)
-    yield from measure_mounts(
+    hung: list[str] = []
+    for item in measure_mounts(
         list_mounts(root),
         [mount for need in needs for mount in need.mounts],
         [space for need in needs for space in need.space],
         ctx.recall(LEFT_BEHIND),
         writable=ctx.recall(WRITABLE),
+        errors=ctx.recall(ERRORS),
         seconds=seconds,
         root=root,
         scratch=ctx.scratch,
-    )
-    yield from compare_files([file for need in needs for file in need.files], seconds)
+    ):
+        yield item
+        if isinstance(item, Finding) and item.code in {"mount_hung", "fuse_hung"}:
+            hung.append(item.where)
+    yield from compare_files([file for need in needs for file in need.files], seconds, hung)
     users = [user for need in needs for user in need.users]
     hosts = [host for need in needs for host in need.hosts]
     # What hung cost time already: the rest gets less, so that the prolog's budget holds it all.
@@ -136,9 +141,11 @@ def _measure_all(
     yield from measure_disks(ctx, root / "dev", smartctl, seconds=seconds, smartctl=params.smartctl)
 
 
-def _report_left_memory(tasks: list[Task], root: Path, total: float) -> Iterator[Finding]:
-    if total:
-        least = total * LEFT_OVER_SHARE
+def _report_left_memory(
+    tasks: list[Task], root: Path, memory: Mapping[str, float]
+) -> Iterator[Finding]:
+    least = memory.get("MemTotal", 0.0) * LEFT_OVER_SHARE
+    if least and memory.get("Shmem", least) >= least:  # else there are no files to look for
         yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least)
 
 
@@ -182,7 +189,7 @@ CHECK = Check(
         "space.size": Metric(unit="GiB", meaning="size of a file system"),
         "space.free": Metric(unit="GiB", meaning="free for users"),
         "space.used": Metric(unit="GiB", meaning="used"),
-        "space.free_share": Metric(unit="ratio", meaning="free for users, of its size"),
+        "space.free_share": Metric(unit="ratio", meaning="free for users, of what they can have"),
         "inodes.free_share": Metric(unit="ratio", meaning="inodes that are free"),
         **SMART_METRICS,
         "smart.*.delta": Metric(unit="", meaning="growth of a count since the last run"),
@@ -222,7 +229,9 @@ CHECK = Check(
             ),
             NOT_SET_UP,
         ),
+        "cores_fewer": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "cores_offline": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "file_system_errors": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "maybe_read_only": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "numa_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "fuse_hung": FindingRule(Verdict.WARN, Remedy.INSPECT),

@@ -3,8 +3,9 @@ Questions that may never be answered, asked in a process that can be left behind
 
 Who waits for a hung NFS server sleeps in the kernel and cannot be ended, and a thread
 that does so keeps its whole process. So the questions are asked one after the other in
-one child, which costs one fork on a healthy node. Where it stalls, it is left behind and
-each of the questions after it gets a child of its own: many that hang cost one more wait.
+one child, which costs one fork on a healthy node. If it has not answered all in time, it is
+left behind, and each question that is left gets a child of its own: many that hang, or that
+are slow together, cost one more wait.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Replies(Struct, frozen=True):
 
 
 def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
-    """Ask all *questions*, and wait up to *seconds* for each."""
+    """Ask all *questions*, wait up to *seconds* for each, and twice that for all of them."""
     answers: dict[str, Any] = {}
     errors: dict[str, OSError] = {}
     hung: dict[str, Hung] = {}
@@ -61,9 +62,13 @@ def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
         for child, stalled in _listen(children, seconds):
             answers |= child.answers
             errors |= child.errors
-            if stalled:
+            if stalled and child.pending:
                 first, *rest = child.pending
-                hung[first] = child.leave_behind(seconds)
+                left = child.leave_behind(seconds)
+                if time.monotonic() - child.heard >= seconds:
+                    hung[first] = left
+                else:  # it is not known of the one that it was at
+                    rest = child.pending
                 groups += [[name] for name in rest]
             else:
                 child.finish()
@@ -71,7 +76,7 @@ def ask_apart(questions: Mapping[str, Question], seconds: float) -> Replies:
 
 
 def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child, bool]]:
-    """Yield each child when it is done, or when it has said nothing for *seconds*."""
+    """Yield each child when it is done, or when it is not after *seconds*."""
     poll = select.poll()
     open_children = {child.reading: child for child in children}
     for reading in open_children:
@@ -80,7 +85,6 @@ def _listen(children: Sequence[_Child], seconds: float) -> Iterator[tuple[_Child
     while open_children:
         wait = min(deadlines.values()) - time.monotonic()
         for reading, _ in poll.poll(max(0.0, wait) * 1000):
-            deadlines[reading] = time.monotonic() + seconds
             if open_children[reading].hear():
                 continue
             poll.unregister(reading)
@@ -100,6 +104,7 @@ class _Child:
         self.answers: dict[str, Any] = {}
         self.errors: dict[str, OSError] = {}
         self.pending = [name for name, _ in questions]
+        self.heard = time.monotonic()
         self._unread = b""
         self.reading, writing = os.pipe()
         parent = os.getpid()
@@ -113,6 +118,7 @@ class _Child:
     def hear(self) -> bool:
         """Take what it says; False once it has ended."""
         said = os.read(self.reading, 65536)
+        self.heard = time.monotonic()
         *lines, self._unread = (self._unread + said).split(b"\n")
         for line in lines:
             answer, number, words = msgspec.json.decode(line)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.check import CarryOver, CheckItem, Context, Coverage, Finding, Part
+from hpcverify.check import CarryOver, CheckItem, Context, Coverage, Finding, Part, Unable
 from hpcverify.processes import ToolRunner
 from hpcverify.telemetry import smart
 from hpcverify_checks.common.disk_health import measure_health
@@ -17,6 +17,9 @@ from hpcverify_checks.host.apart import Question, ask_apart
 
 COUNTS = "smart"
 """Of the `CarryOver` with the error counts of a disk."""
+NVME = re.compile(r"nvme\d+n\d+")
+SMARTCTL_SECONDS = 10.0
+"""For one disk, which is not woken for this."""
 
 
 def measure_disks(
@@ -24,9 +27,10 @@ def measure_disks(
 ) -> Iterator[CheckItem]:
     """Report what each disk says of itself, and which error counts grew since the last run."""
     disks = {part.label: part for part in ctx.inventory.of_kind("disk")}
-    controllers = {n: c for n in disks if (c := _name_controller(n))}
+    # Asked by the name of the disk: with several paths to it, the kernel's numbers of disks
+    # and of controllers are not the same.
     questions: dict[str, Question] = {
-        name: partial(_read_nvme, dev / controller) for name, controller in controllers.items()
+        name: partial(_read_nvme, dev / name) for name in disks if NVME.fullmatch(name)
     }
     replies = ask_apart(questions, seconds)
     for name in replies.hung:
@@ -37,22 +41,28 @@ def measure_disks(
     for name, error in replies.errors.items():
         reason = f"the NVMe log of {name} cannot be read: {error.strerror}"
         yield Coverage(disks[name].id, f"SMART not read: {reason}")
-    others = [part for name, part in disks.items() if name not in controllers]
+    others = [part for name, part in disks.items() if name not in questions]
     yield from _report_others(ctx, others, tool) if smartctl else ()
 
 
-def _name_controller(disk: str) -> str:
-    found = re.fullmatch(r"(nvme\d+)n\d+", disk)
-    return found[1] if found else ""
-
-
-def _read_nvme(controller: Path) -> str:
-    return smart.read_nvme_log(controller).hex()
+def _read_nvme(device: Path) -> str:
+    return smart.read_nvme_log(device).hex()
 
 
 def _report_others(ctx: Context, disks: Iterable[Part], tool: ToolRunner) -> Iterator[CheckItem]:
+    hung = ""
     for part in disks:
-        yield from _report(ctx, part, smart.read(part.label, tool))
+        if hung:  # as those behind the same adapter would: one wait is enough
+            yield Coverage(part.id, f"SMART not read: smartctl did not end with {hung}")
+            continue
+        try:
+            health = smart.read(part.label, tool, timeout=SMARTCTL_SECONDS, wake=False)
+        except Unable as exc:
+            hung = part.label
+            text = f"{part.label} does not answer smartctl: {exc}: see the kernel log"
+            yield Finding("disk_hung", part.id, text)
+        else:
+            yield from _report(ctx, part, health)
 
 
 def _report(ctx: Context, disk: Part, health: smart.Health) -> Iterator[CheckItem]:

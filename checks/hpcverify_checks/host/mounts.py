@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from hpcverify.check import CarryOver, CheckItem, Coverage, Finding, Measurement
-from hpcverify.telemetry.blockdev import Mount, list_mounts
+from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.blockdev import Mount, find_whole_disk, list_hidden, list_mounts
 from hpcverify.units import GIB
 from hpcverify_checks.common.mounts import MOUNT_MISSING, NETWORK_FILE_SYSTEMS
 from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
@@ -23,13 +24,25 @@ LEFT_BEHIND = "left_behind"
 """Of the `CarryOver` that names processes of ours which still wait for a mount."""
 WRITABLE = "writable"
 """Of the `CarryOver` that names the file systems that were writable."""
+ERRORS = "file_system_errors"
+"""Of the `CarryOver` with the errors that each ext4 has counted."""
 DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 """Those that the kernel turns read-only, or shuts down, after an error."""
 MEASURED = ("/", "/tmp", "/dev/shm", "/scratch")  # noqa: S108 - they are only looked at
 """Where jobs write on most nodes; measured where it is a file system of its own."""
 NOT_PERMITTED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-STALE = frozenset({errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EIO, errno.EHOSTDOWN})
-"""What a mount whose server or disk is gone answers at once."""
+NOT_FOR_US = frozenset({errno.EACCES, errno.EPERM})
+"""What a server or a user's FUSE answers to root; it does answer."""
+UNMOUNTED = frozenset({errno.ENOENT, errno.ENOTDIR})
+"""What is answered where a mount has just gone."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+AFTER_ERROR = frozenset({"ro", "emergency_ro", "shutdown"})
+"""
+Options of a file system that takes no writes. ext4 has had the latter two since Linux 6.15
+(``ext4_show_options``), and calls itself writable beside them.
+"""
+ERROR_COUNT = "sys/fs/ext4/{}/errors_count"
+"""Errors that ext4 found since it was checked last; Linux 6.11 to 6.14 tell no more."""
 SPACE_UNITS = {"size": "GiB", "free": "GiB", "used": "GiB", "free_share": "ratio"}
 
 
@@ -40,6 +53,7 @@ def measure_mounts(
     recalled: str | None,
     *,
     writable: str | None,
+    errors: str | None = None,
     seconds: float,
     root: Path,
     scratch: Path,
@@ -51,36 +65,54 @@ def measure_mounts(
         table = list_mounts(root)
     watched = _choose(table, needs, space, scratch)
     waiting = {
-        p: h for p, h in _recall(recalled) if read_start(h.pid) == h.started and p in watched
+        point: hung
+        for point, hung, device in _recall(recalled)
+        if point in watched
+        and watched[point].device == device  # another one may be mounted there now
+        and read_start(hung.pid) == hung.started
     }
+    replies = ask_apart(_list_questions(watched, waiting, needs, space, table), seconds)
+    hung = waiting | {point: stuck for point, stuck in replies.hung.items() if point in watched}
+    left = {path: [h.pid, h.started, watched[path].device] for path, h in hung.items() if h.pid}
+    yield CarryOver(LEFT_BEHIND, msgspec.json.encode(left).decode())
+    needed = {need.path for need in needs} | {need.path for need in space}
+    for point, stuck in hung.items():
+        yield _report_hung(watched[point], point, stuck, is_needed=point in needed)
+    for point, error in replies.errors.items():
+        if point in watched:
+            yield from _report_error(watched[point], point, error, root, is_needed=point in needed)
+    for need in needs:
+        yield from _compare(need, table, replies.answers)
+    before = msgspec.json.decode(writable) if writable else []
+    yield from _report_read_only(watched, table, before, root)
+    yield from _report_new_errors(watched, errors, root)
+    for point, answer in replies.answers.items():
+        if point in watched:
+            yield from _report_space(watched[point], point, answer)
+    for want in space:
+        yield from _compare_space(want, table, replies.answers)
+    answered = sum(point in watched for point in replies.answers)
+    yield Coverage("node", f"{answered} of {len(watched)} file systems answered")
+
+
+def _list_questions(
+    watched: Mapping[str, Mount],
+    waiting: Mapping[str, Hung],
+    needs: Sequence[MountNeed],
+    space: Sequence[SpaceNeed],
+    table: Sequence[Mount],
+) -> dict[str, Question]:
     writes = {need.path for need in needs if need.writable}
     questions: dict[str, Question] = {
         point: partial(_probe, point, write=point in writes)
         for point in watched
         if point not in waiting
     }
-    replies = ask_apart(questions, seconds)
-    hung = waiting | replies.hung
-    left = {path: [h.pid, h.started] for path, h in hung.items() if h.pid}
-    yield CarryOver(LEFT_BEHIND, msgspec.json.encode(left).decode())
-    needed = {need.path for need in needs} | {need.path for need in space}
-    for point, stuck in hung.items():
-        yield _report_hung(watched[point], point, stuck, is_needed=point in needed)
-    for point, error in replies.errors.items():
-        if error.errno in STALE:
-            text = (
-                f"{watched[point].kind} of {watched[point].source} answers {error.strerror}: "
-                f"see the kernel log and its server; then umount -l {point}, and mount it again"
-            )
-            yield Finding(_choose_code("stale", watched[point], point in needed), point, text)
-    for need in needs:
-        yield from _compare(need, table, replies.answers)
-    yield from _report_read_only(watched, msgspec.json.decode(writable) if writable else [])
-    for point, answer in replies.answers.items():
-        yield from _report_space(watched[point], point, answer)
-    for want in space:
-        yield from _compare_space(want, table, replies.answers)
-    yield Coverage("node", f"{len(replies.answers)} of {len(watched)} file systems answered")
+    for want in space:  # which a symbolic link may lead elsewhere
+        holding = _holding(table, want.path)
+        if holding and str(holding.point) not in {want.path, *waiting}:
+            questions.setdefault(want.path, partial(_probe, want.path, write=False))
+    return questions
 
 
 def _find(table: Iterable[Mount], path: str) -> Mount | None:
@@ -90,7 +122,9 @@ def _find(table: Iterable[Mount], path: str) -> Mount | None:
 
 def _holding(table: Iterable[Mount], path: str) -> Mount | None:
     # By its name only: to resolve a path on a hung mount would hang us.
-    holding = [m for m in table if Path(path).is_relative_to(m.point) and m.kind != "autofs"]
+    above = Path(path)
+    points = {above, *above.parents}
+    holding = [m for m in table if m.point in points and m.kind != "autofs"]
     return max(reversed(holding), key=lambda m: len(m.point.parts), default=None)
 
 
@@ -103,8 +137,10 @@ def _choose(
         if mount := _holding(table, path):
             chosen[str(mount.point)] = mount
     seen = {mount.device for mount in chosen.values()}
-    for mount in sorted(table, key=lambda m: len(m.point.parts)):
-        if mount.device not in seen and (is_remote(mount) or mount.kind in DISK_FILE_SYSTEMS):
+    others = [m for m in table if is_remote(m) or m.kind in DISK_FILE_SYSTEMS]
+    hidden = list_hidden(others, table)
+    for mount in sorted(others, key=lambda m: len(m.point.parts)):
+        if mount.device not in seen and mount.number not in hidden:
             seen.add(mount.device)
             chosen[str(mount.point)] = mount
     return chosen
@@ -115,10 +151,10 @@ def is_remote(mount: Mount) -> bool:
     return mount.kind in NETWORK_FILE_SYSTEMS or mount.kind.partition(".")[0] == "fuse"
 
 
-def _recall(recalled: str | None) -> Iterator[tuple[str, Hung]]:
-    left: Mapping[str, list[int]] = msgspec.json.decode(recalled) if recalled else {}
-    for path, (pid, started) in left.items():
-        yield path, Hung(0, pid, started)
+def _recall(recalled: str | None) -> Iterator[tuple[str, Hung, str]]:
+    left: Mapping[str, list[Any]] = msgspec.json.decode(recalled) if recalled else {}
+    for path, (pid, started, *device) in left.items():
+        yield path, Hung(0, pid, started), device[0] if device else ""
 
 
 def _enter(path: str) -> None:
@@ -126,6 +162,7 @@ def _enter(path: str) -> None:
 
 
 def _probe(point: str, *, write: bool) -> dict[str, int | str]:
+    os.stat(point)  # noqa: PTH116 - XFS that was shut down answers this with EIO, and not statvfs
     answer = os.statvfs(point)
     told: dict[str, int | str] = {
         "size": answer.f_blocks * answer.f_frsize,
@@ -166,6 +203,23 @@ def _report_hung(mount: Mount, point: str, stuck: Hung, *, is_needed: bool) -> F
     return Finding(code, point, text, {"waits in": stuck.waits_in} if stuck.waits_in else {})
 
 
+def _report_error(
+    mount: Mount, point: str, error: OSError, root: Path, *, is_needed: bool
+) -> Iterator[Finding]:
+    if error.errno in NOT_FOR_US or (error.errno in UNMOUNTED and not is_needed):
+        return
+    name = f"{mount.kind} of {mount.source}"
+    if error.errno == errno.EIO and mount.kind in DISK_FILE_SYSTEMS and _is_here(mount, root):
+        text = f"{name} answers {error.strerror}: see the kernel log, and check its disk"
+        yield Finding("turned_read_only", point, text)
+    else:
+        text = (
+            f"{name} answers {error.strerror}: see the kernel log and its server; then "
+            f"umount -l {point}, and mount it again"
+        )
+        yield Finding(_choose_code("stale", mount, is_needed), point, text)
+
+
 def _choose_code(what: str, mount: Mount, is_needed: bool) -> str:  # noqa: FBT001 - private
     """Choose the code: a FUSE mount that the site does not list may be a user's own."""
     users = mount.kind.partition(".")[0] == "fuse" and not is_needed
@@ -179,7 +233,7 @@ def _compare(
     if mount is None:
         yield Finding(MOUNT_MISSING, need.path, f"not mounted: mount {need.path}")
         return
-    every = ",".join(dict.fromkeys((*mount.flags, *mount.options)))
+    every = ",".join(_list_options(mount))
     wrong = [
         f"its {what} is {shown}, not {wanted}"
         for what, shown, wanted in (
@@ -204,10 +258,16 @@ def _compare(
         fix = f"see the kernel log for why; then mount -o remount,rw {need.path}"
         yield Finding("mount_read_only", need.path, f"is read-only: {fix}")
     elif need.writable and answer.get("write_errno", errno.EACCES) not in NOT_PERMITTED:
-        fix = "see the kernel log, and its space and quota"
-        yield Finding(
-            "mount_read_only", need.path, f"cannot be written ({answer['write_error']}): {fix}"
-        )
+        no_room = answer["write_errno"] in NO_ROOM
+        fix = "free some space, or see quota -u root" if no_room else "see the kernel log"
+        text = f"cannot be written ({answer['write_error']}): {fix}"
+        yield Finding("full" if no_room else "mount_read_only", need.path, text)
+
+
+def _list_options(mount: Mount) -> list[str]:
+    """List what /proc/mounts shows: writable only where mount and file system both are."""
+    every = dict.fromkeys((*mount.flags, *mount.options))
+    return [option for option in every if option != "rw" or "ro" not in every]
 
 
 def _has_option(every: str, wanted: str) -> bool:
@@ -216,40 +276,79 @@ def _has_option(every: str, wanted: str) -> bool:
     return fits(every, wanted) or any(fits(option, wanted) for option in every.split(","))
 
 
-def _report_read_only(watched: Mapping[str, Mount], before: Sequence[str]) -> Iterator[CheckItem]:
+def _report_read_only(
+    watched: Mapping[str, Mount], table: Sequence[Mount], before: Sequence[str], root: Path
+) -> Iterator[CheckItem]:
     # Who mounts or remounts read-only sets both; after an error the kernel sets only that
     # of the file system. So does a container's bind mount of a read-only image, which was
-    # never writable.
+    # never writable, and who remounts it at another of its points.
+    asked_for = {m.device for m in table if {"ro"} & {*m.flags} & {*m.options}}
     writable: list[str] = []
     for point, mount in watched.items():
         if mount.kind not in DISK_FILE_SYSTEMS:
             continue
         name = f"{point} {mount.source}"
-        if "rw" in mount.options:
+        failed = AFTER_ERROR.intersection(mount.options)
+        if not failed:
             writable.append(name)
-        elif "rw" in mount.flags:
+        elif "rw" in mount.flags and (failed - {"ro"} or mount.device not in asked_for):
             was = name in before
             since = "was writable in an earlier run" if was else "was mounted as writable"
             text = (
-                f"{mount.kind} of {mount.source} {since} and is read-only now, as after an "
+                f"{mount.kind} of {mount.source} {since} and takes no writes now, as after an "
                 "error: see the kernel log, and check the file system and its disk"
             )
-            yield Finding("turned_read_only" if was else "maybe_read_only", point, text)
+            code = "turned_read_only" if was and _is_here(mount, root) else "maybe_read_only"
+            yield Finding(code, point, text, {"options": ",".join(mount.options)})
             writable += [name] * was  # until it is writable again, or gone
     yield CarryOver(WRITABLE, msgspec.json.encode(writable).decode())
 
 
+def _is_here(mount: Mount, root: Path) -> bool:
+    """Whether a failure of *mount* is that of a disk of this node, as far as is known."""
+    disk = find_whole_disk(mount.device, root)
+    if disk is None:
+        return True  # over several disks, or none that the kernel tells
+    device = root / "sys/block" / disk
+    transport = sysfs.read_text(device / "device/transport")  # of an NVMe: pcie, tcp, rdma, fc
+    target = str(sysfs.resolve_link(device) or "")  # of iSCSI it has a session
+    return sysfs.is_hardware(device) and transport in (None, "pcie") and "/session" not in target
+
+
+def _report_new_errors(
+    watched: Mapping[str, Mount], recalled: str | None, root: Path
+) -> Iterator[CheckItem]:
+    before: Mapping[str, float] = msgspec.json.decode(recalled) if recalled else {}
+    now: dict[str, float] = {}
+    for point, mount in watched.items():
+        link = sysfs.resolve_link(root / "sys/dev/block" / mount.device)
+        if mount.kind != "ext4" or link is None:
+            continue
+        count = sysfs.read_number(root / ERROR_COUNT.format(link.name))
+        if count is None:
+            continue
+        name = f"{point} {mount.source}"
+        now[name] = count
+        if count > before.get(name, count) and not AFTER_ERROR.intersection(mount.options):
+            text = (
+                f"ext4 of {mount.source} has found {count - before[name]:.0f} errors since the "
+                "last run: see the kernel log; then unmount it, and e2fsck -f "
+            )
+            yield Finding("file_system_errors", point, f"{text}{mount.source}")
+    yield CarryOver(ERRORS, msgspec.json.encode(now).decode())
+
+
 def _report_space(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[CheckItem]:
     values = list_space(answer)
-    if mount.kind not in DISK_FILE_SYSTEMS and point not in MEASURED:
+    if is_remote(mount) or (mount.kind not in DISK_FILE_SYSTEMS and point not in MEASURED):
         return  # of a server's file system, which others fill
+    if answer["read_only"]:
+        return  # an image that is full by design
     for name, unit in SPACE_UNITS.items():
         if name in values:
             yield Measurement(f"space.{name}", values[name], unit, point)
     if "free_inodes_share" in values:
         yield Measurement("inodes.free_share", values["free_inodes_share"], "ratio", point)
-    if answer["read_only"]:
-        return  # an image that is full by design
     for what, total, left in (("space", "size", "free"), ("inodes", "inodes", "free_inodes")):
         if answer[total] and not answer[left]:
             text = f"no {what} is left on {mount.kind} of {mount.source}: free some"
@@ -259,8 +358,8 @@ def _report_space(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterat
 def list_space(answer: Mapping[str, int]) -> dict[str, float]:
     """List what a file system answered, by the names of `SpaceNeed`, in their units."""
     values = {name: answer[name] / GIB for name in ("size", "free", "used")}
-    if answer["size"]:
-        values["free_share"] = answer["free"] / answer["size"]
+    if usable := answer["used"] + answer["free"]:  # as df has it: without what root keeps
+        values["free_share"] = answer["free"] / usable
     if answer["inodes"]:  # btrfs and others have no fixed number
         values["inodes"] = answer["inodes"]
         values["free_inodes"] = answer["free_inodes"]
@@ -273,7 +372,7 @@ def _compare_space(
     want: SpaceNeed, table: Sequence[Mount], answers: Mapping[str, Any]
 ) -> Iterator[Finding]:
     mount = _holding(table, want.path)
-    answer = answers.get(str(mount.point)) if mount else None
+    answer = answers.get(want.path) or (answers.get(str(mount.point)) if mount else None)
     if answer is None:
         return
     for name, value in list_space(answer).items():

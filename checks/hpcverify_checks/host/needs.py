@@ -6,6 +6,7 @@ import re
 from fnmatch import fnmatchcase, translate
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from hpcverify.check import Params
@@ -27,7 +28,7 @@ NodeMetric = Literal[
     "processes.share",
 ]
 """What this check measures once for the whole node."""
-Octal = Annotated[str, Meta(pattern=r"^([0-7]{3,4})?$")]
+Octal = Annotated[str, Meta(pattern=r"^(=?[0-7]{3,4})?$")]
 
 
 class Bound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +62,10 @@ class MountNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     writable: bool | None = None
     """Whether a file can be written there: tried, not only read off its options."""
 
+    def __post_init__(self) -> None:
+        """Take the slash off the end of the path: the kernel lists mount points without."""
+        msgspec.structs.force_setattr(self, "path", "/" + self.path.strip("/"))
+
 
 class SpaceNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the file system that holds *path* must have; GiB, inodes, and shares of 1."""
@@ -92,12 +97,12 @@ class FileNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str
     type: Literal["", "file", "directory", "link", "character", "block", "pipe", "socket"] = ""
     mode: Octal = ""
-    """The permission bits that must be set, in octal: ``1777``."""
+    """The permission bits that must be set, in octal: ``1777``; with ``=0600``, those alone."""
     user: str = ""
     group: str = ""
     empty: bool | None = None
     contains: tuple[str, ...] = ()
-    """Patterns: each must fit a line; with ``!``, none may."""
+    """Patterns: each must fit a line without the space around it; with ``!``, none may."""
 
 
 class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import re
@@ -17,6 +18,8 @@ from hpcverify.telemetry import sysfs
 from hpcverify.units import MINUTE_SECONDS
 from hpcverify_checks.host.needs import ProcessNeed, fits
 
+COMM_LENGTH = 15
+"""Characters that the kernel keeps of the name of a process."""
 STUCK_SECONDS = 2 * MINUTE_SECONDS
 """In which a task must not have run once: the kernel's own hung_task_timeout_secs."""
 FIRST_USER_ID = 1000
@@ -25,6 +28,12 @@ NOBODY_ID = 65534
 STUCK, LEFT_OVER = "stuck", "left_over"
 """Of the `CarryOver`s with what was seen once, and is told if it is seen again."""
 MAX_TOLD = 5
+FROZEN = frozenset({"__refrigerator", "do_freezer_trap"})
+"""The kernel functions in which a paused container waits (cgroup v1 calls that D)."""
+MAX_FILES = 10000
+"""In /dev/shm that are looked at."""
+SCOPE_KEEPER = "slurmstepd infinity"
+"""The one without a job, which keeps the scope of the others (cgroup v2)."""
 JOB_FOLDER = r"(?m)/job_(\d+)(?:/|$)"
 JOB_STEP = r"slurmstepd: \[(\d+)"
 
@@ -92,7 +101,7 @@ def _report_stuck(tasks: Iterable[Task], root: Path, recalled: str | None) -> It
     now: dict[str, list[float]] = {}
     stuck: list[Task] = []
     for task in tasks:
-        if task.state != "D":
+        if task.state != "D" or _read_wait(root, task.pid) in FROZEN:
             continue
         switches = _count_switches(root, task.pid)
         was, since = before.get(task.key, [-1, uptime])
@@ -138,13 +147,20 @@ def _report_left_over(
     """
     Report processes in the cgroup of a Slurm job that has no step on this node any more.
 
-    Each step has a slurmstepd, which outlives its processes. One look is not enough: a
-    step may just be ending.
+    Each step has a slurmstepd, which outlives its processes. It is known by its title or
+    by its own cgroup; if one is known by neither, nothing is told, for what it runs is not
+    to be killed. One look is not enough: a step may just be ending.
     """
     if not any(task.name.startswith("slurmd") for task in tasks):
         return
     steps = [t for t in tasks if t.name.startswith("slurmstepd")]
-    alive = {job for t in steps for job in re.findall(JOB_STEP, _read_command(root, t.pid))}
+    alive: set[str] = set()
+    for step in steps:
+        command = _read_command(root, step.pid)
+        job = "".join(re.findall(JOB_STEP, command)) or _find_job(root, step.pid)
+        if not job and SCOPE_KEEPER not in command:
+            return
+        alive.add(job)
     jobs = {t: job for t in tasks if t.parent != 2 and (job := _find_job(root, t.pid))}  # noqa: PLR2004 - kthreadd
     over = {t: job for t, job in jobs.items() if job not in alive and t not in steps}
     before = msgspec.json.decode(recalled) if recalled else []
@@ -175,15 +191,27 @@ def compare_processes(
 ) -> Iterator[Finding]:
     """Report what must run and does not, and what runs and must not."""
     for need in needs:
-        named = [t for t in tasks if t.state != "Z" and fits(t.name, need.name)]
-        if need.user:
-            named = [t for t in named if _belongs_to(_list_owners(root, t.pid), need.user)]
+        running = [t for t in tasks if t.state != "Z"]
+        named = _keep_owned([t for t in running if fits(t.name, need.name)], need.user, root)
+        if need.running and not named:  # by its command line: a daemon may name its threads
+            others = [t for t in running if _is_called(root, t.pid, need.name)]
+            named = _keep_owned(others, need.user, root)
         of = f" of {need.user}" if need.user else ""
         if need.running and not named:
             yield Finding("process_missing", "node", f"no process {need.name}{of}: start it")
         elif named and not need.running:
             text = f"{_name_tasks(named, root)}{of} must not run: stop it"
             yield Finding("process_unwanted", "node", text)
+
+
+def _keep_owned(tasks: Sequence[Task], user: str, root: Path) -> Sequence[Task]:
+    return [t for t in tasks if not user or _belongs_to(_list_owners(root, t.pid), user)]
+
+
+def _is_called(root: Path, pid: int, name: str) -> bool:
+    words = (sysfs.read_text(root / f"proc/{pid}/cmdline") or "").split("\0")[:2]
+    programs = [word.rpartition("/")[2] for word in words]  # the second may be a script
+    return any(fits(program, name) or fits(program[:COMM_LENGTH], name) for program in programs)
 
 
 def _belongs_to(owners: Sequence[str], user: str) -> bool:
@@ -209,21 +237,25 @@ def _read_owner(root: Path, pid: int) -> int | None:
         return None
 
 
+def _list_files(folder: Path) -> Iterator[os.stat_result]:
+    folders = [os.fspath(folder)]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    yield entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+
+
 def report_shared_memory(
     folder: Path, tasks: Iterable[Task], root: Path, least: float
 ) -> Iterator[Finding]:
     """Report files of people in *folder* who run nothing here, from *least* bytes on."""
     sizes: dict[int, int] = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    about = entry.stat(follow_symlinks=False)
-                    if FIRST_USER_ID <= about.st_uid != NOBODY_ID:
-                        used = about.st_blocks * 512
-                        sizes[about.st_uid] = sizes.get(about.st_uid, 0) + used
-    except OSError:
-        return
+    for about in itertools.islice(_list_files(folder), MAX_FILES):
+        if FIRST_USER_ID <= about.st_uid != NOBODY_ID:
+            sizes[about.st_uid] = sizes.get(about.st_uid, 0) + about.st_blocks * 512
     if sum(sizes.values()) < least:
         return
     present = {_read_owner(root, task.pid) for task in tasks}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +20,13 @@ HELD_FACTS = {"sockets": "cores_missing", "cores": "cores_missing", "numa_nodes"
 COUNTS_MARK = "counts"
 """Of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
 SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
+LIMITS = ("nr_cpus=", "possible_cpus=", "maxcpus=", "nosmp", "mem=", "numa=off")
+"""Arguments of the kernel by which it leaves out cores and memory that are there."""
+HYPERVISORS = (
+    *("QEMU", "KVM", "VMware", "Xen", "Bochs", "Google Compute Engine", "OpenStack"),
+    *("KubeVirt", "BHYVE", "Apple Virtualization", "Virtual Machine"),
+)
+"""What the firmware of virtual machines calls itself; arm64 has no flag of the CPU for it."""
 
 
 def read_memory(root: Path) -> dict[str, float]:
@@ -72,8 +80,8 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
     for part in parts:
         have = _list_counts(part)
         had = _recall_counts(ctx, part)
-        if not offline:
-            yield from _compare_counts(part.id, have, had)
+        if not offline and not _list_limits(root):
+            yield from _compare_counts(part.id, have, had, root)
         most = {fact: max(have.get(fact, 0), had.get(fact, 0)) for fact in {**have, **had}}
         yield CarryOver(COUNTS_MARK, msgspec.json.encode(most).decode(), part.id)
 
@@ -91,9 +99,16 @@ def _recall_counts(ctx: Context, part: Part) -> dict[str, int]:
     return _list_counts(before) if before else {}
 
 
+def _list_limits(root: Path) -> list[str]:
+    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
+    return [argument for argument in given if argument.startswith(LIMITS)]
+
+
 def _compare_counts(
-    where: str, have: Mapping[str, int], had: Mapping[str, int]
+    where: str, have: Mapping[str, int], had: Mapping[str, int], root: Path
 ) -> Iterator[Finding]:
+    # The firmware can turn cores off too, but only as many in each socket: what fails does
+    # so in one.
     for fact, code in HELD_FACTS.items():
         if fact in have and have[fact] < had.get(fact, 0):
             words = fact.replace("numa_nodes", "NUMA nodes with cores and memory")
@@ -102,8 +117,15 @@ def _compare_counts(
                 "BMC, and reseat or replace what it names; if they were turned off in the "
                 "firmware, run once with --accept-parts"
             )
-            yield Finding(code, where, text)
+            is_setting = fact == "cores" and _are_sockets_alike(root)
+            yield Finding("cores_fewer" if is_setting else code, where, text)
             return  # a lost socket takes its cores and NUMA nodes with it
+
+
+def _are_sockets_alike(root: Path) -> bool:
+    """Whether there are several sockets, each with as many cores."""
+    counts = Counter(socket for socket, _ in cpu.list_cores(root))
+    return len(counts) > 1 and len(set(counts.values())) == 1
 
 
 def list_offline(root: Path) -> tuple[int, ...]:
@@ -116,25 +138,33 @@ def list_offline(root: Path) -> tuple[int, ...]:
     if not online:
         return ()
     absent = present - online
-    if absent and sysfs.read_text(folder / "smt/control") in SMT_OFF:
+    # With threads turned off, one, three or seven are absent for each that is online.
+    if sysfs.read_text(folder / "smt/control") in SMT_OFF and len(absent) % len(online) == 0:
         return ()
     return tuple(sorted(absent))
 
 
 def is_virtual(root: Path) -> bool:
     """Whether this is a virtual machine."""
-    return "hypervisor" in cpu.list_flags(cpu.read_cpuinfo(root))
+    if "hypervisor" in cpu.list_flags(cpu.read_cpuinfo(root)):
+        return True
+    names = [sysfs.read_text(root / "sys/class/dmi/id" / n) for n in ("sys_vendor", "product_name")]
+    called = " ".join(filter(None, names))
+    # Amazon's machines without a hypervisor are called so too, and their type ends in .metal.
+    is_amazons = called.startswith("Amazon EC2") and ".metal" not in called
+    return is_amazons or any(name in called for name in HYPERVISORS)
 
 
 def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
     """Report each setting of kernel and processor that is not as the site needs it."""
     for module in need.modules:
-        if not (root / "sys/module" / module.replace("-", "_")).exists():
+        if not _is_loaded(module, root):
             text = f"module {module} is not loaded: modprobe {module}"
             yield Finding("module_missing", "node", text)
     yield from _compare_arguments(need.kernel_arguments, root)
     for name, wanted in need.sysctls.items():
-        shown = sysfs.read_text(root / "proc/sys" / name.replace(".", "/"))
+        # As sysctl(8) has it, a slash is a dot in the name of a part: eth0/100.
+        shown = sysfs.read_text(root / "proc/sys" / name.translate({46: "/", 47: "."}))
         value = "unknown" if shown is None else " ".join(shown.split())
         if not fits(value, wanted):
             text = f"{name} is {value}, not {wanted}: sysctl -w {name}={wanted}"
@@ -153,6 +183,16 @@ def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
             fix = f"echo {words[need.smt]} > /sys/devices/system/cpu/smt/control"
             text = f"simultaneous multithreading is {words[active]}: {fix}, or set it in the BIOS"
             yield Finding("smt", "cpu", text)
+
+
+def _is_loaded(module: str, root: Path) -> bool:
+    name = module.replace("-", "_")
+    if (root / "sys/module" / name).exists():
+        return True
+    # One that is built in has a folder there only if it has parameters or a version.
+    release = sysfs.read_text(root / "proc/sys/kernel/osrelease") or ""
+    built_in = sysfs.read_text(root / "lib/modules" / release / "modules.builtin") or ""
+    return f"/{name}.ko" in built_in.replace("-", "_")
 
 
 def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -28,6 +29,11 @@ from hpcverify.plan.nhc.syntax import (
 Piece = tuple[str, Any]
 """A key of an expectation and what it adds, or `NOTE` and what is lost."""
 NOTE = "note"
+DOMAIN = re.compile(r"^!?[^/]*\.[A-Za-z][\w-]*$")
+WITH_DOMAIN = (
+    "its target has a domain, which a node is only called by if Slurm calls it so (or, without "
+    "Slurm, hostname): take it out of nodes if not"
+)
 Turner = Callable[[str, Sequence[str]], Iterator[Piece]]
 COMM_LENGTH = 15
 """Characters that the kernel keeps of a process's name."""
@@ -110,14 +116,23 @@ def _add(expectation: dict[str, Any], key: str, piece: Any) -> None:
     if isinstance(piece, dict) and key == "bounds":
         bounds = expectation.setdefault(key, {})
         for name, bound in piece.items():
-            bounds[name] = bounds.get(name, {}) | bound
+            bounds[name] = _narrow(bounds.get(name, {}), bound)
     elif piece not in expectation.setdefault(key, []):
         expectation[key].append(piece)
+
+
+def _narrow(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """Combine two bounds that both must hold."""
+    low = [bound["low"] for bound in (one, other) if "low" in bound]
+    high = [bound["high"] for bound in (one, other) if "high" in bound]
+    return ({"low": max(low)} if low else {}) | ({"high": min(high)} if high else {})
 
 
 def _turn(line: Line) -> Iterator[Piece]:
     name, *arguments = line.words
     if name == "export" or re.match(r"\w+=", name):
+        if any(word.startswith("check_") for word in arguments):
+            raise CannotTurn("sets a variable for one check: write the check alone")
         raise CannotTurn(
             "is a setting of NHC: for hpcverify, deadline in params.host, budget in a suite, and "
             "[quarantine] take its place"
@@ -128,7 +143,10 @@ def _turn(line: Line) -> Iterator[Piece]:
         raise CannotTurn(
             "is no check of NHC but the site's own: write one of hpcverify (CONTRIBUTING.md)"
         )
-    return TURNERS[name](name, arguments)
+    pieces = list(TURNERS[name](name, arguments))
+    if not pieces:
+        raise CannotTurn("asks for nothing that can be met, or for nothing at all")
+    return chain(pieces, [(NOTE, WITH_DOMAIN)] if DOMAIN.search(line.target) else [])
 
 
 def _note_losses(options: Iterable[str], actions: str) -> Iterator[Piece]:
@@ -184,7 +202,9 @@ def _turn_space(name: str, arguments: Sequence[str]) -> Iterator[Piece]:
             raise CannotTurn("a size in percent")
         need[share_key] = {"low": round(1 - share if high and not low else share, 6)}
     elif low:
-        need[low] = {"low": parse(first)} | ({"high": parse(second)} if second else {})
+        need[low] = {
+            end: parse(amount) for end, amount in (("low", first), ("high", second)) if amount
+        }
     else:
         need[high] = {"high": parse(first)}
     yield "space", need
@@ -244,6 +264,8 @@ def _turn_infiniband(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  #
 
 def _turn_ethernet(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # noqa: ARG001
     device, *_ = _require(arguments, 1)
+    if re.search(r"[*?\[]", device or ""):
+        raise CannotTurn("host takes no pattern of devices: write one line for each")
     yield "files", {"path": f"/sys/class/net/{device}"}
 
 
@@ -320,6 +342,8 @@ def _turn_stat(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # noqa:
         if letter in options
     }
     need |= {"group": options["G"][0]} if "G" in options else {}
+    if "m" in options:
+        need["mode"] = f"={need['mode']}"
     other = sorted(set(options) - set("muUgG"))
     if not need or not paths:
         raise CannotTurn("host compares mode, user and group of a file, not times and numbers")
@@ -335,10 +359,10 @@ def _turn_service(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # no
         raise CannotTurn(
             "compares the whole command line: list the unit of systemd under services instead"
         )
-    if set(options) & {"s", "k"} and "r" not in options and "S" not in options:
-        raise CannotTurn("stops a service: list it with running = false under processes")
     daemon = options["d"][0] if "d" in options else " ".join(rest)
-    yield "processes", _make_process(daemon, options.get("u", [""])[0])
+    # With one of these, NHC fails if it finds the process.
+    unwanted = {"running": False} if set(options) & {"s", "k", "E"} else {}
+    yield "processes", _make_process(daemon, options.get("u", [""])[0]) | unwanted
     yield from _note_losses(options, "EScerskvV")
 
 
@@ -347,6 +371,7 @@ def _turn_daemon(name: str, arguments: Sequence[str]) -> Iterator[Piece]:
     if more:
         raise CannotTurn("compares the arguments of a process: list its unit under services")
     need = _make_process(daemon or "", owner or "")
+    need["name"] = f"*{need['name']}*"  # NHC looks for it anywhere in the command line
     yield "processes", need | ({"running": False} if name == "check_ps_blacklist" else {})
 
 

@@ -15,8 +15,11 @@ from fnmatch import translate
 
 from msgspec import Struct
 
-SHELL_SYNTAX = re.compile(r"\$[A-Za-z_({]|`")
-SHELL_OPERATORS = frozenset({"||", "&&", ";", "|", "&", "if", "for", "while", "!"})
+SHELL_SYNTAX = re.compile(r"\$[\w({?#@*!]|`")
+QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""")
+BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|\$['\"]")
+SHELL_OPERATOR = re.compile(r"[;|&<>()]")
+SHELL_KEYWORDS = frozenset({"if", "for", "while", "until", "case", "!", "{"})
 POSIX_CLASSES = {
     "[:space:]": r"\s",
     "[:blank:]": r" \t",
@@ -54,7 +57,7 @@ class Unturned(Struct, frozen=True):
 
 def read_lines(text: str) -> Iterator[Line | Unturned]:
     """Yield each line that says something; comments and empty lines say nothing."""
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in _join_lines(text.splitlines()):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
@@ -64,6 +67,18 @@ def read_lines(text: str) -> Iterator[Line | Unturned]:
                 yield Line(number, line, target, words)
         except CannotTurn as exc:
             yield Unturned(number, line, str(exc))
+
+
+def _join_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Join lines and drop backslashes as bash's read does, by which NHC reads its file."""
+    joined, first = "", 0
+    for number, line in enumerate(lines, 1):
+        first = first or number
+        continues = len(line) - len(line.rstrip("\\")) & 1
+        joined += line[:-1] if continues else line
+        if not continues or number == len(lines):
+            yield first, re.sub(r"\\(.)", r"\1", joined)
+            joined, first = "", 0
 
 
 def _parse_line(line: str) -> tuple[str, tuple[str, ...]]:
@@ -77,11 +92,16 @@ def _split(check: str) -> tuple[str, ...]:
     outside = re.sub(r"'[^']*'", "''", check)  # in single quotes nothing is evaluated
     if SHELL_SYNTAX.search(outside):
         raise CannotTurn("only a shell can evaluate it: write the value in its place")
+    bare = QUOTED.sub(lambda quoted: "_" * len(quoted[0]), check)
+    if comment := re.search(r"(?:^|\s)#", bare):
+        check, bare = check[: comment.start()], bare[: comment.start()]
+    if BRACES.search(bare):
+        raise CannotTurn("only a shell can evaluate its braces: write one line for each value")
     try:
-        words = tuple(shlex.split(check, comments=True))
+        words = tuple(shlex.split(check))
     except ValueError as exc:
         raise CannotTurn(f"cannot be split into words: {exc}") from None
-    if SHELL_OPERATORS.intersection(words):
+    if SHELL_OPERATOR.search(bare) or SHELL_KEYWORDS.intersection(words[:1]):
         raise CannotTurn("is a program of the shell, not one check")
     return words
 

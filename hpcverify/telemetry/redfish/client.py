@@ -254,7 +254,8 @@ def _find_trusted(access: BmcAccess) -> str | None:
         return access.ca
     from requests.utils import DEFAULT_CA_BUNDLE_PATH  # noqa: PLC0415 - of the library
 
-    return ssl.get_default_verify_paths().cafile or str(DEFAULT_CA_BUNDLE_PATH)
+    system = ssl.get_default_verify_paths()
+    return system.cafile or system.capath or str(DEFAULT_CA_BUNDLE_PATH)
 
 
 def _make_adapter() -> Any:

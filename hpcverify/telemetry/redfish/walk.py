@@ -150,6 +150,7 @@ class _Walk(Struct):
             sensors=_name_apart(s for s in self.sensors if is_on or s.kind in TOLD_OF_OFF_NODE),
             redundancy=_name_apart(g for g in self.groups if is_on or g.kind in TOLD_OF_OFF_NODE),
             log=log,
+            is_partial=not is_on or bool(self.unreadable),
         )
         return ChassisReading(
             chassis=chassis,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.check import Verdict
+from hpcverify.check import Unable, Verdict
 from hpcverify.model import Cause, Inventory, Part, Remedy
 from hpcverify.processes import CompletedTool
 from hpcverify.telemetry import smart
@@ -99,6 +99,58 @@ def test_errors_that_are_new_since_the_last_run_fail_and_old_ones_do_not(tmp_pat
     assert judge_items(CHECK, grown).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("Current_Pending_Sector", Verdict.FAIL),
+        ("Bogus_Current_Pend_Sect", Verdict.PASS),  # of the Crucial MX500, up and down in health
+        ("Not_In_Use", Verdict.PASS),
+    ],
+)
+def test_an_attribute_counts_only_where_the_disk_means_it(
+    tmp_path: Path, name: str, verdict: Verdict
+) -> None:
+    first = run(tmp_path, answer_table(name, 0))
+    grown = run(tmp_path, answer_table(name, 1), first)
+
+    assert judge_items(CHECK, grown).verdict is verdict
+
+
+def answer_table(name: str, value: int) -> Any:
+    """Answer as smartctl does for a disk with one attribute, number 197."""
+    table = [{"id": 197, "name": name, "raw": {"value": value, "string": str(value)}}]
+    document = {"smart_status": {"passed": True}, "ata_smart_attributes": {"table": table}}
+    return lambda *_, **__: CompletedTool(0, json.dumps(document).encode(), b"")
+
+
+def test_an_error_of_years_ago_is_no_news(tmp_path: Path) -> None:
+    """SCSI counts uncorrected errors for the whole life of a disk."""
+    document = {
+        "smart_status": {"passed": True},
+        "scsi_error_counter_log": {"read": {"total_uncorrected_errors": 536}},
+    }
+    found = run(tmp_path, lambda *_, **__: CompletedTool(0, json.dumps(document).encode(), b""))
+
+    assert judge_items(CHECK, found).verdict is Verdict.PASS
+
+
+def test_a_disk_that_hangs_smartctl_is_named_and_the_others_cost_no_more_waits(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+
+    def hang(command: list[str], **_: object) -> CompletedTool:
+        asked.append(command[-1])
+        raise Unable("smartctl did not end in 10 s", Cause.HUNG)
+
+    ctx = make_context(tmp_path, inventory=Inventory(parts=(SATA, Part("disk", "S3", "sdb"))))
+    found = list(measure_disks(ctx, tmp_path / "dev", hang, seconds=1, smartctl=True))
+
+    assert asked == ["/dev/sda"]
+    assert [(f.code, f.where) for f in list_findings(found)] == [("disk_hung", "S2")]
+    assert "did not end with sda" in str(found)
+
+
 def test_in_the_prolog_no_program_is_started_for_disks(tmp_path: Path) -> None:
     def fail(*_: object, **__: object) -> CompletedTool:
         raise AssertionError
@@ -112,7 +164,7 @@ def test_in_the_prolog_no_program_is_started_for_disks(tmp_path: Path) -> None:
 
 def test_an_nvme_that_does_not_answer_is_named_and_keeps_nobody(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
-    os.mkfifo(tmp_path / "dev/nvme0")  # who opens it waits for a writer that never comes
+    os.mkfifo(tmp_path / "dev/nvme0n1")  # who opens it waits for a writer that never comes
     inventory = Inventory(parts=(NVME,))
     ctx = make_context(tmp_path, inventory=inventory)
 

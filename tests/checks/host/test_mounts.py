@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcverify.check import Verdict
-from hpcverify.model import CarryOver, Cause, CheckItem
+from hpcverify.model import CarryOver, Cause, CheckItem, Measurement
 from hpcverify.processes import process_exists
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
 from hpcverify_checks.host import CHECK
-from hpcverify_checks.host.apart import ask_apart
-from hpcverify_checks.host.mounts import LEFT_BEHIND, WRITABLE, measure_mounts
+from hpcverify_checks.host.apart import ask_apart, read_start
+from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
 from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow
@@ -45,6 +47,7 @@ def ask(
     space: tuple[SpaceNeed, ...] = (),
     recalled: str | None = None,
     writable: str | None = None,
+    errors: str | None = None,
     root: Path = Path("/"),
 ) -> list[CheckItem]:
     """Ask this machine, or one with the mount table of *root*, in half a second each."""
@@ -57,6 +60,7 @@ def ask(
             space,
             recalled,
             writable=writable,
+            errors=errors,
             seconds=0.5,
             root=root,
             scratch=scratch,
@@ -90,6 +94,11 @@ def test_what_is_mounted_as_needed_is_silent(tmp_path: Path) -> None:
 
     assert list_codes(found) == []
     assert list(point.iterdir()) == []
+
+
+def test_a_slash_at_the_end_of_a_mount_point_means_the_same(tmp_path: Path) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=1M", "m", tmp_path / "m") as point:
+        assert list_codes(ask(tmp_path, MountNeed(path=f"{point}/", writable=True))) == []
 
 
 def test_what_is_not_mounted_is_named_with_its_fix(tmp_path: Path) -> None:
@@ -139,7 +148,7 @@ def test_a_file_system_that_is_full_cannot_be_written(tmp_path: Path) -> None:
         found = ask(tmp_path, MountNeed(path=str(point), writable=True))
         short = ask(tmp_path, space=(SpaceNeed(path=str(point), free=Bound(low=0.0001)),))
 
-    assert about(found, point) == ["mount_read_only"]
+    assert about(found, point) == ["full"]
     assert about(short, point) == ["outside_bounds"]
 
 
@@ -162,15 +171,17 @@ def test_a_local_file_system_without_space_or_inodes_is_full_by_default(tmp_path
     assert find_value(after, "inodes.free_share", str(point)) == 0
 
 
-def on_disk(folder: Path, flags: str, options: str) -> Path:
+def on_disk(folder: Path, flags: str, options: str, *more: str) -> Path:
     line = f"20 1 8:1 / / {flags},relatime - ext4 /dev/sda1 {options},errors=remount-ro"
-    return grow(folder, {"proc/self/mountinfo": line})
+    return grow(folder, {"proc/self/mountinfo": "\n".join([line, *more])})
 
 
 @pytest.mark.parametrize(
     ("flags", "options", "codes"),
     [
         ("rw", "ro", ["turned_read_only"]),  # as the kernel leaves it after an error
+        ("rw", "rw,emergency_ro", ["turned_read_only"]),  # the same, since Linux 6.15
+        ("rw", "rw,shutdown", ["turned_read_only"]),
         ("ro", "ro", []),  # as mount -o ro does
         ("ro", "rw", []),  # a container, or a read-only bind
         ("rw", "rw", []),
@@ -194,6 +205,180 @@ def test_a_disk_that_nobody_saw_writable_is_not_accused(tmp_path: Path) -> None:
 
     assert list_codes(found) == ["maybe_read_only"]
     assert judge_items(CHECK, found).verdict is Verdict.WARN
+
+
+def test_who_remounts_a_disk_read_only_at_another_of_its_points_is_no_error(
+    tmp_path: Path,
+) -> None:
+    """``mount -o remount,ro /mnt``, where / is a bind mount of a folder in it."""
+    first = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "rw"))
+    other = "21 20 8:1 / /mnt ro,relatime - ext4 /dev/sda1 ro,errors=remount-ro"
+    root = on_disk(tmp_path / "r", "rw", "ro", other)
+
+    assert list_codes(ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))) == []
+
+
+@pytest.mark.parametrize(
+    ("disk", "place", "code"),
+    [
+        ("sda", "pci0/host0/target0:0:0/0:0:0:0/block/sda", "turned_read_only"),
+        ("sda", "platform/host3/session1/target3:0:0/3:0:0:1/block/sda", "maybe_read_only"),
+        ("rbd0", "", "maybe_read_only"),
+        ("loop0", "", "maybe_read_only"),
+    ],
+)
+def test_a_disk_that_is_not_of_this_node_does_not_make_it_fail(
+    tmp_path: Path, disk: str, place: str, code: str
+) -> None:
+    first = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "rw"))
+    root = on_disk(tmp_path / "r", "rw", "ro")
+    folder = root / "sys/devices" / (place or f"virtual/block/{disk}")
+    folder.mkdir(parents=True)
+    if place:
+        (folder / "device").symlink_to(folder.parent.parent)
+    for link in (root / "sys/dev/block/8:1", root / "sys/block" / disk):
+        link.parent.mkdir(parents=True)
+        link.symlink_to(folder)
+
+    found = ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))
+
+    assert list_codes(found) == [code]
+
+
+def test_an_error_of_ext4_is_seen_as_this_kernel_tells_it(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(4 * 2**20))
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    with mounted("-o", "loop,errors=remount-ro", image, tmp_path / "disk") as point:
+        before = ask(tmp_path, MountNeed(path=str(point), options=("rw",)))
+        device = next(m.source for m in list_mounts() if m.point == point).removeprefix("/dev/")
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
+        after = ask(
+            tmp_path,
+            writable=find_mark(before, WRITABLE),
+            errors=find_mark(before, ERRORS),
+        )
+
+    assert about(before, point) == []
+    # Linux 6.11 to 6.14 shows no more than the count of errors.
+    assert about(after, point) in (["maybe_read_only"], ["file_system_errors"])
+    assert judge_items(CHECK, after).verdict is Verdict.WARN
+
+
+def test_errors_that_ext4_counts_are_told_when_they_are_new(tmp_path: Path) -> None:
+    root = on_disk(tmp_path / "r", "rw", "rw")
+    device = root / "sys/devices/sda/sda1"
+    count = "sys/fs/ext4/sda1/errors_count"
+    grow(root, {"sys/devices/sda/sda1/partition": 1, count: 3})
+    (root / "sys/dev/block").mkdir(parents=True)
+    (root / "sys/dev/block/8:1").symlink_to(device)
+    first = ask(tmp_path, root=root)
+    same = ask(tmp_path, root=root, errors=find_mark(first, ERRORS))
+    grow(root, {count: 5})
+    more = ask(tmp_path, root=root, errors=find_mark(first, ERRORS))
+
+    assert list_codes(first) == list_codes(same) == []
+    assert list_codes(more) == ["file_system_errors"]
+    assert "has found 2 errors since the last run" in list_findings(more)[0].text
+
+
+def test_a_disk_that_takes_no_writes_lacks_the_option_rw(tmp_path: Path) -> None:
+    """As /proc/mounts shows it, where mount and file system are one line."""
+    root = on_disk(tmp_path / "r", "rw", "ro")
+    need = MountNeed(path="/", options=("rw",))
+
+    assert "mount_wrong" in list_codes(ask(tmp_path, need, root=root))
+    assert "mount_wrong" not in list_codes(
+        ask(tmp_path, need, root=on_disk(tmp_path / "r", "rw", "rw"))
+    )
+
+
+def test_an_image_that_is_full_and_read_only_has_no_room_to_judge(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(4 * 2**20))
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    with mounted("-o", "loop,ro", image, tmp_path / "disk") as point:
+        found = ask(tmp_path)
+
+    assert "space.free_share" not in {
+        m.name for m in found if isinstance(m, Measurement) and m.where == str(point)
+    }
+
+
+def test_the_share_that_is_free_is_that_of_df(tmp_path: Path) -> None:
+    """An empty ext4 keeps 5 % for root, which no job could ever have."""
+    image = tmp_path / "image"
+    image.write_bytes(bytes(4 * 2**20))
+    subprocess.run(["mkfs.ext4", "-q", "-m", "40", image], check=True)
+    with mounted("-o", "loop", image, tmp_path / "disk") as point:
+        found = ask(tmp_path)
+        df = subprocess.run(["df", "--output=pcent", point], capture_output=True, check=True)
+
+    used = float(df.stdout.split()[-1].rstrip(b"%")) / 100
+    assert 0 <= used - (1 - (find_value(found, "space.free_share", str(point)) or 0)) < 0.011
+
+
+def test_what_a_symbolic_link_leads_to_is_what_must_have_space(tmp_path: Path) -> None:
+    want = SpaceNeed(path=str(tmp_path / "link"), size=Bound(high=0.01))
+    with mounted("-t", "tmpfs", "-o", "size=1M", "m", tmp_path / "m") as point:
+        (tmp_path / "link").symlink_to(point)
+        assert list_codes(ask(tmp_path, space=(want,))) == []
+
+    assert list_codes(ask(tmp_path, space=(SpaceNeed(path="/", size=Bound(high=0.01)),)))
+
+
+def test_a_mount_that_another_covers_is_not_asked(tmp_path: Path) -> None:
+    below, above = tmp_path / "a/b", tmp_path / "a"
+    below.mkdir(parents=True)
+    with (
+        silent_file_system(below),
+        mounted("-t", "tmpfs", "-o", "size=1M", "m", above),
+    ):
+        found = ask(tmp_path)
+
+    assert about(found, below) == []
+
+
+def test_what_was_mounted_anew_is_asked_anew(tmp_path: Path) -> None:
+    """A process of ours may wait for the file system that was there before until the reboot."""
+    folder = tmp_path / "m"
+    device = "0:99"  # of what was there before
+    mark = json.dumps({str(folder): [os.getpid(), read_start(os.getpid()), device]})
+    with mounted("-t", "tmpfs", "-o", "size=1M", "m", folder):
+        mounted_now = next(m.device for m in list_mounts() if m.point == folder)
+        found = ask(tmp_path, MountNeed(path=str(folder)), recalled=mark)
+        mark = mark.replace(device, mounted_now)
+        still = ask(tmp_path, MountNeed(path=str(folder)), recalled=mark)
+
+    assert about(found, folder) == []
+    assert about(still, folder) == ["mount_hung"]
+
+
+@pytest.mark.parametrize(
+    ("error", "codes"),
+    [
+        (errno.ETIMEDOUT, ["mount_stale"]),  # NFS with softerr, Lustre
+        (errno.EREMOTEIO, ["mount_stale"]),
+        (errno.ENODEV, ["mount_stale"]),
+        (errno.EACCES, []),  # a server that squashes root
+    ],
+)
+def test_a_server_that_answers_by_an_error_is_named(
+    tmp_path: Path, error: int, codes: list[str]
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    with silent_file_system(folder, error):
+        found = ask(tmp_path, MountNeed(path=str(folder)))
+
+    assert about(found, folder) == codes
+
+
+def test_no_name_that_a_user_chooses_breaks_the_table(tmp_path: Path) -> None:
+    folder = tmp_path / "a\x0cb c\u2028\nd"
+    folder.mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=1M", "m", folder):
+        assert list_codes(ask(tmp_path, MountNeed(path=str(folder)))) == []
 
 
 def test_an_image_that_cannot_be_written_by_its_kind_is_healthy(tmp_path: Path) -> None:
@@ -275,6 +460,16 @@ def test_a_process_that_can_be_ended_is_not_left_behind() -> None:
     assert replies.answers == {"a": 1, "c": 3}
     assert list(replies.hung) == ["b"]
     assert replies.hung["b"].pid == 0
+
+
+def test_what_is_slow_together_is_asked_together_and_is_not_hung() -> None:
+    start = time.monotonic()
+    slow = {str(i): partial(time.sleep, 0.5) for i in range(40)}
+    replies = ask_apart(slow | {"never": lambda: time.sleep(60)}, 3)
+
+    assert time.monotonic() - start < 15  # not 20, one after the other, and 3
+    assert list(replies.hung) == ["never"]
+    assert len(replies.answers) == len(slow)
 
 
 def test_an_answer_is_an_error_of_its_own() -> None:

@@ -89,6 +89,44 @@ def test_jobs_that_run_and_daemons_are_not_left_over(tmp_path: Path) -> None:
     assert find_value(again, "processes.left_over") == 0
 
 
+def test_a_paused_container_is_not_stuck(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    a_process(node.root, 77, "train", "D", wchan="__refrigerator")
+    first = look(tmp_path, node)
+    grow(node.root, {"proc/uptime": "20000.0 1.0"})
+
+    assert list_codes(look(tmp_path, node, before=first)) == []
+
+
+@pytest.mark.parametrize("cgroup", ["0::/slurm/job_40/step_0/slurm", "0::/system.slice"])
+def test_a_step_whose_title_says_nothing_keeps_its_job_alive(tmp_path: Path, cgroup: str) -> None:
+    """Else the operator would be told to kill what runs."""
+    node = a_slurm_node(tmp_path)
+    a_process(node.root, 30, "slurmstepd", cmdline="/usr/sbin/slurmstepd", cgroup=cgroup)
+    a_process(node.root, 31, "train", cgroup="0::/slurm/uid_7/job_40/step_0/user/task_0")
+
+    assert list_codes(look(tmp_path, node, before=look(tmp_path, node))) == []
+
+
+def test_the_step_daemon_that_only_keeps_the_scope_hides_nothing(tmp_path: Path) -> None:
+    node = a_slurm_node(tmp_path)
+    a_process(node.root, 30, "slurmstepd", cmdline="/usr/sbin/slurmstepd\0infinity", cgroup="0::/")
+    a_process(node.root, 31, "train", cgroup="0::/slurm/uid_7/job_40/step_0/user/task_0")
+
+    assert list_codes(look(tmp_path, node, before=look(tmp_path, node))) == ["process_left_over"]
+
+
+def test_a_daemon_is_known_by_its_command_line_too(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    a_process(node.root, 5, "beegfs-h/Main", cmdline="/opt/beegfs/sbin/beegfs-helperd\0cfg=x")
+    a_process(node.root, 6, "python3", cmdline="/usr/bin/python3\0/usr/sbin/firewalld\0-n")
+    needs = Expectation(
+        processes=(ProcessNeed(name="beegfs-helperd"), ProcessNeed(name="firewalld"))
+    )
+
+    assert list_codes(look(tmp_path, node, needs)) == []
+
+
 def test_real_zombies_are_counted_and_accuse_nobody() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -139,7 +177,10 @@ def test_files_in_memory_of_a_user_who_runs_nothing_are_told(tmp_path: Path) -> 
     shared = tmp_path / "shm"
     shared.mkdir()
     (shared / "psm").write_bytes(os.urandom(2**20))
-    os.chown(shared / "psm", 4711, 4711)
+    (shared / "nccl").mkdir()
+    (shared / "nccl/ring").write_bytes(os.urandom(2**20))
+    for path in (shared / "psm", shared / "nccl", shared / "nccl/ring"):
+        os.chown(path, 4711, 4711)
     a_process(node.root, 5, "train")
     tasks = list_tasks(node.root)
 
@@ -147,10 +188,12 @@ def test_files_in_memory_of_a_user_who_runs_nothing_are_told(tmp_path: Path) -> 
     os.chown(node.root / "proc/5", 4711, 4711)
     there = list(report_shared_memory(shared, tasks, node.root, 2**19))
     little = list(report_shared_memory(shared, [], node.root, 2**22))
+    deep = list(report_shared_memory(shared, tasks[:0], node.root, 2**20 + 2**19))
 
     assert [f.code for f in told] == ["memory_left_over"]
     assert "user 4711" in told[0].text
     assert there == little == []
+    assert [f.code for f in deep] == ["memory_left_over"]
 
 
 def test_no_program_is_started_by_default(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hpcverify.check import Verdict
 from hpcverify.model import Inventory, Part
 from hpcverify.telemetry.cpu import describe_cpu
+from hpcverify.telemetry.sysfs import parse_cpu_list
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
 from hpcverify_checks.host import CHECK
 from hpcverify_checks.host.needs import Bound, Expectation
@@ -80,6 +81,45 @@ def test_a_virtual_machine_may_be_resized(tmp_path: Path) -> None:
     assert list_codes(found) == []
 
 
+def test_a_virtual_machine_of_arm64_is_known_by_its_firmware(tmp_path: Path) -> None:
+    for names, codes in (
+        (("Amazon EC2", "m7g.4xlarge"), []),
+        (("Amazon EC2", "m7g.metal"), ["cores_missing"]),
+        (("QEMU", "KVM Virtual Machine"), []),
+        (("NVIDIA", "Grace CPU P3880"), ["cores_missing"]),
+    ):
+        node = a_node(tmp_path / "r")
+        dmi = "sys/class/dmi/id"
+        grow(node.root, {f"{dmi}/sys_vendor": names[0], f"{dmi}/product_name": names[1]})
+        found = look(tmp_path, node, inventory=cores(cores=32), previous=cores())
+        assert list_codes(found) == codes, names
+
+
+def test_cores_that_the_kernel_was_told_to_leave_out_are_not_lost(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, {"proc/cmdline": "ro nr_cpus=32"})
+
+    assert list_codes(look(tmp_path, node, inventory=cores(cores=32), previous=cores())) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "code"), [("2-3", "cores_fewer"), ("2", "cores_missing"), ("", "cores_missing")]
+)
+def test_as_many_cores_fewer_in_each_socket_are_a_setting(
+    tmp_path: Path, second: str, code: str
+) -> None:
+    """The firmware turns off as many in each; a fault takes those of one."""
+    node = a_node(tmp_path / "r")
+    for number in (0, 1, *parse_cpu_list(second)):
+        place = f"{CPU}/cpu{number}/topology"
+        grow(node.root, {f"{place}/physical_package_id": number // 2, f"{place}/core_id": number})
+    had, have = cores(cores=6), cores(cores=len(parse_cpu_list(second)) + 2)
+
+    found = look(tmp_path, node, inventory=have, previous=had)
+
+    assert list_codes(found) == [code]
+
+
 def test_a_core_that_is_offline_is_named_with_its_fix(tmp_path: Path) -> None:
     node = a_node(tmp_path / "r")
     grow(node.root, {f"{CPU}/online": "0-1,3"})
@@ -95,6 +135,34 @@ def test_threads_that_are_turned_off_are_not_offline_cores(tmp_path: Path) -> No
     grow(node.root, {f"{CPU}/online": "0-1", f"{CPU}/smt/control": "off"})
 
     assert list_codes(look(tmp_path, node)) == []
+
+    grow(node.root, {f"{CPU}/present": "0-7", f"{CPU}/online": "0-2"})  # and a core besides
+    found = look(tmp_path, node, inventory=cores(cores=63), previous=cores())
+    assert list_codes(found) == ["cores_offline"]
+
+
+def test_a_module_that_is_built_in_is_there(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    need = Expectation(modules=("nfs-acl",))
+    missing = look(tmp_path, node, need)
+    grow(
+        node.root,
+        {
+            "proc/sys/kernel/osrelease": "6.1",
+            "lib/modules/6.1/modules.builtin": "kernel/fs/nfs_common/nfs_acl.ko",
+        },
+    )
+
+    assert list_codes(missing) == ["module_missing"]
+    assert list_codes(look(tmp_path, node, need)) == []
+
+
+def test_a_dot_in_the_name_of_an_interface_is_written_as_a_slash(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, {"proc/sys/net/ipv4/conf/eth0.100/rp_filter": 2})
+    need = Expectation(sysctls={"net.ipv4.conf.eth0/100.rp_filter": "2"})
+
+    assert list_codes(look(tmp_path, node, need)) == []
 
 
 def test_numa_nodes_with_cores_and_memory_are_counted(tmp_path: Path) -> None:

@@ -42,8 +42,26 @@ def test_a_daemon_with_processes_in_its_cgroup_runs_and_nobody_is_asked(tmp_path
     node = a_node(tmp_path / "r")
     for place in ("sys/fs/cgroup/system.slice/munge", "sys/fs/cgroup/systemd/system.slice/sssd"):
         grow(node.root, {f"{place}.service/cgroup.procs": "17\n18"})
+        invoke(node.root, f"{place.rpartition('/')[2]}.service")
 
     assert list_codes(look(tmp_path, node, NEED)) == []
+
+
+def invoke(root: Path, unit: str) -> None:
+    """Leave what systemd keeps of a unit until it is inactive or failed."""
+    link = root / "run/systemd/units" / f"invocation:{unit}"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("9b0f")
+
+
+def test_a_daemon_that_failed_and_left_its_children_behind_is_down(tmp_path: Path) -> None:
+    """As containerd does with its shims: KillMode=process."""
+    node = a_node(tmp_path / "r", tool=systemctl(containerd="failed"))
+    grow(node.root, {"sys/fs/cgroup/system.slice/containerd.service/cgroup.procs": "17"})
+
+    found = look(tmp_path, node, Expectation(services=("containerd",)))
+
+    assert list_codes(found) == ["service_down"]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +137,9 @@ def test_only_a_name_service_with_a_server_is_asked(
         ({"contains": ("root:x:*", "/^dæmon/", "!nobody*")}, 0),
         ({"type": "directory"}, 1),
         ({"mode": "1000"}, 1),
+        ({"mode": "0600"}, 0),
+        ({"mode": "=0644"}, 0),
+        ({"mode": "=0600"}, 1),
         ({"user": "nobody"}, 1),
         ({"group": "12345"}, 1),
         ({"empty": True}, 1),
@@ -135,6 +156,22 @@ def test_files_are_held_to_what_the_site_needs(
     found = list(compare_files([FileNeed(path=str(path), **need)], 5))
 
     assert list_codes(found) == ["file_wrong"] * codes
+
+
+def test_lines_are_compared_without_the_space_around_them_however_long_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log"
+    path.write_text("x" * 2**20 + "\n  ready \n")
+
+    assert list(compare_files([FileNeed(path=str(path), contains=("ready",))], 5)) == []
+
+
+def test_what_lies_on_a_mount_that_hangs_is_not_asked(tmp_path: Path) -> None:
+    """Else each run would leave another process behind."""
+    need = FileNeed(path=str(tmp_path / "none"))
+
+    assert list(compare_files([need], 5, [str(tmp_path)])) == []
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify_checks.host.needs import Expectation, HostParams, names_node
 from tests.plan.nhc.files import CLOUD, SAMPLE, UNIVERSITY
 
+X_CONTAINS = {"path": "/x", "contains": ["a#b", "# c"]}
 BUILT_IN = {
     "check_cmd_dmesg",
     "check_cmd_output",
@@ -136,15 +137,22 @@ def test_a_check_without_a_counterpart_says_why(name: str) -> None:
         (
             "check_file_stat -m 0666 -u 0 -G root /dev/null",
             "files",
-            {"path": "/dev/null", "mode": "0666", "user": "0", "group": "root"},
+            {"path": "/dev/null", "mode": "=0666", "user": "0", "group": "root"},
         ),
         ("check_ps_service -u root sshd", "processes", {"name": "sshd", "user": "root"}),
         ("check_ps_service -d rpc.statd nfslock", "processes", {"name": "rpc.statd"}),
-        ("check_ps_daemon slurmd root", "processes", {"name": "slurmd", "user": "root"}),
+        ("check_ps_daemon slurmd root", "processes", {"name": "*slurmd*", "user": "root"}),
+        ('check_fs_size /data "" 4tb', "space", {"path": "/data", "size": {"high": 4096}}),
+        (
+            "check_file_contents /x a#b '# c' # d",
+            "files",
+            {"path": "/x", "contains": ["a#b", "# c"]},
+        ),
+        (r"check_fs_free \/data \3%", "space", {"path": "/data", "free_share": {"low": 0.03}}),
         (
             "check_ps_blacklist sshd '!root'",
             "processes",
-            {"name": "sshd", "user": "!root", "running": False},
+            {"name": "*sshd*", "user": "!root", "running": False},
         ),
         ("check_cmd_status -t 5 -r 0 id operator", "users", "operator"),
     ],
@@ -193,6 +201,16 @@ def test_a_port_of_infiniband_becomes_its_files() -> None:
         ("* || check_fs_free `pwd` 3%", "only a shell"),
         ("* || check_fs_mount_rw / && true", "program of the shell"),
         ("* || check_fs_mount_rw 'x", "cannot be split"),
+        ("* || check_hw_eth eth0; check_hw_eth eth1", "program of the shell"),
+        ("* || check_hw_eth eth0>/dev/null", "program of the shell"),
+        ("* || if check_hw_eth eth0", "program of the shell"),
+        ("* || check_fs_mount_rw -f /{home,scratch}", "its braces"),
+        ("* || check_file_test -e /dev/sd{a..d}", "its braces"),
+        ("* || check_fs_mount_rw '$HOME' $1", "only a shell"),
+        ("* || check_ps_loadavg 0 0 0", "asks for nothing"),
+        ("* || check_hw_cpuinfo", "asks for nothing"),
+        ("* || check_hw_eth eth*", "no pattern of devices"),
+        ("* || DEBUG=1 check_hw_eth eth0", "write the check alone"),
         ("source /etc/nhc/scripts/own.nhc", "it has no ||"),
         ("@rack1@ || check_fs_mount_rw /", "kind of the site's own"),
         ("{n01..n64} || check_fs_mount_rw /", "as pdsh writes them"),
@@ -215,6 +233,40 @@ def test_what_is_not_turned_is_told_with_its_reason(line: str, says: str) -> Non
 
     assert imported.site == {}
     assert says in reason(line)
+
+
+@pytest.mark.parametrize("action", ["-s", "-k", "-E 'service x stop'", "-s -S"])
+def test_a_service_that_nhc_stops_must_not_run(action: str) -> None:
+    imported = import_nhc(f"* || check_ps_service {action} -u root ntpd")
+    (expectation,) = imported.site["params"]["host"]["expect"]
+
+    assert expectation["processes"] == [{"name": "ntpd", "user": "root", "running": False}]
+    assert "repairs nothing" in imported.unturned[0].reason
+
+
+def test_two_lines_about_one_number_must_both_hold() -> None:
+    turned = turn("* || check_hw_physmem 64gb 128gb", "* || check_hw_physmem 32gb 96gb")
+
+    assert turn("* || check_ps_loadavg 9", "* || check_ps_loadavg 8") == {
+        "bounds": {"load.1m": {"high": 8}}
+    }
+    assert turned["bounds"]["memory.total"] == {"low": 64, "high": 96}
+
+
+def test_a_line_goes_on_after_a_backslash() -> None:
+    (line,) = read_lines("* || check_fs_mount_rw \\\n   -f /home")
+
+    assert isinstance(line, Line)
+    assert (line.number, line.words) == (1, ("check_fs_mount_rw", "-f", "/home"))
+
+
+@pytest.mark.parametrize("target", ["x*.cluster.example.org", "n1.x", "!n1.x"])
+def test_a_target_with_a_domain_is_turned_and_told(target: str) -> None:
+    imported = import_nhc(f"{target} || check_fs_mount_rw /")
+
+    assert imported.turned == 1
+    assert "has a domain" in imported.unturned[0].reason
+    assert not import_nhc("{n[1-4]} || check_fs_mount_rw /").unturned
 
 
 def test_what_is_lost_of_a_line_that_is_turned_is_told_too() -> None:

@@ -1,0 +1,97 @@
+"""``hpcverify bmc``: ask the BMCs of the fleet for the chassis of their nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from socket import gethostname
+
+import click
+
+from hpcverify.commands._controller import make_controller, refuse_unknown
+from hpcverify.console import say
+from hpcverify.errors import ConfigError
+from hpcverify.fleet.bmc_access import list_accesses
+from hpcverify.fleet.bmc_round import BmcRound, summarize_round
+from hpcverify.fleet.claim import check_claim, hold_controller_lock
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.states import is_gone
+from hpcverify.model import Verdict
+from hpcverify.run.local import LocalExecutor
+from hpcverify.run.stop import stop_on_signals
+from hpcverify.slurm.hostlist import expand
+from hpcverify.telemetry.redfish.client import find_missing_package
+
+LOCK_NAME = "bmc.lock"
+LOCK_SECONDS = 1.0
+EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
+
+
+@click.command("bmc")
+@click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only the BMCs of these nodes.")
+@click.option(
+    "--accept-parts", is_flag=True, help="What is gone, or not redundant, is meant so (--nodes)."
+)
+def command(hostlist: str | None, *, accept_parts: bool) -> None:
+    """
+    Ask the BMC of each node, over the network, for fans, power supplies and events.
+
+    One slow round over the fleet by Redfish, for the night: see [bmc] in the site file.
+    What it finds goes into the spool, for the next `hpcverify collect`. It can make a
+    node a suspect; only a verification by the sweep does more. Ctrl-C ends it after the
+    BMCs that are being asked, so that no session stays open.
+
+    Exit status 3 if a BMC could not be read. After three refused passwords in a row no
+    other BMC is asked.
+
+    \b
+    Example:
+      hpcverify bmc --nodes n[1-4]
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if accept_parts and hostlist is None:
+        raise click.UsageError("--accept-parts needs --nodes: say of which nodes")
+    acting = make_controller()
+    if fix := find_missing_package():
+        raise ConfigError(f"the library of Redfish is not installed: {fix}")
+    accesses = list_accesses(acting.site, choose_nodes(acting, hostlist))
+    check_claim(Path(acting.site.fleet.spool), acting.ledger, gethostname())
+    with (
+        hold_controller_lock(acting.state / LOCK_NAME, say, LOCK_SECONDS),
+        stop_on_signals() as stop,
+    ):
+        executor = LocalExecutor(should_stop=lambda: False)  # they log out first
+        asked = BmcRound(
+            site=acting.site,
+            store=acting.store,
+            executor=executor,
+            accesses=accesses,
+            say=say,
+            stop=stop,
+            accept_parts=accept_parts,
+        )
+        asked.run()
+    click.echo(summarize_round(asked.found.values()))
+    if asked.end_reason:
+        say(f"{asked.end_reason}; not asked: {len(accesses) - len(asked.found)}")
+    worst = max((run.verdict for run in asked.found.values()), default=Verdict.ERROR)
+    sys.exit(EXIT_STATUSES.get(worst, 3 if asked.end_reason else 0))
+
+
+def choose_nodes(acting: Controller, hostlist: str | None) -> list[str]:
+    """
+    Name the nodes of *hostlist*, or all that Slurm has.
+
+    Raises:
+        UnknownNameError: the controller does not know one of them.
+        ConfigError: it knows none yet.
+
+    """
+    known = acting.ledger.list_nodes()
+    if hostlist is not None:
+        names = expand(hostlist)
+        refuse_unknown(names, known)
+        return names
+    names = [name for name, node in known.items() if not is_gone(node, acting.clock())]
+    if not names:
+        raise ConfigError("no node is known yet: hpcverify collect asks Slurm for them")
+    return names

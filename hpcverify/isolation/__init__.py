@@ -1,0 +1,1 @@
+"""Which node, link or switch spoils a collective: a search by tests of groups of nodes."""

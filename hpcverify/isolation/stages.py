@@ -1,0 +1,142 @@
+"""
+Isolate what spoils collectives between nodes: each node alone, nodes, switches, directions.
+
+1. Each node alone, with direct copies between its GPUs switched off: what fails now is in
+   the node and its own adapters, and is left out of all that follows.
+2. Groups of nodes, by their switch where that is known, until each node is judged.
+3. Groups of whole switches: what fails only now is between them.
+4. A matrix of those that were bad with as many that passed: who sends slowly, who receives
+   slowly, and which link is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from itertools import chain
+from math import sqrt
+from random import Random
+
+from msgspec import Struct
+
+from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, fill_matrix, read_matrix
+from hpcverify.isolation.search import (
+    Found,
+    GroupTest,
+    Members,
+    Outcome,
+    Outcomes,
+    Purpose,
+    Round,
+    make_groups,
+    search,
+)
+
+INSIDE_FAILURES = 2
+"""Failures alone, of three tests at most, that make a node bad."""
+INSIDE_TESTS = 3
+
+
+class Isolation(Struct, frozen=True):
+    """What is to blame, and what is not known."""
+
+    inside: Members = ()
+    """Nodes that fail alone."""
+    nodes: Found = Found()
+    switches: Found = Found()
+    """Its members are switches."""
+    matrix: MatrixFound = MatrixFound()
+
+
+def isolate(
+    nodes: Sequence[str], switches: Mapping[str, str], random: Random, *, inside: bool = True
+) -> Generator[Round, Outcomes, Isolation]:
+    """
+    Yield rounds of tests of *nodes*, take their outcomes, and say what is to blame.
+
+    *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
+    can be tested alone. The same *random* and outcomes give the same rounds.
+    """
+    bad_inside: Members = ()
+    if inside:
+        bad_inside = yield from _test_inside(nodes)
+    left = [node for node in nodes if node not in set(bad_inside)]
+    of_nodes = yield from search(_group_by_switch(left, switches, random), random, switches)
+    if of_nodes.is_widespread:
+        return Isolation(bad_inside, of_nodes)
+    accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
+    good = [node for node in left if node not in accused]
+    of_switches = yield from _search_switches(good, switches, random)
+    suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
+    matrix = yield from _find_directions(suspects, good, switches, random)
+    return Isolation(bad_inside, of_nodes, of_switches, matrix)
+
+
+def _test_inside(nodes: Iterable[str]) -> Generator[Round, Outcomes, Members]:
+    """Test each node alone, and what fails up to twice more."""
+    failures: dict[str, int] = {}
+    left = list(nodes)
+    for _ in range(INSIDE_TESTS):
+        if not left:
+            break
+        outcomes = yield tuple(GroupTest((node,), Purpose.INSIDE) for node in left)
+        if outcomes is None:
+            break
+        for node, outcome in zip(left, outcomes, strict=True):
+            if outcome is Outcome.FAILED:
+                failures[node] = failures.get(node, 0) + 1
+        left = [node for node, count in failures.items() if count < INSIDE_FAILURES]
+    return tuple(node for node, count in failures.items() if count >= INSIDE_FAILURES)
+
+
+def _group_by_switch(
+    nodes: Sequence[str], switches: Mapping[str, str], random: Random
+) -> list[Members]:
+    """Group nodes by switch, in groups of about the square root of all, or by lot."""
+    if any(node not in switches for node in nodes):
+        return make_groups(nodes, random)
+    at: dict[str, list[str]] = {}
+    for node in nodes:
+        at.setdefault(switches[node], []).append(node)
+    most = max(2, round(sqrt(len(nodes))))
+    groups: list[Members] = []
+    for some in at.values():
+        count = max(1, round(len(some) / most))
+        groups += [tuple(some[start::count]) for start in range(count)]
+    return groups
+
+
+def _search_switches(
+    nodes: Iterable[str], switches: Mapping[str, str], random: Random
+) -> Generator[Round, Outcomes, Found]:
+    """Search for switches that spoil what is between them, by tests of all their nodes."""
+    at: dict[str, list[str]] = {}
+    for node in nodes:
+        if switch := switches.get(node):
+            at.setdefault(switch, []).append(node)
+    if len(at) <= 1:
+        return Found()
+    plan = search(make_groups(at, random), random, {})
+    tests = next(plan)
+    try:
+        while True:
+            outcomes = yield tuple(
+                GroupTest(tuple(chain.from_iterable(at[s] for s in t.members)), t.purpose)
+                for t in tests
+            )
+            tests = plan.send(outcomes)
+    except StopIteration as end:
+        found: Found = end.value
+        return found
+
+
+def _find_directions(
+    suspects: Sequence[str], good: Sequence[str], switches: Mapping[str, str], random: Random
+) -> Generator[Round, Outcomes, MatrixFound]:
+    """Find out who sends and who receives slowly, among *suspects* and as many good ones."""
+    if not suspects:
+        return MatrixFound()
+    chosen = dict.fromkeys(suspects)
+    others = [node for node in good if node not in chosen]
+    count = min(len(others), max(2, len(chosen)), MAX_NODES - len(chosen))
+    cells = yield from fill_matrix([*chosen, *random.sample(others, count)])
+    return read_matrix(cells, switches)

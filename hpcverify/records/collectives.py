@@ -1,0 +1,106 @@
+"""
+What came of collectives over ranks on several nodes: one JSON document.
+
+Rank 0 writes it, from what all ranks left. Sizes are in bytes, times in seconds,
+bandwidths in GB/s (10^9 bytes).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class RankPlace(Struct, frozen=True):
+    """Where a rank ran."""
+
+    rank: int
+    node: str
+    device: str
+    """The id of its part, or "cpu"."""
+
+
+class CollectiveTiming(Struct, frozen=True):
+    """One collective of one size: the steps as the slowest rank took them."""
+
+    operation: str
+    """As nccl-tests calls it: all_reduce, all_gather, reduce_scatter, alltoall, broadcast,
+    sendrecv."""
+    size: int
+    steps: int
+    """Timed steps; each result was compared with the right one, to the bit."""
+    p50: float
+    p95: float
+    p99: float
+    algbw: float
+    """Of the median step: size / time."""
+    busbw: float
+    """algbw by the factor of the operation (nccl-tests, doc/PERFORMANCE.md)."""
+
+
+class RankDelay(Struct, frozen=True):
+    """How a rank differs from the others in one collective of one size (medians, s)."""
+
+    rank: int
+    operation: str
+    size: int
+    arrival: float
+    """After the first rank; clocks are compared, and *clock_error* bounds what is unknown."""
+    inside: float
+    """From the arrival of the last rank to its own end."""
+    clock_error: float
+
+
+class WrongResult(Struct, frozen=True):
+    """A result that was not the right one."""
+
+    rank: int
+    operation: str
+    size: int
+    step: int
+    elements: int
+    index: int
+    found: str
+    expected: str
+
+
+class Straggler(Struct, frozen=True):
+    """A rank that holds the others up."""
+
+    rank: int
+    how: str
+    """arrives_late, sends_slowly or receives_slowly."""
+    seconds: float
+    """A step, more than the median rank."""
+    gain: float
+    """The share of a step's time that all would get back if it were like the others."""
+
+
+class CollectiveRun(Struct, frozen=True, kw_only=True):
+    """Collectives over some ranks, measured once."""
+
+    id: str
+    started: str
+    ended: str
+    version: str
+    """Of hpcverify."""
+    job: int = 0
+    """Slurm's, 0 without one."""
+    ranks: tuple[RankPlace, ...] = ()
+    backend: str = ""
+    """nccl or gloo."""
+    libraries: dict[str, str] = {}
+    """torch, and NCCL: their versions, as all ranks have them."""
+    algorithm: str = ""
+    """ring, tree, nvls, …; as asked for, since NCCL does not say what it took."""
+    settings: dict[str, str] = {}
+    """What the environment told NCCL or gloo."""
+    wire_share: float = 0.0
+    """The share of all bytes that go over the network between nodes, by the algorithm."""
+    timings: tuple[CollectiveTiming, ...] = ()
+    delays: tuple[RankDelay, ...] = ()
+    wrong: tuple[WrongResult, ...] = ()
+    missing: tuple[int, ...] = ()
+    """Ranks that did not answer any more: the others waited in vain."""
+    stragglers: tuple[Straggler, ...] = ()
+    unable: str = ""
+    """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""

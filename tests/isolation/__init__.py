@@ -1,0 +1,1 @@
+"""Searches of simulated clusters, and what they lead to."""
