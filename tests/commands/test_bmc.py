@@ -138,6 +138,22 @@ def test_each_node_gets_a_run_without_a_ticket(fleet_of_bmcs: BmcFleet) -> None:
     assert {bmc.open_sessions for bmc in fleet_of_bmcs.bmcs.values()} == {0}
 
 
+def test_the_versions_and_bios_settings_are_told_as_facts(fleet_of_bmcs: BmcFleet) -> None:
+    for node, bmc in fleet_of_bmcs.bmcs.items():
+        for resource in bmc.tree.values():
+            if "ProcTurboMode" in resource.get("Attributes", {}):
+                resource["Attributes"]["AssetTag"] = f"of {node}"
+    fleet_of_bmcs.ask()
+    fleet_of_bmcs.collect()
+
+    told = {one.node: one.facts for one in Store(fleet_of_bmcs.cli.state).list_facts()}
+    assert set(told) == set(NODES)
+    for facts in told.values():
+        assert facts["BMC firmware (bmc)"] == "1.45.455b66-rev4"
+        assert not any("assword" in name or "Asset" in name for name in facts)
+    assert "Enabled" in {facts.get("BIOS ProcTurboMode (bmc)") for facts in told.values()}
+
+
 def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) -> None:
     old, new, lost, hot = (fleet_of_bmcs.bmcs[node].tree for node in NODES)
     old[POWER]["PowerSupplies"][1]["Status"] = CRITICAL

@@ -189,6 +189,21 @@ def test_only_like_nodes_are_compared() -> None:
     assert drift == Drift(uncompared=("cpu0", "cpu1"))
 
 
+def test_nodes_of_which_nobody_knows_what_they_are_are_not_compared() -> None:
+    told = [
+        ToldFacts(
+            node=name,
+            source="bmc chassis",
+            first=NOW - DAY_S,
+            last=NOW - HOUR_S,
+            facts={"BIOS SMT (bmc)": "on" if name == "gpu001" else "off"},
+        )
+        for name in name_nodes(5)
+    ]
+
+    assert compare(told) == Drift(uncompared=tuple(name_nodes(5)))
+
+
 def test_a_node_out_of_service_does_not_count_and_is_listed() -> None:
     names = name_nodes(5)
     told = [*stay(names[:2], BIOS="2.1"), *stay(names[2:], BIOS="1.9")]
