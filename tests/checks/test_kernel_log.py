@@ -281,6 +281,47 @@ def test_the_part_that_the_line_names_is_the_one_of_the_inventory(
     assert told == where
 
 
+def record_of_firmware(number: int, severity: str, *lines: str) -> list[str]:
+    head = (
+        "Hardware error from APEI Generic Hardware Error Source: 4",
+        f"event severity: {severity}",
+        f" Error 0, type: {severity}",
+    )
+    return [f"{{{number}}}[Hardware Error]: {line}" for line in (*head, *lines)]
+
+
+@pytest.mark.parametrize(
+    ("lines_of_part", "where", "section"),
+    [
+        (("  section_type: PCIe error", "  device_id: 0000:b3:00.0"), "GPU-1", "PCIe error"),
+        (("  section_type: PCIe error", "  device_id: 0000:77:00.0"), "0000:77:00.0", "PCIe error"),
+        (
+            ("  section_type: memory error", "  DIMM location: CPU_SrcID#0_MC#0_Chan#1_DIMM#0"),
+            "mc0/dimm2",
+            "memory error",
+        ),
+        (("  section_type: memory error", "  DIMM location: CPU 1 DIMM 5"), "node", "memory error"),
+        (
+            ("  section_type: memory error", "  DIMM location: not present. DMI handle: 0x0"),
+            "node",
+            "memory error",
+        ),
+    ],
+)
+def test_the_part_of_a_record_of_the_firmware_is_the_one_that_its_later_lines_name(
+    tmp_path: Path, lines_of_part: Sequence[str], where: str, section: str
+) -> None:
+    """Where the firmware handles errors first, this is all that the kernel hears of one."""
+    other = record_of_firmware(1, "corrected", "  section_type: general processor error")
+    found = measured(tmp_path, *other, *record_of_firmware(2, "recoverable", *lines_of_part))
+    told = [f for f in found if isinstance(f, Finding)]
+    assert [(f.code, f.where) for f in told] == [
+        ("ghes_corrected", "node"),
+        ("ghes_recoverable", where),
+    ]
+    assert [f.evidence["section"] for f in told] == ["general processor error", section]
+
+
 def test_what_was_told_once_is_not_told_again_and_does_not_fail_again(tmp_path: Path) -> None:
     text = "nvme nvme0: Disabling device after reset failure: -19"
     first = measured(tmp_path, text)
@@ -446,7 +487,45 @@ def test_a_panic_of_long_before_the_first_run_is_not_told(tmp_path: Path) -> Non
 
 
 def test_a_machine_without_pstore_has_no_dumps(tmp_path: Path) -> None:
-    assert pstore.read_dumps(tmp_path, 7.0) == ([], 7.0)
+    assert pstore.read_dumps(tmp_path, None, 7.0) == ([], "")
+
+
+@pytest.mark.parametrize("age_s", [-1e9, 60, 1e9])
+def test_a_dump_is_read_once_whatever_the_clock_said_as_the_machine_died(
+    tmp_path: Path, age_s: float
+) -> None:
+    """A mark with the latest time would hide all dumps behind one from the future."""
+    seen = marks(measured(tmp_path, "Linux version 6.8"))
+    dumped(tmp_path, age_s=age_s)
+    found = measured(tmp_path, "Linux version 6.8", carry_overs=seen)
+    assert findings(found) == [("mce_uncorrected", "node"), ("panic_hardware", "node")]
+
+    seen = tuple(mark for mark in marks(found) if mark.name != "standing")
+    assert findings(measured(tmp_path, "Linux version 6.8", carry_overs=seen)) == []
+
+    dumped(tmp_path, age_s=30, folder="var/lib/systemd/pstore/1753325018")
+    found = measured(tmp_path, "Linux version 6.8", carry_overs=seen)
+    assert findings(found) == [("mce_uncorrected", "node"), ("panic_hardware", "node")]
+
+
+def test_what_was_told_before_the_crash_is_not_told_of_the_dump_again(tmp_path: Path) -> None:
+    lockup = "watchdog: BUG: soft lockup - CPU#4 stuck for 23s! [python3:77]"
+    lines = (f"<0>[  100.0] {lockup}", "<0>[  900.0] Kernel panic - not syncing: x")
+    dumped(tmp_path, "\n".join(("Panic#1 Part1", *lines)), age_s=60)
+    seen = (CarryOver("cursor", f"other {time.time() - 300} ring "), CarryOver("pstore", ""))
+    found = measured(tmp_path, "Linux version 6.8", carry_overs=seen)
+    assert findings(found) == [("panic", "node")]
+
+    seen = (CarryOver("cursor", f"other {time.time() - 3000} ring "), CarryOver("pstore", ""))
+    found = measured(tmp_path, "Linux version 6.8", carry_overs=seen)
+    assert findings(found) == [("soft_lockup", "node"), ("panic", "node")]
+
+
+def test_a_panic_that_both_the_log_and_a_dump_have_counts_once(tmp_path: Path) -> None:
+    dumped(tmp_path)
+    found = measured(tmp_path, "Kernel panic - not syncing: Fatal machine check")
+    counts = {f.code: f.evidence["count"] for f in found if isinstance(f, Finding)}
+    assert counts == {"mce_uncorrected": "1", "panic_hardware": "1"}
 
 
 def on_this_machine(ctx: Context) -> list[CheckItem] | Cause:

@@ -26,3 +26,25 @@ def test_a_worker_keeps_the_lock_of_the_hooks_and_no_pipe_of_the_caller(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+
+
+FORKS = """
+import os, sys
+from hpcverify.run import early
+known = [name for name in sys.argv[1:] if f"hpcverify_checks.{name}" in sys.modules]
+fork = os.fork
+def count():
+    loaded = [name for name in sys.argv[1:] if f"hpcverify_checks.{name}" in sys.modules]
+    print(known, loaded)
+    return fork()
+os.fork = count
+with early.start_worker(sys.argv[1:]):
+    sys.stdout.flush()
+"""
+
+
+def test_engine_and_worker_import_no_check_twice() -> None:
+    command = [sys.executable, "-c", FORKS, "ecc", "nic"]
+    output = subprocess.check_output(command, text=True)
+
+    assert output == "[] ['ecc', 'nic']\n"

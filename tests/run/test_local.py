@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,10 +22,13 @@ from hpcverify.run.local import (
     GPU_REAP_SECONDS,
     REAP_SECONDS,
     LocalExecutor,
+    WorkerHandle,
     choose_reap_seconds,
     describe_starvation,
     may_use_gpu,
+    wait_for_outcome,
 )
+from hpcverify.run.process import ForkedWorker, create_worker_files
 from hpcverify.run.wire import Measure, Probe, Task
 from hpcverify.run.worker import release_memory
 from hpcverify.testing import CPU, make_context
@@ -455,3 +460,14 @@ def test_a_worker_of_a_gpu_gives_back_its_memory_and_the_pinned_memory_of_the_ho
     context = make_context(tmp_path, device=gpu, peers=(gpu,))
     assert release_memory(msgspec.structs.replace(task, context=context))
     assert freed == ["memory", "pinned"]
+
+
+def test_an_outcome_wakes_the_engine_once() -> None:
+    with ExitStack() as opened:
+        files = create_worker_files(opened)
+        worker = WorkerHandle(ForkedWorker(os.getpid(), io.BytesIO(), files), files)
+        os.eventfd_write(files.done, 1)
+        wait_for_outcome([worker], 3600)
+
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(files.done)

@@ -9,6 +9,7 @@ import tty
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -339,6 +340,41 @@ def test_a_journal_with_nothing_new_keeps_its_place(tmp_path: Path) -> None:
     second = read(tmp_path, first.cursor, Journalctl(entry(1, "x")))
     assert second.message_count == 0
     assert second.cursor == first.cursor
+
+
+def test_the_checks_of_one_look_read_the_log_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syslog(tmp_path, classic(xid(79)), classic("EXT4-fs (sda1): Remounting filesystem read-only"))
+    opened: list[Path] = []
+    opening = Path.open
+
+    def watch(path: Path, *args: Any, **options: Any) -> Any:
+        opened.append(path)
+        return opening(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", watch)
+    both = [
+        kernel_log.read(None, words, tmp_path, Journalctl(), lambda: NOW)
+        for words in (WORDS, (b"EXT4-fs",))
+    ]
+    assert [len(log.messages) for log in both] == [1, 1]
+    assert [path.name for path in opened].count("kern.log") == 1
+
+
+def test_the_checks_of_one_look_share_what_journalctl_said(tmp_path: Path) -> None:
+    tool = Journalctl(
+        entry(1, xid(79)), entry(2, "EXT4-fs (sda1): Remounting filesystem read-only")
+    )
+    first = read(booted(tmp_path), None, tool)
+    asked = len(tool.commands)
+    second = kernel_log.read(None, (b"EXT4-fs",), tmp_path, tool, lambda: NOW)
+    assert len(tool.commands) == asked
+    assert (texts(first), len(texts(second))) == ([xid(79)], 1)
+
+    tool.entries = (*tool.entries, entry(3, xid(48), ago=0))
+    later = kernel_log.read(first.cursor, WORDS, tmp_path, tool, lambda: NOW + 60)
+    assert texts(later) == [xid(48)]
 
 
 @pytest.mark.parametrize(

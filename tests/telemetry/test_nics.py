@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -95,6 +97,24 @@ def test_a_node_with_ten_ports_costs_milliseconds(tmp_path: Path) -> None:
         nics.read_ports(root, 20)
         times.append(time.process_time() - begun)
     assert min(times) < 0.2  # it is 10 ms; a machine that runs tests is not quiet
+
+
+COUNT_OPENED = """
+import sys
+from pathlib import Path
+from hpcverify.telemetry import nics
+opened = [0]
+sys.addaudithook(lambda event, _: opened.__setitem__(0, opened[0] + (event == "open")))
+ports = nics.read_ports(Path(sys.argv[1]), 20).ports
+print(opened[0] / len(ports))
+"""
+
+
+def test_a_port_takes_some_forty_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COUNT_OPENED, str(h100(tmp_path))]
+    output = subprocess.check_output(command, text=True)
+
+    assert 20 < float(output) < 60
 
 
 @pytest.mark.parametrize("name", ["no-such-port", "a-name-that-is-too-long-for-one", "lo"])

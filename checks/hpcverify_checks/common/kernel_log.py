@@ -38,6 +38,11 @@ def read_new_part(ctx: Context, words: Sequence[bytes], root: Path) -> KernelLog
     return kernel_log.read(ctx.recall(CURSOR), words, root)
 
 
+def find_last_look(ctx: Context) -> float | None:
+    """Say until when the log was read, in seconds since 1970, if it ever was."""
+    return kernel_log.parse_last_look(ctx.recall(CURSOR))
+
+
 def keep_mark(ctx: Context) -> Iterator[CarryOver]:
     """Yield the mark again: the next run starts where this one should have."""
     if cursor := ctx.recall(CURSOR):  # a first run has none: it reads one day

@@ -49,6 +49,7 @@ from hpcverify_checks.common.kernel_log import (
     GAP_CODE,
     GAP_RULE,
     MAX_LINE_CHARACTERS,
+    find_last_look,
     keep_mark,
     read_new_part,
     report_reading,
@@ -65,8 +66,8 @@ from hpcverify_checks.kernel_log.lines import (
 )
 from hpcverify_checks.kernel_log.pstore import read_dumps
 
-LAST_DUMP = "pstore"
-"""The mark with the time of the latest dump that was read."""
+DUMPS = "pstore"
+"""The mark that says which dumps were read."""
 CRASH_KINDS = ("cpu", "memory", "kernel")
 """What is read of a dump: the rest of it stood in the log, and was seen there."""
 
@@ -95,9 +96,12 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         if unable.cause is Cause.DENIED and ctx.recall(CURSOR) is None:
             raise Skip(str(unable), Cause.NOT_OBSERVABLE) from None
         raise
-    last_dump = float(ctx.recall(LAST_DUMP) or time.time() - DAY_SECONDS)
-    dumped, newest_dump = read_dumps(root, last_dump)
-    crashed = [e for e in read_events(dumped) if e.row.kind in CRASH_KINDS]
+    dumped, dumps = read_dumps(
+        root, ctx.recall(DUMPS), time.time() - DAY_SECONDS, find_last_look(ctx)
+    )
+    logged = {message.text for message in log.messages}  # a journal has most of a dump, too
+    told = [message for message in dumped if message.text not in logged]
+    crashed = [e for e in read_events(told) if e.row.kind in CRASH_KINDS]
     groups = group_events([*crashed, *read_events(log.messages)], ctx.inventory)
     yield from _report_groups(groups)
     yield from report_unresolved(ctx, log, _find_failures(groups), _choose_standing_code)
@@ -107,7 +111,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     yield Measurement("lines", float(sum(1 for _ in faults)), "")
     yield from report_reading(log)
     yield CarryOver(CURSOR, log.cursor)
-    yield CarryOver(LAST_DUMP, str(newest_dump))
+    yield CarryOver(DUMPS, dumps)
 
 
 def group_events(events: Iterable[KernelEvent], inventory: Inventory) -> Groups:

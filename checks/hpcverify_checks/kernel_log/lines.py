@@ -53,6 +53,17 @@ The start of a line that begins with the name of a process, which its user choos
 
 In 15 bytes (TASK_COMM_LEN) any program can call itself ``EDAC MC0: UE x``, and crash.
 """
+RECORD_MARKERS = ("device_id: ", "DIMM location: ", "section_type: ")
+RECORD_PATTERN = (
+    r"\{(?P<number>\d+)\}\[Hardware Error\]: +(?P<head>event severity: )?"
+    r"(?:device_id: (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+    r"|DIMM location: (?!not present)(?P<dimm>.+)|section_type: (?P<section>.+))?"
+)
+"""
+A record of the firmware: many lines with one number, of which the first has the severity.
+
+The part stands further down (drivers/firmware/efi/cper.c, cper_print_pcie, cper_print_mem).
+"""
 PART_GROUPS = ("pci", "disk", "dimm", "nic", "server")
 """The groups of a pattern that name a part; the others are details."""
 
@@ -114,7 +125,8 @@ def _expand(pattern: str) -> str:
 @cache
 def list_markers() -> tuple[bytes, ...]:
     """List the literals of which a line that matters has one."""
-    return tuple({marker.encode(): None for row in load_rows().values() for marker in row.markers})
+    rows = (marker for row in load_rows().values() for marker in row.markers)
+    return tuple({marker.encode(): None for marker in (*rows, *RECORD_MARKERS)})
 
 
 @cache
@@ -143,21 +155,43 @@ def build_finding_rules() -> dict[str, FindingRule]:
 
 def read_events(messages: Sequence[KernelMessage]) -> Iterator[KernelEvent]:
     """Read *messages*; each gives one event at most."""
-    for message in messages:
-        for marker, row in _list_pairs():
+    everything = "\n".join(message.text for message in messages)  # of many, most logs have few
+    pairs = [(marker, row) for marker, row in _list_pairs() if marker in everything]
+    records = _find_records(messages) if RECORD_MARKERS[-1] in everything else {}
+    for index, message in enumerate(messages):
+        for marker, row in pairs:
             if marker in message.text and (match := _match(row, message.text)):
-                yield _make_event(row, match, message)
+                yield _make_event(row, match, message, records.get(index, {}))
                 break
 
 
+def _find_records(messages: Sequence[KernelMessage]) -> dict[int, dict[str, str]]:
+    """Find what the lines of each record say, by the index of its first."""
+    found: dict[int, dict[str, str]] = {}
+    pending: dict[str, dict[str, str]] = {}
+    for index in reversed(range(len(messages))):
+        if match := re.match(RECORD_PATTERN, messages[index].text):
+            groups = {name: value for name, value in match.groupdict().items() if value}
+            number = groups.pop("number")
+            if groups.pop("head", None):  # the number starts anew with each boot
+                found[index] = pending.pop(number, {})
+            else:
+                pending[number] = pending.get(number, {}) | groups
+    return found
+
+
 def _match(row: LineRow, text: str) -> re.Match[str] | None:
-    if row.kind != JOB_KIND and re.match(PROCESS_PATTERN, text):
+    match = re.search(row.pattern, text)
+    if match and row.kind != JOB_KIND and re.match(PROCESS_PATTERN, text):
         return None
-    return re.search(row.pattern, text)
+    return match
 
 
-def _make_event(row: LineRow, match: re.Match[str], message: KernelMessage) -> KernelEvent:
-    groups = {name: value for name, value in match.groupdict().items() if value}
+def _make_event(
+    row: LineRow, match: re.Match[str], message: KernelMessage, record: Mapping[str, str]
+) -> KernelEvent:
+    said = {name: value for name, value in match.groupdict().items() if value}
+    groups: dict[str, str] = {**said, **record}
     part = ("node", "node")
     for name, value in groups.items():
         kind = name.partition("_")[0]

@@ -9,6 +9,7 @@ of the log, each as ``<6>[    2.608284] text``.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,25 +22,32 @@ MAX_DUMP_BYTES = 1 << 20
 """Bytes of one file to read; the kernel keeps kmsg_bytes of the log, 10 KiB by default."""
 MAX_FILES = 1000
 """Files to read at most: a node that crashes all day."""
-PREFIX_PATTERN = r"^<\d+>(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?"
+PREFIX_PATTERN = r"^<\d+>(?:\[ *(?P<stamp>\d+\.\d+)\] ?)?(?:\[ *[TC]\d+\] ?)?"
 """The level, the time since boot, and who printed it."""
 
 
-def read_dumps(root: Path, since: float) -> tuple[list[KernelMessage], float]:
+def read_dumps(
+    root: Path, mark: str | None, since: float, seen_until: float | None = None
+) -> tuple[list[KernelMessage], str]:
     """
-    Read the dumps that were written after *since*, in seconds since 1970.
+    Read the dumps that *mark* does not know; give their lines, and the next mark.
 
-    Returns their lines, each with the time of its dump, and the time of the latest one. A
-    folder that may not be read has none: it is root's.
+    Without a mark those are new that were written after *since*, in seconds since 1970. A
+    dump is known by its name and time, not by a latest time alone: the clock of a machine
+    that crashed may be years off, either way. What the log told until *seen_until*, the last
+    look before the crash, is left out. A folder that may not be read has none: it is root's.
     """
-    found = sorted(_list_files(root))
-    new = [(time, path) for time, path in found if time > since][-MAX_FILES:]
+    found = sorted(_list_files(root))[-MAX_FILES:]
+    ids = [f"{zlib.crc32(f'{path.name} {time}'.encode()):08x}" for time, path in found]
+    known = set((mark or "").split())
     messages = [
-        KernelMessage(re.sub(PREFIX_PATTERN, "", line), time, path.name)
-        for time, path in new
-        for line in _read_lines(path)
+        message
+        for (time, path), name in zip(found, ids, strict=True)
+        if (name not in known if mark is not None else time > since)
+        for message in _read_messages(path, time)
+        if seen_until is None or not message.time or not message.time < seen_until < time
     ]
-    return messages, max((time for time, _ in found), default=since)
+    return messages, " ".join(ids)
 
 
 def _list_files(root: Path) -> Iterator[tuple[float, Path]]:
@@ -49,6 +57,15 @@ def _list_files(root: Path) -> Iterator[tuple[float, Path]]:
                 yield path.stat().st_mtime, path
         except OSError:
             continue
+
+
+def _read_messages(path: Path, written: float) -> Iterator[KernelMessage]:
+    """Read the lines of a dump that was *written* as the last of them was printed."""
+    lines = [(re.match(PREFIX_PATTERN, line), line) for line in _read_lines(path)]
+    last = max((float(m["stamp"]) for m, _ in lines if m and m["stamp"]), default=0.0)
+    for match, line in lines:
+        age = last - float(match["stamp"]) if match and match["stamp"] else 0.0
+        yield KernelMessage(line[match.end() :] if match else line, written - age, path.name)
 
 
 def _read_lines(path: Path) -> list[str]:

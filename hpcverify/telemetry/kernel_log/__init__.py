@@ -44,7 +44,7 @@ from hpcverify.telemetry.kernel_log.query import (
 )
 from hpcverify.telemetry.kernel_log.ring import read_ring
 
-__all__ = ["KernelLog", "KernelMessage", "format_moment", "read"]
+__all__ = ["KernelLog", "KernelMessage", "format_moment", "parse_last_look", "read"]
 
 ACCESS_FIX = (
     "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the host's /dev/kmsg"
@@ -143,6 +143,12 @@ def _parse_cursor(cursor: str | None, boot: str, source: str) -> StartPoint | No
             rebooted=fields[0] != boot,
         )
     return None
+
+
+def parse_last_look(cursor: str | None) -> float | None:
+    """Say when *cursor* was made, in seconds since 1970; of one that is none, nothing."""
+    start = _parse_cursor(cursor, "", "")
+    return start.time if start else None
 
 
 def _read_boot_time(root: Path) -> float | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from hpcverify.processes import ToolRunner
 from hpcverify.telemetry.kernel_log.query import KernelLog, KernelMessage, LogQuery, StartPoint
 
 JOURNAL_TIMEOUT_SECONDS = 5.0
+LOOK_SECONDS = 10.0
+"""How long an answer of journalctl serves: the checks of one look follow each other."""
 LAST_ENTRY_OPTIONS = ("--lines=1",)
 """The option of journalctl for the last entry alone."""
 JOURNAL_FOLDERS = ("run/log/journal", "var/log/journal")
@@ -98,9 +102,16 @@ def _run_journalctl(query: LogQuery, *options: str) -> list[bytes]:
     command.append("--output-fields=MESSAGE,SYSLOG_FACILITY")
     if query.root != Path("/"):
         command.append(f"--root={query.root}")
-    done = query.tool([*command, *options], timeout=JOURNAL_TIMEOUT_SECONDS)
+    look = int(query.now // LOOK_SECONDS)
+    return list(_ask(query.tool, (*command, *options), look))
+
+
+@lru_cache(maxsize=3)
+def _ask(tool: ToolRunner, command: tuple[str, ...], _look: int) -> tuple[bytes, ...]:
+    """Run *command* once in a look, whichever checks ask: it reads a day of the journal."""
+    done = tool(command, timeout=JOURNAL_TIMEOUT_SECONDS)
     complaint = done.stderr.decode(errors="replace").strip()
     # Without permission it succeeds, shows nothing, and says so in passing.
     if done.returncode or (complaint and not done.stdout):
         raise PermissionError(complaint or f"journalctl ended with {done.returncode}")
-    return done.stdout.splitlines()
+    return tuple(done.stdout.splitlines())
