@@ -341,6 +341,27 @@ def test_a_node_that_is_switched_off_lacks_no_fan(fleet_of_bmcs: BmcFleet) -> No
         fleet_of_bmcs.collect()
 
 
+def test_a_spool_that_is_away_asks_nobody(fleet_of_bmcs: BmcFleet) -> None:
+    (fleet_of_bmcs.folder / "spool").rmdir()
+
+    done = fleet_of_bmcs.ask()
+
+    assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
+    assert "cannot be read: No such file or directory" in done.stderr
+
+
+def test_a_folder_of_one_node_that_cannot_be_written_costs_only_its_run(
+    fleet_of_bmcs: BmcFleet,
+) -> None:
+    (fleet_of_bmcs.folder / "spool" / "n1").touch()
+
+    done = fleet_of_bmcs.ask()
+
+    assert done.returncode == 2
+    assert "spool/n1 is not a directory: remove it" in done.stderr
+    assert [node for node in NODES[1:] if fleet_of_bmcs.list_runs(node)] == list(NODES[1:])
+
+
 # -- secrets
 
 
