@@ -210,11 +210,7 @@ EVENTS = (
         hard=True,
     ),
     ChassisFault(
-<<<<<<< HEAD
-        "the processors do not fit each other",
-=======
         "the processors do not fit each other or the board",
->>>>>>> main
         log(bmc.PROCESSOR, 5),
         *(WARN, INSPECT, "the processors do not fit each other or the board"),
     ),
