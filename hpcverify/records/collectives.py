@@ -101,6 +101,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     wrong: tuple[WrongResult, ...] = ()
     missing: tuple[int, ...] = ()
     """Ranks that did not answer any more: the others waited in vain."""
+    reasons: dict[int, str] = {}
+    """What is known of why each of them is missing."""
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
