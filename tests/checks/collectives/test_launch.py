@@ -11,7 +11,8 @@ def test_all_operations_of_three_ranks_are_measured_and_right() -> None:
     run = launch_here(3)
 
     assert run.unable == ""
-    assert run.missing == run.wrong == ()
+    assert not run.missing
+    assert not run.wrong
     assert run.ranks == tuple(RankPlace(rank, "n1", "cpu") for rank in range(3))
     assert {(one.operation, one.size) for one in run.timings} == {
         (name, 4 * KIB) for name in OPERATIONS
