@@ -494,8 +494,9 @@ def test_a_bmc_without_sessions_is_told(bmc: FakeBmc) -> None:
 def test_resources_of_the_wrong_shape_raise_nothing(bmc: FakeBmc) -> None:
     bmc.tree[THERMAL] = {"Fans": [7, {"Name": 3, "Reading": "fast", "Status": "fine"}]}
     bmc.tree[POWER] = {"PowerSupplies": "two", "Redundancy": {}}
-    bmc.tree[SYSTEM] |= {"PowerState": None, "ProcessorSummary": [], "LogServices": "none"}
+    bmc.tree[SYSTEM] |= {"PowerState": None, "ProcessorSummary": [], "Bios": "none"}
     bmc.tree[MANAGER] = {"Id": 5, "DateTime": "yesterday"}
+    bmc.tree[ENTRIES]["Members@odata.count"] = 10**400
 
     assert [s.health for s in of_kind(read(bmc), SensorKind.FAN)] == [SensorHealth.UNKNOWN]
 
