@@ -292,12 +292,12 @@ def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
     reading = read_chassis(task.access)
     for note in reading.notes:
         yield Coverage("node", note)
-    yield from (Fact(name, value) for name, value in reading.facts.items())
     log = msgspec.structs.replace(reading.chassis.log, is_told=task.is_log_told)
     if task.is_log_told:
         yield Coverage("node", "the node itself reports the event log")
     chassis = msgspec.structs.replace(reading.chassis, log=log)
     yield from check.interpret(chassis, task.context, msgspec.convert(task.params, check.params))
+    yield from (Fact(name, value) for name, value in reading.facts.items())
     if reading.unreadable:
         raise Unable(
             f"the BMC at {task.access.address} cannot show {', '.join(reading.unreadable)}: if it "

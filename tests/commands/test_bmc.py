@@ -150,7 +150,7 @@ def test_the_versions_and_bios_settings_are_told_as_facts(fleet_of_bmcs: BmcFlee
     for facts in told.values():
         assert facts["BMC firmware (bmc)"] == "1.45.455b66-rev4"
         assert not any("assword" in name or "Asset" in name for name in facts)
-    assert "Enabled" in {facts.get("BIOS ProcTurboMode (bmc)") for facts in told.values()}
+    assert "Enabled" in {facts.get("BIOS setting ProcTurboMode (bmc)") for facts in told.values()}
 
 
 def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) -> None:

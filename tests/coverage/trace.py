@@ -218,7 +218,7 @@ TRACE = (
         "Configuration Error",
         1,
         ("host", "chassis"),
-        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other]"),
+        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other or the board]"),
     ),
     FaultClass(
         "GPU",

@@ -231,7 +231,7 @@ class _Walk(Struct):
     def _list_facts(self) -> Iterator[tuple[str, str]]:
         for name, value in islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS):
             if isinstance(value, str | int | float) and not OWN_SETTING.search(name):
-                yield f"BIOS {name}"[:MAX_FACT_CHARS], str(value)[:MAX_FACT_CHARS]
+                yield f"BIOS setting {name}"[:MAX_FACT_CHARS], str(value)[:MAX_FACT_CHARS]
 
     def _read_log(self, service: Service, log: Resource) -> None:
         name = get_text(log, "Id") or "log"
