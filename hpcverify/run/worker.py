@@ -284,10 +284,6 @@ def _run_selftest(check: Check[Any], task: RunSelftest) -> Iterator[Trial]:
     return check.selftest(task.context)
 
 
-OWN_ATTRIBUTE_WORDS = ("asset", "serial", "servicetag", "uuid", "macaddr", "ipaddr", "hostname")
-"""In the names of attributes of a BIOS that are each node's own, and so no facts."""
-
-
 def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
     from hpcverify.telemetry.redfish.walk import read_chassis  # noqa: PLC0415 - of the controller
 
@@ -296,14 +292,12 @@ def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
     reading = read_chassis(task.access)
     for note in reading.notes:
         yield Coverage("node", note)
-    for name, value in reading.settings.items():
-        if not any(word in name.casefold() for word in OWN_ATTRIBUTE_WORDS):
-            yield Fact(f"BIOS {name}", value)
     log = msgspec.structs.replace(reading.chassis.log, is_told=task.is_log_told)
     if task.is_log_told:
         yield Coverage("node", "the node itself reports the event log")
     chassis = msgspec.structs.replace(reading.chassis, log=log)
     yield from check.interpret(chassis, task.context, msgspec.convert(task.params, check.params))
+    yield from (Fact(name, value) for name, value in reading.facts.items())
     if reading.unreadable:
         raise Unable(
             f"the BMC at {task.access.address} cannot show {', '.join(reading.unreadable)}: if it "
