@@ -142,6 +142,14 @@ class Bmcs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds for one BMC."""
 
 
+class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The network between the nodes: the table ``[fabric]``."""
+
+    switches: dict[str, str] = {}
+    """The nodes at each leaf switch, or in each rack, as a host list; empty: as Slurm's
+    topology has it."""
+
+
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known failure that nobody acts on: ``[[suppress]]``."""
 
@@ -167,6 +175,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fleet: Fleet = Fleet()
     quarantine: Quarantine = Quarantine()
     bmc: Bmcs = Bmcs()
+    fabric: Fabric = Fabric()
     suppress: tuple[Suppression, ...] = ()
     path: str = "(no site file)"
 
