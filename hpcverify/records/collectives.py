@@ -7,7 +7,13 @@ bandwidths in GB/s (10^9 bytes).
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 from msgspec import Struct
+
+from hpcverify.errors import StoreError
+from hpcverify.records.documents import read_bytes
 
 
 class RankPlace(Struct, frozen=True):
@@ -101,6 +107,23 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     wrong: tuple[WrongResult, ...] = ()
     missing: tuple[int, ...] = ()
     """Ranks that did not answer any more: the others waited in vain."""
+    reasons: dict[int, str] = {}
+    """What is known of why each of them is missing."""
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
+
+
+def read_collective_run(path: Path) -> CollectiveRun:
+    """
+    Read the document *path*.
+
+    Raises:
+        StoreError: it is missing, not a regular file, too large or incomplete.
+
+    """
+    try:
+        return msgspec.json.decode(read_bytes(path), type=CollectiveRun)
+    # For text that is not UTF-8, msgspec raises no error of its own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise StoreError(f"{path} is not a document of collectives ({exc})") from exc
