@@ -126,6 +126,7 @@ HEALTHY: tuple[SimulatedSensor, ...] = (
     *(a_supply(number, 0) for number in (1, 2, 3, 4)),
     a_supply(5),
     a_state("PS Redundancy", 0x60, UNIT, 0, event_type=REDUNDANCY),
+    a_state("Fan Redundancy", 0x65, FAN, 0, event_type=REDUNDANCY),
     a_voltage("VBAT", 0x61, 31, 26),
     a_voltage("12V", 0x62, 121, 112),
     a_state("CPU1 Status", 0x63, PROCESSOR, 7),

@@ -12,6 +12,7 @@ from hpcverify.errors import ConfigError
 from hpcverify.trust import (
     refuse_folder_of_others,
     refuse_if_others_can_change,
+    refuse_if_others_can_read,
     refuse_link_of_others,
     refuse_tree_others_can_change,
     walk_path,
@@ -212,3 +213,22 @@ def test_a_link_of_ours_is_not_followed_where_others_can_have_put_it(tmp_path: P
     link.parent.chmod(0o777)
     with pytest.raises(ConfigError, match="another user could have put there"):
         follow(link)
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o640), (0, 0o604), (0, 0o610), (SOMEBODY, 0o600)])
+def test_a_secret_that_somebody_else_can_read_is_refused_with_the_fix(
+    tmp_path: Path, owner: int, mode: int
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    refuse_if_others_can_read(secret, secret.stat())
+    os.chown(secret, owner, 0)
+    secret.chmod(mode)
+
+    with pytest.raises(ConfigError, match=f"chown 0 {secret} && chmod 600 {secret}"):
+        refuse_if_others_can_read(secret, secret.stat())
+
+
+def test_a_secret_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        refuse_if_others_can_read(tmp_path, tmp_path.stat())

@@ -4,8 +4,9 @@ The ports of InfiniBand, RoCE and Ethernet: up, as fast as they were, and clean.
 What a port should do is what it did: each run remembers the rate, the addresses and the
 keys of each port that is up, and the next one holds the port to that. So there is no list
 of what a node must have, and a counter or a port that a model lacks accuses nobody. A port
-that never had a link here, or that somebody switched off, is not judged. A port that is
-down or slower on purpose is accepted by a run with ``--accept-parts``.
+that never had a link here, or that somebody switched off, is not judged; the first run warns
+of one whose like all have a link. A port that is down or slower on purpose is accepted by a
+run with ``--accept-parts``.
 
 If all ports of a kind are down or slower at once, or half of them lost their link since the
 last run, the cause is hardly in this node: that is one finding, about a switch or a cable tray.
@@ -142,6 +143,8 @@ def report_ports(
         elif ctx.previous is None and before is None:
             yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
+    if ctx.previous is None:
+        yield from _report_odd_without_link(ports, known)
     yield from _report_firmware(ports)
     yield from _report_counters(ports, known, ctx, now)
     for port in ports:
@@ -358,6 +361,26 @@ def _report_odd_lanes(
             yield Finding("port_narrow", odd[0].where, text)
 
 
+def _report_odd_without_link(
+    ports: Sequence[PortReading], known: Mapping[str, Expected]
+) -> Iterator[Finding]:
+    """Report a new port without a link where all its like have one; it is not told again."""
+    boards: defaultdict[tuple[str, str], list[PortReading]] = defaultdict(list)
+    for port in ports:
+        if port.board:
+            boards[port.layer, port.board].append(port)
+    for like in boards.values():
+        odd = [port for port in like if not (port.is_up or port.is_linked)]
+        if len(like) >= MIN_SIBLINGS and len(odd) == 1:
+            (port,) = odd
+            if not port.is_disabled and port.where not in known:
+                text = (
+                    f"has no link ({port.state}), although the other {len(like) - 1} of its board "
+                    f"have: if it should, {_fix_cable(port)}; this is told once"
+                )
+                yield Finding("port_unlinked", port.where, text)
+
+
 def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
     boards: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for port in ports:
@@ -569,6 +592,7 @@ CHECK = Check(
         "pkey_missing": NOT_SET_UP,
         "nic_hung": FindingRule(Verdict.ERROR, Remedy.REBOOT, Cause.HUNG),
         "port_disabled": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+        "port_unlinked": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "port_narrow": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "pcie_limited": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "firmware_mixed": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),

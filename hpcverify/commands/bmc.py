@@ -10,7 +10,7 @@ import click
 
 from hpcverify.commands._controller import make_controller, refuse_unknown
 from hpcverify.console import say
-from hpcverify.errors import ConfigError
+from hpcverify.errors import ConfigError, StoreError
 from hpcverify.fleet.bmc_access import list_accesses
 from hpcverify.fleet.bmc_round import BmcRound, summarize_round
 from hpcverify.fleet.claim import check_claim, hold_controller_lock
@@ -24,7 +24,6 @@ from hpcverify.telemetry.redfish.client import find_missing_package
 
 LOCK_NAME = "bmc.lock"
 LOCK_SECONDS = 1.0
-EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 @click.command("bmc")
@@ -73,8 +72,17 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
     click.echo(summarize_round(asked.found.values()))
     if asked.end_reason:
         say(f"{asked.end_reason}; not asked: {len(accesses) - len(asked.found)}")
-    worst = max((run.verdict for run in asked.found.values()), default=Verdict.ERROR)
-    sys.exit(EXIT_STATUSES.get(worst, 3 if asked.end_reason else 0))
+    sys.exit(choose_exit_status(asked))
+
+
+def choose_exit_status(asked: BmcRound) -> int:
+    """Choose the exit status: a FAIL counts, whatever else went wrong."""
+    verdicts = {run.verdict for run in asked.found.values()}
+    if Verdict.FAIL in verdicts:
+        return 1
+    if asked.mishaps:
+        return StoreError.exit_code
+    return 3 if asked.end_reason or Verdict.ERROR in verdicts else 0
 
 
 def choose_nodes(acting: Controller, hostlist: str | None) -> list[str]:

@@ -44,6 +44,7 @@ from hpcverify.run.wire import GpuHolder, Measure
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
+from hpcverify.telemetry import ipmi
 from hpcverify.telemetry.problems import PROBLEM_RULES
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
 from hpcverify.units import format_count
@@ -64,6 +65,8 @@ TOOLS = {
     "fio": ("missing: storage cannot be verified", "apt-get install fio"),
     "smartctl": ("missing: disk wear cannot be seen", "apt-get install smartmontools"),
 }
+BMC_TOOL = "ipmitool"
+"""Wanted only where there is a BMC to ask."""
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -176,9 +179,13 @@ def _find_version(package: str) -> str:
         return ""
 
 
-def inspect_tools() -> Iterator[Advice]:
+def inspect_tools(root: Path = Path("/")) -> Iterator[Advice]:
     """Inspect the programs that checks call."""
-    for tool, (why, fix) in TOOLS.items():
+    wanted = dict(TOOLS)
+    if ipmi.find_device(root):
+        why = "missing: fans, power supplies and the BMC's log cannot be seen"
+        wanted[BMC_TOOL] = (why, f"apt-get install {ipmi.PACKAGE}")
+    for tool, (why, fix) in wanted.items():
         path = shutil.which(tool)
         yield Advice(tool, path) if path else Advice(tool, why, fix)
 

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcverify.check import Context
+from hpcverify.errors import StoreError
 from hpcverify.fleet.orders import look_up_uid
 from hpcverify.model import (
     BMC_SUITE,
@@ -77,6 +78,8 @@ class BmcRound:
     """The run of each node that was asked."""
     end_reason: str = ""
     """Why the round ended before its time."""
+    mishaps: list[str] = field(default_factory=list[str])
+    """Why runs could not be left in the spool."""
     _kept: list[Run] = field(default_factory=list[Run])
     """Runs without an answer: whether it is the node's fault shows at the end."""
     _refusals: int = 0
@@ -86,10 +89,13 @@ class BmcRound:
         Ask all of them, a group at a time.
 
         Raises:
-            StoreError: the spool cannot be written.
+            SpoolError: there is no spool.
+            ConfigError: the site file is wrong.
 
         """
         step = plan_step(self.site)
+        look_up_uid(self.site.fleet.user)
+        spool.list_homes(Path(self.site.fleet.spool))  # asks nobody in vain
         tellers = list_log_tellers(self.store, datetime.now(UTC))
         left = list(self.accesses)
         size = 1
@@ -169,7 +175,11 @@ class BmcRound:
 
     def _leave(self, run: Run) -> None:
         owner = look_up_uid(self.site.fleet.user)
-        spool.deposit(run, Path(self.site.fleet.spool), owner=owner)
+        try:
+            spool.deposit(run, Path(self.site.fleet.spool), owner=owner)
+        except StoreError as exc:  # of this node's folder: the others have their own
+            self.mishaps.append(str(exc))
+            self.say(str(exc))
         if run.verdict >= Verdict.WARN:
             self.say(f"{run.node}: {run.verdict.value}: {run.results[0].reason}")
 

@@ -170,7 +170,8 @@ def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
     kinds: dict[tuple[str, ...], list[NodeFacts]] = {}
     for one in sorted(nodes, key=lambda one: one.node):
         kinds.setdefault(tuple(one.facts.get(name, "") for name in KIND_FACTS), []).append(one)
-    drift = Drift()
+    unknown = kinds.pop(("",) * len(KIND_FACTS), [])  # as one of which only its BMC tells
+    drift = Drift(uncompared=tuple(one.node for one in unknown))
     for like in kinds.values():
         found = _compare_like(like, now)
         drift = Drift(

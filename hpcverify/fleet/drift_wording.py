@@ -8,9 +8,12 @@ from msgspec import Struct
 
 from hpcverify.fleet.drift import Deviation, Drift, Rollout, Split
 from hpcverify.fleet.overview import fold_names, format_age, make_natural_key
+from hpcverify.summary.verdict import shorten
 
 MAX_SPLIT_VALUES = 3
 """Values that a fact without a majority is told with."""
+MAX_LINE_FACTS = 8
+"""Facts that are told of the same nodes: after a reset of a BIOS there may be hundreds."""
 LONG_CHARACTERS = 60
 """Of values that are longer, only the words that differ are shown."""
 
@@ -63,7 +66,7 @@ def describe_rollout(one: Rollout, now: float) -> str:
 def describe_split(one: Split) -> str:
     """Say which values there are, and on how many nodes."""
     shown = [
-        f"{value} on {len(nodes)} ({fold_names(nodes)})"
+        f"{shorten(value, LONG_CHARACTERS)} on {len(nodes)} ({fold_names(nodes)})"
         for value, nodes in one.values[:MAX_SPLIT_VALUES]
     ]
     left = len(one.values) - MAX_SPLIT_VALUES
@@ -79,7 +82,10 @@ def _list_deviation_lines(deviations: Iterable[Deviation], now: float) -> Iterat
     for nodes in sorted(groups, key=lambda nodes: make_natural_key(nodes[0])):
         alike = groups[nodes]
         hosts = _name_nodes(nodes, alike[0].uncounted)
-        yield DriftLine("differs", hosts, "; ".join(describe_deviation(one, now) for one in alike))
+        told = [describe_deviation(one, now) for one in alike[:MAX_LINE_FACTS]]
+        if (left := len(alike) - MAX_LINE_FACTS) > 0:
+            told.append(f"and {left} more: hpcverify nodes --json")
+        yield DriftLine("differs", hosts, "; ".join(told))
 
 
 def describe_deviation(one: Deviation, now: float) -> str:
@@ -99,6 +105,7 @@ def _compare_words(value: str, other: str) -> str:
     here, there = value.split(), other.split()
     more = " ".join(word for word in here if word not in there)
     less = " ".join(word for word in there if word not in here)
+    more, less = shorten(more), shorten(less)
     told = filter(None, (f"with {more}" if more else "", f"without {less}" if less else ""))
     return " and ".join(told) or "in another order"
 

@@ -125,6 +125,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     wrong: tuple[WrongResult, ...] = ()
     missing: tuple[int, ...] = ()
     """Ranks that did not answer any more: the others waited in vain."""
+    reasons: dict[int, str] = {}
+    """What is known of why each of them is missing."""
     steps: tuple[RankSteps, ...] = ()
     """Each a piece of work and an all-reduce: what stragglers are told from."""
     transfers: tuple[Transfers, ...] = ()

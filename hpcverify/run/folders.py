@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import stat
 import time
 from collections.abc import Callable, Generator
@@ -16,6 +18,8 @@ from hpcverify.trust import refuse_folder_of_others
 
 LEFTOVER_SECONDS = 2.0
 """Seconds to clean up after killed runs: a prolog waits, and the next run goes on."""
+ANSWER_SECONDS = 2.0
+"""For the file system of the site's scratch to answer, as `deadline` of the check host."""
 PRIVATE_MODE = 0o700
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -83,6 +87,14 @@ def make_run_folders(
     with ExitStack() as stack:
         shared = stack.enter_context(temporary_folder(state / "work", node, say=say))
         root = Path(scratch) if scratch else state / "scratch"
+        if scratch and (pid := _find_silent(root)):
+            problem = (
+                f"directory {root} has not answered in {ANSWER_SECONDS:g} s, and process {pid} of "
+                "ours may still wait for it: see its server or disk, and the kernel log"
+            )
+            say(problem)
+            yield RunFolders(shared, shared / "unusable", problem)
+            return
         try:
             own = stack.enter_context(temporary_folder(root, node, say=say, make=not scratch))
         except UnusableError as exc:
@@ -90,6 +102,33 @@ def make_run_folders(
             yield RunFolders(shared, root / "unusable", str(exc))
         else:
             yield RunFolders(shared, own)
+
+
+def _find_silent(root: Path) -> int:
+    """
+    Ask for *root* in a process that can be left behind; return its pid if it gets no answer.
+
+    Who waits for a hung server or disk sleeps in the kernel and may never be ended.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            # Else who reads our output, or waits for our lock, would wait for it too.
+            os.closerange(0, writing)
+            os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+            os.stat(root / ".")  # noqa: PTH116 - in a child that was forked
+        finally:
+            os._exit(0)
+    os.close(writing)
+    has_ended = bool(select.select([reading], [], [], ANSWER_SECONDS)[0])
+    os.close(reading)
+    if has_ended:
+        os.waitpid(pid, 0)
+        return 0
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, os.WNOHANG)
+    return pid
 
 
 def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> None:

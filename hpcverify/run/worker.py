@@ -31,6 +31,7 @@ from hpcverify.model import (
     Cause,
     CheckItem,
     Coverage,
+    Fact,
     Finding,
     Inventory,
     Measurement,
@@ -296,6 +297,7 @@ def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
         yield Coverage("node", "the node itself reports the event log")
     chassis = msgspec.structs.replace(reading.chassis, log=log)
     yield from check.interpret(chassis, task.context, msgspec.convert(task.params, check.params))
+    yield from (Fact(name, value) for name, value in reading.facts.items())
     if reading.unreadable:
         raise Unable(
             f"the BMC at {task.access.address} cannot show {', '.join(reading.unreadable)}: if it "

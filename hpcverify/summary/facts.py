@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from hpcverify.model import Inventory, Part, Run
 
@@ -19,6 +20,9 @@ SYSTEM_FACT, CPU_FACT, GPU_FACT = "system", "CPU", "GPU"
 KIND_FACTS = (SYSTEM_FACT, CPU_FACT, GPU_FACT)
 """What like nodes have in common by their make; nodes that differ in it are not compared."""
 
+MAX_SOURCES, MAX_FACTS = 64, 2000
+MAX_NAME_CHARACTERS, MAX_VALUE_CHARACTERS = 200, 2000
+"""What is kept of a run. A BIOS has some 500 attributes, and a command line ends at 2048."""
 FACT_NAMES = {
     ("system", "board"): "mainboard",
     ("system", "bios"): "BIOS",
@@ -45,12 +49,15 @@ def collect_facts(run: Run) -> dict[str, dict[str, str]]:
     Collect the facts of *run* by source, each as name and value.
 
     A run without any part was not made on the node itself, but by asking its BMC, say: its
-    software is not the node's, and its suite is part of the source.
+    software is not the node's. Its suite is part of the source and of each name, since the
+    node may call a version differently.
     """
     is_of_node = bool(run.inventory.parts)
-    prefix = "" if is_of_node else f"{run.suite} "
+    prefix, suffix = ("", "") if is_of_node else (f"{run.suite} ", f" ({run.suite})")
     found = {
-        f"{prefix}{result.check}": _join_values((fact.name, fact.value) for fact in result.facts)
+        f"{prefix}{result.check}": _join_values(
+            (f"{fact.name}{suffix}", fact.value) for fact in result.facts
+        )
         for result in run.results
     }
     if is_of_node:
@@ -60,7 +67,16 @@ def collect_facts(run: Run) -> dict[str, dict[str, str]]:
             for name, version in run.versions.items()
             if name != "kernel"
         }
-    return {source: facts for source, facts in found.items() if facts}
+    kept = list(found.items())[-MAX_SOURCES:]  # the parts and the software come last
+    return {source: _limit_facts(facts) for source, facts in kept if facts}
+
+
+def _limit_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """Keep no more than any node has: a document may come from one that lies."""
+    return {
+        name[:MAX_NAME_CHARACTERS]: value[:MAX_VALUE_CHARACTERS]
+        for name, value in islice(facts.items(), MAX_FACTS)
+    }
 
 
 def list_part_facts(inventory: Inventory) -> dict[str, str]:
@@ -76,6 +92,8 @@ def list_part_facts(inventory: Inventory) -> dict[str, str]:
         if part.kind in ("nic", "disk") and {"model", "firmware"} <= part.facts.keys():
             pairs.append((f"firmware of {part.facts['model']}", part.facts["firmware"]))
         counts[part.kind] += _is_counted(part)
+    if inventory.problems:  # what was not seen need not be gone
+        del counts["gpu"]
     numbers = {name: str(counts[kind]) for kind, name in COUNT_NAMES.items() if counts[kind]}
     return _describe_kind(inventory) | _join_values(pairs) | numbers
 

@@ -191,4 +191,6 @@ def _parse_mount(line: str) -> Mount:
 
 
 def _unescape(field: str) -> str:
+    if "\\" not in field:  # as nearly all: there may be thousands of mounts
+        return field
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)

@@ -137,7 +137,7 @@ REDUNDANCY = (
 
 HEAD = re.compile(r"^Sensor ID +: (?P<name>.*) \(0x(?P<number>[0-9a-f]+)\)$", re.MULTILINE)
 FIELD = re.compile(r"^ *([\w -]+(?: \(\w+\))?) *: ?(.*)$")
-READING = re.compile(r"^(-?\d+(?:\.\d+)?)(?: \(\+/- [^)]*\))? *(\D.*)?$")
+READING = re.compile(r"^(-?\d+(?:\.\d+)?)(?: \(\+/- [^)]*\))? (\D.*)$")
 DIRECTION = re.compile(r"^(?P<text>.*),(?P<way>Asserted|Deasserted)(?:,(?P<more>.*))?$")
 SOURCE = re.compile(r"^(?P<subject>.*?) #0x(?P<number>[0-9a-f]+)$")
 PRE_INIT = "Pre-Init"
@@ -408,7 +408,7 @@ def _says(states: Sequence[str], pattern: str) -> bool:
 def _make_sensor(record: SensorRecord) -> ChassisSensor:
     value, unit = _parse_reading(record.reading)
     kind = _find_kind(record, unit if value is not None else "")
-    health, defect = _find_health(record, kind, value)
+    health, defect = _find_health(record, kind)
     return ChassisSensor(
         name=record.name,
         part=_name_part(record, kind),
@@ -430,7 +430,7 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
 
 def _parse_reading(reading: str) -> tuple[float | None, str]:
     found = READING.match(reading)
-    if not found or not found[2] or found[2] == "h":  # states as hexadecimal digits
+    if not found:  # states as hexadecimal digits
         return None, ""
     return float(found[1]), UNITS.get(found[2].strip(), found[2].strip())
 
@@ -447,12 +447,10 @@ def _find_kind(record: SensorRecord, unit: str) -> SensorKind:
     return kind
 
 
-def _find_health(
-    record: SensorRecord, kind: SensorKind, value: float | None
-) -> tuple[SensorHealth, Defect]:
+def _find_health(record: SensorRecord, kind: SensorKind) -> tuple[SensorHealth, Defect]:
     if record.reading in UNREADABLE:
         return SensorHealth.UNKNOWN, Defect.NONE
-    if value is not None and record.status:
+    if record.status:
         side, _, level = record.status.partition(" ")
         low_or_high = Defect.LOW if side == "Lower" else Defect.HIGH
         return (LEVELS[level], low_or_high) if level in LEVELS else (SensorHealth.OK, Defect.NONE)
@@ -475,7 +473,7 @@ def _is_absent(record: SensorRecord) -> bool:
 def _read_threshold(record: SensorRecord, *names: str) -> float | None:
     """Read the first of the thresholds *names* that the sensor has."""
     known = (record.fields[name] for name in names if name in record.fields)
-    return next((float(text) for text in known if re.fullmatch(r"-?[\d.]+", text)), None)
+    return next((float(text) for text in known if re.fullmatch(r"-?\d+(?:\.\d+)?", text)), None)
 
 
 def _name_part(record: SensorRecord, kind: SensorKind) -> str:

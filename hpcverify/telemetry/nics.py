@@ -384,7 +384,7 @@ def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> Por
         pcie=aer.read_link(address, root) if address else None,
         best_pcie=aer.find_best_link(address, root) if address else None,
         errors=aer.read_errors(address, root) if address else {},
-        gids=_read_gids(place.rdma, place.net) if place.rdma else None,
+        gids=_read_gids(place),
         pkeys=_read_pkeys(place.rdma) if place.rdma else None,
         headroom=_read_module_headroom(place),
         counts=_read_counts(place, statistics),
@@ -445,12 +445,23 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
     return float(number) if is_number else None, int(lanes) if lanes.isdecimal() else None
 
 
-def _read_gids(port: Path, net: Path | None) -> tuple[int, ...] | None:
-    texts = [sysfs.read_text(f"{port}/gids/{index}") for index in range(GIDS)]
-    if not any(texts):
+def _read_gids(place: PortPlace) -> tuple[int, ...] | None:
+    port, net = place.rdma, place.net
+    if port is None or (place.layer == ETHERNET and (net is None or _lends_gids(net))):
         return None
-    set_here = (i for i, text in enumerate(texts) if text and text.strip(UNSET_CHARACTERS))
+    # Those after the first of InfiniBand belong to virtual functions.
+    first = range(GIDS if net else 1)
+    texts = {index: sysfs.read_text(f"{port}/gids/{index}") for index in first}
+    if not any(texts.values()):
+        return None
+    set_here = (i for i, text in texts.items() if text and text.strip(UNSET_CHARACTERS))
     return tuple(i for i in set_here if net is None or _owns_gid(port, i, net))
+
+
+def _lends_gids(net: Path) -> bool:
+    """Whether *net* gives its addresses away when another port of its bond takes over."""
+    mode = sysfs.read_text(net / "master/bonding/mode") or ""
+    return mode.startswith("active-backup")
 
 
 def _owns_gid(port: Path, index: int, net: Path) -> bool:

@@ -83,12 +83,12 @@ def resolve_link(link: Path) -> Path | None:
     # The kernel follows it in one call; `Path.resolve` asks for each name on the way.
     try:
         end = os.open(link, os.O_PATH | os.O_CLOEXEC)
+        try:
+            return Path(os.readlink(f"/proc/self/fd/{end}"))  # noqa: PTH115 - not that of a Path
+        finally:
+            os.close(end)
     except OSError:
         return None
-    try:
-        return Path(os.readlink(f"/proc/self/fd/{end}"))  # noqa: PTH115 - not that of a Path
-    finally:
-        os.close(end)
 
 
 def is_hardware(entry: Path) -> bool:

@@ -92,6 +92,11 @@ STATES = (
         *(FAIL, INSPECT, "PS Redundancy: can lose no more of its parts"),
     ),
     ChassisFault(
+        "redundancy of the fans is lost, though each looks well",
+        lambda m: m.set_bits("Fan Redundancy", 1),
+        *(FAIL, INSPECT, "Fan Redundancy: can lose no more of its parts"),
+    ),
+    ChassisFault(
         "redundancy is less than before",
         lambda m: m.set_bits("PS Redundancy", 2),
         *(WARN, INSPECT, "PS Redundancy: has less to spare than before"),
@@ -205,7 +210,7 @@ EVENTS = (
         hard=True,
     ),
     ChassisFault(
-        "the processors do not fit each other",
+        "the processors do not fit each other or the board",
         log(bmc.PROCESSOR, 5),
         *(WARN, INSPECT, "the processors do not fit each other or the board"),
     ),

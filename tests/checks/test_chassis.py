@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Context, Skip, Unable
-from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Remedy, Verdict
+from hpcverify.model import CarryOver, Cause, CheckItem, Coverage, Fact, Remedy, Verdict
 from hpcverify.telemetry.chassis import ChassisEvent, EventLog
 from hpcverify.testing import INVENTORY, judge_items, list_codes, list_findings, make_context
 from hpcverify_checks import chassis
@@ -112,7 +112,16 @@ def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path)
         assert list_codes(found) == []
         assert judge_items(CHECK, found).verdict is Verdict.PASS
     said = [c.text for c in found if isinstance(c, Coverage)]
-    assert "17 sensors, 4 fans, 4 power supplies" in said[0]
+    assert "18 sensors, 4 fans, 4 power supplies" in said[0]
+    assert healthy.process.poll() is None
+
+
+def test_the_firmware_of_the_bmc_is_told_as_a_fact(healthy: SimulatedBmc, tmp_path: Path) -> None:
+    found = Node(tmp_path).look()
+
+    (fact,) = [item for item in found if isinstance(item, Fact)]
+    assert fact.name == "BMC firmware"
+    assert any(f"firmware {fact.value}" in c.text for c in found if isinstance(c, Coverage))
     assert healthy.process.poll() is None
 
 

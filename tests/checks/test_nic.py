@@ -28,6 +28,7 @@ from tests.checks.nic_faults import (
     IB3,
     PCI3,
     PORT_FAULTS,
+    RDMA,
     ROCE,
     STATES,
     PortFault,
@@ -45,7 +46,7 @@ from tests.checks.nic_trees import (
     laptop,
     roce,
 )
-from tests.telemetry.trees import grow
+from tests.telemetry.trees import grow, link
 
 MACHINES = {
     "h100": h100,
@@ -176,8 +177,17 @@ def test_a_port_that_became_faster_is_held_to_that(node: Node) -> None:
 
 def test_a_port_that_never_had_a_link_is_not_judged(tmp_path: Path) -> None:
     node = Node(tmp_path, h100)
-    node.turn(**DOWN)
+    node.turn(**DOWN, **lose_link("mlx5_5"))
     assert [node.judge(node.look()).reason for _ in range(3)] == [""] * 3
+
+
+def test_a_new_port_without_a_link_unlike_all_its_like_is_warned_of_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, h100)
+    node.turn(**DOWN)
+    judgement = node.judge(node.look())
+    assert judgement.verdict is Verdict.WARN
+    assert judgement.reason.startswith("mlx5_3: has no link (DOWN, Polling), although the other 7")
+    assert node.judge(node.look()).reason == ""
 
 
 def test_the_speed_of_a_virtual_adapter_is_not_judged(tmp_path: Path) -> None:
@@ -329,6 +339,22 @@ def test_a_gid_of_a_container_is_not_expected_of_the_port(tmp_path: Path) -> Non
     node.turn(**{f"{port}/gid_attrs/ndevs/3": "macvlan7"})
     node.look()
     assert verdict_after(node, {f"{port}/gids/3": UNSET_GID}).reason == ""
+
+
+def test_a_gid_that_went_to_the_other_port_of_a_bond_is_not_lost(tmp_path: Path) -> None:
+    node = Node(tmp_path, roce)
+    bond = interface(node.root, "bond0", None, 0, **{"bonding/mode": "active-backup 1"})
+    for name in ("ens2", "ens3"):
+        link(node.root, f"sys/class/net/{name}/master", bond)
+    node.look()
+    gone = {f"{RDMA}/mlx5_2/ports/1/gids/{i}": UNSET_GID for i in range(4)}
+    assert verdict_after(node, gone).reason == ""
+
+
+def test_a_gid_of_a_virtual_function_is_not_the_ports(node: Node) -> None:
+    node.turn(**{f"{IB3}/gids/1": "fe80:0000:0000:0000:a088:c203:00aa:9999"})
+    node.look()
+    assert verdict_after(node, {f"{IB3}/gids/1": UNSET_GID}).reason == ""
 
 
 def test_a_partition_key_that_moved_down_the_table_is_not_lost(node: Node) -> None:

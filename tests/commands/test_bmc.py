@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.model import CarryOver, Cause, Result, Run, Verdict
+from hpcverify.model import CarryOver, Cause, Fact, Result, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
 from hpcverify.run.orchestrator import make_run_id
@@ -133,9 +132,26 @@ def test_each_node_gets_a_run_without_a_ticket(fleet_of_bmcs: BmcFleet) -> None:
         (run,) = fleet_of_bmcs.list_runs(node)
         assert (run.suite, run.verdict, run.token, run.passive) == ("bmc", Verdict.PASS, "", True)
         assert [r.check for r in run.results] == ["chassis"]
+        assert Fact("BIOS setting ProcTurboMode", "Enabled") in run.results[0].facts
         said = " ".join(one.text for one in run.results[0].coverage)
         assert f"the BMC at {fleet_of_bmcs.bmcs[node].address}, firmware 1.45.455b66-rev4" in said
     assert {bmc.open_sessions for bmc in fleet_of_bmcs.bmcs.values()} == {0}
+
+
+def test_the_versions_and_bios_settings_are_told_as_facts(fleet_of_bmcs: BmcFleet) -> None:
+    for node, bmc in fleet_of_bmcs.bmcs.items():
+        for resource in bmc.tree.values():
+            if "ProcTurboMode" in resource.get("Attributes", {}):
+                resource["Attributes"]["AssetTag"] = f"of {node}"
+    fleet_of_bmcs.ask()
+    fleet_of_bmcs.collect()
+
+    told = {one.node: one.facts for one in Store(fleet_of_bmcs.cli.state).list_facts()}
+    assert set(told) == set(NODES)
+    for facts in told.values():
+        assert facts["BMC firmware (bmc)"] == "1.45.455b66-rev4"
+        assert not any("assword" in name or "Asset" in name for name in facts)
+    assert "Enabled" in {facts.get("BIOS setting ProcTurboMode (bmc)") for facts in told.values()}
 
 
 def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) -> None:
@@ -341,6 +357,27 @@ def test_a_node_that_is_switched_off_lacks_no_fan(fleet_of_bmcs: BmcFleet) -> No
         fleet_of_bmcs.collect()
 
 
+def test_a_spool_that_is_away_asks_nobody(fleet_of_bmcs: BmcFleet) -> None:
+    (fleet_of_bmcs.folder / "spool").rmdir()
+
+    done = fleet_of_bmcs.ask()
+
+    assert (done.returncode, fleet_of_bmcs.count_logins()) == (2, 0)
+    assert "cannot be read: No such file or directory" in done.stderr
+
+
+def test_a_folder_of_one_node_that_cannot_be_written_costs_only_its_run(
+    fleet_of_bmcs: BmcFleet,
+) -> None:
+    (fleet_of_bmcs.folder / "spool" / "n1").touch()
+
+    done = fleet_of_bmcs.ask()
+
+    assert done.returncode == 2
+    assert "spool/n1 is not a directory: remove it" in done.stderr
+    assert [node for node in NODES[1:] if fleet_of_bmcs.list_runs(node)] == list(NODES[1:])
+
+
 # -- secrets
 
 
@@ -467,7 +504,7 @@ def test_a_round_that_is_interrupted_logs_out_first(fleet_of_bmcs: BmcFleet) -> 
     round_ = fleet_of_bmcs.cli.start("bmc")
     try:
         wait_until(lambda: bmc.open_sessions > 0)
-        round_.send_signal(signal.SIGINT)
+        round_.terminate()
     finally:
         bmc.released.set()
         _, err = round_.communicate(timeout=GENEROUS)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands.doctor import Advice, describe_start
+from hpcverify.commands.doctor import Advice, describe_start, inspect_tools
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import Cause, Finding, FindingRule, Remedy, Verdict
 from hpcverify.run.executor import Answer
@@ -55,6 +55,17 @@ def test_a_missing_tool_is_named_with_its_package(cli: Cli) -> None:
     cli.environment["PATH"] = "/nonexistent"
 
     assert advice(cli, 3)["fio"]["fix"] == "apt-get install fio"
+
+
+def test_ipmitool_is_wanted_only_where_there_is_a_bmc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "ipmitool" not in {item.subject for item in inspect_tools(tmp_path)}
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/ipmi0").touch()
+    fixes = {item.subject: item.fix for item in inspect_tools(tmp_path)}
+    assert fixes["ipmitool"] == "apt-get install ipmitool"
 
 
 def test_a_broken_driver_is_named_with_the_fix(cli: Cli, lab: Lab) -> None:

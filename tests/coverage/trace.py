@@ -190,8 +190,7 @@ TRACE = (
         "Redundancy Lost",
         2,
         ("chassis",),
-        (f"{CHASSIS}[a fan that turned stands still]",),
-        "the fan that is lost is told, not the redundancy",
+        (f"{CHASSIS}[redundancy of the fans is lost, though each looks well]",),
     ),
     FaultClass(
         "GPU",
@@ -219,7 +218,7 @@ TRACE = (
         "Configuration Error",
         1,
         ("host", "chassis"),
-        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other]"),
+        (CORES_GONE, f"{CHASSIS}[the processors do not fit each other or the board]"),
     ),
     FaultClass(
         "GPU",

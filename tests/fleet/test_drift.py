@@ -18,7 +18,12 @@ from hpcverify.fleet.drift import (
     gather_node_facts,
     keep_nodes,
 )
-from hpcverify.fleet.drift_wording import LONG_CHARACTERS, list_drift_lines, summarize_drift
+from hpcverify.fleet.drift_wording import (
+    LONG_CHARACTERS,
+    MAX_LINE_FACTS,
+    list_drift_lines,
+    summarize_drift,
+)
 from hpcverify.fleet.states import DAY_S, HOUR_S
 from hpcverify.records.told_facts import ToldFacts
 
@@ -184,6 +189,21 @@ def test_only_like_nodes_are_compared() -> None:
     assert drift == Drift(uncompared=("cpu0", "cpu1"))
 
 
+def test_nodes_of_which_nobody_knows_what_they_are_are_not_compared() -> None:
+    told = [
+        ToldFacts(
+            node=name,
+            source="bmc chassis",
+            first=NOW - DAY_S,
+            last=NOW - HOUR_S,
+            facts={"BIOS SMT (bmc)": "on" if name == "gpu001" else "off"},
+        )
+        for name in name_nodes(5)
+    ]
+
+    assert compare(told) == Drift(uncompared=tuple(name_nodes(5)))
+
+
 def test_a_node_out_of_service_does_not_count_and_is_listed() -> None:
     names = name_nodes(5)
     told = [*stay(names[:2], BIOS="2.1"), *stay(names[2:], BIOS="1.9")]
@@ -324,6 +344,19 @@ def test_of_a_long_value_only_the_words_that_differ_are_told() -> None:
 
     ((*_, text),) = describe(compare(move(names, 1, usual, odd, "command_line")))
     assert text.startswith("command line with mitigations=off and without iommu=pt: all 10 nodes")
+
+
+def test_of_a_bios_that_was_reset_the_first_settings_are_told_and_the_others_counted() -> None:
+    usual = {f"setting {i}": "Enabled" for i in range(300)}
+    names = name_nodes(10)
+    told = [make_told(name, usual) for name in names[1:]]
+    ((_, hosts, text),) = describe(
+        compare([*told, make_told(names[0], dict.fromkeys(usual, "Auto"))])
+    )
+
+    assert hosts == names[0]
+    assert text.count("Auto, not Enabled as on 9 of 10") == MAX_LINE_FACTS
+    assert text.endswith("; and 292 more: hpcverify nodes --json")
 
 
 def test_of_one_node_is_told_what_is_about_it() -> None:

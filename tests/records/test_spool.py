@@ -130,6 +130,14 @@ def test_only_its_owner_can_read_what_has_a_token(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+@root_only
+def test_a_folder_that_root_makes_is_given_to_the_user_of_the_sweep(tmp_path: Path) -> None:
+    deposit(a_run(), tmp_path, owner=4242)
+    deposit(a_run(id="20260101-000001-abcdef"), tmp_path, owner=4343)
+
+    assert (tmp_path / "n1").stat().st_uid == 4242
+
+
 def test_the_callers_umask_is_as_it_was(tmp_path: Path) -> None:
     before = os.umask(0o027)
     deposit(a_run(), tmp_path)

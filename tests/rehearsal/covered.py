@@ -27,7 +27,7 @@ NOT_COUNTED = {
     "it reads, and uses no GPU": (
         *("ecc.py", "gpu_setup.py", "inventory.py", "nic.py", "nvlink.py", "pcie.py"),
         "recovery.py",
-        *("xid/*", "kernel_log/*", "common/kernel_log.py", "storage/*"),
+        *("chassis/*", "xid/*", "kernel_log/*", "common/kernel_log.py", "storage/*"),
         *("common/counters.py", "common/mounts.py"),
     ),
     "faults that a self-test or a test puts in": ("sdc/faults.py", "sdc/trials.py"),

@@ -416,7 +416,7 @@ def test_very_many_differences_are_folded_and_counted() -> None:
             source="parts",
             first=fleets.NOW - 9,
             last=fleets.NOW - 9,
-            facts={"BIOS": f"1.{i}" if i < 600 else "2.0"},
+            facts={"system": "A", "BIOS": f"1.{i}" if i < 600 else "2.0"},
         )
         for i in range(3000)
     ]
@@ -433,7 +433,7 @@ def test_no_version_can_be_more_than_text() -> None:
             source="parts",
             first=fleets.NOW - 9,
             last=fleets.NOW - 9,
-            facts={"BIOS": HOSTILE if i == 1 else "2.0"},
+            facts={"system": "A", "BIOS": HOSTILE if i == 1 else "2.0"},
         )
         for i in range(8)
     ]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ConfigError, UnusableError
-from hpcverify.run.folders import remove, temporary_folder
+from hpcverify.run.folders import make_run_folders, remove, temporary_folder
+from tests.fuse import silent_file_system
 
 DEEP = 1200  # more than Python recurses
 SOMEBODY = 4242
@@ -81,6 +82,30 @@ def test_what_is_called_like_ours_and_is_not_is_left_alone_and_told_of_once(tmp_
 
 
 @AS_ROOT
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_scratch_that_hangs_is_named_and_blocks_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with (
+        silent_file_system(scratch),
+        make_run_folders(tmp_path / "state", str(scratch), "n1", said.append) as folders,
+    ):
+        assert said == [folders.scratch_problem]
+        assert f"directory {scratch} has not answered in 2 s" in folders.scratch_problem
+        assert folders.scratch.is_relative_to(folders.shared)
+
+
+def test_a_scratch_that_answers_leaves_no_process(tmp_path: Path) -> None:
+    said: list[str] = []
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = children.read_text()
+    with make_run_folders(tmp_path / "state", str(tmp_path), "n1", said.append) as folders:
+        assert folders.scratch.parent == tmp_path
+    assert said == []
+    assert children.read_text() == before
+
+
 def test_a_link_called_like_ours_is_never_followed(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "elsewhere").mkdir()

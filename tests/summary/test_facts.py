@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from hpcverify.model import Fact, Inventory, Part
-from hpcverify.summary.facts import FACT_NAMES, KIND_FACTS, collect_facts, list_part_facts
+from msgspec.structs import replace
+
+from hpcverify.model import Fact, Finding, Inventory, Part
+from hpcverify.summary.facts import (
+    FACT_NAMES,
+    KIND_FACTS,
+    MAX_FACTS,
+    MAX_NAME_CHARACTERS,
+    MAX_SOURCES,
+    MAX_VALUE_CHARACTERS,
+    collect_facts,
+    list_part_facts,
+)
 from tests.doubles import a_result, a_run
 
 
@@ -100,4 +111,26 @@ def test_what_a_bmc_told_is_kept_apart_from_what_the_node_told() -> None:
         versions={"hpcverify": "of the controller"},
     )
 
-    assert collect_facts(run) == {"bmc chassis": {"BMC firmware": "1.04"}}
+    assert collect_facts(run) == {"bmc chassis": {"BMC firmware (bmc)": "1.04"}}
+
+
+def test_gpus_that_something_may_hide_are_not_counted() -> None:
+    hidden = replace(a_node(a_gpu(0)), problems=(Finding("partial_view", "node", "a cgroup"),))
+
+    facts = list_part_facts(hidden)
+
+    assert "GPUs" not in facts
+    assert facts["GPU driver"] == "570.86.15"
+
+
+def test_a_node_that_lies_fills_no_index() -> None:
+    many = tuple(Fact(f"{i}" + 999 * "x", 99_999 * "y") for i in range(MAX_FACTS + 9))
+    run = a_run(results=tuple(a_result(f"check {i}", facts=many[-2:]) for i in range(99)))
+    assert len(collect_facts(run)) == MAX_SOURCES
+
+    (told,) = collect_facts(
+        a_run(suite="bmc", inventory=Inventory(), results=(a_result("one", facts=many),))
+    ).values()
+    assert len(told) == MAX_FACTS
+    assert max(map(len, told)) == MAX_NAME_CHARACTERS
+    assert max(map(len, told.values())) == MAX_VALUE_CHARACTERS

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from hpcverify.model import Inventory, Part
-from hpcverify.telemetry.blockdev import describe_mount, find_disk, find_mount, find_whole_disk
+from hpcverify.telemetry.blockdev import (
+    describe_mount,
+    find_disk,
+    find_mount,
+    find_whole_disk,
+    list_hidden,
+    list_mounts,
+)
 
 
 @pytest.fixture
@@ -192,3 +199,24 @@ def test_a_directory_that_is_missing_would_lie_on_the_mount_of_what_is_above(roo
     facts = facts_of(Path("/dev/shm/no/such"), root)  # noqa: S108 - only looked at
 
     assert facts == {"mount": "/dev/shm", "type": "tmpfs", "source": "none"}  # noqa: S108
+
+
+@pytest.mark.parametrize(
+    ("lines", "hidden"),
+    [
+        (["20 20 8:1 / /", "21 20 8:2 / /a"], set()),  # the root of a container is its own parent
+        (["22 27 0:1 / /proc", "27 1 8:1 / /"], set()),  # as a machine's first program moved them
+        (["27 1 8:1 / /", "28 27 8:2 / /a/b", "29 27 0:3 / /a", "30 28 8:4 / /a/b/c"], {28, 30}),
+        (["27 1 8:1 / /", "28 27 8:2 / /a", "29 28 0:3 / /a", "30 29 8:4 / /a/b"], {28}),
+        (["27 1 8:1 / /", "28 27 8:2 / /a", "29 28 0:3 / /a/b", "30 28 8:4 / /a"], {28, 29}),
+        (["1 1 0:1 / /", "27 1 8:1 / /", "28 27 8:2 / /a"], {1}),  # rootfs below the root
+        ([f"{i} {i - 1} 0:{i} / /a" for i in range(30, 2000)], set(range(30, 1999))),
+    ],
+)
+def test_a_mount_that_another_covers_is_hidden(
+    root: Path, lines: list[str], hidden: set[int]
+) -> None:
+    mounted(root, *(f"{line} rw - tmpfs x rw" for line in lines))
+    table = list_mounts(root)
+
+    assert list_hidden(table, table) == hidden

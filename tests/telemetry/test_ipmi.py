@@ -190,6 +190,12 @@ def test_a_fan_of_hpe_has_a_value_and_states() -> None:
     assert fan.health is SensorHealth.OK
 
 
+def test_a_reading_without_a_unit_of_its_own_is_no_value() -> None:
+    """Ipmitool prints ``0x2A (+/- 0x00) unspecified`` for a sensor with discrete units."""
+    (fan,) = read(threshold("FAN1", "Fan", "0x2A (+/- 0x00) unspecified", "Lower Critical"))
+    assert (fan.value, fan.health) == (None, SensorHealth.CRITICAL)
+
+
 def test_the_older_form_of_ipmitool_is_read() -> None:
     """open-power/occ issue 6, ipmitool 1.8.13: ``Sensor Type (Analog)``, a value on its bound."""
     printed = (

@@ -127,7 +127,10 @@ def test_a_bmc_says_what_it_is_and_keeps_its_password_to_itself(bmc: FakeBmc) ->
     assert reading.chassis.bmc.firmware == "1.45.455b66-rev4"
     assert (reading.chassis.bmc.maker, reading.chassis.bmc.product) == ("Contoso", "3500RX")
     assert reading.chassis.log.identity == bmc.tree[MANAGER]["UUID"]
-    assert reading.settings == {"ProcTurboMode": "Enabled"}
+    assert reading.facts == {
+        "BMC firmware": "1.45.455b66-rev4",
+        "BIOS setting ProcTurboMode": "Enabled",
+    }
 
 
 def test_both_generations_on_one_bmc_are_one_set_of_parts(bmc: FakeBmc) -> None:

@@ -31,6 +31,7 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Fact,
     Finding,
     FindingRule,
     Measurement,
@@ -136,6 +137,8 @@ def report_chassis(chassis: Chassis, ctx: Context) -> Iterator[CheckItem]:
         name, unit = MEASURED.get(sensor.kind, ("", ""))
         if name and sensor.unit == unit and sensor.value is not None:
             yield Measurement(name, sensor.value, unit, sensor.name)
+    if chassis.bmc.firmware:
+        yield Fact("BMC firmware", chassis.bmc.firmware)
 
 
 def _recall(ctx: Context, name: str, kind: type[T]) -> T | None:

@@ -281,8 +281,8 @@ def _report_read_only(
 ) -> Iterator[CheckItem]:
     # Who mounts or remounts read-only sets both; after an error the kernel sets only that
     # of the file system. So does a container's bind mount of a read-only image, which was
-    # never writable, and who remounts it at another of its points.
-    asked_for = {m.device for m in table if {"ro"} & {*m.flags} & {*m.options}}
+    # never writable. Where another of its mounts is read-only too, it may have been asked for.
+    asked_for = {m.device for m in table if "ro" in m.flags and "ro" in m.options}
     writable: list[str] = []
     for point, mount in watched.items():
         if mount.kind not in DISK_FILE_SYSTEMS:
@@ -291,14 +291,17 @@ def _report_read_only(
         failed = AFTER_ERROR.intersection(mount.options)
         if not failed:
             writable.append(name)
-        elif "rw" in mount.flags and (failed - {"ro"} or mount.device not in asked_for):
-            was = name in before
+            continue
+        was = name in before
+        is_certain = bool(failed - {"ro"}) or mount.device not in asked_for
+        if "rw" in mount.flags and (is_certain or was):
             since = "was writable in an earlier run" if was else "was mounted as writable"
             text = (
                 f"{mount.kind} of {mount.source} {since} and takes no writes now, as after an "
                 "error: see the kernel log, and check the file system and its disk"
             )
-            code = "turned_read_only" if was and _is_here(mount, root) else "maybe_read_only"
+            is_failed = was and is_certain and _is_here(mount, root)
+            code = "turned_read_only" if is_failed else "maybe_read_only"
             yield Finding(code, point, text, {"options": ",".join(mount.options)})
             writable += [name] * was  # until it is writable again, or gone
     yield CarryOver(WRITABLE, msgspec.json.encode(writable).decode())

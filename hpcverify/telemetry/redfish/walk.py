@@ -9,8 +9,11 @@ the older one has them, which is one question and not one for each sensor.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
@@ -67,6 +70,13 @@ ON_STATES = frozenset({"On", ""})
 TOLD_OF_OFF_NODE = frozenset({SensorKind.POWER_SUPPLY, SensorKind.BATTERY})
 """What works while a node is switched off."""
 FULL_LOG_POLICY = "NeverOverWrites"
+OWN_SETTING = re.compile(
+    "password|serial|asset|tag|uuid|mac|addr|name|iscsi|date|time|cert|hash|boot", re.IGNORECASE
+)
+"""In the names of BIOS attributes that are secret, or one node's own."""
+MAX_SETTINGS = 1000
+"""BIOS attributes: three times as many as most have."""
+MAX_FACT_CHARS = 100
 
 
 class ChassisReading(Struct, frozen=True, kw_only=True):
@@ -77,8 +87,8 @@ class ChassisReading(Struct, frozen=True, kw_only=True):
     """What a reader should know, such as that the node is switched off."""
     unreadable: tuple[str, ...] = ()
     """Resources that the BMC has and could not show."""
-    settings: Mapping[str, str] = {}
-    """The attributes of the BIOS, without those that say what its password is."""
+    facts: Mapping[str, str] = {}
+    """Versions and settings that like nodes have in common: of the BMC, and of the BIOS."""
 
 
 def read_chassis(access: BmcAccess) -> ChassisReading:
@@ -100,6 +110,7 @@ class _Walk(Struct):
 
     bmc: Resource = {}
     system: Resource = {}
+    bios: Resource = {}
     parts: dict[str, ChassisSensor] = field(default_factory=dict[str, ChassisSensor])
     """Those of the sensors that have a path of their own."""
     sensors: list[ChassisSensor] = field(default_factory=list[ChassisSensor])
@@ -109,7 +120,6 @@ class _Walk(Struct):
     is_full: bool = False
     log_problems: list[str] = field(default_factory=list[str])
     unreadable: list[str] = field(default_factory=list[str])
-    settings: dict[str, str] = field(default_factory=dict[str, str])
 
     def read(self, service: Service) -> None:
         """Read the chassis, the systems and the managers of a BMC."""
@@ -123,7 +133,9 @@ class _Walk(Struct):
                 self._read_power(service, one)
         for system in systems:
             self.sensors += read_summaries(system)
-        self._read_settings(service)
+        with suppress(Unreadable):  # it says nothing of the chassis
+            path = get_link(self.system, "Bios")
+            self.bios = (service.get(path) if path else None) or {}
         for owner in (*systems, *managers):
             for log in self._list_parts(service, get_link(owner, "LogServices")):
                 self._read_log(service, log)
@@ -156,7 +168,7 @@ class _Walk(Struct):
             chassis=chassis,
             notes=() if is_on else (off,),
             unreadable=tuple(dict.fromkeys(self.unreadable)),
-            settings=self.settings,
+            facts=dict(self._list_facts()),
         )
 
     def _get(self, service: Service, path: str) -> Resource:
@@ -216,13 +228,12 @@ class _Walk(Struct):
         whole = (group for group in as_list(groups) if isinstance(group, dict))
         self.groups += [read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
 
-    def _read_settings(self, service: Service) -> None:
-        bios = self._get(service, get_link(self.system, "Bios"))
-        self.settings = {
-            name: str(value)
-            for name, value in get_inner(bios, "Attributes").items()
-            if isinstance(value, str | int | float) and "password" not in name.casefold()
-        }
+    def _list_facts(self) -> Iterator[tuple[str, str]]:
+        if firmware := get_text(self.bmc, "FirmwareVersion"):
+            yield "BMC firmware", firmware
+        for name, value in islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS):
+            if isinstance(value, str | int | float) and not OWN_SETTING.search(name):
+                yield f"BIOS setting {name}"[:MAX_FACT_CHARS], str(value)[:MAX_FACT_CHARS]
 
     def _read_log(self, service: Service, log: Resource) -> None:
         name = get_text(log, "Id") or "log"
