@@ -148,6 +148,8 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     switches: dict[str, str] = {}
     """The nodes at each leaf switch, or in each rack, as a host list; empty: as Slurm's
     topology has it."""
+    period_days: Annotated[float, Meta(ge=0)] = 0
+    """Within so many days sweeps try each link between nodes that are idle; 0: never."""
 
 
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
