@@ -115,11 +115,13 @@ def _make_disjoint(links: Iterable[tuple[str, str]]) -> list[list[tuple[str, str
 def read_matrix(cells: Cells, switches: Mapping[str, str]) -> MatrixFound:
     """Explain the failures among *cells* by as few causes as can be, the largest first."""
     left = {cell for cell, has_failed in cells.items() if has_failed}
+    explained: set[tuple[str, str]] = set()
     found: dict[str, list[str]] = {"senders": [], "receivers": [], "switches": []}
-    while cause := max(_list_causes(cells, left, switches), default=None):
-        _, _, kind, name, explained = cause
+    while cause := max(_list_causes(cells, left, explained, switches), default=None):
+        _, _, kind, name, own = cause
         found[kind].append(name)
-        left -= set(explained)
+        left.difference_update(own)
+        explained.update(own)
     return MatrixFound(
         senders=tuple(found["senders"]),
         receivers=tuple(found["receivers"]),
@@ -129,25 +131,30 @@ def read_matrix(cells: Cells, switches: Mapping[str, str]) -> MatrixFound:
 
 
 Cause = tuple[float, int, str, str, tuple[tuple[str, str], ...]]
-"""The share and the number of its cells that fail, the kind, who it is, and these cells."""
+"""The share of its cells that fail, of those that nothing explains yet, their number, the
+kind, who it is, and these cells."""
 
 
 def _list_causes(
-    cells: Cells, left: Iterable[tuple[str, str]], switches: Mapping[str, str]
+    cells: Cells,
+    left: Collection[tuple[str, str]],
+    explained: Collection[tuple[str, str]],
+    switches: Mapping[str, str],
 ) -> Iterator[Cause]:
     nodes = set(chain.from_iterable(cells))
     counts = Counter(switches.get(node, "") for node in nodes)
     shared = {switch for switch, count in counts.items() if switch and count > 1}
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for sender, receiver in cells:
+        if (sender, receiver) in explained:
+            continue
         rows.setdefault(("senders", sender), []).append((sender, receiver))
         rows.setdefault(("receivers", receiver), []).append((sender, receiver))
         one, other = switches.get(sender, ""), switches.get(receiver, "")
         if one != other:
             for switch in {one, other} & shared:
                 rows.setdefault(("switches", switch), []).append((sender, receiver))
-    open_cells = set(left)
     for (kind, name), mine in rows.items():
-        failed = tuple(cell for cell in mine if cell in open_cells)
+        failed = tuple(cell for cell in mine if cell in left)
         if len(failed) >= MIN_CELLS and len(failed) > MIN_SHARE * len(mine):
             yield len(failed) / len(mine), len(failed), kind, name, failed

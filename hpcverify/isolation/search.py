@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from enum import StrEnum, auto
 from itertools import chain
 from math import sqrt
 from random import Random
@@ -69,7 +69,7 @@ MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """What came of a test."""
 
     PASSED = auto()
@@ -78,7 +78,7 @@ class Outcome(Enum):
     """It did not come to its end for another reason. It is planned again."""
 
 
-class Purpose(Enum):
+class Purpose(StrEnum):
     """What a test is for."""
 
     GROUP = auto()

@@ -151,10 +151,18 @@ def _search_switches(
 
 
 def _choose_for_matrix(suspects: Sequence[str], good: Sequence[str], random: Random) -> list[str]:
-    """Choose *suspects* and as many *good* ones to send to each other; none without suspects."""
+    """
+    Choose *suspects* and as many *good* ones to send to each other; none without suspects.
+
+    In the first round good ones meet each other, so that the others can be compared.
+    """
     if not suspects:
         return []
     chosen = dict.fromkeys(suspects)
     others = [node for node in good if node not in chosen]
     count = min(len(others), max(2, len(chosen)), MAX_NODES - len(chosen))
-    return [*chosen, *random.sample(others, count)]
+    nodes = [*random.sample(others, count), *chosen]  # who is first here, meets the next one
+    if len(nodes) % 2:
+        nodes = [nodes.pop(), *nodes]  # the first has nobody to meet
+        return [nodes[0], *nodes[1::2], *reversed(nodes[2::2])]
+    return [*nodes[::2], *reversed(nodes[1::2])]

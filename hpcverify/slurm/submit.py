@@ -88,12 +88,20 @@ class JobSpec(_Job, frozen=True, kw_only=True):
     spool: str
 
 
+class JobStep(Struct, frozen=True, kw_only=True):
+    """One program on all nodes of a job, as a rank for each GPU."""
+
+    arguments: tuple[str, ...]
+    """Of hpcverify."""
+    order: tuple[str, ...] = ()
+    """The nodes in the order of their ranks; empty: as Slurm has them."""
+
+
 class GroupJobSpec(_Job, frozen=True, kw_only=True):
     """Collectives between nodes, one step after the other."""
 
     nodes: tuple[str, ...]
-    steps: tuple[tuple[str, ...], ...]
-    """The arguments of hpcverify in each step, which runs a rank for each GPU."""
+    steps: tuple[JobStep, ...]
 
 
 def build_job_name(ticket: int, node: str) -> str:
@@ -148,13 +156,22 @@ def _write_steps(spec: GroupJobSpec) -> str:
     The last one replaces the shell, as in `SCRIPT_PATH`. A step has all CPUs of its nodes,
     and goes on when a rank ends before the others: they say who is missing.
     """
-    ranks = spec.gpus or 1
-    launch = (
-        f"srun --nodes={len(spec.nodes)} --ntasks-per-node={ranks} --cpu-bind=none "
-        '--mpi=none --kill-on-bad-exit=0 --output=/dev/null "$program"'
-    )
-    lines = [f"{launch} {shlex.join(step)}" for step in spec.steps]
+    lines = [
+        f'srun {shlex.join(_list_step_options(spec, step))} "$program" {shlex.join(step.arguments)}'
+        for step in spec.steps
+    ]
     return "\n".join((*lines[:-1], f"exec {lines[-1]}", ""))
+
+
+def _list_step_options(spec: GroupJobSpec, step: JobStep) -> Iterator[str]:
+    ranks = spec.gpus or 1
+    if step.order:
+        hosts = ",".join(node for node in step.order for _ in range(ranks))
+        yield from (f"--nodelist={hosts}", "--distribution=arbitrary")
+        yield f"--ntasks={ranks * len(step.order)}"
+    else:
+        yield from (f"--nodes={len(spec.nodes)}", f"--ntasks-per-node={ranks}")
+    yield from ("--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--output=/dev/null")
 
 
 def list_options(spec: JobSpec | GroupJobSpec) -> Iterator[str]:

@@ -107,8 +107,7 @@ def test_a_slow_switch_is_slow_to_the_others_and_free_within(network: Network) -
 
 
 def test_a_lossy_node_sends_again_and_again(network: Network) -> None:
-    # A packet that is lost costs a round trip, or 200 ms where no other follows it.
-    with network.lossy("n1", 20):
+    with network.lossy("n1", 5):
         assert transfer(network, "n1", "n2", 8 * MIB).mbit < FAST_MBIT
         assert transfer(network, "n3", "n4").mbit > FAST_MBIT
     assert slow_ones(network) == set()

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes networks")
 COMPUTE = """
 import socket, time
 started = time.monotonic()
-while time.process_time() < 0.5:
+while time.process_time() < 1:
     pass
-print(socket.gethostname(), (time.monotonic() - started) / 0.5)
+print(socket.gethostname(), time.monotonic() - started)
 """
 
 
@@ -71,5 +71,4 @@ def test_a_rank_with_little_cpu_takes_that_much_longer(fabric: Fabric) -> None:
     with fabric.slow_cpu("n3", 0.2):
         told = fabric.run("srun", "-N2", "-w", "n3,n4", sys.executable, "-c", COMPUTE)
     times = {node: float(times) for node, times in map(str.split, told.splitlines())}
-    assert times["n3"] > 3
-    assert times["n3"] > 2 * times["n4"]
+    assert times["n3"] > 2 * times["n4"], times

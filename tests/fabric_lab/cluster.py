@@ -15,8 +15,10 @@ from tests.slurm_lab.lab import Cluster, a_cluster
 
 NOT_RANKS = {"4294967291", "4294967292", "4294967294", "4294967295"}
 """Steps of Slurm that are no tasks of srun: batch script, extern, … (slurm.h)."""
-DUTY_CYCLE_S = 0.1
+DUTY_CYCLE_S = 0.005
 """So short that each step of a collective meets it."""
+LOOK_S = 0.3
+"""Between two looks for new ranks."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,29 @@ class Fabric:
     def slow_cpu(self, node: str, share: float) -> Generator[None]:
         """Let what is or comes to be a rank on a node run for a *share* of the time only."""
         over = Event()
+        ranks: list[int] = []
+
+        def look() -> None:
+            while not over.wait(LOOK_S):
+                ranks[:] = self.find_ranks(node)
 
         def hold_back() -> None:
-            while True:
-                ranks = self.find_ranks(node)
-                _signal(ranks, signal.SIGSTOP)
-                done = over.wait(DUTY_CYCLE_S * (1 - share))
-                _signal(ranks, signal.SIGCONT)
-                if done or over.wait(DUTY_CYCLE_S * share):
-                    return
+            while not over.is_set():
+                held = list(ranks)
+                _signal(held, signal.SIGSTOP)
+                over.wait(DUTY_CYCLE_S * (1 - share))
+                _signal(held, signal.SIGCONT)
+                over.wait(DUTY_CYCLE_S * share)
 
-        thread = Thread(target=hold_back)
-        thread.start()
+        threads = [Thread(target=look), Thread(target=hold_back)]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             over.set()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
     def _find_ranks(self, node: str) -> Iterator[int]:
         wanted = {f"SLURM_CONF={self.cluster.conf}", f"SLURMD_NODENAME={node}"}

@@ -27,6 +27,8 @@ DATA = "net0"
 """The interface of a node that jobs use."""
 CONTROLLER = "ctl"
 MAX_NODES = 200
+MAX_SEGMENTS = 65535
+"""Of what the kernel hands over at once, as it is by itself."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -122,11 +124,9 @@ class Network:
 
     @contextmanager
     def lossy(self, node: str, percent: int) -> Generator[None]:
-        """
-        Lose a share of what a node sends.
-
-        A packet is what the kernel hands over at once: up to 64 KiB of a stream.
-        """
+        """Lose some of the packets that a node sends."""
+        # Else a packet would be what the kernel hands over at once: up to 64 KiB of a stream.
+        self.do(node, f"ip link set {DATA} gso_max_segs 1")
         self.do(
             "fabric",
             "nft add table netdev faults",
@@ -138,6 +138,7 @@ class Network:
             yield
         finally:
             self.do("fabric", f"nft delete chain netdev faults {node}")
+            self.do(node, f"ip link set {DATA} gso_max_segs {MAX_SEGMENTS}")
 
     @contextmanager
     def unplugged(self, node: str) -> Generator[None]:
