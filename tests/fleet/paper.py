@@ -57,6 +57,8 @@ class PaperSlurm:
     began: float = 1.0
     """When slurmctld was started."""
     clock: Callable[[], float] = time.time
+    topology: str = ""
+    """What it says of its switches; nothing without any."""
     asked: list[str] = field(default_factory=list[str])
     """The questions, in order."""
     told: list[str] = field(default_factory=list[str])
@@ -79,6 +81,8 @@ class PaperSlurm:
                 return self._show_config()
             case "partition":
                 return PARTITION
+            case "topology":
+                return self.topology
             case _:
                 return self._show_jobs()
 
