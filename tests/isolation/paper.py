@@ -172,7 +172,9 @@ class PaperIsolation:
             runner = IsolationRunner(
                 journal, self.tester, self.said.append, clock=lambda: self.slurm.now
             )
-            answer = build_answer(journal, runner.run(), self.tester.gone)
+            found = runner.run()
+            answer = build_answer(journal, found, self.tester.gone, runner.end_reason)
+            runner.conclude()
             self.tester.clean_up()
             return answer
         finally:
