@@ -16,6 +16,7 @@ from random import Random
 from msgspec import Struct
 
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.isolations import read_switches
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
@@ -23,7 +24,6 @@ from hpcverify.isolation.search import Outcome
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.idle import explain_not_idle
-from hpcverify.slurm.topology import index_switches
 
 WAIT_S = 300.0
 """How long a node that a user's job has taken is waited for."""
@@ -38,13 +38,6 @@ class FabricPlan(Struct, frozen=True, kw_only=True):
     idle: Mapping[str, str]
     """The nodes that can be tested now, and their kinds."""
     switches: Mapping[str, str]
-
-
-def read_switches(acting: Controller) -> dict[str, str]:
-    """Read which nodes are at which switch: what the site says, else Slurm's topology."""
-    if not (named := acting.site.fabric.switches):
-        return acting.slurm.read_switches()
-    return index_switches(named.items())
 
 
 def plan_fabric(
