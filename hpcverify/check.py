@@ -335,6 +335,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             yields replaces the numbers and the facts.
         selftest: Injects faults into the check, on the device of the context, and
             yields the outcome of each.
+        only_named: Whether an entry ``*`` of a suite leaves it out.
         interpret: Says what a reading means that was taken of the node from outside, as
             by its BMC; *measure* says the same of its own.
 
@@ -351,6 +352,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     estimate: Callable[[Context, P], float] | None = None
     observe: Callable[[Watch, Context, P], Iterator[CheckItem]] | None = None
     maturity: Maturity = Maturity.STABLE
+    only_named: bool = False
     applies: Callable[[Context], None] | None = None
     reconcile: Callable[[Sequence[JudgedItem], Inventory], Iterator[JudgedItem]] | None = None
     selftest: Callable[[Context], Iterator[Trial]] | None = None

@@ -29,7 +29,15 @@ FLOORS = (
 )
 """The rooms of the engine from the ground up: each imports only from floors below its own."""
 FROM_OUTSIDE = {
-    "hpcverify_checks": {"check", "model", "processes", "telemetry", "limits", "units"},
+    "hpcverify_checks": {
+        "check",
+        "model",
+        "processes",
+        "telemetry",
+        "limits",
+        "units",
+        "records",
+    },
     "hpcverify_reports": {"check", "model", "summary", "telemetry", "records", "fleet"},
 }
 """The rooms of the engine that checks and reports may import."""
@@ -93,6 +101,15 @@ def test_checks_and_reports_import_only_what_they_may(package: str) -> None:
     }
 
     assert strays == set()
+
+
+def test_of_the_records_checks_know_only_the_document_that_they_fill() -> None:
+    files = PACKAGES["hpcverify_checks"].rglob("*.py")
+    known = {
+        name for file in files for name in re.findall(r"hpcverify\.records\S*", file.read_text())
+    }
+
+    assert known == {"hpcverify.records.collectives"}
 
 
 def test_a_check_stands_on_what_checks_share_and_on_no_other_check() -> None:

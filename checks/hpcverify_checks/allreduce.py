@@ -72,6 +72,7 @@ from hpcverify_checks.common.rendezvous import (
     report_lost_ranks,
     report_nccl_settings,
 )
+from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
@@ -345,14 +346,6 @@ def _measure_size(one: MessageTimes, size: str, bus: float) -> Iterator[Measurem
     yield Measurement(f"time_p99.{size}", p99 * 1e6, "us")
     if one.size >= LARGE_BYTES:
         yield Measurement(f"jitter.{size}", p99 / p50, "ratio")
-
-
-def format_size(size: int) -> str:
-    """Format a number of bytes as nccl-tests does: 64KiB, 1GiB."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit}{name}"
-    return f"{size}B"
 
 
 HALF_SOURCE = "hpcverify default: above half of what is reached, below what good nodes differ by"

@@ -132,7 +132,11 @@ def make_plan(
         for name in named.keys() - known:
             unknown = UnknownNameError("check", name, known)
             raise ConfigError(f"{site.path}: {table}: {unknown}")
-    entries = [e for e in _expand_entries(suite, known) if not only or e.name in only]
+    entries = [
+        entry
+        for entry in _expand_entries(suite, known)
+        if (entry.name in only if only else entry in suite.check or _runs_unnamed(entry, packages))
+    ]
     entries += [SuiteEntry(name=n) for n in only if n not in {e.name for e in entries}]
     return Plan(
         suite=suite.name,
@@ -202,6 +206,10 @@ def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:
             continue
         for name in sorted(known - named):
             yield msgspec.structs.replace(entry, name=name)
+
+
+def _runs_unnamed(entry: SuiteEntry, packages: tuple[str, ...]) -> bool:
+    return not catalog.load_check(entry.name, packages).only_named
 
 
 def _build_step(entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str, ...]) -> Step:

@@ -7,7 +7,13 @@ bandwidths in GB/s (10^9 bytes).
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 from msgspec import Struct
+
+from hpcverify.errors import StoreError
+from hpcverify.records.documents import read_bytes
 
 
 class RankPlace(Struct, frozen=True):
@@ -64,15 +70,39 @@ class WrongResult(Struct, frozen=True):
 
 
 class Straggler(Struct, frozen=True):
-    """A rank that holds the others up."""
+    """A rank, or a node with all its ranks, that holds the others up."""
 
     rank: int
+    """Of a node, its first."""
     how: str
-    """arrives_late, sends_slowly or receives_slowly."""
+    """arrives_late, sends_slowly or receives_slowly; in training computes_slowly or
+    waits_for_input."""
     seconds: float
     """A step, more than the median rank."""
     gain: float
-    """The share of a step's time that all would get back if it were like the others."""
+    """The share of a step's time that all would get back if it were like the others, and so
+    were all other stragglers."""
+    node: str = ""
+    """If all ranks of this node are slow: it has one name and not as many as ranks."""
+
+
+class RankSteps(Struct, frozen=True):
+    """When a rank came to each of some equal steps, and when it had the result."""
+
+    rank: int
+    arrivals: tuple[float, ...]
+    """By the clock of rank 0, in seconds. Before it arrives, each rank does the same work."""
+    ends: tuple[float, ...]
+    clock_error: float = 0.0
+    """What is unknown of its clock against that of rank 0."""
+
+
+class Transfers(Struct, frozen=True):
+    """How long messages of one size took from one rank to another, in seconds."""
+
+    sender: int
+    receiver: int
+    times: tuple[float, ...]
 
 
 class CollectiveRun(Struct, frozen=True, kw_only=True):
@@ -101,6 +131,27 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     wrong: tuple[WrongResult, ...] = ()
     missing: tuple[int, ...] = ()
     """Ranks that did not answer any more: the others waited in vain."""
+    reasons: dict[int, str] = {}
+    """What is known of why each of them is missing."""
+    steps: tuple[RankSteps, ...] = ()
+    """Each a piece of work and an all-reduce: what stragglers are told from."""
+    transfers: tuple[Transfers, ...] = ()
+    """Of each rank to some others, in turn."""
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
+
+
+def read_collective_run(path: Path) -> CollectiveRun:
+    """
+    Read the document *path*.
+
+    Raises:
+        StoreError: it is missing, not a regular file, too large or incomplete.
+
+    """
+    try:
+        return msgspec.json.decode(read_bytes(path), type=CollectiveRun)
+    # For text that is not UTF-8, msgspec raises no error of its own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise StoreError(f"{path} is not a document of collectives ({exc})") from exc

@@ -41,6 +41,7 @@ from hpcverify_checks.common.collective import (
 )
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup, join_group
+from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
 from tests.checks.links import BY_KEY, inventory, node
 
@@ -409,7 +410,7 @@ def test_a_percentile_is_a_time_that_was_measured() -> None:
     ("size", "text"), [(4, "4B"), (1536, "1536B"), (KIB, "1KiB"), (64 * MIB, "64MiB")]
 )
 def test_sizes_are_printed_as_in_nccl_tests(size: int, text: str) -> None:
-    assert allreduce.format_size(size) == text
+    assert format_size(size) == text
 
 
 @pytest.mark.parametrize("ranks", [1, MAX_RANKS + 1])

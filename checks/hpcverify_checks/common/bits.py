@@ -43,6 +43,14 @@ def mix_bits(x: Tensor) -> Tensor:
     return x
 
 
+def mix_word(x: int) -> int:
+    """Step and mix one word, 0 to 2^64 - 1, as splitmix64 does."""
+    x = (x + GOLDEN) % 2**WORD_BITS
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**WORD_BITS
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**WORD_BITS
+    return x ^ x >> 31
+
+
 def hash_places(key: int, rows: range, columns: int, device: DeviceLike) -> Tensor:
     """Hash the place of each element: splitmix64's mixing of a 64-bit counter."""
     import torch

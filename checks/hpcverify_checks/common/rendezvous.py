@@ -1,5 +1,5 @@
 """
-Ranks that meet through files, work in step, and say which of them is lost.
+Ranks that meet at a board, work in step, and say which of them is lost.
 
 A rank that waits for another one is a witness and not a defendant. So nothing here may
 end its process or hold it for good: NCCL's watchdog would do the first, and NCCL itself
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from hpcverify.check import (
     Verdict,
 )
 from hpcverify.telemetry.cuda_errors import find_cuda_error
+from hpcverify_checks.common.board import Board, BoardError, FolderBoard, open_board
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +69,8 @@ NCCL_SETTINGS = {
 they are made."""
 PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
 """Words of the errors of gloo, NCCL and torch that speak of a peer and not of this part."""
+BROKEN_CONNECTIONS = ("connection closed by peer", "connection reset", "broken pipe")
+"""Words of gloo's errors when a peer has died. On one node who started it sees that at once."""
 
 RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
 """The mildest remedy: what the lost part reports for itself goes before it."""
@@ -77,7 +80,7 @@ class RankGroup(Struct, frozen=True):
     """What ranks need to know to meet, whatever they do together."""
 
     folder: str
-    """Where they meet; its owner removes it."""
+    """Where they meet: a folder, which its owner removes, or the address of a board."""
     world: int
     backend: str
     timeout: float
@@ -99,15 +102,8 @@ def file_of(group: RankGroup, name: str) -> Path:
     return Path(group.folder) / name
 
 
-def leave_message(folder: Path, name: str, message: bytes) -> None:
-    """Write the file *name* so that no reader sees half of it."""
-    new = folder / f"{name}.new"
-    new.write_bytes(message)
-    new.replace(folder / name)
-
-
 @contextmanager
-def announce_failure(folder: Path, rank: int) -> Generator[None]:
+def announce_failure(board: Board, rank: int) -> Generator[None]:
     """Tell the peers of *rank* what it was, if the block fails for a reason of its own."""
     try:
         yield
@@ -116,22 +112,21 @@ def announce_failure(folder: Path, rank: int) -> Generator[None]:
     except Exception as exc:  # whatever it is, the peers must not wait; it is raised again
         reason = str(exc) if isinstance(exc, Unable) else f"{type(exc).__name__}: {exc}"
         first_line = reason.strip().partition("\n")[0]
-        leave_message(folder, f"lost{rank}", first_line[:MAX_REASON_CHARACTERS].encode())
+        with suppress(BoardError):  # then those that wait for the board know enough
+            board.post("lost", rank, first_line[:MAX_REASON_CHARACTERS].encode())
         raise
 
 
-def has_announced_failure(folder: Path, rank: int) -> bool:
-    """Whether *rank* failed for a reason of its own, and said so in *folder*."""
-    return (folder / f"lost{rank}").exists()
+def has_announced_failure(board: Board, rank: int) -> bool:
+    """Whether *rank* failed for a reason of its own, and said so."""
+    return rank in board.read("lost")
 
 
-def _read_failures(group: RankGroup) -> dict[int, str]:
-    """Read why ranks of *group* failed, of those that announced it."""
-    paths = {rank: file_of(group, f"lost{rank}") for rank in range(group.world)}
+def _read_failures(board: Board) -> dict[int, str]:
+    """Read why ranks failed, of those that announced it."""
     return {
-        rank: f"was lost: it failed with {path.read_text(errors='replace')!r}"
-        for rank, path in paths.items()
-        if path.exists()
+        rank: f"was lost: it failed with {reason.decode(errors='replace')!r}"
+        for rank, reason in board.read("lost").items()
     }
 
 
@@ -139,22 +134,33 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
     """
     Send *message* about *name* to all ranks of *group*; return the message of each.
 
-    Uses files, so that no process group need exist yet.
+    Uses the board, so that no process group need exist yet.
 
     Raises:
         LostRanks: a rank failed, or sent nothing in time.
 
     """
-    leave_message(Path(group.folder), f"{name}{rank}", message)
-    paths = [file_of(group, f"{name}{r}") for r in range(group.world)]
-    deadline = monotonic() + group.timeout
-    while missing := [r for r, path in enumerate(paths) if not path.exists()]:
-        if failures := _read_failures(group):
-            raise LostRanks(failures)
-        if monotonic() > deadline:
-            raise LostRanks(_describe_silence(group, missing))
-        sleep(POLL_SECONDS)
-    return [path.read_bytes() for path in paths]
+    board = open_board(group.folder)
+    with _miss_silent_board(group):
+        board.post(name, rank, message)
+        deadline = monotonic() + group.timeout
+        while len(answers := board.read(name, group.world)) < group.world:
+            if failures := _read_failures(board):
+                raise LostRanks(failures)
+            if monotonic() > deadline:
+                missing = [r for r in range(group.world) if r not in answers]
+                raise LostRanks(_describe_silence(group, missing))
+            sleep(board.pause)
+    return [answers[r] for r in range(group.world)]
+
+
+@contextmanager
+def _miss_silent_board(group: RankGroup) -> Generator[None]:
+    """Take a board that does not answer for a loss of its node, which is that of rank 0."""
+    try:
+        yield
+    except BoardError as exc:
+        raise LostRanks({0: f"was lost: {exc}"}) from exc
 
 
 def _describe_silence(group: RankGroup, ranks: Collection[int]) -> dict[int, str]:
@@ -176,7 +182,7 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
     exchange_messages(group, rank, "here")
     with (
         _end_group(group, device),
-        announce_failure(Path(group.folder), rank),
+        announce_failure(open_board(group.folder), rank),
         _convert_peer_errors(group, rank, device),
     ):
         _make_group(group, rank, device)
@@ -187,13 +193,8 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
     import torch.distributed as dist
 
     patience = timedelta(seconds=group.timeout)
-    meeting = str(file_of(group, "rendezvous"))
-    # Public and documented, but torch does not list it as exported.
-    store = dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    store = _make_store(group, rank)
     store.set_timeout(patience)
-    # The ranks of one node meet on its loopback, whatever its name resolves to.
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    loopback = {name: "lo" for name in names if name not in os.environ}
     begin = partial(
         dist.init_process_group,
         group.backend,
@@ -203,11 +204,41 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
         timeout=patience,
         device_id=device if device.type == "cuda" else None,
     )
+    loopback = _choose_loopback(open_board(group.folder))
     with _set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
         if group.backend == "nccl":
             _start_in_background(group, rank, device, begin)
         else:
             begin()
+
+
+def _make_store(group: RankGroup, rank: int) -> Any:
+    """Make torch's own meeting place: a file, or a server in rank 0 that the board tells of."""
+    import torch.distributed as dist
+
+    board = open_board(group.folder)
+    # Public and documented, but torch does not list them as exported.
+    if isinstance(board, FolderBoard):
+        meeting = str(file_of(group, "rendezvous"))
+        return dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    connect: Any = partial(
+        dist.TCPStore,  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+        board.address,
+        timeout=timedelta(seconds=group.timeout),
+        wait_for_workers=False,
+    )
+    store = connect(0, is_master=True) if rank == 0 else None
+    port = str(store.port).encode() if store else b""
+    told, *_ = exchange_messages(group, rank, "store", port)
+    return store or connect(int(told))
+
+
+def _choose_loopback(board: Board) -> dict[str, str]:
+    """Have the ranks of one node meet on its loopback, whatever its name resolves to."""
+    if not isinstance(board, FolderBoard):
+        return {}  # who started the rank knows its interfaces
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {name: "lo" for name in names if name not in os.environ}
 
 
 def _start_in_background(
@@ -217,10 +248,11 @@ def _start_in_background(
     act = _BackgroundCall(device, begin)
     act.start()
     deadline = monotonic() + group.timeout
+    pause = open_board(group.folder).pause
     while act.is_alive():
         if _has_anyone_given_up(group) or monotonic() > deadline:
             raise call_roll(group, rank, device)
-        sleep(POLL_SECONDS)
+        act.join(pause)
     if act.error is not None:
         raise act.error
 
@@ -347,7 +379,9 @@ def _convert_peer_errors(group: RankGroup, rank: int, device: torch.device) -> G
         own = find_cuda_error(str(exc))
         if own is not None and own.is_exact:
             raise
-        if not any(word in str(exc).lower() for word in PEER_ERRORS):
+        is_local = isinstance(open_board(group.folder), FolderBoard)
+        words = PEER_ERRORS if is_local else PEER_ERRORS + BROKEN_CONNECTIONS
+        if not any(word in str(exc).lower() for word in words):
             raise
         raise call_roll(group, rank, device) from exc
 
@@ -381,38 +415,49 @@ def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
 
     # Only a work that was started like this can be asked whether it is done.
     work: Any = dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), async_op=True)
-    deadline, pause = monotonic() + group.timeout, FIRST_PAUSE_SECONDS
+    start, pause = monotonic(), FIRST_PAUSE_SECONDS
+    look, every = start, open_board(group.folder).pause
     while not work.is_completed():
-        gave_up = pause >= POLL_SECONDS and _has_anyone_given_up(group)
-        if gave_up or monotonic() > deadline:
+        now = monotonic()
+        gave_up = pause >= POLL_SECONDS and now > look + every and _has_anyone_given_up(group)
+        if gave_up or now > start + group.timeout:
             raise call_roll(group, dist.get_rank(), tensor.device)
+        look = now if now > look + every else look
         sleep(pause)
         pause = min(2 * pause, POLL_SECONDS)
     work.wait()  # raises what went wrong, if anything did
 
 
 def _has_anyone_given_up(group: RankGroup) -> bool:
-    names = (f"{kind}{rank}" for kind in ("lost", "roll") for rank in range(group.world))
-    return any(file_of(group, name).exists() for name in names)
+    board = open_board(group.folder)
+    with _miss_silent_board(group):
+        return any(board.read(topic) for topic in ("lost", "roll"))
 
 
 def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
     """Find out, after a wait in vain, who is lost: another rank, this one or nobody."""
-    if failures := _read_failures(group):
+    try:
+        with _miss_silent_board(group):
+            return _call_roll(group, rank, device, open_board(group.folder))
+    except LostRanks as exc:
+        return exc
+
+
+def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) -> Unable:
+    if failures := _read_failures(board):
         return LostRanks(failures)
     if group.backend == "nccl":  # else this GPU would only wait for its peers
         _abort_group(group, device)
     stuck = b"" if _is_idle(device) else b"stuck"
-    leave_message(Path(group.folder), f"roll{rank}", stuck)
+    board.post("roll", rank, stuck)
     deadline = monotonic() + min(group.timeout, ROLL_CALL_SECONDS)
     answers: dict[int, bytes] = {}
-    while len(answers) < group.world and not (failures := _read_failures(group)):
+    while len(answers) < group.world and not (failures := _read_failures(board)):
         if monotonic() > deadline:
             silent = [r for r in range(group.world) if r not in answers]
             return LostRanks(_describe_silence(group, silent))
-        paths = {r: file_of(group, f"roll{r}") for r in range(group.world)}
-        answers = {r: path.read_bytes() for r, path in paths.items() if path.exists()}
-        sleep(POLL_SECONDS)
+        answers = board.read("roll", group.world)
+        sleep(board.pause)
     if failures:
         return LostRanks(failures)
     if stuck:
@@ -453,7 +498,7 @@ def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[Chec
     If the rank fails for a reason of its own, its peers read that reason at once.
     """
     try:
-        with announce_failure(ctx.shared, ctx.rank):
+        with announce_failure(FolderBoard(ctx.shared), ctx.rank):
             yield from items
     except LostRanks as exc:
         if ctx.device.kind == "cpu":  # its ranks are processes and no parts

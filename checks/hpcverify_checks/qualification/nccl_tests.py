@@ -31,7 +31,7 @@ from hpcverify.check import (
     Verdict,
 )
 from hpcverify.processes import run_tool
-from hpcverify_checks.allreduce import format_size
+from hpcverify_checks.common.sizes import format_size
 
 PROGRAM = "all_reduce_perf"
 INSTALL_FIX = (

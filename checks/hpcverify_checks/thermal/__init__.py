@@ -55,6 +55,7 @@ from hpcverify.check import (
 from hpcverify.telemetry import name_sensor, problems
 from hpcverify.telemetry.thinning import thin
 from hpcverify_checks.common import vote
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.device import reserve_gpu_cores
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import ProductSeams
@@ -112,7 +113,9 @@ def measure(
     """Load the device for `ThermalParams.seconds` and yield how the work went."""
     applies(ctx)
     began = time.monotonic()
-    with announce_failure(ctx.shared, ctx.rank):  # the others do not wait for who is lost
+    with announce_failure(
+        FolderBoard(ctx.shared), ctx.rank
+    ):  # the others do not wait for who is lost
         with operation("the first products", ctx.device):
             loads = prepare_loads(ctx, seams)
         with operation("the first kernels", ctx.device):

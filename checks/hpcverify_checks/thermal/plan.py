@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.rendezvous import has_announced_failure
 from hpcverify_checks.common.soak import StretchResult
 
@@ -109,7 +110,7 @@ def wait_for_all(
 
 
 def _is_ready_or_lost(folder: Path, rank: int) -> bool:
-    return (folder / f"ready{rank}").exists() or has_announced_failure(folder, rank)
+    return (folder / f"ready{rank}").exists() or has_announced_failure(FolderBoard(folder), rank)
 
 
 def write_record(folder: Path, rank: int, record: LoadRecord) -> None:

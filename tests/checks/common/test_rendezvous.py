@@ -21,6 +21,7 @@ from hpcverify.model import FindingRule, Remedy, Verdict
 from hpcverify.testing import judge_items
 from hpcverify_checks import allreduce, training
 from hpcverify_checks.common import rendezvous
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
     RankGroup,
@@ -29,7 +30,6 @@ from hpcverify_checks.common.rendezvous import (
     call_roll,
     exchange_messages,
     join_group,
-    leave_message,
     reduce_minimum,
     report_lost_ranks,
 )
@@ -42,6 +42,7 @@ BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.rendezvous import *
 folder, timeout = sys.argv[1:]
 group, cpu = RankGroup(folder, 2, "gloo", float(timeout)), torch.device("cpu")
@@ -93,7 +94,7 @@ def test_a_rank_that_fails_says_why_to_those_that_wait_for_it(tmp_path: Path) ->
     group = RankGroup(str(tmp_path), 3, "nccl", PATIENCE)
 
     def fail(rank: int) -> None:
-        with announce_failure(tmp_path, rank):
+        with announce_failure(FolderBoard(tmp_path), rank):
             raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors ...")
 
     with ThreadPoolExecutor(3) as pool:
@@ -116,7 +117,7 @@ def test_what_cuda_says_of_this_gpu_is_not_taken_for_a_lost_peer(tmp_path: Path)
 
 
 def test_a_rank_that_cannot_be_judged_itself_leaves_no_word(tmp_path: Path) -> None:
-    with pytest.raises(LostRanks), announce_failure(tmp_path, 0):
+    with pytest.raises(LostRanks), announce_failure(FolderBoard(tmp_path), 0):
         raise LostRanks({1: "was lost"})
     assert not list(tmp_path.iterdir())
 
@@ -155,7 +156,7 @@ def test_ranks_that_all_answer_have_lost_nobody(tmp_path: Path) -> None:
 
 def test_a_rank_whose_own_work_does_not_end_is_named_by_the_others(tmp_path: Path) -> None:
     group = RankGroup(str(tmp_path), 2, "gloo", PATIENCE)
-    leave_message(tmp_path, "roll1", b"stuck")
+    FolderBoard(tmp_path).post("roll", 1, b"stuck")
     told = call_roll(group, 0, CPU)
     assert isinstance(told, LostRanks)
     assert told.lost == {1: "was lost: it has work that does not end"}
@@ -166,7 +167,7 @@ def test_a_rank_that_others_gave_up_answers_the_roll_at_once(tmp_path: Path) -> 
     late = (
         "with join_group(group, 1, cpu):",
         "    exchange_messages(group, 1, 'joined')",
-        "    leave_message(Path(folder), 'roll1', b'stuck')",
+        "    FolderBoard(Path(folder)).post('roll', 1, b'stuck')",
         "    time.sleep(600)",
     )
     with peer(tmp_path, PATIENCE, *late) as other, join_group(group, 0, CPU):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.rendezvous import announce_failure
 from hpcverify_checks.common.soak import StretchResult, plan_stretches
 from hpcverify_checks.thermal import plan
@@ -36,7 +37,7 @@ def test_a_device_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path) ->
 
 
 def test_a_device_that_said_it_failed_is_not_waited_for_at_all(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="ECC"), announce_failure(tmp_path, 1):
+    with pytest.raises(RuntimeError, match="ECC"), announce_failure(FolderBoard(tmp_path), 1):
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
     assert plan.wait_for_all(tmp_path, 0, [0, 1], lambda: 5.0) == 5.0 + plan.SETTLE_SECONDS

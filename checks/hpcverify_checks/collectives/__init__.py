@@ -1,0 +1,198 @@
+"""
+Measure all-gather, reduce-scatter, all-to-all, broadcast and send-receive in a node.
+
+The same measurement as ``hpcverify collectives`` takes between nodes, with the workers of
+this node's GPUs as ranks. What `allreduce` measures is left out. Every result is verified
+to the bit, with data that change at each step. A wrong word is a finding about the node:
+it may have changed in the GPU that sent it, in the one that got it or between the two.
+
+On CPUs it only runs with ``ranks``: processes on the loopback, where `allreduce` says as
+much about the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcverify.check import (
+    RANK_LOST_CODE,
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Remedy,
+    Skip,
+    Verdict,
+    warn_outside,
+)
+from hpcverify.units import MIB, format_count
+from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes, measure_collectives
+from hpcverify_checks.collectives.combine import compute_timing
+from hpcverify_checks.common.contention import CpuUsage
+from hpcverify_checks.common.device import find_torch_device, report_overrides
+from hpcverify_checks.common.estimates import count_gpus
+from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.rendezvous import (
+    RANK_LOST_RULE,
+    exchange_messages,
+    join_group,
+    merge_lost_ranks,
+    report_lost_ranks,
+    report_nccl_settings,
+)
+from hpcverify_checks.common.sizes import format_size
+
+if TYPE_CHECKING:
+    import torch
+
+SIZES = (MIB, 256 * MIB)
+WARM_UP_SECONDS = 0.2
+"""For each operation and size."""
+WRONG_CODE = "wrong_result"
+CONTENDED_METRICS = ("busbw.*", "time_*")
+"""Left out on CPUs that others use."""
+
+
+class CollectivesParams(Params, frozen=True):
+    """What to measure, and for how long."""
+
+    operations: tuple[str, ...] = (
+        "all_gather",
+        "reduce_scatter",
+        "alltoall",
+        "broadcast",
+        "sendrecv",
+    )
+    sizes: tuple[int, ...] = SIZES
+    """In bytes, as nccl-tests counts them. What does not fit is left out."""
+    seconds: float = 2.0
+    """For all operations and sizes together."""
+    ranks: int = 0
+    """Processes on a CPU; each GPU is one rank."""
+    timeout_seconds: float = 30.0
+    """After this a silent rank counts as lost."""
+
+
+def estimate(ctx: Context, params: CollectivesParams) -> float:
+    """Double the time of the steps, for the verification, and add the warm-ups; 0 if skipped."""
+    if ctx.device.kind == "cpu" and _explain_skip(ctx, params):
+        return 0.0
+    return 2 * params.seconds + WARM_UP_SECONDS * len(params.operations) * len(params.sizes)
+
+
+def _explain_skip(ctx: Context, params: CollectivesParams) -> str:
+    if ctx.device.kind == "cuda":
+        return "only one GPU: nothing to exchange" if len(ctx.peers) == 1 else ""
+    if count_gpus(ctx) > 1:
+        return "it runs on the GPUs of this node instead"
+    return "" if params.ranks > 1 else "no GPUs; on CPUs it runs with ranks of 2 or more"
+
+
+def measure(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem]:
+    """Take all operations with all peers; rank 0 reports the times, each rank its own errors."""
+    if why := _explain_skip(ctx, params):
+        raise Skip(why)
+    yield from report_lost_ranks(ctx, _measure_rank(ctx, params))
+
+
+def _measure_rank(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem]:
+    device = find_torch_device(ctx)
+    yield from report_overrides(ctx)
+    yield from report_nccl_settings(ctx)
+    on_cpu = device.type == "cpu"
+    job = CollectiveJob(
+        folder=str(ctx.shared),
+        world=params.ranks if on_cpu else len(ctx.peers),
+        backend="gloo" if on_cpu else "nccl",
+        timeout=params.timeout_seconds,
+        operations=params.operations,
+        sizes=params.sizes,
+        seconds=params.seconds,
+        seed=ctx.seed,
+    )
+    if not on_cpu:
+        yield from measure_rank(job, ctx.rank, device)
+        return
+    crowd = CpuUsage.read()
+    with start_peers(job, f"{__name__}.peer") as others:
+        found = list(measure_rank(job, 0, device))
+        for other in others:
+            found += other.wait_for_result(list[Finding])
+    yield from crowd.omit_if_busy(CONTENDED_METRICS, iter(found))
+
+
+def measure_rank(job: CollectiveJob, rank: int, device: torch.device) -> Iterator[CheckItem]:
+    """Measure as *rank*; report what it got wrong, and as rank 0 the times of all."""
+    with join_group(job, rank, device):
+        own = list(measure_collectives(job, rank, device))
+    yield from report_wrong(own, rank)
+    answers = exchange_messages(job, rank, "times", msgspec.msgpack.encode(own))
+    if rank == 0:
+        everyone = [msgspec.msgpack.decode(answer, type=list[StepTimes]) for answer in answers]
+        yield from report_times(job, list(zip(*everyone, strict=True)))
+
+
+def report_wrong(own: Sequence[StepTimes], rank: int) -> Iterator[Finding]:
+    """Report each operation and size of which *rank* got a wrong result."""
+    for one in own:
+        if wrong := one.wrong:
+            text = (
+                f"rank {rank} got a wrong result of {one.operation} of {format_size(one.size)}: "
+                f"{format_count(wrong.elements, 'word')} in step {wrong.step}, the first at "
+                f"{wrong.index} is {wrong.found}, not {wrong.expected}"
+            )
+            evidence = {
+                "rank": str(rank),
+                "operation": one.operation,
+                "size": format_size(one.size),
+                **{name: str(value) for name, value in msgspec.structs.asdict(wrong).items()},
+            }
+            yield Finding(WRONG_CODE, "node", text, evidence)
+
+
+def report_times(
+    job: CollectiveJob, measured: Sequence[Sequence[StepTimes]]
+) -> Iterator[CheckItem]:
+    """Report the times of all ranks as measurements of the node, and what was verified."""
+    for times in measured:
+        timing = compute_timing(times)
+        name = f"{timing.operation}.{format_size(timing.size)}"
+        yield Measurement(f"busbw.{name}", timing.busbw, "GB/s")
+        yield Measurement(f"time_p50.{name}", timing.p50 * 1e6, "us")
+        yield Measurement(f"time_p99.{name}", timing.p99 * 1e6, "us")
+    checked = sum(times[0].checked for times in measured)
+    sizes = ", ".join(dict.fromkeys(format_size(times[0].size) for times in measured))
+    done = ", ".join(job.operations)
+    text = f"{job.world} ranks, {job.backend}: {checked} results of {done} ({sizes}) verified"
+    yield Coverage("node", f"{text} on each rank, to the bit, with other data in each step")
+
+
+CHECK = Check(
+    summary="all-gather, all-to-all and others between the devices, every result verified",
+    measure=measure,
+    estimate=estimate,
+    params=CollectivesParams,
+    metrics={
+        "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),
+        "time_p50.*": Metric(unit="us", meaning="median time of a step, by its slowest rank"),
+        "time_p99.*": Metric(unit="us", meaning="99 % of the steps take at most this"),
+    },
+    rules={"busbw.*": warn_outside(of_baseline=0.7)},
+    reconcile=merge_lost_ranks,
+    finding_rules={
+        WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        RANK_LOST_CODE: RANK_LOST_RULE,
+    },
+    placement=Placement.DEVICES,
+    only_named=True,  # it has to wait for the devices to settle, and `allreduce` tells most
+    timeout=180.0,
+)

@@ -1,0 +1,250 @@
+"""
+Collectives of each kind and size, timed step by step, with every result verified.
+
+Each step has data of its own, which is made before the step and compared after it, outside
+the timed section. Before a step all ranks meet, so that no rank's time includes another's
+verification; the time of a step is that of its slowest rank.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from hpcverify.check import operation as breadcrumb
+from hpcverify_checks.collectives.data import WORD_BYTES, StepData, Words, format_value
+from hpcverify_checks.collectives.operations import OPERATIONS, SUM, Operation
+from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, reduce_minimum
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+WARM_UPS = 5
+MIN_STEPS, MAX_STEPS = 5, 500
+STEPS_IN_FLIGHT = 16
+"""Steps that a GPU is given ahead, so that it never waits for the host, and the host can
+still look out for lost ranks: it must not fill the GPU's queue, for there it would wait."""
+MEMORY_FACTOR = 5
+"""Memory needed for each byte of a message: rows A and B, what is sent and received."""
+TEMPORARY_BYTES = 256 * 2**20
+"""For the chunks that are made and compared."""
+
+
+class CollectiveJob(RankGroup, frozen=True):
+    """What the ranks have in common."""
+
+    operations: tuple[str, ...]
+    sizes: tuple[int, ...]
+    """In bytes, as nccl-tests counts them."""
+    seconds: float
+    """For all operations and sizes together."""
+    seed: int = 0
+    """Of the data."""
+
+
+class WrongWords(Struct, frozen=True):
+    """The first step with a wrong result: how many words, and the first of them."""
+
+    step: int
+    """From 0, those of the warm-up included."""
+    elements: int
+    index: int
+    found: str
+    expected: str
+
+
+class StepTimes(Struct, frozen=True):
+    """
+    What one rank measured of one operation and size.
+
+    Times are seconds on the rank's own monotonic clock, one a step.
+    """
+
+    operation: str
+    size: int
+    ready: tuple[float, ...]
+    """When the rank had its data, before all met."""
+    begin: tuple[float, ...]
+    end: tuple[float, ...]
+    checked: int
+    """Results verified, those of the warm-up included."""
+    wrong: WrongWords | None = None
+
+
+def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> Iterator[StepTimes]:
+    """Take each operation at each size that fits, all ranks in step."""
+    import torch
+
+    room = reduce_minimum(job, _read_free_bytes(device) - TEMPORARY_BYTES, device)
+    share = job.seconds / (len(job.operations) * len(job.sizes))
+    for size in job.sizes:
+        if MEMORY_FACTOR * size > room:
+            continue
+        words = max(1, size // WORD_BYTES // job.world) * job.world
+        rows = Words.make(job.seed, words, device)
+        for name in job.operations:
+            benchmark = _Benchmark(job, rank, device, OPERATIONS[name], rows, size)
+            with breadcrumb(f"{name} of {size} bytes over {job.world} ranks"):
+                timed = benchmark.measure(share)
+            yield timed
+        del rows
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _read_free_bytes(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Benchmark:
+    """One operation of one size, again and again."""
+
+    job: CollectiveJob
+    rank: int
+    device: torch.device
+    operation: Operation
+    rows: Words
+    size: int
+
+    def measure(self, seconds: float) -> StepTimes:
+        """Warm up, agree on how many steps fit into *seconds*, time and verify them."""
+        import torch
+
+        sent, got = self.operation.measure_lengths(len(self.rows.a), self.job.world)
+        send = torch.empty(sent, dtype=torch.int32, device=self.device)
+        receive = send if self.operation.in_place else torch.empty_like(send[:0]).resize_(got)
+        first = self._run_steps(range(1), send, receive)
+        fit = self._agree_on_steps(seconds, first)
+        warm_ups = min(WARM_UPS, fit)
+        warm = self._run_steps(range(1, warm_ups), send, receive)
+        count = max(MIN_STEPS, self._agree_on_steps(seconds, warm if warm.end else first))
+        timed = self._run_steps(range(warm_ups, warm_ups + count), send, receive)
+        return StepTimes(
+            self.operation.name,
+            self.size,
+            timed.ready,
+            timed.begin,
+            timed.end,
+            warm_ups + count,
+            first.wrong or warm.wrong or timed.wrong,
+        )
+
+    def _agree_on_steps(self, seconds: float, warm: StepTimes) -> int:
+        """Agree on how many steps fit into *seconds*, by the last one, with its verification."""
+        fit = int(seconds / max(warm.end[-1] - warm.ready[0], 1e-6) * len(warm.end))
+        return reduce_minimum(self.job, min(max(fit, 1), MAX_STEPS), self.device)
+
+    def _run_steps(self, steps: range, send: Tensor, receive: Tensor) -> StepTimes:
+        import torch
+
+        log = torch.zeros(len(steps), 4, dtype=torch.int64, device=self.device)
+        clock = StepClock(self.device)
+        meeting = torch.zeros(1, device=self.device)
+        for row, step in zip(log, steps, strict=True):
+            if (step - steps.start) % STEPS_IN_FLIGHT == 0:
+                await_ranks(self.job, self.device)
+            data = self._choose_data(step)
+            start = self.operation.find_send_start(len(self.rows.a), self.rank, self.job.world)
+            self.rows.fill(send, data, data.weigh_share(self.rank), start)
+            sent, got = (_view_values(t, data) for t in (send, receive))
+            clock.mark()
+            # Else a step's time would include a peer's verification of the last step.
+            finish(ALL_REDUCE.begin(meeting, meeting), self.device)
+            clock.mark()
+            finish(self.operation.begin(sent, got), self.device)
+            clock.mark()
+            self._compare(receive, data, row)
+        await_ranks(self.job, self.device)
+        ready, begin, end = (tuple(clock.read()[first::3]) for first in range(3))
+        return StepTimes(
+            self.operation.name,
+            self.size,
+            ready,
+            begin,
+            end,
+            len(steps),
+            self._find_wrong(log.tolist(), steps),
+        )
+
+    def _choose_data(self, step: int) -> StepData:
+        floats = self.operation.reduces and step % 2 == 1
+        return StepData(self.job.seed, step, self.job.world, floats)
+
+    def _compare(self, receive: Tensor, data: StepData, row: Tensor) -> None:
+        at = 0
+        for piece in self.operation.list_pieces(len(self.rows.a), self.rank, self.job.world):
+            whole = data.weigh_sum() if piece.source == SUM else data.weigh_share(piece.source)
+            part = receive[at : at + piece.length]
+            self.rows.compare(part, data, (whole, piece.start, at), row)
+            at += piece.length
+
+    def _find_wrong(self, rows: Sequence[Sequence[int]], steps: range) -> WrongWords | None:
+        for step, (count, index, found, expected) in zip(steps, rows, strict=True):
+            if count:
+                floats = self._choose_data(step).floats
+                values = [format_value(word, floats=floats) for word in (found, expected)]
+                return WrongWords(step, count, index, values[0], values[1])
+        return None
+
+
+ALL_REDUCE = OPERATIONS["all_reduce"]
+
+
+def _view_values(words: Tensor, data: StepData) -> Tensor:
+    import torch
+
+    return words.view(torch.float32) if data.floats else words
+
+
+def finish(works: Sequence[Any], device: torch.device) -> None:
+    """Wait for *works*: on a GPU its stream waits, and not the host."""
+    for work in works:
+        if device.type == "cuda":
+            work.synchronize()
+        else:
+            work.wait()
+
+
+class StepClock:
+    """Marks of time: the host's, or events in a GPU's stream of work."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Note the host's time and, on a GPU, an event of the same time."""
+        self._marks: list[Any] = []
+        self._device = device
+        if device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(device)
+            self.mark()
+            self._marks[0].synchronize()
+        self._began = perf_counter()
+
+    def mark(self) -> None:
+        """Note the time."""
+        if self._device.type == "cpu":
+            self._marks.append(perf_counter())
+            return
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append(event)
+
+    def read(self) -> list[float]:
+        """Give the time of each mark, in seconds of the host's clock, once all is done."""
+        if self._device.type == "cpu":
+            return self._marks
+        first, *others = self._marks
+        return [self._began + first.elapsed_time(one) / 1e3 for one in others]

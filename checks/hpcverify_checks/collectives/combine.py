@@ -1,0 +1,109 @@
+"""What the ranks measured, made into one document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.records.collectives import (
+    CollectiveRun,
+    CollectiveTiming,
+    RankPlace,
+    WrongResult,
+)
+from hpcverify.units import GIGA
+from hpcverify_checks.collectives.benchmark import StepTimes
+from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.common.stats import percentile
+
+REPORT = "report"
+
+
+def times_topic(number: int) -> str:
+    """Name the messages about operation and size *number* of a job."""
+    return f"times.{number}."
+
+
+class RankReport(Struct, frozen=True, kw_only=True):
+    """What one rank says at its end."""
+
+    place: RankPlace
+    backend: str = ""
+    libraries: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    lost: dict[int, str] = {}
+    """The ranks that it waited for in vain, and what it knows of them."""
+    unable: str = ""
+    """Why it ended early, if that was no other rank's fault."""
+
+
+def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
+    """
+    Compute percentiles and bandwidths of what all ranks measured of one operation and size.
+
+    Each step takes as long as its slowest rank.
+    """
+    operation, size = times[0].operation, times[0].size
+    steps = [
+        max(end - begin for begin, end in zip(begins, ends, strict=True))
+        for begins, ends in zip(
+            zip(*(one.begin for one in times), strict=True),
+            zip(*(one.end for one in times), strict=True),
+            strict=True,
+        )
+    ]
+    p50, p95, p99 = (percentile(steps, share) for share in (0.5, 0.95, 0.99))
+    algbw = size / p50 / GIGA
+    busbw = algbw * OPERATIONS[operation].compute_factor(len(times))
+    return CollectiveTiming(operation, size, len(steps), p50, p95, p99, algbw, busbw)
+
+
+def combine_reports(
+    world: int,
+    places: Mapping[int, RankPlace],
+    reports: Mapping[int, RankReport],
+    times: Sequence[Mapping[int, StepTimes]],
+    gone: Mapping[int, str],
+) -> CollectiveRun:
+    """
+    Put together what the ranks left.
+
+    *times* has what each rank measured, for each operation and size; *gone* the ranks that
+    never came or that died, and why. A rank that reports is there, whoever missed it.
+    """
+    reasons = {rank: why for one in reports.values() for rank, why in one.lost.items()}
+    reasons |= gone
+    if len(reports) < world and not reasons:
+        reasons = dict.fromkeys(range(world), "said nothing more")
+    reasons = {rank: why for rank, why in sorted(reasons.items()) if rank not in reports}
+    unable = [f"rank {r}: {one.unable}" for r, one in reports.items() if one.unable]
+    first = next(iter(reports.values()), None)
+    whole = [by_rank for by_rank in times if len(by_rank) == world]
+    return CollectiveRun(
+        id="",
+        started="",
+        ended="",
+        version="",
+        ranks=tuple(reports[r].place if r in reports else places[r] for r in sorted(places)),
+        backend=first.backend if first else "",
+        libraries=first.libraries if first else {},
+        settings=first.settings if first else {},
+        timings=tuple(compute_timing(list(by_rank.values())) for by_rank in whole),
+        wrong=tuple(list_wrong(times)),
+        missing=tuple(reasons),
+        reasons=reasons,
+        unable=unable[0] if unable else "",
+    )
+
+
+def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
+    """List the wrong results of all ranks, as they were measured, the first step first."""
+    for by_rank in times:
+        found = [
+            WrongResult(rank, one.operation, one.size, **msgspec.structs.asdict(one.wrong))
+            for rank, one in by_rank.items()
+            if one.wrong
+        ]
+        yield from sorted(found, key=lambda one: one.step)

@@ -1,0 +1,131 @@
+"""
+One rank, in a process of its own: ``python -m hpcverify_checks.collectives.rank ORDER``.
+
+It leaves what it measures on the board at once, since it may hang or crash later, and a
+report at its end. It dies with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.processes import die_with_parent
+from hpcverify.records.collectives import RankPlace
+from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes, measure_collectives
+from hpcverify_checks.collectives.combine import REPORT, RankReport, times_topic
+from hpcverify_checks.common.board import open_board
+from hpcverify_checks.common.collective import use_thread_share
+from hpcverify_checks.common.rendezvous import (
+    LostRanks,
+    announce_failure,
+    exchange_messages,
+    join_group,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+CPU_NAME = "cpu"
+
+
+class RankOrder(Struct, frozen=True):
+    """What a rank is to do."""
+
+    job: CollectiveJob
+    rank: int
+    local_rank: int
+    node: str
+    parent: int
+    """The process that started it."""
+
+
+class _Offer(Struct, frozen=True):
+    backend: str
+    libraries: dict[str, str]
+
+
+def main() -> None:
+    """Be one rank until its work is done."""
+    order = msgspec.json.decode(sys.argv[1], type=RankOrder)
+    die_with_parent(order.parent)
+    board = open_board(order.job.folder)
+    report = RankReport(place=RankPlace(order.rank, order.node, CPU_NAME), settings=read_settings())
+    try:
+        with announce_failure(board, order.rank):
+            device, report = _introduce(order, report)
+            for number, times in enumerate(_measure(order, report.backend, device)):
+                board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
+    except LostRanks as exc:
+        report = msgspec.structs.replace(report, lost=exc.lost)
+    except Unable as exc:
+        report = msgspec.structs.replace(report, unable=str(exc))
+    except Exception as exc:  # noqa: BLE001 - the boundary of this process: a bug of ours accuses nobody
+        traceback.print_exc()
+        report = msgspec.structs.replace(report, unable=f"{type(exc).__name__}: {exc}")
+    board.post(REPORT, order.rank, msgspec.msgpack.encode(report))
+
+
+def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, RankReport]:
+    """Find this rank's device, and agree with the others on what to use."""
+    device, place = _find_device(order)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    own = _Offer(backend, _name_libraries(backend))
+    answers = exchange_messages(order.job, order.rank, "offer", msgspec.json.encode(own))
+    offers = [msgspec.json.decode(answer, type=_Offer) for answer in answers]
+    if without := [r for r, offer in enumerate(offers) if offer.backend != backend]:
+        text = f"rank {without[0]} uses {offers[without[0]].backend}, and this one {backend}"
+        raise Unable(f"{text}: give all ranks a GPU, or none", Cause.MISCONFIGURED, Remedy.RERUN)
+    libraries = {
+        name: " or ".join(sorted({offer.libraries[name] for offer in offers}))
+        for name in own.libraries
+    }
+    return device, msgspec.structs.replace(
+        report, place=place, libraries=libraries, backend=backend
+    )
+
+
+def _measure(order: RankOrder, backend: str, device: torch.device) -> Iterator[StepTimes]:
+    job = msgspec.structs.replace(order.job, backend=backend)
+    with use_thread_share(job), join_group(job, order.rank, device):
+        yield from measure_collectives(job, order.rank, device)
+
+
+def _find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu"), RankPlace(order.rank, order.node, CPU_NAME)
+    device = torch.device("cuda", order.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return device, RankPlace(order.rank, order.node, f"GPU-{uuid.removeprefix('GPU-')}")
+
+
+def _name_libraries(backend: str) -> dict[str, str]:
+    import torch
+
+    libraries = {"torch": str(torch.__version__)}
+    if backend == "nccl":
+        from torch.cuda import nccl
+
+        version = nccl.version()  # type: ignore[no-untyped-call]
+        libraries["NCCL"] = ".".join(map(str, version))
+    return libraries
+
+
+def read_settings() -> dict[str, str]:
+    """Read what the environment tells NCCL and gloo."""
+    told = ("NCCL_", "GLOO_")
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(told)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Whether a rank slows a training job: on jobs whose answer is known, and on invented ones."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hpcverify.isolation.shares import RankShares, find_slow_ranks_of_training
+
+TRACES = Path(__file__).parent / "traces"
+
+
+def read_trace(name: str, *, with_roles: bool = True) -> list[RankShares]:
+    _, whole, *rows = csv.reader((TRACES / f"{name}.csv").read_text().splitlines())
+    steps = [float(value) for value in whole[2:]]
+    shares = []
+    for rank, stage, *values in rows:
+        own = [float(value) for value in values]
+        waits = tuple(step - value for step, value in zip(steps, own, strict=True))
+        shares.append(RankShares(int(rank), tuple(own), waits, role=stage if with_roles else ""))
+    return shares
+
+
+@pytest.mark.parametrize("with_roles", [True, False])
+def test_the_worker_that_was_slowed_on_purpose_is_named_with_what_it_costs(
+    *, with_roles: bool
+) -> None:
+    (found,) = find_slow_ranks_of_training(read_trace("AR", with_roles=with_roles))
+
+    assert (found.rank, found.how) == (0, "computes_slowly")
+    # 46.34 s and 23.45 s without it, by the authors' replay of the whole pipeline
+    assert found.gain == pytest.approx(1 - 23.45 / 46.34, abs=0.06)
+
+
+@pytest.mark.parametrize("name", ["SE", "ST"])
+def test_no_worker_is_named_where_sequences_or_stages_differ(name: str) -> None:
+    assert find_slow_ranks_of_training(read_trace(name)) == ()
+
+
+def test_a_rank_that_waits_for_its_input_is_told_from_one_that_computes_slowly() -> None:
+    random = Random(1)
+
+    def draw(rank: int, computing: float, waiting: float) -> RankShares:
+        own = [random.gauss(computing, 0.001) for _ in range(20)]
+        inputs = [random.gauss(waiting, 0.001) for _ in range(20)]
+        rest = tuple(0.2 - a - b for a, b in zip(own, inputs, strict=True))
+        return RankShares(rank, tuple(own), rest, tuple(inputs))
+
+    shares = [draw(rank, 0.1, 0.06 if rank == 5 else 0.01) for rank in range(8)]
+    (found,) = find_slow_ranks_of_training(shares)
+
+    assert (found.rank, found.how) == (5, "waits_for_input")
+    assert found.seconds == pytest.approx(0.05, abs=0.005)
+    assert found.gain == pytest.approx(0.25, abs=0.03)
+
+
+def test_nobody_is_named_where_all_ranks_are_alike() -> None:
+    for seed in range(100):
+        random = Random(seed)
+        shares = []
+        for rank in range(random.choice((1, 2, 4, 8, 16))):
+            own = tuple(0.1 * random.lognormvariate(0, 0.2) for _ in range(20))
+            shares.append(RankShares(rank, own, (0.1,) * 20))
+
+        assert find_slow_ranks_of_training(shares) == (), seed
+    assert find_slow_ranks_of_training([]) == ()
