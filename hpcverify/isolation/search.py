@@ -327,7 +327,7 @@ class _Search:
         for half in self._choose_halves():
             if len(half) > 1:
                 tests.append(GroupTest(half, Purpose.HALF))
-            elif partner := self._choose_partner(half[0], good):
+            elif partner := self._choose_partner(*half, good=good):
                 tests.append(GroupTest((*half, partner), Purpose.PAIR))
                 taken.add(partner)
                 good.remove(partner)
@@ -391,7 +391,7 @@ class _Search:
         self.random.shuffle(good)
         return sorted(good, key=lambda one: -min(self.known[one].passes, CLEARED_PASSES))
 
-    def _choose_partner(self, member: str, good: Sequence[str]) -> str | None:
+    def _choose_partner(self, member: str, *, good: Sequence[str]) -> str | None:
         fresh = [one for one in good if one not in self.known[member].partners]
         near = (one for one in fresh if self.zones.get(one) == self.zones.get(member))
         return next(near, fresh[0] if fresh else None)

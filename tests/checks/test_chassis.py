@@ -107,11 +107,11 @@ def start(
 
 def test_a_healthy_node_gets_no_complaint(healthy: SimulatedBmc, tmp_path: Path) -> None:
     node = Node(tmp_path)
-    for _ in range(3):
-        found = node.look()
+    looks = [node.look() for _ in range(3)]
+    for found in looks:
         assert list_codes(found) == []
         assert judge_items(CHECK, found).verdict is Verdict.PASS
-    said = [c.text for c in found if isinstance(c, Coverage)]
+    said = [c.text for c in looks[-1] if isinstance(c, Coverage)]
     assert "18 sensors, 4 fans, 4 power supplies" in said[0]
     assert healthy.process.poll() is None
 
@@ -372,7 +372,8 @@ def test_a_bmc_that_is_dead_is_an_error_and_not_a_fault(tmp_path: Path) -> None:
 def test_a_node_without_a_bmc_is_skipped(tmp_path: Path) -> None:
     node = Node(tmp_path)
     (node.root / "dev/ipmi0").unlink()
-    with pytest.raises(Skip, match="no /dev/ipmi0") as told:
+    # Without -a, modprobe(8) takes the second name for a parameter of the first module.
+    with pytest.raises(Skip, match=r"no /dev/ipmi0.*modprobe -a ipmi_devintf ipmi_si") as told:
         node.look()
     assert told.value.cause is Cause.NOT_OBSERVABLE
 
