@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from msgspec import Struct
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
+from hpcverify.telemetry.nics import sum_port_rates
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes, measure_collectives
 from hpcverify_checks.collectives.combine import REPORT, RankReport, times_topic
 from hpcverify_checks.common.board import open_board
@@ -102,11 +104,14 @@ def _find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
     import torch
 
     if not torch.cuda.is_available():
-        return torch.device("cpu"), RankPlace(order.rank, order.node, CPU_NAME)
+        place = RankPlace(order.rank, order.node, CPU_NAME, wire=sum_port_rates(Path("/")))
+        return torch.device("cpu"), place
     device = torch.device("cuda", order.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    return device, RankPlace(order.rank, order.node, f"GPU-{uuid.removeprefix('GPU-')}")
+    part = torch.cuda.get_device_properties(device)
+    uuid = f"GPU-{str(part.uuid).removeprefix('GPU-')}"
+    wire = sum_port_rates(Path("/"))
+    return device, RankPlace(order.rank, order.node, uuid, part.name, wire)
 
 
 def _name_libraries(backend: str) -> dict[str, str]:
