@@ -36,9 +36,19 @@ from hpcverify_checks.collectives.combine import (
     combine_reports,
     times_topic,
 )
+from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
+from hpcverify_checks.collectives.hangs import (
+    BEAT,
+    BEAT_SECONDS,
+    SILENT_SECONDS,
+    Beat,
+    HangWatch,
+    read_state,
+)
 from hpcverify_checks.collectives.rank import CPU_NAME, RankOrder
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
+from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
     ABORT_SECONDS,
@@ -52,7 +62,6 @@ QUIET_SECONDS = 900.0
 """Without any message from any rank: then all of them hang."""
 LEAVE_SECONDS = 5.0
 """For the other launchers to see that all is over."""
-OVER = "over"
 DIED = "died"
 LEFT = "left"
 CAME = "came"
@@ -89,12 +98,16 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
 
 
 def launch(encoded: bytes) -> bytes:
-    """Launch the ranks of a `LaunchOrder`, in JSON; rank 0's launcher gives a `CollectiveRun`."""
+    """
+    Launch the ranks of a `LaunchOrder`, in JSON.
+
+    Rank 0's launcher gives a `CollectiveRun`, in JSON; if it is lost, its deputy does.
+    """
     order = msgspec.json.decode(encoded, type=LaunchOrder)
     if order.ranks[0][0] == 0:
         return msgspec.json.encode(_launch_first(order))
-    _launch_other(order)
-    return b""
+    run = _launch_other(order)
+    return msgspec.json.encode(run) if run else b""
 
 
 def list_ports(order: LaunchOrder) -> list[int]:
@@ -110,6 +123,12 @@ class _Child:
     rank: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+    progress: int
+    """The descriptor of the file in which it keeps its position."""
+
+    def read_beat(self) -> Beat:
+        """Read how far it is, and in which state."""
+        return Beat(read_position(self.progress), read_state(self.process.pid))
 
     def describe_end(self) -> str:
         """Say how it died; empty if it runs, or ended as it should."""
@@ -128,6 +147,7 @@ class _Child:
         with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nothing can end it
             self.process.wait(KILL_TIMEOUT_SECONDS)
         self.log.close()
+        os.close(self.progress)
 
 
 @contextmanager
@@ -140,7 +160,8 @@ def _start_ranks(order: LaunchOrder, job: CollectiveJob, interface: str) -> Gene
     with ExitStack() as stack:
         children: list[_Child] = []
         for rank, local_rank in order.ranks:
-            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid())
+            progress = make_file()
+            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
             text = msgspec.json.encode(rank_order).decode()
             log = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
             process = subprocess.Popen(  # noqa: S603 - our own module
@@ -149,8 +170,9 @@ def _start_ranks(order: LaunchOrder, job: CollectiveJob, interface: str) -> Gene
                 stdout=log,
                 stderr=log,
                 env=environment,
+                pass_fds=[progress],
             )
-            children.append(_Child(rank, process, log))
+            children.append(_Child(rank, process, log, progress))
             stack.callback(children[-1].end)
         yield children
 
@@ -183,6 +205,7 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
             watch.wait(children)
             run = watch.conclude({})
             board.post(OVER, 0)
+            tell_deputy(board)
             watch.await_leavers()
         return run
     finally:
@@ -235,23 +258,48 @@ def find_interface(address: str) -> str:
     return ""
 
 
-def _launch_other(order: LaunchOrder) -> None:
-    """Launch ranks whose results go to rank 0's launcher."""
+def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
+    """
+    Launch ranks whose results go to rank 0's launcher.
+
+    Returns a result only if that one is lost, and this is its deputy.
+    """
     board, own_address = _find_board(order)
     job = _make_job(order, board)
     try:
-        _meet(order, job)
+        nodes = _meet(order, job)
     except LostRanks:
-        return  # rank 0's launcher knows as well
-    with _start_ranks(order, job, find_interface(own_address)) as children:
-        while not board.read(OVER):
-            for child in children:
-                if why := child.describe_end():
-                    board.post(DIED, child.rank, why.encode())
-                    board.post("lost", child.rank, why.encode())
-            sleep(board.pause)
-    for rank, _ in order.ranks:
-        board.post(LEFT, rank)
+        return None  # rank 0's launcher knows as well
+    with (
+        Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
+        _start_ranks(order, job, find_interface(own_address)) as children,
+    ):
+        contact = monotonic()
+        while not deputy.is_over():
+            try:
+                if board.read(OVER, enough=1):  # waits a moment for it
+                    break
+                _tell(board, children)
+                contact = monotonic()
+            except BoardError:
+                if monotonic() > contact + SILENT_SECONDS + BEAT_SECONDS:
+                    return deputy.conclude()
+                sleep(board.pause)
+            deputy.tell({child.rank: child.read_beat() for child in children})
+    with suppress(BoardError):  # it has the results, and need not wait
+        for rank, _ in order.ranks:
+            board.post(LEFT, rank)
+    return None
+
+
+def _tell(board: SocketBoard, children: Sequence[_Child]) -> None:
+    """Tell how far the ranks launched here are, and which of them died."""
+    beats = {child.rank: child.read_beat() for child in children}
+    board.post(BEAT, children[0].rank, msgspec.msgpack.encode(beats))
+    for child in children:
+        if why := child.describe_end():
+            board.post(DIED, child.rank, why.encode())
+            board.post("lost", child.rank, why.encode())
 
 
 def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
@@ -284,24 +332,44 @@ class _Watch:
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         self.order, self.server = order, server
-        self.started = monotonic()
+        self.hangs = HangWatch(monotonic())
 
     def wait(self, children: Sequence[_Child]) -> None:
         """Wait until all ranks have reported, or those that can have."""
         trouble: float | None = None
-        while len(self._read(REPORT)) < self.order.world:
+        while len(reported := self._read(REPORT)) < self.order.world:
+            now = monotonic()
             for child in children:
                 if why := child.describe_end():
-                    self._post(DIED, child.rank, why)
-                    self._post("lost", child.rank, why)
-            now = monotonic()
-            if trouble is None and ((self._read(REPORT) and self._has_lost()) or self._read(DIED)):
+                    self._accuse(child.rank, why)
+            self._listen({child.rank: child.read_beat() for child in children}, now)
+            for rank, why in self.hangs.find_missing(now, reported).items():
+                self._accuse(rank, why)
+            died = self._read(DIED)
+            if len({*reported, *died}) == self.order.world:
+                return
+            if trouble is None and ((reported and self._has_lost()) or died):
                 trouble = now
             if trouble is not None and now > trouble + ROLL_CALL_SECONDS + 2 * ABORT_SECONDS:
                 return
             if now > self.server.touched_at + QUIET_SECONDS:
                 return
             sleep(WATCH_SECONDS)
+
+    def _accuse(self, rank: int, why: str) -> None:
+        """Tell all ranks that one is lost."""
+        self._post(DIED, rank, why)
+        self._post("lost", rank, why)
+
+    def _listen(self, own: Mapping[int, Beat], now: float) -> None:
+        """Take the beats of all launchers."""
+        self.hangs.hear(own, now)
+        with self.server.changed:
+            heard = dict(self.server.heard_at)
+        for first, message in self._read(BEAT).items():
+            self.hangs.hear(
+                msgspec.msgpack.decode(message, type=dict[int, Beat]), heard[BEAT, first]
+            )
 
     def _has_lost(self) -> bool:
         return any(r.lost or r.unable for r in self._reports().values())
