@@ -45,7 +45,7 @@ test-all: test
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed
 	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools gcc:gcc ip:iproute2 \
-		chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
+		nft:nftables chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client

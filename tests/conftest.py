@@ -22,6 +22,7 @@ MARKER_OF_FIXTURE = {
     "nvml_library": "lab",
     "cluster": "slurm",
     "fleet": "slurm",
+    "fabric": "slurm",
     "asked": "slurm",
 }
 

@@ -18,6 +18,7 @@ from hpcverify.fleet.overview import (
     NodeRow,
     Overview,
     count_states,
+    describe_links,
     format_age,
     read_overview,
     summarize_fleet,
@@ -108,6 +109,7 @@ def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
         "breaker": fleet.tripped,
         "nodes": nodes,
         "drift": fleet.drift,
+        "links": fleet.links,
         "audit": list(log),
     }
 
@@ -121,6 +123,8 @@ def show(fleet: Overview, log: list[AuditEntry]) -> None:
     style = OVERDUE_STYLE if fleet.tripped else ""
     console.print(Text(summarize_fleet(fleet), style=style))
     console.print(f"states: {count_states(fleet.rows)}")
+    if tried := describe_links(fleet):
+        console.print(f"links tried: {tried}")
     console.print()
     print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in fleet.rows))
     if lines := list_drift_lines(fleet.drift, fleet.made):

@@ -1,4 +1,4 @@
-"""``hpcverify report``: a page about a node that opens anywhere."""
+"""``hpcverify report``: a page about a node, the fleet or collectives that opens anywhere."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.processes import write_install_command
 from hpcverify.records import documents
+from hpcverify.records.collectives import read_collective_run
 from hpcverify.records.store import Store
 from hpcverify.summary.actions import AffectedPart, list_actions, list_affected_parts
 from hpcverify.summary.exclusions import (
@@ -40,6 +41,7 @@ PAGES_FOLDER = "nodes"
 
 
 @click.command("report")
+@click.argument("file", required=False)
 @click.option("--node", help="The node; default: this one.")
 @click.option("--fleet", is_flag=True, help="All nodes, and the page of each.")
 @click.option("--run", "run_id", help="One run, not the newest.")
@@ -53,27 +55,35 @@ PAGES_FOLDER = "nodes"
 )
 @click.option("-o", "--output", required=True, metavar="FILE", help="- prints it.")
 def command(
+    file: str | None,
     node: str | None,
     run_id: str | None,
     since: datetime | None,
     form: str,
-    output: str,
     *,
+    output: str,
     fleet: bool,
 ) -> None:
     """
     Write a report on a node: its newest run, and its earlier ones.
 
     With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
-    a page that shows the newest run already is left alone.
+    a page that shows the newest run already is left alone. With FILE, on what
+    `hpcverify collectives` has written there.
 
     \b
     Examples:
       hpcverify report -o node.html
       hpcverify report --node n17 --format junit -o n17.xml
       hpcverify report --fleet -o fleet.html
+      hpcverify report collectives.json -o ranks.html
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     documents.refuse_unwritable(output)
+    if file is not None:
+        if node or run_id or since or fleet or form != "html":
+            raise ConfigError("FILE is a document of its own: give -o only")
+        write_text(render_collectives(Path(file)), output)
+        return
     store = Store(state_dir())
     if fleet:
         if node or run_id:
@@ -81,11 +91,22 @@ def command(
         text = render_fleet(store, since, form, output)
     else:
         text = render_node(store, node, run_id, since, form)
+    write_text(text, output)
+
+
+def write_text(text: str, output: str) -> None:
+    """Write *text* to the file *output*, or print it."""
     if output == documents.STDOUT_NAME:
         click.echo(text.encode())  # as in a file, whatever the terminal can show
     else:
         documents.write_bytes(Path(output), text.encode())
         click.echo(f"wrote {output}")
+
+
+def render_collectives(path: Path) -> str:
+    """Render what `hpcverify collectives` has written."""
+    page: str = import_report_module("collectives").render(read_collective_run(path))
+    return page
 
 
 def render_node(

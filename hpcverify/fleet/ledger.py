@@ -34,6 +34,7 @@ from hpcverify.fleet.transition_log import (
     TransitionKind,
     build_transition,
 )
+from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run
 from hpcverify.records.sqlite import migrate, read_version, transaction
 
@@ -77,6 +78,15 @@ create table transitions (
     tries integer not null default 0
 );
 """,
+    """
+create table node_links (
+    node text primary key, kind text not null, switch text not null,
+    tried real not null default 0
+);
+create table switch_links (
+    one text not null, other text not null, tried real not null, primary key (one, other)
+);
+""",
 )
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
@@ -99,7 +109,13 @@ FOUND_ACT = "found"
 SEED_FACT = "seed"
 FORGOTTEN_FACT_PREFIX = "forgotten:"
 """Begins the names of the facts that say when a node was forgotten."""
-NODE_TABLES = (("nodes", "name"), ("outcomes", "node"), ("holds", "node"), ("intents", "node"))
+NODE_TABLES = (
+    ("nodes", "name"),
+    ("outcomes", "node"),
+    ("holds", "node"),
+    ("intents", "node"),
+    ("node_links", "node"),
+)
 """What is known of a node, by table and column."""
 IDENTITY_FACT = "identity"
 HOST_FACT = "host"
@@ -329,6 +345,46 @@ class Ledger:
     def _select_tickets(self, where: str, *values: Any) -> list[Ticket]:
         rows = self._select(f"select * from tickets {where}", *values)  # noqa: S608 - our own words
         return [Ticket(*row) for row in rows]
+
+    # -- links between nodes
+
+    def record_fabric(self, nodes: Mapping[str, tuple[str, str]]) -> None:
+        """Record the kind and the switch, "" if unknown, of all *nodes* that sweeps test."""
+        with self._open_database(write=True) as db:
+            known = [name for (name,) in db.execute("select node from node_links")]
+            gone = [(name,) for name in known if name not in nodes]
+            db.executemany("delete from node_links where node = ?", gone)
+            db.executemany(
+                "insert into node_links (node, kind, switch) values (?, ?, ?) on conflict (node)"
+                " do update set kind = excluded.kind, switch = excluded.switch",
+                [(name, kind, switch) for name, (kind, switch) in nodes.items()],
+            )
+
+    def record_tried_links(self, pairs: Iterable[LinkPair]) -> None:
+        """Record that the links of *pairs* were tried now."""
+        now, tried = self.clock(), list(pairs)
+        with self._open_database(write=True) as db:
+            db.executemany(
+                "update node_links set tried = ? where node = ?",
+                [(now, node) for pair in tried for node in pair.nodes],
+            )
+            db.executemany(
+                "insert or replace into switch_links values (?, ?, ?)",
+                [(*pair.switches, now) for pair in tried if pair.switches],
+            )
+
+    def read_links(self) -> KnownLinks:
+        """Read what the last sweep saw of the fabric, and when links were tried."""
+        rows = self._select("select node, kind, switch, tried from node_links")
+        between = self._select("select one, other, tried from switch_links")
+        return KnownLinks(
+            kinds={node: kind for node, kind, _, _ in rows},
+            switches={node: switch for node, _, switch, _ in rows if switch},
+            history=LinkHistory(
+                nodes={node: tried for node, _, _, tried in rows},
+                switches={(one, other): tried for one, other, tried in between},
+            ),
+        )
 
     # -- intents, as `holds.settle` writes them
 

@@ -32,6 +32,7 @@ from hpcverify.fleet.states import (
     is_gone,
     needs_repair,
 )
+from hpcverify.isolation.links import LinkCoverage, count_coverage
 from hpcverify.model import BMC_SUITE, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
@@ -144,6 +145,10 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Days without a full pass that make a node overdue."""
     drift: Drift = Drift()
     """How the nodes differ from their like in versions and settings."""
+    links: LinkCoverage | None = None
+    """How many links between nodes were tried lately; None: sweeps do not try them."""
+    link_days: float = 0
+    """What is lately."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
@@ -159,13 +164,15 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         """Whether its node was not forgotten since; such runs are kept, but not shown."""
         return run.started.timestamp() > forgotten.get(run.node, -math.inf)
 
+    site = load_site()
+    days = site.fabric.period_days
     return build_overview(
         ledger.list_nodes(),
         filter(is_current, store.list_newest(since, until)),
         filter(is_current, store.list_last_results(since, until)),
         now=now,
         tripped=ledger.read_trip_reason(),
-        overdue_days=load_site().fleet.overdue_days,
+        overdue_days=site.fleet.overdue_days,
         failures=(
             (node, when)
             for node, when in store.list_failures(lately, until)
@@ -176,6 +183,8 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
             for one in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
             if one.last > forgotten.get(one.node, -math.inf)
         ),
+        links=count_coverage(ledger.read_links(), now - days * DAY_S) if days else None,
+        link_days=days,
     )
 
 
@@ -189,6 +198,8 @@ def build_overview(
     overdue_days: float = 0,
     failures: Iterable[tuple[str, float]] = (),
     told: Iterable[ToldFacts] = (),
+    links: LinkCoverage | None = None,
+    link_days: float = 0,
 ) -> Overview:
     """
     Combine what the ledger knows of *nodes* with their runs in the store.
@@ -196,7 +207,7 @@ def build_overview(
     *newest* is the last finished run of each node, *said* the last result of each
     check, *failures* the nodes and start times of failed runs, *told* the facts of each
     node, oldest first. A node that only the store knows was never verified by the
-    controller.
+    controller. *links* counts those that sweeps tried within *link_days*.
     """
     entries = {entry.node: entry for entry in newest}
     by_node: dict[str, list[LastResult]] = {}
@@ -232,6 +243,8 @@ def build_overview(
         rows=tuple(sorted(rows, key=_make_badness_key)),
         overdue_days=long / DAY_S,
         drift=drift,
+        links=links,
+        link_days=link_days,
     )
 
 
@@ -298,6 +311,18 @@ def describe_breaker(fleet: Overview) -> str:
     return (
         f"automatic draining is paused: the breaker tripped ({fleet.tripped}); "
         "once the cause is clear: hpcverify breaker reset"
+    )
+
+
+def describe_links(fleet: Overview) -> str:
+    """Say how many links were tried lately; empty if sweeps do not try them."""
+    if (links := fleet.links) is None:
+        return ""
+    between = ""
+    if links.switch_pairs:
+        between = f", {links.switch_pairs_tried} of {links.switch_pairs} pairs of switches"
+    return (
+        f"{links.nodes_tried} of {links.nodes} nodes{between} in the last {fleet.link_days:g} days"
     )
 
 

@@ -27,6 +27,7 @@ from hpcverify.fleet.states import (
 )
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
+from hpcverify.slurm.idle import explain_not_idle
 
 LOST_RETRY_S = 600.0
 """Between verifications of a node whose job ended without a document."""
@@ -36,33 +37,6 @@ RETRY_S = HOUR_S
 JITTER_SHARE = 0.2
 """Share of `fresh_hours` by which a node may be due sooner; otherwise all nodes that
 were verified in one night would always be due together."""
-
-HARMLESS_FLAGS = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"))
-"""Flags of an idle node that say where it comes from, not that somebody needs it."""
-
-RESERVATION_FLAGS = frozenset(("MAINT", "RESERVED"))
-"""Flags of a node in a reservation, which may be ours."""
-
-STATE_PHRASES = {
-    "ALLOCATED": "is busy",
-    "COMPLETING": "has a job that is ending",
-    "DOWN": "is down",
-    "DRAIN": "is drained",
-    "FAIL": "is drained",
-    "MAINT": "is reserved for maintenance",
-    "MIXED": "is busy",
-    "NOT_RESPONDING": "does not answer Slurm",
-    "PLANNED": "is planned for a job",
-    "POWERED_DOWN": "is powered down",
-    "POWERING_DOWN": "is powered down",
-    "POWERING_UP": "is starting",
-    "POWER_DOWN": "is powered down",
-    "POWER_UP": "is starting",
-    "REBOOT_ISSUED": "is starting",
-    "REBOOT_REQUESTED": "is to be rebooted",
-    "RESERVED": "is reserved",
-}
-"""What Slurm's states and flags of a node mean (sinfo(1))."""
 
 
 class Pick(Struct, frozen=True, kw_only=True):
@@ -151,7 +125,7 @@ class _PlanInput(Struct, frozen=True):
             return "is being verified"
         if why_not := (
             _explain_hold(node)
-            or _explain_not_idle(host, node)
+            or explain_not_idle(host, reserved=_is_reserved(node))
             or _explain_partition(host, self.fleet)
         ):
             return why_not
@@ -171,20 +145,6 @@ def _explain_hold(node: Node) -> str:
     if node.desired_hold is Hold.DRAIN:
         return f"is {node.state}: {node.full_reason}"
     return ""
-
-
-def _explain_not_idle(host: Host, node: Node) -> str:
-    against = host.flags - HARMLESS_FLAGS
-    if _is_reserved(node):
-        against -= RESERVATION_FLAGS
-    if host.state != "IDLE":
-        against |= {host.state}
-    if not against:
-        return ""
-    words = {STATE_PHRASES.get(flag, f"is in the state {flag}") for flag in against}
-    reason = " ".join(host.reason.split())
-    because = f" ({reason})" if reason else ""
-    return ", ".join(sorted(words)) + because
 
 
 def _is_reserved(node: Node) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from enum import StrEnum, auto
 from itertools import chain
 from math import sqrt
 from random import Random
@@ -69,7 +69,7 @@ MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """What came of a test."""
 
     PASSED = auto()
@@ -78,7 +78,7 @@ class Outcome(Enum):
     """It did not come to its end for another reason. It is planned again."""
 
 
-class Purpose(Enum):
+class Purpose(StrEnum):
     """What a test is for."""
 
     GROUP = auto()
@@ -148,20 +148,29 @@ def make_groups(members: Iterable[str], random: Random) -> list[Members]:
     return [tuple(mixed[start::count]) for start in range(count)]
 
 
-def search(groups: Sequence[Members], random: Random, zones: Mapping[str, str]) -> Plan:
+def search(
+    groups: Sequence[Members],
+    random: Random,
+    zones: Mapping[str, str],
+    gone: Collection[str] = frozenset(),
+) -> Plan:
     """
     Yield rounds of tests, and take their outcomes, until all members of *groups* are judged.
 
     *zones* says at which switch a member is: partners, and those that are tested together,
     are of one zone where that can be. The same *random* and outcomes give the same rounds,
     so a search can be resumed.
+
+    Whoever runs the tests may add to *gone* the members that cannot be tested any more,
+    before it sends the outcomes of a round. Tests of that round may have run without them.
+    They are in no later test, and untested unless they were bad before.
     """
-    state = _Search(groups, random, zones)
-    seen = yield from _test_each(groups, Purpose.GROUP)
+    state = _Search(groups, random, zones, gone)
+    seen = yield from _test_each(groups, Purpose.GROUP, gone)
     if len(seen) >= MIN_GROUPS and _share_of_failures(seen) > WIDESPREAD_GROUPS:
         mixed = list(state.known)
         random.shuffle(mixed)
-        seen = yield from _test_each(_pair_up(mixed), Purpose.PAIRS)
+        seen = yield from _test_each(_pair_up(mixed), Purpose.PAIRS, gone)
         if seen and _share_of_failures(seen) > WIDESPREAD_PAIRS:
             return Found(is_widespread=True)
     for group, outcome in seen.items():
@@ -173,27 +182,29 @@ def search(groups: Sequence[Members], random: Random, zones: Mapping[str, str]) 
         state.learn(tests, outcomes)
     found = state.conclude()
     if len(found.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
-        seen = yield from _test_each(_pair_up(found.bad), Purpose.PAIRS)
+        seen = yield from _test_each(_pair_up(found.bad), Purpose.PAIRS, gone)
         if seen and _share_of_failures(seen) < FITTING_PAIRS:
             return Found(is_widespread=True)
     return found
 
 
 def _test_each(
-    groups: Sequence[Members], purpose: Purpose
+    groups: Sequence[Members], purpose: Purpose, gone: Collection[str]
 ) -> Generator[Round, Outcomes, dict[Members, Outcome]]:
     """Test each of the *groups*, again if need be; leave out what did not come to its end."""
     left = [group for group in groups if len(group) > 1]
     seen: dict[Members, Outcome] = {}
     for _ in range(MAX_ATTEMPTS):
+        present = [tuple(member for member in group if member not in gone) for group in left]
+        left = [group for group in present if len(group) > 1]
+        if not left:
+            break
         outcomes = yield tuple(GroupTest(group, purpose) for group in left)
         if outcomes is None:
             break
         results = dict(zip(left, outcomes, strict=True))
         seen |= {group: o for group, o in results.items() if o is not Outcome.UNKNOWN}
         left = [group for group in left if group not in seen]
-        if not left:
-            break
     return seen
 
 
@@ -266,9 +277,16 @@ def _halve(members: Members) -> tuple[Members, Members]:
 
 
 class _Search:
-    def __init__(self, groups: Sequence[Members], random: Random, zones: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Members],
+        random: Random,
+        zones: Mapping[str, str],
+        gone: Collection[str],
+    ) -> None:
         self.random = random
         self.zones = zones
+        self.gone = gone
         self.known = {member: _Record() for member in chain.from_iterable(groups)}
         self.suspicions: list[_Suspicion] = []
         self.repeats: list[Members] = []
@@ -296,8 +314,9 @@ class _Search:
             return ()
         tests: list[GroupTest] = []
         self._give_up_zones()
+        self._forget_gone()
         ends = {pair[0] for pair in self.links}  # without them, the others must pass
-        taken = {*self.bad, *self._list_suspects(), *self.given_up, *ends}
+        taken = {*self.bad, *self._list_suspects(), *self.given_up, *ends, *self.gone}
         for clash in self.clashes:
             tests += [GroupTest(both, Purpose.BETWEEN) for both in clash.list_tests()]
         for whole in self.repeats:
@@ -308,7 +327,7 @@ class _Search:
         for half in self._choose_halves():
             if len(half) > 1:
                 tests.append(GroupTest(half, Purpose.HALF))
-            elif partner := self._choose_partner(half[0], good):
+            elif partner := self._choose_partner(*half, good=good):
                 tests.append(GroupTest((*half, partner), Purpose.PAIR))
                 taken.add(partner)
                 good.remove(partner)
@@ -328,6 +347,17 @@ class _Search:
         self.given_up = {member for member in self.known if self.zones.get(member) in dead}
         self.suspicions = [s for s in self.suspicions if self.given_up.isdisjoint(s.members)]
         self.repeats = [whole for whole in self.repeats if self.given_up.isdisjoint(whole)]
+
+    def _forget_gone(self) -> None:
+        """Suspect nobody who is gone. Of a group that failed, who is left is tested on."""
+        if not self.gone:
+            return
+        for suspicion in self.suspicions:
+            suspicion.members = tuple(m for m in suspicion.members if m not in self.gone)
+        self.suspicions = [suspicion for suspicion in self.suspicions if suspicion.members]
+        is_whole = set(self.gone).isdisjoint
+        self.repeats = [whole for whole in self.repeats if is_whole(whole)]
+        self.clashes = [clash for clash in self.clashes if is_whole(clash.origin)]
 
     def _are_most_bad(self) -> bool:
         return len(self.bad) > max(MIN_BAD, MAX_BAD_SHARE * len(self.known))
@@ -361,7 +391,7 @@ class _Search:
         self.random.shuffle(good)
         return sorted(good, key=lambda one: -min(self.known[one].passes, CLEARED_PASSES))
 
-    def _choose_partner(self, member: str, good: Sequence[str]) -> str | None:
+    def _choose_partner(self, member: str, *, good: Sequence[str]) -> str | None:
         fresh = [one for one in good if one not in self.known[member].partners]
         near = (one for one in fresh if self.zones.get(one) == self.zones.get(member))
         return next(near, fresh[0] if fresh else None)
@@ -429,8 +459,9 @@ class _Search:
 
     def _count(self, test: GroupTest, *, has_failed: bool) -> None:
         for member in test.members:
-            self.known[member].passes += not has_failed
-            self.known[member].failures += has_failed
+            if member not in self.gone:  # the test may have run without it
+                self.known[member].passes += not has_failed
+                self.known[member].failures += has_failed
         if test.purpose is Purpose.PAIR:
             member, partner = test.members
             self.known[member].meet(partner, has_failed=has_failed)
@@ -562,7 +593,9 @@ class _Search:
             untested=tuple(
                 m
                 for m, r in self.known.items()
-                if m in left or not (r.passes or m in self.bad or m in self.given_up)
+                if m in left
+                or (m in self.gone and m not in self.bad)
+                or not (r.passes or m in self.bad or m in self.given_up)
             ),
         )
 

@@ -11,14 +11,15 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import chain
 from math import sqrt
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, fill_matrix, read_matrix
+from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
 from hpcverify.isolation.search import (
     Found,
     GroupTest,
@@ -48,43 +49,58 @@ class Isolation(Struct, frozen=True):
 
 
 def isolate(
-    nodes: Sequence[str], switches: Mapping[str, str], random: Random, *, inside: bool = True
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    *,
+    inside: bool = True,
+    gone: Collection[str] = frozenset(),
 ) -> Generator[Round, Outcomes, Isolation]:
     """
     Yield rounds of tests of *nodes*, take their outcomes, and say what is to blame.
 
     *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
-    can be tested alone. The same *random* and outcomes give the same rounds.
+    can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
+    *random* and outcomes give the same rounds.
     """
     bad_inside: Members = ()
     if inside:
-        bad_inside = yield from _test_inside(nodes)
-    left = [node for node in nodes if node not in set(bad_inside)]
-    of_nodes = yield from search(_group_by_switch(left, switches, random), random, switches)
+        bad_inside = yield from _test_inside(nodes, gone)
+    left = [node for node in nodes if node not in {*bad_inside, *gone}]
+    of_nodes = yield from search(_group_by_switch(left, switches, random), random, switches, gone)
+    lost = tuple(n for n in nodes if n in gone and n not in {*bad_inside, *of_nodes.untested})
+    of_nodes = replace(of_nodes, untested=of_nodes.untested + lost)
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    good = [node for node in left if node not in accused]
-    of_switches = yield from _search_switches(good, switches, random)
+    good = [node for node in left if node not in {*accused, *of_nodes.untested}]
+    of_switches = yield from _search_switches(good, switches, random, gone)
     suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
-    matrix = yield from _find_directions(suspects, good, switches, random)
+    chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
+    matrix = MatrixFound()
+    if chosen:
+        matrix = yield from find_directions(chosen, switches, gone)
     return Isolation(bad_inside, of_nodes, of_switches, matrix)
 
 
-def _test_inside(nodes: Iterable[str]) -> Generator[Round, Outcomes, Members]:
-    """Test each node alone, and what fails up to twice more."""
-    failures: dict[str, int] = {}
+def _test_inside(
+    nodes: Sequence[str], gone: Collection[str]
+) -> Generator[Round, Outcomes, Members]:
+    """Test each node alone; again what failed, or did not come to its end."""
+    failures = dict.fromkeys(nodes, 0)
     left = list(nodes)
     for _ in range(INSIDE_TESTS):
+        left = [node for node in left if node not in gone]
         if not left:
             break
         outcomes = yield tuple(GroupTest((node,), Purpose.INSIDE) for node in left)
         if outcomes is None:
             break
-        for node, outcome in zip(left, outcomes, strict=True):
-            if outcome is Outcome.FAILED:
-                failures[node] = failures.get(node, 0) + 1
-        left = [node for node, count in failures.items() if count < INSIDE_FAILURES]
+        results = dict(zip(left, outcomes, strict=True))
+        for node, outcome in results.items():
+            failures[node] += outcome is Outcome.FAILED
+        open_nodes = {n for n in left if failures[n] or results[n] is Outcome.UNKNOWN}
+        left = [node for node in left if node in open_nodes and failures[node] < INSIDE_FAILURES]
     return tuple(node for node, count in failures.items() if count >= INSIDE_FAILURES)
 
 
@@ -98,15 +114,18 @@ def _group_by_switch(
     for node in nodes:
         at.setdefault(switches[node], []).append(node)
     most = max(2, round(sqrt(len(nodes))))
-    groups: list[Members] = []
+    lone = [some[0] for some in at.values() if len(some) == 1]
+    groups = make_groups(lone, random) if lone else []
     for some in at.values():
+        if len(some) == 1:
+            continue
         count = max(1, round(len(some) / most))
         groups += [tuple(some[start::count]) for start in range(count)]
     return groups
 
 
 def _search_switches(
-    nodes: Iterable[str], switches: Mapping[str, str], random: Random
+    nodes: Sequence[str], switches: Mapping[str, str], random: Random, gone: Collection[str]
 ) -> Generator[Round, Outcomes, Found]:
     """Search for switches that spoil what is between them, by tests of all their nodes."""
     at: dict[str, list[str]] = {}
@@ -115,7 +134,8 @@ def _search_switches(
             at.setdefault(switch, []).append(node)
     if len(at) <= 1:
         return Found()
-    plan = search(make_groups(at, random), random, {})
+    empty: set[str] = set()
+    plan = search(make_groups(at, random), random, {}, empty)
     tests = next(plan)
     try:
         while True:
@@ -123,20 +143,26 @@ def _search_switches(
                 GroupTest(tuple(chain.from_iterable(at[s] for s in t.members)), t.purpose)
                 for t in tests
             )
+            empty.update(switch for switch, some in at.items() if all(n in gone for n in some))
             tests = plan.send(outcomes)
     except StopIteration as end:
         found: Found = end.value
         return found
 
 
-def _find_directions(
-    suspects: Sequence[str], good: Sequence[str], switches: Mapping[str, str], random: Random
-) -> Generator[Round, Outcomes, MatrixFound]:
-    """Find out who sends and who receives slowly, among *suspects* and as many good ones."""
+def _choose_for_matrix(suspects: Sequence[str], good: Sequence[str], random: Random) -> list[str]:
+    """
+    Choose *suspects* and as many *good* ones to send to each other; none without suspects.
+
+    In the first round good ones meet each other, so that the others can be compared.
+    """
     if not suspects:
-        return MatrixFound()
+        return []
     chosen = dict.fromkeys(suspects)
     others = [node for node in good if node not in chosen]
     count = min(len(others), max(2, len(chosen)), MAX_NODES - len(chosen))
-    cells = yield from fill_matrix([*chosen, *random.sample(others, count)])
-    return read_matrix(cells, switches)
+    nodes = [*random.sample(others, count), *chosen]  # who is first here, meets the next one
+    if len(nodes) % 2:
+        nodes = [nodes.pop(), *nodes]  # the first has nobody to meet
+        return [nodes[0], *nodes[1::2], *reversed(nodes[2::2])]
+    return [*nodes[::2], *reversed(nodes[1::2])]

@@ -142,6 +142,16 @@ class Bmcs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds for one BMC."""
 
 
+class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The network between the nodes: the table ``[fabric]``."""
+
+    switches: dict[str, str] = {}
+    """The nodes at each leaf switch, or in each rack, as a host list; empty: as Slurm's
+    topology has it."""
+    period_days: Annotated[float, Meta(ge=0)] = 0
+    """Within so many days sweeps try each link between nodes that are idle; 0: never."""
+
+
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known failure that nobody acts on: ``[[suppress]]``."""
 
@@ -167,6 +177,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fleet: Fleet = Fleet()
     quarantine: Quarantine = Quarantine()
     bmc: Bmcs = Bmcs()
+    fabric: Fabric = Fabric()
     suppress: tuple[Suppression, ...] = ()
     path: str = "(no site file)"
 

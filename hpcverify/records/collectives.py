@@ -7,7 +7,13 @@ bandwidths in GB/s (10^9 bytes).
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 from msgspec import Struct
+
+from hpcverify.errors import StoreError
+from hpcverify.records.documents import read_bytes
 
 
 class RankPlace(Struct, frozen=True):
@@ -26,6 +32,7 @@ class CollectiveTiming(Struct, frozen=True):
     """As nccl-tests calls it: all_reduce, all_gather, reduce_scatter, alltoall, broadcast,
     sendrecv."""
     size: int
+    """As asked for. The message is that of the next lower number of words that fit."""
     steps: int
     """Timed steps; each result was compared with the right one, to the bit."""
     p50: float
@@ -119,7 +126,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     """What the environment told NCCL or gloo."""
     wire_share: float = 0.0
-    """The share of all bytes that go over the network between nodes, by the algorithm."""
+    """The share of all bytes that go over the network between nodes, by the algorithm; 0 if
+    it is not known."""
     timings: tuple[CollectiveTiming, ...] = ()
     delays: tuple[RankDelay, ...] = ()
     wrong: tuple[WrongResult, ...] = ()
@@ -134,3 +142,18 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
+
+
+def read_collective_run(path: Path) -> CollectiveRun:
+    """
+    Read the document *path*.
+
+    Raises:
+        StoreError: it is missing, not a regular file, too large or incomplete.
+
+    """
+    try:
+        return msgspec.json.decode(read_bytes(path), type=CollectiveRun)
+    # For text that is not UTF-8, msgspec raises no error of its own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise StoreError(f"{path} is not a document of collectives ({exc})") from exc

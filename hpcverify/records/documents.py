@@ -164,29 +164,38 @@ def read(path: Path) -> Run:
             newer version.
 
     """
+    return parse(read_bytes(path), str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """
+    Read a file that anybody may have put there: it may be a pipe that never ends.
+
+    Raises:
+        StoreError: it is missing, not a regular file, or too large.
+
+    """
     try:
         text = _read_content(path)
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
             raise StoreError(f"{path} is not a regular file: move it away") from exc
         raise StoreError(f"{path} cannot be read: {exc}") from exc
-    return parse(text, str(path))
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise StoreError(f"{path} is larger than any run: move it away")
+    return text
 
 
 def _read_content(path: Path) -> bytes:
-    """Read a file that anybody may have put there: it may be a pipe that never ends."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     opened = os.open(path, flags)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise StoreError(f"{path} is not a regular file: move it away")
         with os.fdopen(opened, "rb", closefd=False) as file:
-            text = file.read(MAX_DOCUMENT_BYTES + 1)
+            return file.read(MAX_DOCUMENT_BYTES + 1)
     finally:
         os.close(opened)
-    if len(text) > MAX_DOCUMENT_BYTES:
-        raise StoreError(f"{path} is larger than any run: move it away")
-    return text
 
 
 def parse(text: bytes, subject: str) -> Run:

@@ -399,7 +399,11 @@ class Store:
             ).fetchall()
         )
         decode = cache(msgspec.json.Decoder(dict[str, str]).decode)
-        parse = cache(lambda at: datetime.fromisoformat(at).timestamp())
+
+        @cache
+        def parse(moment: str) -> float:
+            return datetime.fromisoformat(moment).timestamp()
+
         return [
             ToldFacts(
                 node=node, source=source, first=parse(first), last=parse(last), facts=decode(told)

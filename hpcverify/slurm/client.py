@@ -16,7 +16,17 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm import Host, Job, Partition, Preemption, Reservation, hosts, jobs, reservations
+from hpcverify.slurm import (
+    Host,
+    Job,
+    Partition,
+    Preemption,
+    Reservation,
+    hosts,
+    jobs,
+    reservations,
+    topology,
+)
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN
 
@@ -162,6 +172,16 @@ class Slurm:
     def list_reservations(self) -> dict[str, Reservation]:
         """Read all reservations, by name."""
         return reservations.from_text(self.run(["scontrol", "show", "reservation", "-o"]))
+
+    def read_switches(self) -> dict[str, str]:
+        """Name the leaf switch, or the block, of each node; none without a topology."""
+        try:
+            printed = self.run(["scontrol", "show", "topology"])
+        except SlurmError as exc:
+            if topology.NO_TOPOLOGY_TEXT in str(exc):
+                return {}
+            raise
+        return topology.from_text(printed)
 
     def reserve(self, name: str, node: str) -> None:
         """

@@ -1,10 +1,12 @@
 """
-One Slurm job per node: how it is submitted, and how it ended.
+How a verification is submitted to Slurm as a job, and how it ended.
 
 A job is pinned to its node, has all of it, gives way to anybody and is never requeued.
-An array cannot be pinned to nodes, and one job over many would be lost with the first
-of them. How it ended is bookkeeping, never a verdict: that is in the run document
-alone, and no ending of a job means that the hardware is bad.
+Each node gets its own: an array cannot be pinned to nodes, and one job over many would be
+lost with the first of them. Only collectives between nodes are one job over them all.
+
+How a job ended is bookkeeping, never a verdict: that is in the run document alone, and no
+ending of a job means that the hardware is bad.
 """
 
 from __future__ import annotations
@@ -54,32 +56,52 @@ class JobSubmitter(Protocol):
         ...
 
 
-class JobSpec(Struct, frozen=True, kw_only=True):
-    """One node to be verified, and how."""
+class _Job(Struct, frozen=True, kw_only=True):
+    """What both kinds of jobs have."""
 
-    node: str
     gpus: int
-    """All that it has."""
-    suite: str
-    token: str
-    """Shows that the controller ordered this run; no other user may see it."""
+    """All that a node has."""
     name: str
-    """The job's, as `build_job_name` makes it."""
     minutes: int
-    """The job's time limit, from `compute_minutes`."""
+    """The job's time limit."""
     deadline_hours: float
     """It is given up if it cannot start by then."""
     partition: str
-    spool: str
     reservation: str = ""
     user: str = ""
     """Who it runs as; empty: whoever submits it."""
     program: str = ""
-    """The path of hpcverify on the node; empty: the same as here."""
+    """The path of hpcverify on the nodes; empty: the same as here."""
     environment: Mapping[str, str] = {}
     """Of the run, besides what Slurm sets."""
     options: tuple[str, ...] = ()
     """The site's own, for sbatch: see `check_option`."""
+
+
+class JobSpec(_Job, frozen=True, kw_only=True):
+    """One node to be verified, and how; *name* is as `build_job_name` makes it."""
+
+    node: str
+    suite: str
+    token: str
+    """Shows that the controller ordered this run; no other user may see it."""
+    spool: str
+
+
+class JobStep(Struct, frozen=True, kw_only=True):
+    """One program on all nodes of a job, as a rank for each GPU."""
+
+    arguments: tuple[str, ...]
+    """Of hpcverify."""
+    order: tuple[str, ...] = ()
+    """The nodes in the order of their ranks; empty: as Slurm has them."""
+
+
+class GroupJobSpec(_Job, frozen=True, kw_only=True):
+    """Collectives between nodes, one step after the other."""
+
+    nodes: tuple[str, ...]
+    steps: tuple[JobStep, ...]
 
 
 def build_job_name(ticket: int, node: str) -> str:
@@ -92,7 +114,7 @@ def compute_minutes(budget: float) -> int:
     return math.ceil(budget / 60) + WAIT_MINUTES + MARGIN_MINUTES
 
 
-def submit(spec: JobSpec, slurm: JobSubmitter) -> int:
+def submit(spec: JobSpec | GroupJobSpec, slurm: JobSubmitter) -> int:
     """
     Submit the job of *spec* and return its number.
 
@@ -109,26 +131,61 @@ def submit(spec: JobSpec, slurm: JobSubmitter) -> int:
         return slurm.submit(script, *list_options(spec))
 
 
-def build_script(spec: JobSpec) -> str:
+def build_script(spec: JobSpec | GroupJobSpec) -> str:
     """Build the job script: `SCRIPT_PATH` with the settings of this job."""
-    exported = {**spec.environment, "HPCVERIFY_TOKEN": spec.token}
+    before, after = SCRIPT_PATH.read_text(encoding="utf-8").split(SETTINGS_LINE)
     program = spec.program or str(Path(sys.executable).with_name("hpcverify"))
-    own = {"program": program, "suite": spec.suite, "spool": spec.spool}
+    exported = dict(spec.environment)
+    own = {"program": program}
+    if isinstance(spec, JobSpec):
+        exported["HPCVERIFY_TOKEN"] = spec.token
+        own |= {"suite": spec.suite, "spool": spec.spool}
+    else:
+        after = _write_steps(spec)
     settings = [
         *(f"export {name}={shlex.quote(value)}" for name, value in exported.items()),
         *(f"{name}={shlex.quote(value)}" for name, value in own.items()),
     ]
-    before, after = SCRIPT_PATH.read_text(encoding="utf-8").split(SETTINGS_LINE)
     return "\n".join((before + SETTINGS_LINE.rstrip(), *settings, after))
 
 
-def list_options(spec: JobSpec) -> Iterator[str]:
+def _write_steps(spec: GroupJobSpec) -> str:
+    """
+    Write the part of the script that starts the steps.
+
+    The last one replaces the shell, as in `SCRIPT_PATH`. A step has all CPUs of its nodes,
+    and goes on when a rank ends before the others: they say who is missing.
+    """
+    lines = [
+        f'srun {shlex.join(_list_step_options(spec, step))} "$program" {shlex.join(step.arguments)}'
+        for step in spec.steps
+    ]
+    return "\n".join((*lines[:-1], f"exec {lines[-1]}", ""))
+
+
+def _list_step_options(spec: GroupJobSpec, step: JobStep) -> Iterator[str]:
+    ranks = spec.gpus or 1
+    if step.order:
+        hosts = ",".join(node for node in step.order for _ in range(ranks))
+        yield from (f"--nodelist={hosts}", "--distribution=arbitrary")
+        yield f"--ntasks={ranks * len(step.order)}"
+    else:
+        yield from (f"--nodes={len(spec.nodes)}", f"--ntasks-per-node={ranks}")
+    yield from ("--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--output=/dev/null")
+
+
+def list_options(spec: JobSpec | GroupJobSpec) -> Iterator[str]:
     """Yield the options for sbatch, the site's first: the last of two alike counts."""
     yield from spec.options
     yield f"--job-name={spec.name}"
     yield f"--partition={spec.partition}"
-    yield f"--nodelist={spec.node}"
-    yield from ("--nodes=1", "--ntasks=1", "--exclusive", "--mem=0")
+    if isinstance(spec, JobSpec):
+        yield from (f"--nodelist={spec.node}", "--nodes=1", "--ntasks=1")
+    else:
+        ranks = spec.gpus or 1
+        yield from (f"--nodelist={','.join(spec.nodes)}", f"--nodes={len(spec.nodes)}")
+        yield f"--ntasks-per-node={ranks}"
+    yield from ("--exclusive", "--mem=0")
     if spec.gpus:  # --exclusive alone does not give them
         yield f"--gpus-per-node={spec.gpus}"
     yield from ("--no-requeue", f"--nice={NICE}")
@@ -147,7 +204,8 @@ def list_options(spec: JobSpec) -> Iterator[str]:
 
 OWN_OPTIONS = frozenset(
     {
-        *("job-name", "partition", "nodelist", "nodes", "ntasks", "exclusive", "mem"),
+        *("job-name", "partition", "nodelist", "nodes", "ntasks", "ntasks-per-node"),
+        *("exclusive", "mem"),
         *("gpus-per-node", "no-requeue", "nice", "time", "deadline", "propagate"),
         *("export", "chdir", "output", "reservation", "uid"),
     }
@@ -161,7 +219,7 @@ HARMFUL_OPTIONS = frozenset(
         # less than all of a node
         *("oversubscribe", "share", "overcommit", "mem-per-cpu", "mem-per-gpu"),
         *("gpus", "gpus-per-task", "gpus-per-socket", "tres-per-task"),
-        *("ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
+        *("ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
         # never, later, again, for less time, or before others
         *("hold", "begin", "dependency", "requeue", "time-min", "signal", "priority"),
         # what sbatch prints, and whether it comes back

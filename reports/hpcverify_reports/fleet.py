@@ -24,6 +24,7 @@ from hpcverify.fleet.overview import (
     count_states,
     describe_breaker,
     describe_company,
+    describe_links,
     fold_names,
     format_age,
     guess_rack,
@@ -318,6 +319,8 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     yield f"Verified in the last {fleet.overdue_days:g} days", f"{passed} of {_count_nodes(rows)}"
     yield "New in the last 24 h", _name_newly_failed(fleet)
     yield "Versions and settings", summarize_drift(fleet.drift) or "no difference known"
+    if tried := describe_links(fleet):
+        yield "Links tried", tried
     yield "Automatic draining", "paused" if fleet.tripped else "not paused"
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
     yield "Generated", _format_epoch(fleet.made)

@@ -41,6 +41,11 @@ def several(*steps: Callable[[SimulatedBmc], object]) -> Callable[[SimulatedBmc]
     return inject
 
 
+def kill_supply(number: int) -> Callable[[SimulatedBmc], object]:
+    """Have the BMC say that a supply is there, and failed."""
+    return lambda bmc: bmc.set_bits(f"PS{number} Status", 0, 1)
+
+
 STATES = (
     ChassisFault(
         "a power supply failed",
@@ -83,7 +88,7 @@ STATES = (
     ),
     ChassisFault(
         "the BMC calls all power supplies dead, and the node runs",
-        several(*(lambda m, n=n: m.set_bits(f"PS{n} Status", 0, 1) for n in (1, 2, 3, 4))),
+        several(*map(kill_supply, (1, 2, 3, 4))),
         *(WARN, INSPECT, "node: the BMC calls every power supply dead"),
     ),
     ChassisFault(
@@ -171,7 +176,11 @@ def blink(name: str, times: int) -> Callable[[SimulatedBmc], object]:
 
 def log(kind: int, offset: int, times: int = 1) -> Callable[[SimulatedBmc], object]:
     """Log an event of a sensor that cannot be read."""
-    return several(*[lambda m: m.add_event(kind, offset)] * times)
+
+    def add(bmc: SimulatedBmc) -> None:
+        bmc.add_event(kind, offset)
+
+    return several(*[add] * times)
 
 
 EVENTS = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.errors import StoreError
 from hpcverify.records import documents
 from tests.cli import Cli
 from tests.doubles import a_run
@@ -33,6 +34,7 @@ def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
         (("run", "--check", "gem"), "no check is called 'gem'; did you mean gemm?"),
         (("show", "20251231"), "no run is called '20251231'; there is none"),
         (("report", "--node", "n9", "-o", "x"), "no node with a run is called 'n9'"),
+        (("report", "a.json", "--fleet", "-o", "x"), "FILE is a document of its own: give -o only"),
         (("history", "n9"), "no node is called 'n9'"),
         (
             ("run", "--check", "steady", "--json", "/no/such/x.json"),
@@ -44,6 +46,12 @@ def test_an_argument_that_names_nothing(
     cli: Cli, arguments: tuple[str, ...], complaint: str
 ) -> None:
     assert complaint in refused(cli, *arguments)
+
+
+def test_a_file_that_is_no_document_of_collectives(cli: Cli) -> None:
+    message = refused(cli, "report", __file__, "-o", "x", status=StoreError.exit_code)
+
+    assert "is not a document of collectives" in message
 
 
 @pytest.mark.parametrize(

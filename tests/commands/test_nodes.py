@@ -11,6 +11,7 @@ import pytest
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
+from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
@@ -271,3 +272,20 @@ def test_what_a_fleet_cannot_be_is_named(
 
     assert done.returncode == 2
     assert complaint in done.stderr
+
+
+def test_how_many_links_were_tried_is_told_where_a_site_wants_them_tried(
+    cli: Cli, ledger: Ledger
+) -> None:
+    ledger.record_fabric({"n1": ("", "a"), "n2": ("", "b"), "n3": ("", "c"), "n4": ("", "")})
+    ledger.record_tried_links([LinkPair(("n1", "n2"), ("a", "b"))])
+    told = "2 of 4 nodes, 1 of 3 pairs of switches in the last 7 days"
+    assert "links tried" not in cli("nodes").stdout
+
+    cli.site("[fabric]\nperiod_days = 7")
+    page = cli.state / "fleet.html"
+    cli("report", "--fleet", "-o", str(page))
+
+    assert f"links tried: {told}\n" in cli("nodes").stdout
+    assert json.loads(cli("nodes", "--json").stdout)["links"]["untried"] == ["n3", "n4"]
+    assert f"Links tried {told}" in Dom(page.read_text()).text

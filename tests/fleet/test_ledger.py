@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Ledger
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
+from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Run
 from tests.doubles import a_run
 
@@ -366,3 +368,44 @@ def test_a_beginning_that_lies_in_the_future_is_now(
     clock.now += HOUR
 
     assert again().read_fleet_start() == clock.now - HOUR
+
+
+# -- links
+
+
+def test_when_a_link_was_tried_is_kept_as_long_as_its_node_is_there(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ledger.record_fabric({"n1": ("8 GPUs", "a"), "n2": ("8 GPUs", "b"), "n3": ("8 GPUs", "")})
+    ledger.record_tried_links([LinkPair(("n1", "n2"), ("a", "b")), LinkPair(("n3", "n4"))])
+    clock.now += HOUR
+    ledger.record_fabric({"n2": ("8 GPUs", "c"), "n3": ("8 GPUs", "")})
+    ledger.record_tried_links([LinkPair(("n3", "n4"))])
+
+    known = ledger.read_links()
+
+    assert known.kinds == {"n2": "8 GPUs", "n3": "8 GPUs"}
+    assert known.switches == {"n2": "c"}
+    assert known.history.nodes == {"n2": NOW, "n3": NOW + HOUR}
+    assert known.history.switches == {("a", "b"): NOW}
+
+
+def test_of_a_forgotten_node_no_link_is_known(ledger: Ledger) -> None:
+    ledger.record_fabric({"n1": ("", ""), "n2": ("", "")})
+    ledger.forget("n1", "ada", "gone")
+
+    assert set(ledger.read_links().kinds) == {"n2"}
+
+
+def test_a_ledger_from_before_links_were_tried_gets_their_tables(
+    ledger: Ledger, again: Callable[[], Ledger]
+) -> None:
+    ledger.put(N1, "quarantined")
+    with closing(sqlite3.connect(ledger.path)) as db:
+        db.executescript("drop table node_links; drop table switch_links; pragma user_version = 1;")
+
+    ledger = again()
+    ledger.record_fabric({"n1": ("", "")})
+
+    assert ledger.read_node("n1") == N1
+    assert set(ledger.read_links().kinds) == {"n1"}

@@ -974,8 +974,8 @@ def test_the_facts_of_a_node_are_the_same_in_whatever_order_its_runs_come(
 
 def test_the_facts_of_an_index_that_was_deleted_come_back(tmp_path: Path) -> None:
     for run in HISTORY:
-        store = keep(tmp_path, run)
-    store.path.unlink()
+        keep(tmp_path, run)
+    Store(tmp_path).path.unlink()
 
     assert list_drivers(Store(tmp_path)) == [("570", 0, 3), ("575", 4, 6)]
 

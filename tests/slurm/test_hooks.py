@@ -117,7 +117,7 @@ def test_a_word_that_is_no_file_of_its_own_lets_the_job_run(hooks: Hooks) -> Non
 
 
 def test_missing_state_lets_the_job_run(hooks: Hooks) -> None:
-    hooks.prepare(HPCVERIFY_STATE="/nowhere")
+    hooks.prepare(HPCVERIFY_STATE="/proc/nowhere")
 
     assert hooks("prolog").returncode == 0
 

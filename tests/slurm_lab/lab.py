@@ -51,17 +51,29 @@ class Cluster:
         return Slurm(run=run, user=_me())
 
     def up(
-        self, nodes: int = 4, *, extra: str = "", gpus: int = 0, accounting: bool = False
+        self,
+        nodes: int = 4,
+        *,
+        extra: str = "",
+        gpus: int = 0,
+        accounting: bool = False,
+        network: str = "",
+        topology: str = "",
     ) -> None:
-        """Start afresh, with *extra* lines in slurm.conf; all nodes are idle then."""
-        with tempfile.NamedTemporaryFile("w", suffix=".conf") as lines:
-            lines.write(extra)
-            lines.flush()
-            settings = {
-                "LAB_GPUS": str(gpus),
-                "LAB_ACCOUNTING": str(int(accounting)),
-                "LAB_EXTRA_CONF": lines.name if extra else "",
-            }
+        """
+        Start afresh; all nodes are idle then.
+
+        *extra* are lines in slurm.conf, *topology* is a topology.conf, *network* is what
+        slurm-lab.sh reads from ``LAB_NETWORK``.
+        """
+        texts = {"LAB_EXTRA_CONF": extra, "LAB_NETWORK": network, "LAB_TOPOLOGY": topology}
+        settings = {"LAB_GPUS": str(gpus), "LAB_ACCOUNTING": str(int(accounting))}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in texts.items():
+                if text:
+                    path = Path(folder, name)
+                    path.write_text(text)
+                    settings[name] = str(path)
             self._lab("up", str(nodes), **settings)
 
     def down(self) -> None:
@@ -159,15 +171,28 @@ class Cluster:
 
 @contextmanager
 def a_cluster(
-    nodes: int = 4, *, extra: str = "", gpus: int = 0, accounting: bool = False
+    nodes: int = 4,
+    *,
+    extra: str = "",
+    gpus: int = 0,
+    accounting: bool = False,
+    network: str = "",
+    topology: str = "",
 ) -> Generator[Cluster]:
-    """Bring a cluster up, in a folder with a short name, and take it down."""
+    """Bring a cluster up (see `Cluster.up`), in a folder with a short name; take it down."""
     # Sockets lie in it: their names have 107 characters at most, and pytest's own
     # folders are too long for that and closed to other users.
     folder = Path(tempfile.mkdtemp(prefix="hvlab-", dir="/tmp"))
     cluster = Cluster(folder)
     try:
-        cluster.up(nodes, extra=extra, gpus=gpus, accounting=accounting)
+        cluster.up(
+            nodes,
+            extra=extra,
+            gpus=gpus,
+            accounting=accounting,
+            network=network,
+            topology=topology,
+        )
         try:
             yield cluster
         finally:

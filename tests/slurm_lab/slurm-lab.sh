@@ -35,6 +35,12 @@
 #                        0: never; auto: where it can be had
 #   LAB_ACCOUNTING=0     1: slurmdbd on a MariaDB of the lab's own, for sacct,
 #                        sacctmgr and node events (adds about 2 s and 130 MB)
+#   LAB_NETWORK=FILE     each node in a network of its own (takes root): lines of
+#                          NODE PID ADDRESS DATA-ADDRESS
+#                        PID is a process in that network; Slurm uses ADDRESS, and
+#                        the node's name means DATA-ADDRESS. The node "ctl" is the
+#                        controller, in the network of `up`; its PID is "-".
+#   LAB_TOPOLOGY=FILE    a topology.conf: the switches and their nodes
 #   LAB_TIMEOUT=60       seconds to wait until all nodes are idle
 #
 # As root, jobs run as whoever submits them; as an ordinary user, as that user.
@@ -166,14 +172,26 @@ stop_pids() {
 
 # ------------------------------------------------------------------ daemons --
 
-# Run a command as on the host named $1: see LAB_HOSTNAMES.
+# Run a command as on the host named $1: see LAB_HOSTNAMES and LAB_NETWORK.
 on_host() {
-    local host=$1; shift
+    local host=$1 pid; shift
+    local -a enter=()
+    pid=$(awk -v node="$host" '$1 == node && $2 != "-" { print $2 }' "$ETC/network")
+    [[ -z $pid ]] || enter=(nsenter --target "$pid" --net)
     if [[ -e $ETC/hosts ]]; then
+        # /sys shows the network in which it is mounted; slurmd looks for cgroups there
         # shellcheck disable=SC2016
-        unshare --uts --mount sh -c \
-            'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"' \
-            sh "$host" "$ETC/hosts" "$@"
+        "${enter[@]}" unshare --uts --mount sh -ec '
+            hostname "$1"
+            mount --bind "$2" /etc/hosts
+            if [ -n "$3" ]; then
+                mount -t sysfs sysfs /mnt
+                mount --rbind /sys/fs/cgroup /mnt/fs/cgroup
+                mount --rbind /mnt /sys
+                umount --recursive /mnt
+            fi
+            shift 3
+            exec "$@"' sh "$host" "$ETC/hosts" "$pid" "$@"
     else
         "$@"
     fi
@@ -238,18 +256,25 @@ can_name_hosts() {
         "$LAB_DIR/.slurm-lab" 2>/dev/null
 }
 
-# Sets HOST, the controller's host name, and BIND, the slurm.conf line that keeps
+# Sets HOST and ADDR, the controller's host name and address, and BIND, the slurm.conf line that keeps
 # everything on loopback. With that line, daemons and srun listen on the address of
 # their own host's name alone, while they reach each other at 127.0.0.1: so it is
 # only for a host whose name means 127.0.0.1.
 choose_host() {     # $1: number of nodes
     local addr
+    [[ -z $LAB_NETWORK ]] || LAB_HOSTNAMES=1
     case $LAB_HOSTNAMES in
         0) ;;
         1) can_name_hosts || die "LAB_HOSTNAMES=1 takes root, with the right to mount" ;;
         *) can_name_hosts || LAB_HOSTNAMES=0 ;;
     esac
-    HOST=$(hostname -s)
+    HOST=$(hostname -s) ADDR=127.0.0.1
+    if [[ -n $LAB_NETWORK ]]; then
+        HOST=ctl ADDR=$(awk '$1 == "ctl" { print $3 }' "$ETC/network")
+        { echo "127.0.0.1 localhost"; awk '{ print $4, $1 }' "$ETC/network"; } >"$ETC/hosts"
+        BIND='# (each node has a network of its own: listening on all addresses)'
+        return
+    fi
     if [[ $LAB_HOSTNAMES != 0 ]]; then
         HOST=ctl
         { echo "127.0.0.1 localhost ctl $(node_names "$1" | tr '\n' ' ')"; cat /etc/hosts; } \
@@ -287,7 +312,7 @@ node_names() { local i; for (( i = 1; i <= $1; i++ )); do echo "$LAB_NODE_PREFIX
 range() { if (( $1 == $2 )); then echo "$1"; else echo "[$1-$2]"; fi; }
 
 write_conf() {      # $1: number of nodes, $2: first port
-    local n=$1 port=$2 k me nodes gres='' version storage='# no accounting'
+    local n=$1 port=$2 k me nodes places gres='' version storage='# no accounting'
     me=$(id -un)
     nodes=$LAB_NODE_PREFIX$(range 1 "$n")
     version=$(slurmctld -V | sed 's/[^0-9]*\([0-9]*\)\.\([0-9]*\).*/\1\2/')
@@ -335,13 +360,22 @@ EOF
     fi
 
     # not left quite empty: every command would complain of an empty file
+    places="NodeName=$nodes NodeAddr=127.0.0.1 NodeHostname=localhost\
+ Port=$(range $(( port + 1 )) $(( port + n )))"
+    if [[ -n $LAB_NETWORK ]]; then
+        places=$(awk -v port="$port" '$1 != "ctl" {
+            print "NodeName=" $1, "NodeAddr=" $3, "NodeHostname=" $1, "Port=" port + 1 }' \
+            "$ETC/network")
+    fi
+    if [[ -n $LAB_TOPOLOGY ]]; then cp -- "$LAB_TOPOLOGY" "$ETC/topology.conf"; fi
+
     { echo "# your own lines"; [[ -z ${LAB_EXTRA_CONF:-} ]] || cat -- "$LAB_EXTRA_CONF"; } \
         >"$ETC/extra.conf"
 
     cat >"$CONF" <<EOF
 # Written by $PROG. Your own lines belong in extra.conf, included below.
 ClusterName=lab
-SlurmctldHost=$HOST(127.0.0.1)
+SlurmctldHost=$HOST($ADDR)
 SlurmctldPort=$port
 SlurmUser=$me
 SlurmdUser=$me
@@ -365,6 +399,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=100
 GresTypes=gpu
+${LAB_TOPOLOGY:+TopologyPlugin=topology/tree}
 $storage
 
 # A job in "batch" preempts jobs in "verify".
@@ -380,7 +415,8 @@ SlurmctldTimeout=10
 SlurmdTimeout=30
 KillWait=5
 
-NodeName=$nodes NodeAddr=127.0.0.1 NodeHostname=localhost Port=$(range $(( port + 1 )) $(( port + n ))) CPUs=$LAB_CPUS RealMemory=$LAB_MEM_MB $gres
+NodeName=DEFAULT CPUs=$LAB_CPUS RealMemory=$LAB_MEM_MB $gres
+$places
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 PartitionName=verify Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 MaxTime=INFINITE State=UP
 Include $ETC/extra.conf
@@ -396,6 +432,7 @@ up() {
     [[ $n =~ ^[1-9][0-9]{0,3}$ ]] || die "up takes a number of nodes, not '$n'" 2
     : "${LAB_NODE_PREFIX:=n}" "${LAB_CPUS:=4}" "${LAB_MEM_MB:=4000}" "${LAB_GPUS:=0}"
     : "${LAB_HOSTNAMES:=auto}" "${LAB_ACCOUNTING:=0}" "${LAB_TIMEOUT:=60}"
+    : "${LAB_NETWORK:=}" "${LAB_TOPOLOGY:=}"
     need_packages
     find_daemons
     (( ${#DAEMONS[@]} == 0 )) || die "a lab runs in $LAB_DIR already: '$PROG down' first"
@@ -408,6 +445,8 @@ up() {
     : >"$LAB_DIR/.slurm-lab"
     rm -rf -- "${LAB_DIR:?}"/{etc,run,log,state,spool,dev,db}
     mkdir -m 0755 "$ETC" "$RUN" "$LOG" "$LAB_DIR/state" "$LAB_DIR/spool"
+
+    cat -- "${LAB_NETWORK:-/dev/null}" >"$ETC/network"
 
     # Free ports are ours only once they are bound, so one `up` at a time, by a lock
     # on /tmp itself. The daemons would inherit it with fd 9 and hold it: hence 9<&-.

@@ -50,6 +50,8 @@ REDUNDANCY_BY_HEALTH = {
     SensorHealth.CRITICAL: RedundancyState.LOST,
 }
 MIN_PARTS_FOR_REDUNDANCY = 2
+MAX_SIZE = 1e12
+"""Nothing of a chassis that is measured or counted is more."""
 BARE_CODES = frozenset({"Assert", "Deassert"})
 """Values of `EntryCode` of LogEntry that say nothing of what happened."""
 ENDED_CODES = frozenset(
@@ -69,10 +71,11 @@ def get_text(resource: Resource, *names: str) -> str:
 
 
 def get_number(resource: Resource, *names: str) -> float | None:
-    """Return the first of the properties *names* that is a number."""
+    """Return the first of the properties *names* that is a number of a credible size."""
     for name in names:
         value = resource.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        # JSON has whole numbers of any length, which no float holds.
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_SIZE:
             return float(value)
     return None
 

@@ -88,7 +88,7 @@ class ChassisReading(Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...] = ()
     """Resources that the BMC has and could not show."""
     facts: Mapping[str, str] = {}
-    """Versions and settings that like nodes have in common: of the BMC, and of the BIOS."""
+    """Settings of the BIOS, without what is secret or one node's own."""
 
 
 def read_chassis(access: BmcAccess) -> ChassisReading:
@@ -229,8 +229,6 @@ class _Walk(Struct):
         self.groups += [read_redundancy(group, kind, n) for n, group in enumerate(whole, 1)]
 
     def _list_facts(self) -> Iterator[tuple[str, str]]:
-        if firmware := get_text(self.bmc, "FirmwareVersion"):
-            yield "BMC firmware", firmware
         for name, value in islice(get_inner(self.bios, "Attributes").items(), MAX_SETTINGS):
             if isinstance(value, str | int | float) and not OWN_SETTING.search(name):
                 yield f"BIOS setting {name}"[:MAX_FACT_CHARS], str(value)[:MAX_FACT_CHARS]

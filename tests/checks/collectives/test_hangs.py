@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
 from random import Random
+from time import monotonic, sleep
+
+import pytest
 
 from hpcverify_checks.collectives.hangs import (
     SILENT_SECONDS,
@@ -10,7 +15,13 @@ from hpcverify_checks.collectives.hangs import (
     Beat,
     HangWatch,
 )
+from tests.checks.collectives.launched import Launcher, launch_nodes
 
+FOUND_SECONDS = 60.0
+"""From the fault on."""
+ENDLESS = {"operations": ("all_reduce",), "seconds": 600.0}
+START_SECONDS = 12.0
+"""Until ranks measure; if they have not come so far, they are lost all the same."""
 LONG = STALL_SECONDS + 1
 
 
@@ -87,3 +98,49 @@ def test_ranks_that_go_on_at_any_speed_are_never_missing() -> None:
             seen.hear({r: Beat(p, "R") for r, p in enumerate(positions)}, now)
 
             assert seen.find_missing(now) == {}, seed
+
+
+def await_result(launchers: Sequence[Launcher], fault: float, of: int = 0) -> None:
+    """Require that the launcher *of* ends in time after the *fault*."""
+    launchers[of].process.wait(FOUND_SECONDS - (monotonic() - fault))
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_that_is_stopped_or_killed_is_named_alone_within_a_minute(
+    number: signal.Signals,
+) -> None:
+    with launch_nodes(3, **ENDLESS) as launchers:
+        sleep(START_SECONDS)
+        launchers[1].signal_rank(number)
+        await_result(launchers, monotonic())
+        run, _ = launchers[0].read_result()
+
+    assert run
+    assert run.missing == (1,)
+    assert run.reasons[1] in {"is stopped (state T)"} or "SIGKILL" in run.reasons[1]
+
+
+def test_a_node_that_falls_silent_is_named_alone_within_a_minute() -> None:
+    with launch_nodes(3, **ENDLESS) as launchers:
+        sleep(START_SECONDS)
+        launchers[2].end()
+        await_result(launchers, monotonic())
+        run, _ = launchers[0].read_result()
+
+    assert run
+    assert run.missing == (2,)
+
+
+def test_if_the_node_of_rank_0_is_lost_its_deputy_says_so_and_accuses_nobody_else() -> None:
+    with launch_nodes(3, **ENDLESS) as launchers:
+        sleep(START_SECONDS)
+        launchers[0].end()
+        await_result(launchers, monotonic(), of=1)
+        run, _ = launchers[1].read_result()
+        other, complaint = launchers[2].read_result()
+
+    assert run
+    assert run.missing == (0,)
+    assert run.ranks[0].node == "n0"
+    assert other is None
+    assert "the node of rank 0, n0, does not answer any more" in complaint

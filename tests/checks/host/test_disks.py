@@ -116,11 +116,20 @@ def test_an_attribute_counts_only_where_the_disk_means_it(
     assert judge_items(CHECK, grown).verdict is verdict
 
 
+def answer(document: dict[str, Any]) -> Any:
+    """Answer as smartctl does, with *document*."""
+
+    def tool(*_: Any, **__: Any) -> CompletedTool:
+        return CompletedTool(0, json.dumps(document).encode(), b"")
+
+    return tool
+
+
 def answer_table(name: str, value: int) -> Any:
     """Answer as smartctl does for a disk with one attribute, number 197."""
     table = [{"id": 197, "name": name, "raw": {"value": value, "string": str(value)}}]
     document = {"smart_status": {"passed": True}, "ata_smart_attributes": {"table": table}}
-    return lambda *_, **__: CompletedTool(0, json.dumps(document).encode(), b"")
+    return answer(document)
 
 
 def test_an_error_of_years_ago_is_no_news(tmp_path: Path) -> None:
@@ -129,7 +138,7 @@ def test_an_error_of_years_ago_is_no_news(tmp_path: Path) -> None:
         "smart_status": {"passed": True},
         "scsi_error_counter_log": {"read": {"total_uncorrected_errors": 536}},
     }
-    found = run(tmp_path, lambda *_, **__: CompletedTool(0, json.dumps(document).encode(), b""))
+    found = run(tmp_path, answer(document))
 
     assert judge_items(CHECK, found).verdict is Verdict.PASS
 

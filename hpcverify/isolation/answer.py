@@ -1,0 +1,234 @@
+"""
+What an isolation says: who is to blame, on what evidence, and what is not known.
+
+A node is accused only if it failed alone, or with different partners that pass with each
+other. A link, a switch and a group that only fails as a whole name no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from msgspec import Struct
+
+from hpcverify.isolation.journal import Journal
+from hpcverify.isolation.runner import count_node_minutes, name_members
+from hpcverify.isolation.search import Members, Outcome, Purpose
+from hpcverify.isolation.stages import Isolation
+from hpcverify.units import format_count
+
+MAX_RECORDS = 12
+"""Tests that are listed for a node; the others are counted."""
+
+
+class TestRecord(Struct, frozen=True, kw_only=True):
+    """A test that says something of a node."""
+
+    __test__ = False
+    round: int
+    purpose: Purpose
+    partners: Members
+    outcome: Outcome
+    reason: str
+
+
+class AccusedNode(Struct, frozen=True, kw_only=True):
+    """A node that is to blame, and the evidence."""
+
+    node: str
+    is_alone: bool
+    """Whether it fails without any other node."""
+    directions: tuple[str, ...] = ()
+    """Whether it sends or receives slowly, if that is known."""
+    failed: tuple[TestRecord, ...]
+    passed: tuple[TestRecord, ...]
+
+    @property
+    def summary(self) -> str:
+        """Say in one sentence what is wrong with it."""
+        if self.is_alone:
+            return (
+                f"fails alone, in {format_count(len(self.failed), 'test')}: its own adapters, "
+                f"or what is between them and its GPUs; {self.failed[-1].reason}"
+            )
+        pairs = [one for one in self.failed if one.purpose is Purpose.PAIR]
+        partners = dict.fromkeys(chain.from_iterable(one.partners for one in pairs))
+        how = f"; it {' and '.join(self.directions)} slowly" if self.directions else ""
+        return (
+            f"spoils collectives with {format_count(len(partners), 'partner')} that pass "
+            f"without it ({name_members(tuple(partners))}){how}; {pairs[-1].reason}"
+        )
+
+
+class IsolationAnswer(Struct, frozen=True, kw_only=True):
+    """What an isolation found; in the order of an operator's questions."""
+
+    id: str
+    accused: tuple[AccusedNode, ...] = ()
+    switches: Members = ()
+    """Switches that spoil what goes through them; no node is to blame for it."""
+    links: tuple[Members, ...] = ()
+    """Pairs of nodes, or of switches, slow only with each other: from the first to the second."""
+    is_widespread: bool = False
+    together: tuple[Members, ...] = ()
+    intermittent: tuple[Members, ...] = ()
+    untested: dict[str, str] = {}
+    """Nodes, and switches, of which nothing can be said, and why."""
+    left_out: dict[str, str] = {}
+    """Nodes that were not idle when it began, and why."""
+    cleared: int
+    """Nodes that are not to blame."""
+    rounds: int
+    tests: int
+    node_minutes: float
+    end_reason: str = ""
+    """Why it ended before its time."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether each node was either accused or cleared, and nothing is left open."""
+        vague = (self.is_widespread, self.together, self.intermittent, self.untested)
+        return not any(vague) and not self.end_reason
+
+    @property
+    def has_culprit(self) -> bool:
+        """Whether something is to blame: a node, a switch or a link."""
+        return bool(self.accused or self.switches or self.links)
+
+
+def build_answer(journal: Journal, found: Isolation, gone: Mapping[str, str]) -> IsolationAnswer:
+    """Build the answer from what was *found*, and the tests in the *journal*."""
+    order = journal.order
+    of_switches = {n for n in order.nodes if order.switches.get(n) in found.matrix.switches}
+    bad = [node for node in found.nodes.bad if node not in of_switches]
+    accused = [_accuse(node, journal, found, is_alone=True) for node in found.inside]
+    accused += [_accuse(node, journal, found, is_alone=False) for node in bad]
+    untested = {n: gone.get(n, "its tests came to no end") for n in found.nodes.untested}
+    untested |= dict.fromkeys(found.switches.untested, "what is between it and others")
+    doubted = {n for group in _list_intermittent(found) for n in group}
+    vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}
+    of_dead = {n for n in order.nodes if order.switches.get(n) in found.nodes.bad_zones}
+    blamed = {one.node for one in accused}
+    known = [n for n in order.nodes if n not in {*vague, *of_dead, *blamed}]
+    records = [record for record in journal.rounds if record.judged]
+    return IsolationAnswer(
+        id=order.id,
+        accused=tuple(accused),
+        switches=tuple(
+            dict.fromkeys((*found.nodes.bad_zones, *found.switches.bad, *found.matrix.switches))
+        ),
+        links=tuple(_list_links(found)),
+        is_widespread=found.nodes.is_widespread or found.switches.is_widespread,
+        together=(*found.nodes.together, *found.switches.together),
+        intermittent=tuple(_list_intermittent(found)),
+        untested=untested,
+        left_out=order.left_out,
+        cleared=0 if found.nodes.is_widespread else len(known),
+        rounds=len(records),
+        tests=sum(len(record.tests) for record in records),
+        node_minutes=round(count_node_minutes(journal), 1),
+        end_reason=journal.concluded.end_reason if journal.concluded else "",
+    )
+
+
+def _accuse(node: str, journal: Journal, found: Isolation, *, is_alone: bool) -> AccusedNode:
+    records = [
+        one
+        for one in _list_records(node, journal)
+        if one.outcome is not Outcome.UNKNOWN and one.purpose is not Purpose.SEND
+    ]
+    ways = {"sends": found.matrix.senders, "receives": found.matrix.receivers}
+    return AccusedNode(
+        node=node,
+        is_alone=is_alone,
+        directions=tuple(way for way, names in ways.items() if node in names),
+        failed=tuple(one for one in records if one.outcome is Outcome.FAILED),
+        passed=tuple(one for one in records if one.outcome is Outcome.PASSED),
+    )
+
+
+def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
+    for number, record in enumerate(journal.rounds, 1):
+        judged = record.judged.judgements if record.judged else ()
+        for test, judgement in zip(record.tests, judged, strict=bool(judged)):
+            if node in test.members:
+                yield TestRecord(
+                    round=number,
+                    purpose=test.purpose,
+                    partners=tuple(one for one in test.members if one != node),
+                    outcome=judgement.outcome,
+                    reason=judgement.reason,
+                )
+
+
+def _list_links(found: Isolation) -> Iterator[Members]:
+    """List links in each direction that is known to be slow; in both if neither is."""
+    measured = set(found.matrix.links)
+    for one, other in (*found.nodes.links, *found.switches.links):
+        known = [way for way in ((one, other), (other, one)) if way in measured]
+        yield from known or [(one, other), (other, one)]
+        measured.difference_update(known)
+    yield from sorted(measured)
+
+
+def _list_intermittent(found: Isolation) -> Iterator[Members]:
+    yield from (*found.nodes.intermittent, *found.switches.intermittent)
+    blamed = {*found.nodes.bad, *chain.from_iterable(found.nodes.links)}
+    odd = {*found.matrix.senders, *found.matrix.receivers} - blamed
+    yield from ((node,) for node in sorted(odd))
+    yield from found.matrix.flaky
+
+
+def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
+    """Say the *answer* in lines, what matters first."""
+    for one in answer.accused:
+        yield f"{one.node} {one.summary}"
+        yield from (f"  failed  {line}" for line in _describe_records(one.failed))
+        yield from (f"  passed  {line}" for line in _describe_records(one.passed))
+    for switch in answer.switches:
+        yield f"switch {switch} spoils what goes through it; none of its nodes is to blame"
+    for sender, receiver in answer.links:
+        yield (
+            f"from {sender} to {receiver} it is slow, and neither is slow with others: "
+            "the cable or ports between them, or the route"
+        )
+    if answer.is_widespread:
+        yield (
+            "most tests fail, whoever is in them: no node is to blame; look for what all share: "
+            "versions of NCCL and drivers, settings, other traffic, the fabric as a whole"
+        )
+    for group in answer.together:
+        yield (
+            f"{name_members(group)} fail only together, and no part of them does: nobody is to "
+            "blame; look at versions, and at what only many load: uplinks, congestion"
+        )
+    for group in answer.intermittent:
+        yield f"{name_members(group)} failed and then passed: intermittent, not excluded"
+    yield from _describe_untested(answer)
+    if answer.end_reason:
+        yield f"ended before its time: {answer.end_reason}"
+    if not answer.has_culprit and answer.is_certain:
+        yield "nobody is to blame: all tests pass, or pass when they are repeated"
+    yield (
+        f"{answer.cleared} cleared; {format_count(answer.tests, 'test')} in "
+        f"{format_count(answer.rounds, 'round')}, {answer.node_minutes:g} node-minutes "
+        f"(isolation {answer.id})"
+    )
+
+
+def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:
+    for title, nodes in (("untested", answer.untested), ("left out", answer.left_out)):
+        by_reason: dict[str, list[str]] = {}
+        for node, why in nodes.items():
+            by_reason.setdefault(why, []).append(node)
+        for why, names in by_reason.items():
+            yield f"{title}: {name_members(tuple(names))}: {why}"
+
+
+def _describe_records(records: Sequence[TestRecord]) -> Iterator[str]:
+    for one in records[-MAX_RECORDS:]:
+        who = f"with {name_members(one.partners)}" if one.partners else "alone"
+        yield f"round {one.round}, {who}: {one.reason}"
+    if len(records) > MAX_RECORDS:
+        yield f"and {len(records) - MAX_RECORDS} more"

@@ -1,0 +1,271 @@
+"""
+The journal of an isolation: one file of JSON lines that only grows.
+
+Whatever is done is written down before or right after it, and flushed to the disk. So an
+isolation that was killed at any point goes on where it was: rounds that were judged are
+not tested again, and jobs that still run are found by their names. A last line without an
+end was being written when its writer was killed, and is dropped.
+
+One process works on an isolation: it keeps the file locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from hpcverify.errors import ActionError, ConfigError, StoreError
+from hpcverify.isolation.judge import Judgement
+from hpcverify.isolation.search import GroupTest
+
+FOLDER_NAME = "isolations"
+JOURNAL_NAME = "journal.jsonl"
+ID_PATTERN = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+
+class IsolationOrder(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ordered"):
+    """What is to be tested: the first line."""
+
+    id: str
+    at: float
+    """Seconds since 1970."""
+    version: str
+    nodes: tuple[str, ...]
+    left_out: dict[str, str] = {}
+    """Nodes that were asked for and not idle, and why."""
+    switches: dict[str, str] = {}
+    seed: str
+    inside: bool
+    """Whether each node is tested alone first."""
+    budget: float = 0.0
+    """Node-minutes; 0: no limit."""
+    wait: float
+    """Seconds that a busy node is waited for."""
+    reservation: str = ""
+
+
+class PlannedRound(Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):
+    """A round that is about to be tested."""
+
+    number: int
+    """From 1."""
+    tests: tuple[GroupTest, ...]
+
+
+class SubmittedJob(Struct, frozen=True, kw_only=True, tag_field="kind", tag="submitted"):
+    """A job that is about to be submitted."""
+
+    round: int
+    tests: tuple[int, ...]
+    """Their places in the round, from 0: both directions of a pair are one job."""
+    name: str
+    nodes: tuple[str, ...]
+
+
+class EndedJob(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ended"):
+    """A job that has ended, or tests for which there is none."""
+
+    round: int
+    tests: tuple[int, ...]
+    documents: tuple[str, ...] = ()
+    """Names of the files of the tests, "" for one that left none."""
+    name: str = ""
+    job: int = 0
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    """Why it left no document."""
+    node_minutes: float = 0.0
+
+
+class JudgedRound(Struct, frozen=True, kw_only=True, tag_field="kind", tag="judged"):
+    """What came of a round."""
+
+    number: int
+    judgements: tuple[Judgement, ...]
+    gone: dict[str, str] = {}
+    """Nodes that could not be tested any more from this round on, and why."""
+
+
+class ConcludedIsolation(Struct, frozen=True, kw_only=True, tag_field="kind", tag="concluded"):
+    """The end."""
+
+    at: float
+    end_reason: str = ""
+    """Why it ended before its time."""
+
+
+Entry = IsolationOrder | PlannedRound | SubmittedJob | EndedJob | JudgedRound | ConcludedIsolation
+_DECODER = msgspec.json.Decoder(Entry)
+
+
+class RoundRecord(Struct):
+    """What the journal has of a round."""
+
+    tests: tuple[GroupTest, ...]
+    submitted: list[SubmittedJob] = field(default_factory=list)
+    ended: list[EndedJob] = field(default_factory=list)
+    judged: JudgedRound | None = None
+
+
+class Journal:
+    """The journal of one isolation, open and locked."""
+
+    def __init__(self, folder: Path, file: int) -> None:
+        """Take the open *file* of the isolation in *folder*; see `create` and `resume`."""
+        self.folder = folder
+        self._file = file
+        self.rounds: list[RoundRecord] = []
+        self.concluded: ConcludedIsolation | None = None
+        self._order: IsolationOrder | None = None
+
+    @property
+    def order(self) -> IsolationOrder:
+        """What is to be tested."""
+        if self._order is None:
+            raise StoreError(f"{self.folder / JOURNAL_NAME} has no beginning: rm -r {self.folder}")
+        return self._order
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was not killed before its first line."""
+        return self._order is not None
+
+    def append(self, entry: Entry) -> None:
+        """
+        Write *entry*, so that it is on the disk.
+
+        Raises:
+            StoreError: it cannot be written.
+
+        """
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError as exc:
+            raise StoreError(f"{self.folder} cannot be written: {exc.strerror}") from exc
+        self._take(entry)
+
+    def close(self) -> None:
+        """Close the file and give up its lock."""
+        os.close(self._file)
+
+    def read(self) -> None:
+        """
+        Read what is there, and cut off a line that was never finished.
+
+        Raises:
+            StoreError: it is damaged.
+
+        """
+        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            try:
+                self._take(_DECODER.decode(line))
+            except (msgspec.MsgspecError, IndexError) as exc:
+                raise StoreError(
+                    f"{self.folder / JOURNAL_NAME}, line {number}, is damaged: {exc}"
+                ) from exc
+
+    def _take(self, entry: Entry) -> None:
+        match entry:
+            case IsolationOrder():
+                self._order = entry
+            case PlannedRound():
+                self.rounds.append(RoundRecord(entry.tests))
+            case SubmittedJob():
+                self.rounds[entry.round - 1].submitted.append(entry)
+            case EndedJob():
+                self.rounds[entry.round - 1].ended.append(entry)
+            case JudgedRound():
+                self.rounds[entry.number - 1].judged = entry
+            case ConcludedIsolation():
+                self.concluded = entry
+
+
+def create_journal(state: Path, order: IsolationOrder) -> Journal:
+    """
+    Begin the journal of *order* in the state directory.
+
+    Raises:
+        StoreError: it cannot be written.
+
+    """
+    folder = state / FOLDER_NAME / order.id
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as exc:
+        raise StoreError(f"{folder} cannot be made: {exc.strerror}") from exc
+    journal = Journal(folder, _open(folder, os.O_CREAT | os.O_EXCL))
+    journal.append(order)
+    return journal
+
+
+def resume_journal(state: Path, wanted: str = "") -> Journal:
+    """
+    Open the journal of the isolation *wanted*, or of the last one that has not ended.
+
+    Raises:
+        ConfigError: there is none.
+        ActionError: another process works on it.
+        StoreError: it cannot be read.
+
+    """
+    for name in [wanted] if wanted else list_isolations(state):
+        folder = state / FOLDER_NAME / name
+        if not ID_PATTERN.fullmatch(name) or not (folder / JOURNAL_NAME).exists():
+            known = ", ".join(list_isolations(state)[:5]) or "none"
+            raise ConfigError(f"there is no isolation {name!r}; the last ones: {known}")
+        journal = Journal(folder, _open(folder))
+        journal.read()
+        if wanted or (journal.has_begun and journal.concluded is None):
+            return journal
+        journal.close()
+    raise ConfigError("there is no isolation to resume: each of them has ended")
+
+
+def list_isolations(state: Path) -> list[str]:
+    """Name the isolations, the newest first."""
+    try:
+        names = [path.name for path in (state / FOLDER_NAME).iterdir()]
+    except OSError:
+        return []
+    return sorted(filter(ID_PATTERN.fullmatch, names), reverse=True)
+
+
+def _open(folder: Path, flags: int = 0) -> int:
+    path = folder / JOURNAL_NAME
+    try:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be opened: {exc.strerror}") from exc
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise ActionError(f"another hpcverify works on isolation {folder.name}") from None
+    return file
+
+
+def make_isolation_id() -> str:
+    """Make the id of an isolation, by which the newest sorts last."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
+
+
+def list_documents(journal: Journal, number: int) -> Iterator[tuple[int, str, EndedJob]]:
+    """Yield the place of each test of round *number* that ended, its document and its job."""
+    for ended in journal.rounds[number - 1].ended:
+        names = ended.documents or ("",) * len(ended.tests)
+        for place, name in zip(ended.tests, names, strict=True):
+            yield place, name, ended

@@ -1,0 +1,450 @@
+"""
+The tests of a round, as Slurm jobs side by side.
+
+A job is pinned to its nodes and gives way to anybody (hpcverify/slurm/submit.py). Only
+nodes that are idle now are taken, or those of the reservation that was named. A busy node
+is waited for; then it is gone, and its group is tested without it. What a job that was
+preempted, lost or never started leaves is no outcome, and the search plans it again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.errors import ActionError, SlurmError, StoreError
+from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
+from hpcverify.isolation.search import TWO, GroupTest, Purpose
+from hpcverify.records.collectives import CollectiveRun
+from hpcverify.records.documents import MAX_DOCUMENT_BYTES, write_bytes
+from hpcverify.slurm import Host, Job
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.idle import explain_not_idle
+from hpcverify.slurm.submit import (
+    JOB_NAME_PREFIX,
+    Ending,
+    GroupJobSpec,
+    JobStep,
+    classify_ending,
+    describe_ending,
+    submit,
+)
+
+OUTBOX_NAME = ".isolate"
+"""In the spool; no node can have this name."""
+JOB_MINUTES = 5
+"""The time limit of a test: torch starts on a cold node within one or two."""
+TEST_SECONDS = 10.0
+"""What the measurement takes, without the start."""
+OPERATION = "all_reduce"
+SEND_OPERATION = "broadcast"
+"""From the first of two nodes to the second, one way. All tests of two nodes measure it, so
+that there is something to compare with."""
+POLL_S = 1.0
+MAX_AWAY_S = 600.0
+"""For how long a Slurm that does not answer is waited for."""
+LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
+LOST_FLAGS = frozenset({"DRAIN", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"})
+"""With these a node does not come back while it is waited for."""
+WHOLE_PURPOSES = frozenset({Purpose.PAIR, Purpose.PAIRS, Purpose.SEND, Purpose.CONTROL})
+"""Tests that say nothing without one of their members."""
+
+
+class Interrupted(Exception):  # noqa: N818 - control flow: the state is kept
+    """A person, or the system, has ended us."""
+
+
+class GroupJobSettings(Struct, frozen=True, kw_only=True):
+    """What all jobs of an isolation have in common."""
+
+    partition: str
+    reservation: str = ""
+    user: str = ""
+    program: str = ""
+    options: tuple[str, ...] = ()
+
+
+class TestEnd(Struct, frozen=True):
+    """What a test left."""
+
+    __test__ = False
+    run: CollectiveRun | None
+    reason: str = ""
+    """Why there is none."""
+    nodes: tuple[str, ...] = ()
+    """Those that it ran on."""
+
+
+class _Slot(Struct, kw_only=True):
+    """A job of the round, before, while and after it is there."""
+
+    tests: tuple[int, ...]
+    """Their places in the round."""
+    nodes: tuple[str, ...]
+    name: str = ""
+    """Empty: not submitted yet."""
+    job: int = 0
+    attempt: int = 0
+    since: float = 0.0
+    """When it was submitted, or began to wait for its nodes."""
+
+
+@dataclass
+class RoundTester:
+    """Tests rounds of the isolation that *journal* has, and keeps what comes of them."""
+
+    journal: Journal
+    slurm: Slurm
+    settings: GroupJobSettings
+    spool: Path
+    owner: int
+    """The user whose jobs write into the spool."""
+    at_once: int
+    """The most jobs at a time."""
+    say: Callable[[str], None]
+    stop: Callable[[], bool]
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    gone: dict[str, str] = field(default_factory=dict[str, str])
+    """Nodes that cannot be tested any more, and why."""
+    _away_since: float = 0.0
+    _refusal: str = ""
+
+    @property
+    def outbox(self) -> Path:
+        """Where the jobs leave their documents."""
+        return self.spool / OUTBOX_NAME / self.journal.order.id
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all its jobs begin with."""
+        return f"{JOB_NAME_PREFIX}isolate-{self.journal.order.id}-"
+
+    def prepare(self) -> None:
+        """
+        Make the folder for the documents, which only the jobs' user can write to.
+
+        Raises:
+            StoreError: it cannot be made.
+
+        """
+        try:
+            for folder in (self.outbox.parent, self.outbox):
+                with suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
+                    if os.geteuid() == 0:
+                        os.chown(folder, self.owner, -1)
+        except OSError as exc:
+            raise StoreError(f"{self.outbox} cannot be made: {exc.strerror}") from exc
+
+    def clean_up(self) -> None:
+        """Remove the folder again: what matters was kept."""
+        with suppress(OSError):
+            for path in self.outbox.iterdir():
+                path.unlink()
+            self.outbox.rmdir()
+        with suppress(OSError):  # another isolation may use it
+            self.outbox.parent.rmdir()
+
+    def test_round(self, number: int, tests: Sequence[GroupTest]) -> list[TestEnd]:
+        """
+        Test round *number*, or what is left of it, and return what came of each test.
+
+        Raises:
+            Interrupted: the jobs are cancelled, and the rest is still to be tested.
+            ActionError: no job could be submitted.
+            SlurmError: Slurm does not answer any more.
+
+        """
+        ended = {place for place, _, _ in list_documents(self.journal, number)}
+        slots = [s for s in _make_slots(tests) if ended.isdisjoint(s.tests)]
+        adopted = self._adopt(number, slots)
+        waiting = [slot for slot in slots if not slot.name]
+        if adopted:
+            self.say(f"{len(adopted)} jobs of round {number} are still known")
+        running = adopted
+        failed_before = len(waiting)
+        while waiting or running:
+            if self.stop():
+                self._cancel_all()
+                raise Interrupted
+            try:
+                if running:
+                    running = self._look_at(number, running)
+                waiting = self._submit(number, tests, waiting, running)
+                self._away_since = 0.0
+            except SlurmError as exc:
+                self._wait_for_slurm(exc)
+            if waiting or running:
+                self.sleep(POLL_S)
+        ends = self.read_ends(number)
+        if self._refusal and failed_before and not any(end.nodes for end in ends):
+            raise ActionError(f"no test could be submitted: {self._refusal}")
+        return ends
+
+    def read_ends(self, number: int) -> list[TestEnd]:
+        """Read what the tests of round *number* left."""
+        found: dict[int, TestEnd] = {}
+        for place, name, job in list_documents(self.journal, number):
+            run = read_run(self.journal.folder / name) if name else None
+            found[place] = TestEnd(run, job.reason, job.nodes)
+        return [found[place] for place in sorted(found)]
+
+    # Jobs
+
+    def _adopt(self, number: int, slots: Iterable[_Slot]) -> list[_Slot]:
+        """Find the jobs that a process before us submitted, by their names."""
+        submitted = self.journal.rounds[number - 1].submitted
+        if not submitted:
+            return []
+        known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
+        adopted: list[_Slot] = []
+        for slot in slots:
+            mine = [each for each in submitted if each.tests == slot.tests]
+            slot.attempt = len(mine)
+            if mine and (mine[-1].name in known or self._are_all_there(mine[-1])):
+                job = known.get(mine[-1].name)
+                slot.name, slot.nodes, slot.since = mine[-1].name, mine[-1].nodes, self.clock()
+                slot.job = job.id if job else 0
+                adopted.append(slot)
+        return adopted
+
+    def _are_all_there(self, job: SubmittedJob) -> bool:
+        names = (name_document(job.name, index) for index in range(len(job.tests)))
+        return all((self.outbox / name).exists() for name in names)
+
+    def _look_at(self, number: int, running: Sequence[_Slot]) -> list[_Slot]:
+        """Take in the jobs that have ended; return the others."""
+        known = self.slurm.list_jobs(self.prefix, [slot.job for slot in running if slot.job])
+        ours = {slot.name for slot in running}
+        strays = [j.id for j in known.values() if j.name not in ours and not j.end]
+        self.slurm.cancel(*strays)
+        by_name = {job.name: job for job in known.values()}
+        return [s for s in running if not self._end_if_over(number, s, by_name.get(s.name))]
+
+    def _end_if_over(self, number: int, slot: _Slot, job: Job | None) -> bool:
+        names = [name_document(slot.name, index) for index in range(len(slot.tests))]
+        documents = [n for n in names if read_run(self.outbox / n, slot.nodes) is not None]
+        ending = classify_ending(job, document=len(documents) == len(names), now=self.clock())
+        wait = self.journal.order.wait
+        if ending is Ending.PENDING and self.clock() - slot.since > wait:
+            ending = Ending.NEVER_STARTED
+        if not ending.is_over:
+            return False
+        if job is not None and not job.end:
+            self.slurm.cancel(job.id)
+        if ending is not Ending.FINISHED:  # ranks that were ended are missed by the others
+            documents = []
+        for name in documents:
+            write_bytes(self.journal.folder / name, (self.outbox / name).read_bytes())
+        reason = "" if documents else self._explain(slot, ending, job)
+        if reason:
+            self.say(reason)
+        self.journal.append(
+            EndedJob(
+                round=number,
+                tests=slot.tests,
+                documents=tuple(name if name in documents else "" for name in names),
+                name=slot.name,
+                job=slot.job,
+                nodes=slot.nodes,
+                reason=reason,
+                node_minutes=self._count_minutes(job) * len(slot.nodes),
+            )
+        )
+        return True
+
+    def _explain(self, slot: _Slot, ending: Ending, job: Job | None) -> str:
+        told = describe_ending(ending, "one of its nodes", job)
+        some = ",".join(slot.nodes[:MAX_NAMED]) + (",…" if len(slot.nodes) > MAX_NAMED else "")
+        return f"{some}: {told}"
+
+    def _count_minutes(self, job: Job | None) -> float:
+        if job is None or not job.start:
+            return 0.0
+        return max(0.0, (job.end or self.clock()) - job.start) / 60
+
+    def _cancel_all(self) -> None:
+        known = self.slurm.list_jobs(self.prefix)
+        self.slurm.cancel(*(job.id for job in known.values() if not job.end))
+
+    # Submission
+
+    def _submit(
+        self,
+        number: int,
+        tests: Sequence[GroupTest],
+        waiting: Sequence[_Slot],
+        running: list[_Slot],
+    ) -> list[_Slot]:
+        """Submit those whose nodes are idle, into *running*; return those that still wait."""
+        room = self.at_once - len(running)
+        if room <= 0 or not waiting:
+            return list(waiting)
+        hosts = self._list_hosts(waiting)
+        left: list[_Slot] = []
+        for slot in waiting:
+            self._give_up_lost(slot, hosts)
+            slot.nodes = tuple(node for node in slot.nodes if node not in self.gone)
+            busy = [node for node in slot.nodes if self._explain_busy(hosts[node])]
+            slot.since = (slot.since or self.clock()) if busy else 0.0
+            test = tests[slot.tests[0]]
+            if not _says_something(test, slot.nodes):
+                self._end_untested(number, slot, test)
+            elif busy or room <= 0:
+                left.append(slot)
+            else:
+                room -= 1
+                if self._submit_one(number, test, slot, hosts):
+                    running.append(slot)
+        return left
+
+    def _list_hosts(self, waiting: Iterable[_Slot]) -> Mapping[str, Host]:
+        names = sorted({node for slot in waiting for node in slot.nodes})
+        return self.slurm.list_hosts(*names)
+
+    def _explain_busy(self, host: Host) -> str:
+        return explain_not_idle(host, reserved=bool(self.journal.order.reservation))
+
+    def _give_up_lost(self, slot: _Slot, hosts: Mapping[str, Host]) -> None:
+        """Give up the nodes of *slot* that are lost, or busy for too long."""
+        is_late = bool(slot.since) and self.clock() - slot.since > self.journal.order.wait
+        for node in slot.nodes:
+            host = hosts[node]
+            is_lost = host.state in LOST_STATES or not LOST_FLAGS.isdisjoint(host.flags)
+            if node not in self.gone and (why := self._explain_busy(host)) and (is_lost or is_late):
+                self.gone[node] = why
+                self.say(f"{node} {why}: it is left out from here on")
+
+    def _end_untested(self, number: int, slot: _Slot, test: GroupTest) -> None:
+        lost = ", ".join(f"{n} {self.gone[n]}" for n in test.members if n in self.gone)
+        self.journal.append(EndedJob(round=number, tests=slot.tests, reason=lost))
+
+    def _submit_one(
+        self, number: int, test: GroupTest, slot: _Slot, hosts: Mapping[str, Host]
+    ) -> bool:
+        """Submit the job of *slot*; return whether it is there."""
+        slot.name = f"{self.prefix}r{number}t{slot.tests[0]}a{slot.attempt}"
+        self.journal.append(
+            SubmittedJob(round=number, tests=slot.tests, name=slot.name, nodes=slot.nodes)
+        )
+        spec = self._build_spec(test, slot, min(hosts[node].gpus for node in slot.nodes))
+        try:
+            slot.job = submit(spec, self.slurm)
+        except SlurmError as exc:
+            return self._is_there_anyway(number, slot, exc)
+        slot.since = self.clock()
+        return True
+
+    def _is_there_anyway(self, number: int, slot: _Slot, exc: SlurmError) -> bool:
+        known = self.slurm.list_jobs(self.prefix)  # if it answers, the error is this job's
+        found = next((job for job in known.values() if job.name == slot.name), None)
+        if found:
+            slot.job, slot.since = found.id, self.clock()
+            return True
+        self._refusal = str(exc)
+        self.say(f"{','.join(slot.nodes[:MAX_NAMED])}: {exc}")
+        self.journal.append(EndedJob(round=number, tests=slot.tests, reason=str(exc)))
+        return False
+
+    def _build_spec(self, test: GroupTest, slot: _Slot, gpus: int) -> GroupJobSpec:
+        wait = self.journal.order.wait
+        return GroupJobSpec(
+            nodes=slot.nodes,
+            gpus=gpus,
+            name=slot.name,
+            minutes=JOB_MINUTES,
+            deadline_hours=(wait + POLL_S) / 3600,
+            partition=self.settings.partition,
+            reservation=self.journal.order.reservation,
+            user=self.settings.user,
+            program=self.settings.program,
+            options=self.settings.options,
+            steps=tuple(self._build_step(test, slot, index) for index in range(len(slot.tests))),
+        )
+
+    def _build_step(self, test: GroupTest, slot: _Slot, index: int) -> JobStep:
+        is_pair = len(slot.nodes) == TWO
+        operations = (OPERATION, SEND_OPERATION) if is_pair else (OPERATION,)
+        more: tuple[str, ...] = ("--algorithm", "ring")
+        order: tuple[str, ...] = ()
+        if test.purpose is Purpose.SEND:
+            operations = (SEND_OPERATION,)
+            order = test.members if index == 0 else test.members[::-1]
+        elif test.purpose is Purpose.INSIDE:
+            more = ("--alone",)
+        chosen = [word for one in operations for word in ("--operation", one)]
+        out = str(self.outbox / name_document(slot.name, index))
+        seconds = ("--seconds", f"{TEST_SECONDS:g}")
+        return JobStep(
+            arguments=("collectives", "--out", out, *chosen, *seconds, *more), order=order
+        )
+
+    def _wait_for_slurm(self, exc: SlurmError) -> None:
+        """Wait for a scheduler that is away for a while: what runs goes on."""
+        now = self.clock()
+        if not self._away_since:
+            self._away_since = now
+            self.say(f"{exc}; waiting for it")
+        if now - self._away_since > MAX_AWAY_S:
+            raise exc
+
+
+MAX_NAMED = 4
+"""Nodes of a job in a message."""
+
+
+def name_document(job: str, index: int) -> str:
+    """Name the document of the test *index* of a job."""
+    return f"{job}.{index}.json"
+
+
+def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
+    """Make a job of each test; of both directions of a pair, one."""
+    slots: dict[frozenset[str], _Slot] = {}
+    for place, test in enumerate(tests):
+        members = frozenset(test.members)
+        if test.purpose is Purpose.SEND and members in slots:
+            slots[members].tests += (place,)
+        else:
+            slots[members] = _Slot(tests=(place,), nodes=test.members)
+    return list(slots.values())
+
+
+def _says_something(test: GroupTest, nodes: Sequence[str]) -> bool:
+    """Whether *test* says something of the *nodes* that are left."""
+    if test.purpose in WHOLE_PURPOSES:
+        return len(nodes) == len(test.members)
+    return len(nodes) > 1 or (test.purpose is Purpose.INSIDE and len(nodes) == 1)
+
+
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def read_run(path: Path, nodes: Sequence[str] = ()) -> CollectiveRun | None:
+    """
+    Read the document *path*, if it is there, whole, and of just these *nodes*.
+
+    Nothing in it is trusted: a node that runs the test may be broken.
+    """
+    try:
+        file = os.open(path, READ_FLAGS)
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as content:
+        try:
+            read = content.read(MAX_DOCUMENT_BYTES)
+            run = msgspec.json.decode(read, type=CollectiveRun)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+    ranks = {place.rank for place in run.ranks}
+    named = {*run.missing, *(wrong.rank for wrong in run.wrong)}
+    of_these = {place.node for place in run.ranks} == set(nodes) or not nodes
+    return run if of_these and named <= ranks else None

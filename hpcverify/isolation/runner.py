@@ -1,0 +1,187 @@
+"""
+An isolation from its first round to its end: plan, test, judge, write down.
+
+The plan is made anew from the journal when an isolation is resumed: the same seed and
+outcomes give the same rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from statistics import mean
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from hpcverify.errors import StoreError
+from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
+from hpcverify.isolation.judge import Reference
+from hpcverify.isolation.rounds import TestEnd
+from hpcverify.isolation.search import GroupTest, Outcome, Outcomes
+from hpcverify.isolation.stages import Isolation, isolate
+from hpcverify.units import format_count
+
+USUAL_TEST_MINUTES = 1.0
+"""Of one test, until some were measured: the start and end of a job, and torch on each rank."""
+
+
+class Tester(Protocol):
+    """What tests the rounds."""
+
+    gone: dict[str, str]
+
+    def test_round(self, number: int, tests: Sequence[GroupTest]) -> Sequence[TestEnd]:
+        """Test round *number*, or what is left of it."""
+        ...
+
+    def read_ends(self, number: int) -> Sequence[TestEnd]:
+        """Read what the tests of a round left that has ended."""
+        ...
+
+
+@dataclass
+class IsolationRunner:
+    """Carries out the isolation that *journal* has, from where it is."""
+
+    journal: Journal
+    tester: Tester
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.time
+    _number: int = 0
+    _end_reason: str = ""
+    _reference: Reference = field(default_factory=Reference)
+
+    def run(self) -> Isolation:
+        """
+        Test until it is known who is to blame, or the budget is spent.
+
+        Raises:
+            Interrupted: it can be resumed.
+            StoreError: the journal is of another version, or cannot be written.
+            ActionError: Slurm takes no job, or does not answer.
+
+        """
+        order = self.journal.order
+        plan = isolate(
+            order.nodes,
+            order.switches,
+            Random(order.seed),
+            inside=order.inside,
+            gone=self.tester.gone,
+        )
+        try:
+            tests = next(plan)
+            while True:
+                tests = plan.send(self._find_outcomes(tests))
+        except StopIteration as end:
+            found: Isolation = end.value
+        if self.journal.concluded is None:
+            self.journal.append(ConcludedIsolation(at=self.clock(), end_reason=self._end_reason))
+        return found
+
+    def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
+        """Find what comes of the next round: from the journal, or by testing it."""
+        if self._end_reason:
+            return None
+        self._number += 1
+        if self._number > len(self.journal.rounds):
+            ended = self.journal.concluded
+            self._end_reason = ended.end_reason if ended else self._explain_budget(tests)
+            if self._end_reason:
+                return None
+            self.journal.append(PlannedRound(number=self._number, tests=tests))
+        record = self.journal.rounds[self._number - 1]
+        if record.tests != tests:
+            raise StoreError(
+                f"{self.journal.folder} was begun by another version, which plans other tests: "
+                "begin a new isolation"
+            )
+        judged = self._replay(record.judged) if record.judged else self._test(tests)
+        return [one.outcome for one in judged.judgements]
+
+    def _replay(self, judged: JudgedRound) -> JudgedRound:
+        """Learn again what was learned from a round."""
+        self.tester.gone.update(judged.gone)
+        runs = [end.run for end in self.tester.read_ends(judged.number)]
+        self._reference.learn(
+            self.journal.rounds[judged.number - 1].tests,
+            runs,
+            [one.outcome for one in judged.judgements],
+        )
+        return judged
+
+    def _test(self, tests: Sequence[GroupTest]) -> JudgedRound:
+        before = set(self.tester.gone)
+        self.say(self._announce(tests))
+        ends = self.tester.test_round(self._number, tests)
+        judgements = self._reference.judge_round(tests, [end.run for end in ends])
+        judged = JudgedRound(
+            number=self._number,
+            judgements=tuple(
+                replace(one, reason=end.reason) if end.reason and end.run is None else one
+                for one, end in zip(judgements, ends, strict=True)
+            ),
+            gone={n: why for n, why in self.tester.gone.items() if n not in before},
+        )
+        self.journal.append(judged)
+        for test, one in zip(tests, judged.judgements, strict=True):
+            if one.outcome is Outcome.FAILED:
+                self.say(f"  failed: {name_members(test.members)}: {one.reason}")
+        return judged
+
+    def _announce(self, tests: Sequence[GroupTest]) -> str:
+        nodes = {node for test in tests for node in test.members}
+        purposes = Counter(test.purpose.value for test in tests)
+        told = ", ".join(f"{count} {purpose}" for purpose, count in purposes.items())
+        return (
+            f"round {self._number}: {format_count(len(tests), 'test')} of "
+            f"{format_count(len(nodes), 'node')} ({told})"
+        )
+
+    def _explain_budget(self, tests: Iterable[GroupTest]) -> str:
+        """Say why a round of *tests* does not fit into the budget, if it does not."""
+        budget = self.journal.order.budget
+        if not budget:
+            return ""
+        spent = count_node_minutes(self.journal)
+        needed = estimate_node_minutes(tests, estimate_test_minutes(self.journal))
+        if spent + needed <= budget:
+            return ""
+        return (
+            f"the budget of {budget:g} node-minutes: {spent:.0f} are spent, and the next round "
+            f"would take about {needed:.0f}"
+        )
+
+
+def count_node_minutes(journal: Journal) -> float:
+    """Count the node-minutes that the jobs of an isolation took."""
+    return sum(job.node_minutes for record in journal.rounds for job in record.ended)
+
+
+def estimate_test_minutes(journal: Journal) -> float:
+    """Estimate the minutes of a test from those that have ended."""
+    took = [
+        job.node_minutes / len(job.nodes)
+        for record in journal.rounds
+        for job in record.ended
+        if job.node_minutes
+    ]
+    return mean(took) if took else USUAL_TEST_MINUTES
+
+
+def estimate_node_minutes(tests: Iterable[GroupTest], minutes: float) -> float:
+    """Estimate the node-minutes of a round; both directions of a pair are one job."""
+    return sum(map(len, {frozenset(test.members) for test in tests})) * minutes
+
+
+MAX_NAMED = 8
+
+
+def name_members(members: Sequence[str]) -> str:
+    """Name the members of a test, or some of many."""
+    more = len(members) - MAX_NAMED
+    return ", ".join(members[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,62 @@
+"""
+Parses Slurm's answer about its topology into the leaf switch, or block, of each node.
+
+As text in all versions: ``topology/tree`` prints one line for each switch, of which those
+of level 0 are the leaves; ``topology/block`` one for each block, and others that aggregate
+blocks. Without a topology, 22.05 prints nothing and an error, later versions
+(``topology/default``, ``topology/flat``) nothing at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hpcverify.errors import ConfigError, SlurmError
+from hpcverify.slurm.hostlist import expand
+
+NO_TOPOLOGY_TEXT = "No topology information available"
+"""The error of ``scontrol show topology`` without a topology."""
+
+_FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
+
+
+def from_text(printed: str) -> dict[str, str]:
+    """
+    Parse the output of ``scontrol show topology`` into the switch or block by node.
+
+    Raises:
+        SlurmError: it is no answer about a topology.
+
+    """
+    lines = [dict(_FIELD.findall(line)) for line in printed.splitlines() if line.strip()]
+    known = {"SwitchName", "BlockName", "AggregatedBlock"}
+    if any(known.isdisjoint(line) for line in lines):
+        raise SlurmError(f"scontrol's answer on the topology is not one: {printed[:80]!r}")
+    leaves = [
+        (line.get("BlockName") or line["SwitchName"], line.get("Nodes", ""))
+        for line in lines
+        if "BlockName" in line or line.get("Level") == "0"
+    ]
+    return index_switches((name, nodes) for name, nodes in leaves if nodes not in ("", "(null)"))
+
+
+def index_switches(switches: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """
+    Name the switch of each node by *switches*, each with its host list.
+
+    A node at several leaf switches, one for each of its rails, say, belongs to the first.
+
+    Raises:
+        SlurmError: a host list is none.
+
+    """
+    found: dict[str, str] = {}
+    for name, nodes in switches:
+        try:
+            names = expand(nodes)
+        except ConfigError as exc:
+            raise SlurmError(f"scontrol names a switch of no node: {exc}") from exc
+        for node in names:
+            found.setdefault(node, name)
+    return found

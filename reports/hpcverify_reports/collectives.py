@@ -1,0 +1,205 @@
+"""
+Collectives over ranks on several nodes: who came late, what was wrong, how fast it was.
+
+One page for one document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import groupby
+from types import SimpleNamespace
+
+from hpcverify.fleet.overview import fold_names, make_natural_key
+from hpcverify.model import Verdict
+from hpcverify.records.collectives import CollectiveRun, RankPlace, Straggler
+from hpcverify.summary.figures import format_scaled
+from hpcverify_reports.labels import ICONS, format_number, format_time
+from hpcverify_reports.pages import render_page
+from hpcverify_reports.ranks import LEVELS, draw_ranks, format_size
+
+STRAGGLER_WORDS = {
+    "arrives_late": "arrives late",
+    "sends_slowly": "sends slowly",
+    "receives_slowly": "receives slowly",
+}
+MAX_WRONG_ROWS = 100
+"""Wrong results that are listed; the document has them all."""
+MAX_NAMED_NODES = 8
+"""Nodes that a sentence names."""
+TIMING_HEADS = ("Collective", "Size", "Steps", "p50", "p95", "p99", "algbw", "busbw")
+STRAGGLER_HEADS = ("Rank", "Node", "Device", "How", "More than the median rank", "All would gain")
+WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at", "Found", "Right")
+MISSING_HEADS = ("Node", "Ranks")
+Row = tuple[str, ...]
+
+
+def render(run: CollectiveRun) -> str:
+    """Render *run* as one HTML page."""
+    icon = ICONS[_judge(run)]
+    page = SimpleNamespace(
+        icons=tuple(ICONS.values()),
+        icon=icon,
+        headline=_write_headline(run),
+        lede=_write_lede(run),
+        unable=run.unable,
+        id=run.id,
+        facts=tuple(_list_facts(run)),
+        picture=draw_ranks(run, _list_flagged(run)),
+        levels=[(side, shade, f"{share:.0%}".replace("%", " %")) for share, side, shade in LEVELS],
+        straggler_heads=STRAGGLER_HEADS,
+        stragglers=tuple(_list_stragglers(run)),
+        missing_heads=MISSING_HEADS,
+        missing=tuple(_list_missing(run)),
+        wrong_heads=WRONG_HEADS,
+        wrong=tuple(_list_wrong(run)),
+        more_wrong=max(0, len(run.wrong) - MAX_WRONG_ROWS),
+        timing_heads=TIMING_HEADS,
+        timings=tuple(_list_timings(run)),
+        versions=tuple(_list_versions(run)),
+    )
+    return render_page("collectives.html.j2", page)
+
+
+def _judge(run: CollectiveRun) -> Verdict:
+    """Choose the sign of the page: what the exit status of the program said."""
+    if run.wrong or run.missing:
+        return Verdict.FAIL
+    if run.unable:
+        return Verdict.ERROR
+    return Verdict.WARN if run.stragglers else Verdict.PASS
+
+
+def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
+    return {place.rank: place for place in run.ranks}
+
+
+def _name_nodes(run: CollectiveRun, ranks: Iterable[int]) -> str:
+    places = _find_places(run)
+    nodes = sorted({places[r].node for r in ranks if r in places}, key=make_natural_key)
+    more = f" and {len(nodes) - MAX_NAMED_NODES} more" if len(nodes) > MAX_NAMED_NODES else ""
+    return ", ".join(nodes[:MAX_NAMED_NODES]) + more
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _write_headline(run: CollectiveRun) -> str:
+    """Write the worst that is true, and where."""
+    if run.wrong:
+        return f"Wrong results on {_name_nodes(run, (wrong.rank for wrong in run.wrong))}"
+    if run.missing:
+        return f"No answer from {_name_nodes(run, run.missing)}"
+    if run.unable:
+        return "Could not be measured"
+    if run.stragglers:
+        slow = [one.rank for one in run.stragglers]
+        places = _find_places(run)
+        several = len({places[rank].node for rank in slow if rank in places}) > 1
+        return f"{_name_nodes(run, slow)} {'hold' if several else 'holds'} up the others"
+    return "No rank holds up the others"
+
+
+def _write_lede(run: CollectiveRun) -> str:
+    nodes = len({place.node for place in run.ranks})
+    size = f"{_count(len(run.ranks), 'rank')} on {_count(nodes, 'node')}"
+    by = f" by {run.backend}" if run.backend else ""
+    if run.stragglers:
+        worst = max(run.stragglers, key=lambda one: one.gain)
+        told = (
+            f"rank {worst.rank} {STRAGGLER_WORDS.get(worst.how, worst.how)}; were it like the "
+            f"others, a step would take {format_number(worst.gain * 100)} % less"
+        )
+    else:
+        steps = sum(timing.steps for timing in run.timings)
+        told = f"{_count(steps, 'step')} compared with the right result, to the bit"
+    return f"{size}{by}: {told}."
+
+
+def _list_flagged(run: CollectiveRun) -> Iterator[int]:
+    yield from run.missing
+    yield from (wrong.rank for wrong in run.wrong)
+    yield from (one.rank for one in run.stragglers)
+
+
+def _list_facts(run: CollectiveRun) -> Iterator[tuple[str, str]]:
+    yield "Started", _format_moment(run.started)
+    yield "Ended", _format_moment(run.ended)
+    if run.job:
+        yield "Job", str(run.job)
+    if run.algorithm:
+        yield "Algorithm", run.algorithm
+    yield "Over the network", f"{format_number(run.wire_share * 100)} % of all bytes"
+    if best := max((timing.busbw for timing in run.timings), default=0.0):
+        yield "Fastest busbw", f"{format_number(best)} GB/s"
+
+
+def _format_moment(text: str) -> str:
+    try:
+        return format_time(datetime.fromisoformat(text))
+    except ValueError:  # the document may have been written by hand
+        return text
+
+
+def _list_stragglers(run: CollectiveRun) -> Iterator[Row]:
+    places = _find_places(run)
+    for one in sorted(run.stragglers, key=lambda one: -one.gain):
+        place = places.get(one.rank)
+        yield (
+            str(one.rank),
+            place.node if place else "",
+            place.device if place else "",
+            STRAGGLER_WORDS.get(one.how, one.how),
+            f"{format_scaled(one.seconds, 's')} a step",
+            _format_gain(one),
+        )
+
+
+def _format_gain(one: Straggler) -> str:
+    return f"{format_number(one.gain * 100)} % of each step"
+
+
+def _list_missing(run: CollectiveRun) -> Iterator[Row]:
+    places = _find_places(run)
+    gone = sorted(
+        (place for rank in run.missing if (place := places.get(rank))),
+        key=lambda place: (make_natural_key(place.node), place.rank),
+    )
+    for node, some in groupby(gone, key=lambda place: place.node):
+        yield node, ", ".join(str(place.rank) for place in some)
+
+
+def _list_wrong(run: CollectiveRun) -> Iterator[Row]:
+    places = _find_places(run)
+    for wrong in run.wrong[:MAX_WRONG_ROWS]:
+        place = places.get(wrong.rank)
+        yield (
+            str(wrong.rank),
+            place.node if place else "",
+            f"{wrong.operation} {format_size(wrong.size)}",
+            str(wrong.step),
+            f"{wrong.elements:,}",
+            str(wrong.index),
+            wrong.found,
+            wrong.expected,
+        )
+
+
+def _list_timings(run: CollectiveRun) -> Iterator[Row]:
+    for timing in run.timings:
+        yield (
+            timing.operation,
+            format_size(timing.size),
+            f"{timing.steps:,}",
+            *(format_scaled(seconds, "s") for seconds in (timing.p50, timing.p95, timing.p99)),
+            *(f"{format_number(speed)} GB/s" for speed in (timing.algbw, timing.busbw)),
+        )
+
+
+def _list_versions(run: CollectiveRun) -> Iterator[tuple[str, str]]:
+    yield "hpcverify", run.version
+    yield from run.libraries.items()
+    yield from run.settings.items()
+    yield "nodes", fold_names({place.node for place in run.ranks})

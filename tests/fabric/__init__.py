@@ -1,0 +1,1 @@
+"""Tests of collectives between nodes whose links can be broken."""

@@ -1,0 +1,26 @@
+"""Four nodes at two switches for the tests of this folder, fresh for each module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fabric_lab.cluster import Fabric, a_fabric
+from tests.fabric_lab.network import Network, a_network
+
+SWITCHES = {"sw1": ("n1", "n2"), "sw2": ("n3", "n4")}
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    """Build the network alone."""
+    with a_network(SWITCHES) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Iterator[Fabric]:
+    """Bring up a Slurm on it."""
+    with a_fabric(SWITCHES) as up:
+        yield up

@@ -1,0 +1,109 @@
+"""A real Slurm whose nodes are in a network that can be broken, and what becomes of its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+from tests.fabric_lab.network import DATA, Network, a_network
+from tests.slurm_lab.lab import Cluster, a_cluster
+
+NOT_RANKS = {"4294967291", "4294967292", "4294967294", "4294967295"}
+"""Steps of Slurm that are no tasks of srun: batch script, extern, … (slurm.h)."""
+DUTY_CYCLE_S = 0.005
+"""So short that each step of a collective meets it."""
+LOOK_S = 0.3
+"""Between two looks for new ranks."""
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """A cluster and its network."""
+
+    cluster: Cluster
+    network: Network
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a site with two networks tells its jobs."""
+        return {"GLOO_SOCKET_IFNAME": DATA, "NCCL_SOCKET_IFNAME": DATA}
+
+    def run(self, *command: object) -> str:
+        """Run a command as an operator of this cluster would; it must succeed."""
+        return self.cluster.run(*command, **self.environ)
+
+    def find_ranks(self, node: str) -> list[int]:
+        """List the processes of the tasks of jobs on a node."""
+        return list(self._find_ranks(node))
+
+    @contextmanager
+    def stopped(self, node: str) -> Generator[None]:
+        """Stop the ranks that run on a node now, as a hung driver would."""
+        ranks = self.find_ranks(node)
+        assert ranks, f"no ranks on {node}: {self.cluster.look()}"
+        _signal(ranks, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            _signal(ranks, signal.SIGCONT)
+
+    @contextmanager
+    def slow_cpu(self, node: str, share: float) -> Generator[None]:
+        """Let what is or comes to be a rank on a node run for a *share* of the time only."""
+        over = Event()
+        ranks: list[int] = []
+
+        def look() -> None:
+            while not over.wait(LOOK_S):
+                ranks[:] = self.find_ranks(node)
+
+        def hold_back() -> None:
+            while not over.is_set():
+                held = list(ranks)
+                _signal(held, signal.SIGSTOP)
+                over.wait(DUTY_CYCLE_S * (1 - share))
+                _signal(held, signal.SIGCONT)
+                over.wait(DUTY_CYCLE_S * share)
+
+        threads = [Thread(target=look), Thread(target=hold_back)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
+    def _find_ranks(self, node: str) -> Iterator[int]:
+        wanted = {f"SLURM_CONF={self.cluster.conf}", f"SLURMD_NODENAME={node}"}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                told = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+                steps = {
+                    line.partition("=")[2] for line in told if line.startswith("SLURM_STEPID=")
+                }
+                if wanted <= set(told) and steps - NOT_RANKS:
+                    yield int(folder.name)
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@contextmanager
+def a_fabric(switches: Mapping[str, Sequence[str]], *, extra: str = "") -> Generator[Fabric]:
+    """Bring up a cluster whose nodes are at these switches, and take all of it down."""
+    with a_network(switches) as network:
+        names = network.nodes
+        assert names == [f"n{index}" for index in range(1, len(names) + 1)]
+        told, topology = network.describe_for_slurm(), network.describe_topology()
+        with a_cluster(len(names), extra=extra, network=told, topology=topology) as cluster:
+            yield Fabric(cluster, network)

@@ -1,0 +1,57 @@
+"""Documents of collectives to print: made up, with one rank that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hpcverify.records.collectives import (
+    CollectiveRun,
+    CollectiveTiming,
+    RankDelay,
+    RankPlace,
+    Straggler,
+)
+
+COLUMNS = (("all_reduce", 65536), ("all_reduce", 2**28), ("all_gather", 2**28), ("sendrecv", 2**20))
+STEP = 0.01
+"""Seconds of a step."""
+
+
+def a_collective_run(
+    nodes: int = 4, per_node: int = 8, *, late: int | None = None, **changes: Any
+) -> CollectiveRun:
+    """Make a run over *nodes*; the rank *late* comes 6 ms late to each step of 10 ms."""
+    ranks = tuple(
+        RankPlace(rank, f"n{rank // per_node + 1}", f"GPU-{rank:04d}")
+        for rank in range(nodes * per_node)
+    )
+    stragglers = (Straggler(late, "arrives_late", 0.006, 0.375),) if late is not None else ()
+    made = CollectiveRun(
+        id="20261122-120000-abcdef",
+        started="2026-11-22T12:00:00Z",
+        ended="2026-11-22T12:01:10Z",
+        version="0.1.0",
+        job=4711,
+        ranks=ranks,
+        backend="nccl",
+        libraries={"torch": "2.9.0", "NCCL": "2.27.5"},
+        algorithm="ring",
+        settings={"NCCL_ALGO": "Ring"},
+        wire_share=0.125,
+        timings=tuple(
+            CollectiveTiming(operation, size, 200, STEP, STEP * 1.1, STEP * 1.3, 26.8, 50.3)
+            for operation, size in COLUMNS
+        ),
+        delays=tuple(_list_delays(ranks, late)),
+        stragglers=stragglers,
+    )
+    return CollectiveRun(**{name: getattr(made, name) for name in made.__struct_fields__} | changes)
+
+
+def _list_delays(ranks: tuple[RankPlace, ...], late: int | None) -> Iterator[RankDelay]:
+    for place in ranks:
+        for operation, size in COLUMNS:
+            wobble = (place.rank * 7919 + size) % 13 * 1e-5
+            arrival = wobble + (0.006 if place.rank == late else 0.0)
+            yield RankDelay(place.rank, operation, size, arrival, 0.004 + wobble, 2e-5)

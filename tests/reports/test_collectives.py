@@ -1,0 +1,143 @@
+"""The page of collectives shows all ranks as one picture, in which a straggler stands out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from hpcverify.cli import cli
+from hpcverify.records.collectives import CollectiveRun, RankPlace, Straggler, WrongResult
+from hpcverify_reports.collectives import render
+from hpcverify_reports.ranks import MAX_NODE_ROWS, draw_ranks
+from tests.reports.collective_runs import COLUMNS, a_collective_run
+from tests.reports.dom import Dom
+from tests.reports.samples import HOSTILE
+from tests.reports.test_browser import chromium
+
+
+def titles(run: CollectiveRun, flagged: tuple[int, ...] = ()) -> list[str]:
+    """List what the squares of the picture say."""
+    picture = draw_ranks(run, flagged)
+    assert picture is not None
+    return [square.title for block in picture.blocks for square in block.squares]
+
+
+def test_a_late_rank_is_the_only_one_that_stands_out() -> None:
+    told = titles(a_collective_run(4, 8, late=13))
+
+    assert len(told) == len(COLUMNS)
+    assert all(each.startswith("n2 rank 13, arrives late, ") for each in told)
+    assert told[0].endswith("all_reduce 64 KiB: rank 13: 5.965 ms, 59.65 % of a step")
+
+
+def test_nobody_stands_out_of_ranks_that_are_alike() -> None:
+    assert titles(a_collective_run(4, 8)) == []
+
+
+def test_what_the_clocks_cannot_tell_is_no_delay() -> None:
+    run = a_collective_run(4, 8, late=13)
+    vague = replace(run, delays=tuple(replace(d, clock_error=0.1) for d in run.delays))
+
+    assert titles(vague) == []
+
+
+def test_of_many_ranks_a_row_is_a_node_and_the_late_one_is_still_named() -> None:
+    run = a_collective_run(64, 8, late=301)
+    picture = draw_ranks(run, [301])
+
+    assert picture is not None
+    names = [name for block in picture.blocks for name in block.names]
+    assert (picture.unit, len(names), picture.more) == ("node", 64, "")
+    assert [name.text for name in names if name.weight > 400] == ["n38"]
+    assert any(told.startswith("n38, by rank, 5: rank 301: ") for told in titles(run))
+    assert len(render(run)) < 60_000
+
+
+def test_of_more_nodes_than_anybody_reads_those_with_delays_are_shown() -> None:
+    picture = draw_ranks(a_collective_run(400, 1, late=333), ())
+
+    assert picture is not None
+    names = [name.text for block in picture.blocks for name in block.names]
+    assert len(names) == MAX_NODE_ROWS
+    assert "n334" in names
+    assert picture.more.startswith("Not shown: 272 nodes that lose at most ")
+
+
+def test_ranks_of_a_node_stand_together_in_the_order_in_which_people_count() -> None:
+    mixed = tuple(RankPlace(rank, f"n{10 - rank % 2}", "cpu") for rank in range(4))
+    picture = draw_ranks(replace(a_collective_run(2, 2), ranks=mixed), ())
+
+    assert picture is not None
+    names = [name.text for block in picture.blocks for name in block.names]
+    assert names == ["n9 rank 1", "n9 rank 3", "n10 rank 0", "n10 rank 2"]
+
+
+WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
+
+
+@pytest.mark.parametrize(
+    ("run", "texts"),
+    [
+        (a_collective_run(), ["No rank holds up the others", "800 steps compared"]),
+        (
+            a_collective_run(late=13),
+            ["n2 holds up the others", "6 ms a step", "a step would take 37.5 % less"],
+        ),
+        (
+            a_collective_run(
+                stragglers=tuple(Straggler(r, "sends_slowly", 0.01, 0.5) for r in (0, 31))
+            ),
+            ["n1, n4 hold up the others", "sends slowly"],
+        ),
+        (a_collective_run(wrong=(WRONG,)), ["Wrong results on n1", "0x3", "1024"]),
+        (
+            a_collective_run(missing=(8, 9), delays=(), timings=()),
+            ["No answer from n2", "8, 9", "in vain"],
+        ),
+        (
+            a_collective_run(unable="torch is not installed", timings=(), delays=()),
+            ["Could not be measured", "torch is not installed"],
+        ),
+        (a_collective_run(), ["ring", "12.5 % of all bytes", "2.27.5", "50.3 GB/s", "256 MiB"]),
+    ],
+)
+def test_the_page_says(run: CollectiveRun, texts: list[str]) -> None:
+    said = Dom(render(run)).text
+
+    assert [text for text in texts if text not in said] == []
+
+
+def test_a_rank_that_is_not_in_the_list_breaks_no_page() -> None:
+    stranger = a_collective_run(missing=(99,), wrong=(replace(WRONG, rank=77),), ranks=())
+
+    assert "Wrong results" in Dom(render(stranger)).text
+
+
+def test_the_page_has_no_scripts_and_what_others_wrote_is_text() -> None:
+    made = a_collective_run(unable=HOSTILE, settings={HOSTILE: HOSTILE}, backend=HOSTILE)
+    ranks = tuple(replace(place, node=HOSTILE, device=HOSTILE) for place in made.ranks)
+    page = Dom(render(replace(made, ranks=ranks)))
+
+    assert not {"script", "img", "link", "iframe"} & set(page.tags())
+
+
+def test_a_browser_reads_the_page_of_collectives_as_it_was_written(tmp_path: Path) -> None:
+    page = render(a_collective_run(16, 8, late=13))
+
+    read = Dom(chromium(page, tmp_path, "--dump-dom"))
+
+    assert read.text == Dom(page).text
+
+
+def test_a_document_becomes_a_page(tmp_path: Path) -> None:
+    document, page = tmp_path / "run.json", tmp_path / "page.html"
+    document.write_bytes(msgspec.json.encode(a_collective_run(late=13)))
+
+    done = CliRunner().invoke(cli, ["report", str(document), "-o", str(page)])
+
+    assert (done.exit_code, done.output) == (0, f"wrote {page}\n")
+    assert "n2 holds up the others" in Dom(page.read_text()).text
