@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from statistics import mean
 from typing import Protocol
@@ -20,8 +21,9 @@ from msgspec.structs import replace
 from hpcverify.errors import StoreError
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import Reference
+from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import GroupTest, Outcome, Outcomes
+from hpcverify.isolation.search import GroupTest, Outcome, Outcomes, Round
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
@@ -51,8 +53,9 @@ class IsolationRunner:
     tester: Tester
     say: Callable[[str], None]
     clock: Callable[[], float] = time.time
+    end_reason: str = ""
+    """Why it ended before its time, if it did."""
     _number: int = 0
-    _end_reason: str = ""
     _reference: Reference = field(default_factory=Reference)
 
     def run(self) -> Isolation:
@@ -65,33 +68,39 @@ class IsolationRunner:
             ActionError: Slurm takes no job, or does not answer.
 
         """
-        order = self.journal.order
-        plan = isolate(
-            order.nodes,
-            order.switches,
-            Random(order.seed),
-            inside=order.inside,
-            gone=self.tester.gone,
-        )
+        plan = self._make_plan()
         try:
             tests = next(plan)
             while True:
                 tests = plan.send(self._find_outcomes(tests))
         except StopIteration as end:
             found: Isolation = end.value
-        if self.journal.concluded is None:
-            self.journal.append(ConcludedIsolation(at=self.clock(), end_reason=self._end_reason))
         return found
+
+    def conclude(self) -> None:
+        """Write down that this is the end, once all that follows from it is done."""
+        if self.journal.concluded is None:
+            ended = ConcludedIsolation(at=self.clock(), end_reason=self.end_reason)
+            self.journal.append(ended)
+
+    def _make_plan(self) -> Generator[Round, Outcomes, Isolation]:
+        order, random = self.journal.order, Random(self.journal.order.seed)
+        inside, gone = order.inside, self.tester.gone
+        if not order.pairs:
+            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone)
+        paired = set(chain.from_iterable(order.pairs))
+        spare = [node for node in order.nodes if node not in paired]
+        return try_pairs(order.pairs, spare, order.switches, random, inside=inside, gone=gone)
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
         """Find what comes of the next round: from the journal, or by testing it."""
-        if self._end_reason:
+        if self.end_reason:
             return None
         self._number += 1
         if self._number > len(self.journal.rounds):
             ended = self.journal.concluded
-            self._end_reason = ended.end_reason if ended else self._explain_budget(tests)
-            if self._end_reason:
+            self.end_reason = ended.end_reason if ended else self._explain_budget(tests)
+            if self.end_reason:
                 return None
             self.journal.append(PlannedRound(number=self._number, tests=tests))
         record = self.journal.rounds[self._number - 1]
