@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -48,13 +48,13 @@ def slow_down(rank: int) -> Generator[None]:
 
     def act() -> None:
         while not over.is_set():
-            if process := find_rank(rank):
-                try:
-                    os.kill(process, signal.SIGSTOP)
+            if child := find_rank(rank):
+                process = os.pidfd_open(child)
+                with suppress(ProcessLookupError):  # it is done
+                    signal.pidfd_send_signal(process, signal.SIGSTOP)
                     time.sleep(STOP_SECONDS)
-                    os.kill(process, signal.SIGCONT)
-                except ProcessLookupError:
-                    return
+                    signal.pidfd_send_signal(process, signal.SIGCONT)
+                os.close(process)
             over.wait(GO_SECONDS)
 
     thread = Thread(target=act)
