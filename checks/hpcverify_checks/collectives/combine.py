@@ -19,6 +19,7 @@ from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.common.stats import percentile
 
 REPORT = "report"
+TIMELINE = "timeline"
 
 
 def times_topic(number: int) -> str:

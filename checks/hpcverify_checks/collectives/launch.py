@@ -31,11 +31,13 @@ from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import (
     REPORT,
+    TIMELINE,
     RankReport,
     combine_reports,
     times_topic,
 )
 from hpcverify_checks.collectives.rank import CPU_NAME, RankOrder
+from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
@@ -334,7 +336,15 @@ class _Watch:
         }
         gone = {rank: text.decode() for rank, text in self._read(DIED).items()}
         gone |= never_came
-        return combine_reports(self.order.world, places, self._reports(), times, gone)
+        timelines = {
+            rank: msgspec.msgpack.decode(message, type=Timeline)
+            for rank, message in self._read(TIMELINE).items()
+        }
+        run = combine_reports(self.order.world, places, self._reports(), times, gone)
+        if len(timelines) < self.order.world:
+            return run
+        steps = tuple(timelines[rank].steps for rank in sorted(timelines))
+        return msgspec.structs.replace(run, steps=steps, transfers=join_transfers(timelines))
 
     def await_leavers(self) -> None:
         """Let the other launchers see that all is over, if they are still there."""

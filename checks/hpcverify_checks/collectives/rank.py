@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,8 +18,9 @@ from msgspec import Struct
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
-from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes, measure_collectives
-from hpcverify_checks.collectives.combine import REPORT, RankReport, times_topic
+from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collectives
+from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
+from hpcverify_checks.collectives.timeline import measure_timeline
 from hpcverify_checks.common.board import open_board
 from hpcverify_checks.common.collective import use_thread_share
 from hpcverify_checks.common.rendezvous import (
@@ -61,8 +61,12 @@ def main() -> None:
     try:
         with announce_failure(board, order.rank):
             device, report = _introduce(order, report)
-            for number, times in enumerate(_measure(order, report.backend, device)):
-                board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
+            job = msgspec.structs.replace(order.job, backend=report.backend)
+            with use_thread_share(job), join_group(job, order.rank, device):
+                for number, times in enumerate(measure_collectives(job, order.rank, device)):
+                    board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
+                line = measure_timeline(job, order.rank, order.node, device)
+            board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
     except LostRanks as exc:
         report = msgspec.structs.replace(report, lost=exc.lost)
     except Unable as exc:
@@ -90,12 +94,6 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
     return device, msgspec.structs.replace(
         report, place=place, libraries=libraries, backend=backend
     )
-
-
-def _measure(order: RankOrder, backend: str, device: torch.device) -> Iterator[StepTimes]:
-    job = msgspec.structs.replace(order.job, backend=backend)
-    with use_thread_share(job), join_group(job, order.rank, device):
-        yield from measure_collectives(job, order.rank, device)
 
 
 def _find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:

@@ -1,0 +1,61 @@
+"""Equal steps and transfers of real ranks, and who is late in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcverify.records.collectives import RankSteps
+from hpcverify_checks.collectives.timeline import (
+    MIN_ROUNDS,
+    MIN_STEPS,
+    Jump,
+    Timeline,
+    choose_jumps,
+    join_transfers,
+)
+from tests.checks.collectives.launched import launch_here
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jumps"),
+    [
+        ("a", []),
+        ("ab", []),
+        ("abc", [1, 2]),
+        ("aaa", [1, 2]),
+        ("aabb", []),
+        ("aabbcc", [2, 4]),
+        ("abcdefgh", [1, 2, 3, 4]),
+    ],
+)
+def test_each_rank_sends_to_several_other_nodes_or_to_none(nodes: str, jumps: list[int]) -> None:
+    assert choose_jumps(nodes) == jumps
+
+
+def test_a_transfer_takes_from_the_senders_beginning_to_the_receivers_end() -> None:
+    lines = {
+        rank: Timeline(
+            RankSteps(rank, (), ()), (Jump(1, (10.0 + rank, 20.0), (10.5 + rank, 20.5 + rank)),)
+        )
+        for rank in range(3)
+    }
+
+    found = {(one.sender, one.receiver): one.times for one in join_transfers(lines)}
+
+    assert found == {(2, 0): (0.0, 0.5), (0, 1): (1.5, 1.5), (1, 2): (1.5, 2.5)}
+
+
+def test_ranks_leave_their_steps_and_transfers_by_one_clock() -> None:
+    run = launch_here(3, operations=("all_reduce",))
+
+    assert [one.rank for one in run.steps] == [0, 1, 2]
+    assert {(one.sender, one.receiver) for one in run.transfers} == {
+        (a, b) for a in range(3) for b in range(3) if a != b
+    }
+    assert all(len(one.ends) >= MIN_STEPS for one in run.steps)
+    assert all(len(one.times) >= MIN_ROUNDS for one in run.transfers)
+    for one in run.steps:
+        # Nobody has the result before the last arrives, by clocks that agree.
+        for i, end in enumerate(one.ends):
+            last = max(other.arrivals[i] - other.clock_error for other in run.steps)
+            assert end + one.clock_error >= last
