@@ -27,6 +27,7 @@ COMMAND_GROUPS = {
     "Cluster": {
         "nodes": "List the nodes and their states, worst first.",
         "sweep": "Verify idle nodes through Slurm.",
+        "isolate": "Find the node, link or switch that spoils collectives between nodes.",
         "bmc": "Ask the BMCs of the nodes for fans, power supplies and events.",
         "collect": "Collect runs from the spool, update node states and act on them.",
         "admit": "Verify new nodes before they enter service; resume those that pass.",

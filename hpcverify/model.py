@@ -25,6 +25,10 @@ SCHEMA_VERSION = 1
 BMC_SUITE = "bmc"
 """The suite of the runs that the controller makes by asking the BMC of a node: they say
 nothing of its hooks, and are no word from the node itself."""
+FABRIC_SUITE = "fabric"
+"""The suite of what is tested between nodes: none of them can show or clear it by itself."""
+COLLECTIVES_CHECK = "collectives"
+"""The check that such runs have."""
 
 
 @total_ordering

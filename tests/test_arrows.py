@@ -38,7 +38,9 @@ FROM_OUTSIDE = {
         "units",
         "records",
     },
-    "hpcverify_reports": {"check", "model", "summary", "telemetry", "records", "fleet"},
+    "hpcverify_reports": {
+        *("check", "model", "summary", "telemetry", "records", "isolation", "fleet"),
+    },
 }
 """The rooms of the engine that checks and reports may import."""
 MEASURES = "qualification"

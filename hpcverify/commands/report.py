@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +41,7 @@ PAGES_FOLDER = "nodes"
 
 
 @click.command("report")
-@click.argument("file", required=False)
+@click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--node", help="The node; default: this one.")
 @click.option("--fleet", is_flag=True, help="All nodes, and the page of each.")
 @click.option("--run", "run_id", help="One run, not the newest.")
@@ -55,7 +55,7 @@ PAGES_FOLDER = "nodes"
 )
 @click.option("-o", "--output", required=True, metavar="FILE", help="- prints it.")
 def command(
-    file: str | None,
+    files: tuple[str, ...],
     node: str | None,
     run_id: str | None,
     since: datetime | None,
@@ -69,7 +69,7 @@ def command(
 
     With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
     a page that shows the newest run already is left alone. With FILE, on what
-    `hpcverify collectives` has written there.
+    `hpcverify collectives` has written there; of several, on how it scales with nodes.
 
     \b
     Examples:
@@ -79,10 +79,10 @@ def command(
       hpcverify report collectives.json -o ranks.html
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     documents.refuse_unwritable(output)
-    if file is not None:
+    if files:
         if node or run_id or since or fleet or form != "html":
             raise ConfigError("FILE is a document of its own: give -o only")
-        write_text(render_collectives(Path(file)), output)
+        write_text(render_collectives(files), output)
         return
     store = Store(state_dir())
     if fleet:
@@ -103,9 +103,10 @@ def write_text(text: str, output: str) -> None:
         click.echo(f"wrote {output}")
 
 
-def render_collectives(path: Path) -> str:
+def render_collectives(files: Iterable[str]) -> str:
     """Render what `hpcverify collectives` has written."""
-    page: str = import_report_module("collectives").render(read_collective_run(path))
+    runs = [read_collective_run(Path(file)) for file in files]
+    page: str = import_report_module("collectives").render(runs)
     return page
 
 

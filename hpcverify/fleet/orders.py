@@ -20,6 +20,7 @@ from hpcverify.fleet.holds_slurm import RESERVATION_FORMAT
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State, Ticket, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, end_turn
+from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.config import Fleet, Site
 from hpcverify.plan.suite import load_suite
 from hpcverify.slurm import Host, Job, Partition
@@ -67,6 +68,7 @@ class Dispatcher:
         kept = node.desired_hold is Hold.RESERVATION and bool(node.hold_id)
         # It is to pass the suite that it failed in, unless a person named another.
         owes = bool(node.owed_checks) and suite == self.site.fleet.suite
+        owes &= node.suite != FABRIC_SUITE  # which no node runs by itself
         suite = node.suite or suite if kept or owes else suite
         minutes = self.compute_job_minutes(suite)
         purpose = _choose_purpose(node) if kept else Purpose.SWEEP

@@ -23,6 +23,7 @@ from hpcverify.fleet.states import (
     State,
     Ticket,
     compute_elapsed,
+    is_suspect_between_nodes,
     is_watched,
 )
 from hpcverify.plan.config import Fleet
@@ -160,6 +161,10 @@ def _explain_partition(host: Host, fleet: Fleet) -> str:
 def _explain_fresh(node: Node, window: float, now: float) -> str:
     if node.state is State.HEALTHY and compute_elapsed(now, node.last_pass_at) < window:
         return f"passed {_format_duration(now - node.last_pass_at)} ago"
+    recent = compute_elapsed(now, node.last_pass_at) < window
+    if recent and is_suspect_between_nodes(node):
+        ago = _format_duration(now - node.last_pass_at)
+        return f"passed by itself {ago} ago, and is suspected with others: hpcverify isolate"
     judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if judged and compute_elapsed(now, node.last_run_at) < window:
         return f"failed {_format_duration(now - node.last_run_at)} ago, which is observed only"

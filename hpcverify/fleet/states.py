@@ -15,6 +15,8 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.model import FABRIC_SUITE
+
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
@@ -219,6 +221,11 @@ def needs_repair(node: Node, now: float) -> bool:
     """Whether *node* came back so often lately that a person should repair it."""
     often = len(node.returned_at) >= MAX_RETURNS
     return often and compute_elapsed(now, node.returned_at[-MAX_RETURNS]) < WATCH_S
+
+
+def is_suspect_between_nodes(node: Node) -> bool:
+    """Whether *node* is a suspect for what it did to collectives with other nodes."""
+    return node.state is State.SUSPECT and node.suite == FABRIC_SUITE
 
 
 def is_gone(node: Node, now: float) -> bool:

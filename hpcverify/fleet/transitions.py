@@ -32,7 +32,9 @@ from hpcverify.fleet.states import (
     NodeChange,
     State,
     add_return,
+    is_suspect_between_nodes,
 )
+from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.config import Site
 
 MAX_REASON_CHARS = 900
@@ -317,7 +319,7 @@ def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
         "checks": (*failed, *owed),
         "hard": any(f.hard for f in found.failures),
         "run": found.run,
-        "suite": found.suite if found.ticket else node.suite,
+        "suite": found.suite if found.ticket or found.suite == FABRIC_SUITE else node.suite,
         "not_before_ticket": max(node.not_before_ticket, found.ticket),
     }
 
@@ -326,9 +328,12 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
     if found.is_full_pass:
         node = replace(node, last_pass_at=now)
     doubt = node.state is State.SUSPECT and not node.enforced
-    # The suite that it failed in no longer has that check.
-    doubt |= bool(node.owed_checks) and found.suite == node.suite
-    if not (found.settled_checks.issuperset(node.checks) or (doubt and found.is_full_pass)):
+    # The suite that it failed in no longer has that check, or a person trusts it with others.
+    doubt |= bool(node.owed_checks) and node.suite in (found.suite, FABRIC_SUITE)
+    settled = found.settled_checks.issuperset(node.checks) or (doubt and found.is_full_pass)
+    # By itself it cannot show that it is well with others.
+    settled &= not is_suspect_between_nodes(node) or found.suite == FABRIC_SUITE
+    if not settled:
         return _handle_unsettled_pass(node, found, now)
     reason = f"passed {found.suite}"
     if found.suppressed_checks:

@@ -97,8 +97,15 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
         return bool(self.accused or self.switches or self.links)
 
 
-def build_answer(journal: Journal, found: Isolation, gone: Mapping[str, str]) -> IsolationAnswer:
-    """Build the answer from what was *found*, and the tests in the *journal*."""
+def build_answer(
+    journal: Journal, found: Isolation, gone: Mapping[str, str], end_reason: str = ""
+) -> IsolationAnswer:
+    """
+    Build the answer from what was *found*, and the tests in the *journal*.
+
+    *gone* says why nodes could not be tested any more, *end_reason* why all of it ended
+    before its time.
+    """
     order = journal.order
     of_switches = {n for n in order.nodes if order.switches.get(n) in found.matrix.switches}
     bad = [node for node in found.nodes.bad if node not in of_switches]
@@ -128,7 +135,7 @@ def build_answer(journal: Journal, found: Isolation, gone: Mapping[str, str]) ->
         rounds=len(records),
         tests=sum(len(record.tests) for record in records),
         node_minutes=round(count_node_minutes(journal), 1),
-        end_reason=journal.concluded.end_reason if journal.concluded else "",
+        end_reason=end_reason,
     )
 
 
@@ -227,8 +234,12 @@ def _describe_untested(answer: IsolationAnswer) -> Iterator[str]:
 
 
 def _describe_records(records: Sequence[TestRecord]) -> Iterator[str]:
-    for one in records[-MAX_RECORDS:]:
-        who = f"with {name_members(one.partners)}" if one.partners else "alone"
-        yield f"round {one.round}, {who}: {one.reason}"
+    yield from map(describe_record, records[-MAX_RECORDS:])
     if len(records) > MAX_RECORDS:
         yield f"and {len(records) - MAX_RECORDS} more"
+
+
+def describe_record(record: TestRecord) -> str:
+    """Say when a test was, with whom, and what came of it."""
+    who = f"with {name_members(record.partners)}" if record.partners else "alone"
+    return f"round {record.round}, {who}: {record.reason}"

@@ -41,6 +41,8 @@ OUTBOX_NAME = ".isolate"
 """In the spool; no node can have this name."""
 JOB_MINUTES = 5
 """The time limit of a test: torch starts on a cold node within one or two."""
+GPU_SIZES, CPU_SIZES = ("64K", "256M"), ("64K", "4M")
+"""Of what is sent: one that latency decides, and one that bandwidth does."""
 TEST_SECONDS = 10.0
 """What the measurement takes, without the start."""
 OPERATION = "all_reduce"
@@ -367,10 +369,15 @@ class RoundTester:
             user=self.settings.user,
             program=self.settings.program,
             options=self.settings.options,
-            steps=tuple(self._build_step(test, slot, index) for index in range(len(slot.tests))),
+            steps=tuple(
+                self._build_step(test, slot, index, GPU_SIZES if gpus else CPU_SIZES)
+                for index in range(len(slot.tests))
+            ),
         )
 
-    def _build_step(self, test: GroupTest, slot: _Slot, index: int) -> JobStep:
+    def _build_step(
+        self, test: GroupTest, slot: _Slot, index: int, sizes: Sequence[str]
+    ) -> JobStep:
         is_pair = len(slot.nodes) == TWO
         operations = (OPERATION, SEND_OPERATION) if is_pair else (OPERATION,)
         more: tuple[str, ...] = ("--algorithm", "ring")
@@ -378,9 +385,11 @@ class RoundTester:
         if test.purpose is Purpose.SEND:
             operations = (SEND_OPERATION,)
             order = test.members if index == 0 else test.members[::-1]
+            more = (*more, "--address", order[0])
         elif test.purpose is Purpose.INSIDE:
             more = ("--alone",)
         chosen = [word for one in operations for word in ("--operation", one)]
+        chosen += [word for one in sizes for word in ("--size", one)]
         out = str(self.outbox / name_document(slot.name, index))
         seconds = ("--seconds", f"{TEST_SECONDS:g}")
         return JobStep(

@@ -51,8 +51,9 @@ class IsolationRunner:
     tester: Tester
     say: Callable[[str], None]
     clock: Callable[[], float] = time.time
+    end_reason: str = ""
+    """Why it ended before its time, if it did."""
     _number: int = 0
-    _end_reason: str = ""
     _reference: Reference = field(default_factory=Reference)
 
     def run(self) -> Isolation:
@@ -79,19 +80,23 @@ class IsolationRunner:
                 tests = plan.send(self._find_outcomes(tests))
         except StopIteration as end:
             found: Isolation = end.value
-        if self.journal.concluded is None:
-            self.journal.append(ConcludedIsolation(at=self.clock(), end_reason=self._end_reason))
         return found
+
+    def conclude(self) -> None:
+        """Write down that this is the end, once all that follows from it is done."""
+        if self.journal.concluded is None:
+            ended = ConcludedIsolation(at=self.clock(), end_reason=self.end_reason)
+            self.journal.append(ended)
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
         """Find what comes of the next round: from the journal, or by testing it."""
-        if self._end_reason:
+        if self.end_reason:
             return None
         self._number += 1
         if self._number > len(self.journal.rounds):
             ended = self.journal.concluded
-            self._end_reason = ended.end_reason if ended else self._explain_budget(tests)
-            if self._end_reason:
+            self.end_reason = ended.end_reason if ended else self._explain_budget(tests)
+            if self.end_reason:
                 return None
             self.journal.append(PlannedRound(number=self._number, tests=tests))
         record = self.journal.rounds[self._number - 1]

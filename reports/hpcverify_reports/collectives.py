@@ -1,17 +1,20 @@
 """
 Collectives over ranks on several nodes: who came late, what was wrong, how fast it was.
 
-One page for one document.
+One page for one document. With several, of more and more nodes, the page is that of the one
+on the most nodes, and says how speed held up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from types import SimpleNamespace
 
 from hpcverify.fleet.overview import fold_names, make_natural_key
+from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.model import Verdict
 from hpcverify.records.collectives import CollectiveRun, RankPlace, Straggler
 from hpcverify.summary.figures import format_scaled
@@ -23,6 +26,8 @@ STRAGGLER_WORDS = {
     "arrives_late": "arrives late",
     "sends_slowly": "sends slowly",
     "receives_slowly": "receives slowly",
+    "computes_slowly": "computes slowly",
+    "waits_for_input": "waits for its input",
 }
 MAX_WRONG_ROWS = 100
 """Wrong results that are listed; the document has them all."""
@@ -31,12 +36,27 @@ MAX_NAMED_NODES = 8
 TIMING_HEADS = ("Collective", "Size", "Steps", "p50", "p95", "p99", "algbw", "busbw")
 STRAGGLER_HEADS = ("Rank", "Node", "Device", "How", "More than the median rank", "All would gain")
 WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at", "Found", "Right")
-MISSING_HEADS = ("Node", "Ranks")
+MISSING_HEADS = ("Node", "Ranks", "Why")
+BAR_PIXELS = 24
+"""Of a full bar; a column is as wide."""
 Row = tuple[str, ...]
 
 
-def render(run: CollectiveRun) -> str:
-    """Render *run* as one HTML page."""
+@dataclass(frozen=True, slots=True)
+class ScalingRow:
+    """How one collective holds up, by number of nodes."""
+
+    name: str
+    cells: tuple[str, ...]
+    bars: tuple[tuple[int, float, float, str], ...]
+    """Left, top and height of each in pixels, and what it shows."""
+
+
+def render(runs: Sequence[CollectiveRun]) -> str:
+    """Render the run of *runs* on the most nodes as one HTML page, with how they scale."""
+    run = max(runs, key=_count_nodes)
+    points = compute_scaling(runs)
+    counts = sorted({(point.nodes, point.ranks) for point in points})
     icon = ICONS[_judge(run)]
     page = SimpleNamespace(
         icons=tuple(ICONS.values()),
@@ -58,6 +78,9 @@ def render(run: CollectiveRun) -> str:
         timing_heads=TIMING_HEADS,
         timings=tuple(_list_timings(run)),
         versions=tuple(_list_versions(run)),
+        counts=tuple(_describe_place_count(nodes, ranks) for nodes, ranks in counts),
+        scaling=tuple(_list_scaling(points, counts)),
+        bars_width=len(counts) * BAR_PIXELS,
     )
     return render_page("collectives.html.j2", page)
 
@@ -69,6 +92,10 @@ def _judge(run: CollectiveRun) -> Verdict:
     if run.unable:
         return Verdict.ERROR
     return Verdict.WARN if run.stragglers else Verdict.PASS
+
+
+def _count_nodes(run: CollectiveRun) -> int:
+    return len({place.node for place in run.ranks})
 
 
 def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
@@ -103,14 +130,14 @@ def _write_headline(run: CollectiveRun) -> str:
 
 
 def _write_lede(run: CollectiveRun) -> str:
-    nodes = len({place.node for place in run.ranks})
-    size = f"{_count(len(run.ranks), 'rank')} on {_count(nodes, 'node')}"
+    size = _describe_place_count(_count_nodes(run), len(run.ranks))
     by = f" by {run.backend}" if run.backend else ""
     if run.stragglers:
         worst = max(run.stragglers, key=lambda one: one.gain)
+        how = STRAGGLER_WORDS.get(worst.how, worst.how)
         told = (
-            f"rank {worst.rank} {STRAGGLER_WORDS.get(worst.how, worst.how)}; were it like the "
-            f"others, a step would take {format_number(worst.gain * 100)} % less"
+            f"{_name_straggler(worst)} {how}; were it like the others, a step would take "
+            f"{format_number(worst.gain * 100)} % less"
         )
     else:
         steps = sum(timing.steps for timing in run.timings)
@@ -118,10 +145,20 @@ def _write_lede(run: CollectiveRun) -> str:
     return f"{size}{by}: {told}."
 
 
+def _name_straggler(one: Straggler) -> str:
+    return f"{one.node}, with all its ranks," if one.node else f"rank {one.rank}"
+
+
+def _describe_place_count(nodes: int, ranks: int) -> str:
+    return f"{_count(ranks, 'rank')} on {_count(nodes, 'node')}"
+
+
 def _list_flagged(run: CollectiveRun) -> Iterator[int]:
     yield from run.missing
     yield from (wrong.rank for wrong in run.wrong)
     yield from (one.rank for one in run.stragglers)
+    slow = {one.node for one in run.stragglers if one.node}
+    yield from (place.rank for place in run.ranks if place.node in slow)
 
 
 def _list_facts(run: CollectiveRun) -> Iterator[tuple[str, str]]:
@@ -148,9 +185,9 @@ def _list_stragglers(run: CollectiveRun) -> Iterator[Row]:
     for one in sorted(run.stragglers, key=lambda one: -one.gain):
         place = places.get(one.rank)
         yield (
-            str(one.rank),
-            place.node if place else "",
-            place.device if place else "",
+            "all of the node" if one.node else str(one.rank),
+            one.node or (place.node if place else ""),
+            place.device if place and not one.node else "",
             STRAGGLER_WORDS.get(one.how, one.how),
             f"{format_scaled(one.seconds, 's')} a step",
             _format_gain(one),
@@ -168,7 +205,9 @@ def _list_missing(run: CollectiveRun) -> Iterator[Row]:
         key=lambda place: (make_natural_key(place.node), place.rank),
     )
     for node, some in groupby(gone, key=lambda place: place.node):
-        yield node, ", ".join(str(place.rank) for place in some)
+        ranks = [place.rank for place in some]
+        known = dict.fromkeys(run.reasons.get(rank, "") for rank in ranks)
+        yield node, ", ".join(map(str, ranks)), "; ".join(filter(None, known)) or "not known"
 
 
 def _list_wrong(run: CollectiveRun) -> Iterator[Row]:
@@ -196,6 +235,41 @@ def _list_timings(run: CollectiveRun) -> Iterator[Row]:
             *(format_scaled(seconds, "s") for seconds in (timing.p50, timing.p95, timing.p99)),
             *(f"{format_number(speed)} GB/s" for speed in (timing.algbw, timing.busbw)),
         )
+
+
+def _list_scaling(
+    points: Sequence[ScalingPoint], counts: Sequence[tuple[int, int]]
+) -> Iterator[ScalingRow]:
+    by_name: dict[str, dict[tuple[int, int], ScalingPoint]] = {}
+    for point in points:
+        name = _name_measured(point)
+        by_name.setdefault(name, {})[point.nodes, point.ranks] = point
+    for name, found in by_name.items():
+        cells = (_format_point(found[c]) if c in found else "" for c in counts)
+        yield ScalingRow(name, tuple(cells), tuple(_draw_bars(found, counts)))
+
+
+def _name_measured(point: ScalingPoint) -> str:
+    if point.operation == STEP:
+        return "step of equal work"
+    return f"{point.operation} {format_size(point.size)}"
+
+
+def _format_point(point: ScalingPoint) -> str:
+    is_step = point.operation == STEP
+    value = format_scaled(point.value, "s" if is_step else "GB/s")
+    return f"{format_number(round(point.efficiency * 100, 1))} %, {value}"
+
+
+def _draw_bars(
+    found: Mapping[tuple[int, int], ScalingPoint], counts: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, float, float, str]]:
+    """Draw the efficiency on each number of nodes; what is above 1 is a full bar."""
+    for place, count in enumerate(counts):
+        if point := found.get(count):
+            height = round(BAR_PIXELS * min(1.0, max(0.0, point.efficiency)), 1)
+            title = f"{_describe_place_count(*count)}: {_format_point(point)}"
+            yield place * BAR_PIXELS + 2, BAR_PIXELS - height, height, title
 
 
 def _list_versions(run: CollectiveRun) -> Iterator[tuple[str, str]]:

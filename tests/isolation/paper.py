@@ -75,9 +75,11 @@ class PaperCluster(PaperSlurm):
 
     def _show_jobs(self) -> str:
         rows = [
-            (j.id, j.state, ",".join(j.nodes), int(j.start), int(j.end), int(j.preempted) or "N/A")
-            + ("0:0", "None", j.name)
-            for j in self.tests.values()
+            (
+                *(job.id, job.state, ",".join(job.nodes), int(job.start), int(job.end)),
+                *(int(job.preempted) or "N/A", "0:0", "None", job.name),
+            )
+            for job in self.tests.values()
         ]
         return "".join("|".join(map(str, row)) + "|\n" for row in rows)
 
@@ -170,7 +172,9 @@ class PaperIsolation:
             runner = IsolationRunner(
                 journal, self.tester, self.said.append, clock=lambda: self.slurm.now
             )
-            answer = build_answer(journal, runner.run(), self.tester.gone)
+            found = runner.run()
+            answer = build_answer(journal, found, self.tester.gone, runner.end_reason)
+            runner.conclude()
             self.tester.clean_up()
             return answer
         finally:

@@ -19,7 +19,12 @@ STEP = 0.01
 
 
 def a_collective_run(
-    nodes: int = 4, per_node: int = 8, *, late: int | None = None, **changes: Any
+    nodes: int = 4,
+    per_node: int = 8,
+    *,
+    late: int | None = None,
+    busbw: float = 50.3,
+    **changes: Any,
 ) -> CollectiveRun:
     """Make a run over *nodes*; the rank *late* comes 6 ms late to each step of 10 ms."""
     ranks = tuple(
@@ -40,7 +45,7 @@ def a_collective_run(
         settings={"NCCL_ALGO": "Ring"},
         wire_share=0.125,
         timings=tuple(
-            CollectiveTiming(operation, size, 200, STEP, STEP * 1.1, STEP * 1.3, 26.8, 50.3)
+            CollectiveTiming(operation, size, 200, STEP, STEP * 1.1, STEP * 1.3, 26.8, busbw)
             for operation, size in COLUMNS
         ),
         delays=tuple(_list_delays(ranks, late)),

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from hpcverify_reports import fleet, qualification
+from hpcverify_reports import collectives, fleet, qualification
 from hpcverify_reports.node import render
 from tests.reports import fleets, samples
+from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.qualifications import a_qualification
 
@@ -102,7 +103,13 @@ TARGET = 24
 """Pixels of what can be hit with a finger (WCAG 2.2, 2.5.8)."""
 LEGIBLE = 12
 """Pixels of the smallest letters of a map."""
-TALL = {"node": 9_500, "fleet": 5_500, "rotten": 9_000, "qualification": 3_500}
+TALL = {
+    "node": 9_500,
+    "fleet": 5_500,
+    "rotten": 9_000,
+    "qualification": 3_500,
+    "collectives": 3_500,
+}
 """Pixels that a page of a sample may be tall in a window 1,200 wide, as it opens."""
 MEASURE = """
 const results = [];
@@ -150,6 +157,9 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], An
             "fleet": fleet.render(some, fleets.links(some)),
             "rotten": fleet.render(rotten, fleets.links(rotten)),
             "qualification": qualification.render(a_qualification()),
+            "collectives": collectives.render(
+                [a_collective_run(64, 8, late=301), a_collective_run(8, 8)]
+            ),
         },
         "WIDTHS": WIDTHS,
         "NARROW": NARROW,

@@ -19,6 +19,11 @@ from tests.reports.samples import HOSTILE
 from tests.reports.test_browser import chromium
 
 
+def page_of(*runs: CollectiveRun) -> str:
+    """Render the page of documents."""
+    return render(runs)
+
+
 def titles(run: CollectiveRun, flagged: tuple[int, ...] = ()) -> list[str]:
     """List what the squares of the picture say."""
     picture = draw_ranks(run, flagged)
@@ -54,7 +59,7 @@ def test_of_many_ranks_a_row_is_a_node_and_the_late_one_is_still_named() -> None
     assert (picture.unit, len(names), picture.more) == ("node", 64, "")
     assert [name.text for name in names if name.weight > 400] == ["n38"]
     assert any(told.startswith("n38, by rank, 5: rank 301: ") for told in titles(run))
-    assert len(render(run)) < 60_000
+    assert len(page_of(run)) < 60_000
 
 
 def test_of_more_nodes_than_anybody_reads_those_with_delays_are_shown() -> None:
@@ -93,10 +98,16 @@ WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
             ),
             ["n1, n4 hold up the others", "sends slowly"],
         ),
+        (
+            a_collective_run(stragglers=(Straggler(8, "computes_slowly", 0.01, 0.5, "n2"),)),
+            ["n2 holds up the others", "n2, with all its ranks, computes slowly"],
+        ),
         (a_collective_run(wrong=(WRONG,)), ["Wrong results on n1", "0x3", "1024"]),
         (
-            a_collective_run(missing=(8, 9), delays=(), timings=()),
-            ["No answer from n2", "8, 9", "in vain"],
+            a_collective_run(
+                missing=(8, 9), delays=(), timings=(), reasons={8: "killed by SIGBUS"}
+            ),
+            ["No answer from n2", "8, 9", "in vain", "killed by SIGBUS"],
         ),
         (
             a_collective_run(unable="torch is not installed", timings=(), delays=()),
@@ -106,27 +117,38 @@ WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
     ],
 )
 def test_the_page_says(run: CollectiveRun, texts: list[str]) -> None:
-    said = Dom(render(run)).text
+    said = Dom(page_of(run)).text
 
     assert [text for text in texts if text not in said] == []
+
+
+def test_several_documents_say_how_speed_holds_up_on_more_nodes() -> None:
+    runs = [a_collective_run(nodes, 8, busbw=50 / nodes) for nodes in (2, 8, 4)]
+
+    page = Dom(page_of(*runs))
+
+    assert "64 ranks on 8 nodes by nccl" in page.text
+    assert "all_reduce 256 MiB 16 ranks on 2 nodes: 100 %, 25 GB/s" in page.text
+    assert "100 %, 25 GB/s 50 %, 12.5 GB/s 25 %, 6.25 GB/s" in page.text
+    assert "Scaling" not in Dom(page_of(runs[0])).text
 
 
 def test_a_rank_that_is_not_in_the_list_breaks_no_page() -> None:
     stranger = a_collective_run(missing=(99,), wrong=(replace(WRONG, rank=77),), ranks=())
 
-    assert "Wrong results" in Dom(render(stranger)).text
+    assert "Wrong results" in Dom(page_of(stranger)).text
 
 
 def test_the_page_has_no_scripts_and_what_others_wrote_is_text() -> None:
     made = a_collective_run(unable=HOSTILE, settings={HOSTILE: HOSTILE}, backend=HOSTILE)
     ranks = tuple(replace(place, node=HOSTILE, device=HOSTILE) for place in made.ranks)
-    page = Dom(render(replace(made, ranks=ranks)))
+    page = Dom(page_of(replace(made, ranks=ranks)))
 
     assert not {"script", "img", "link", "iframe"} & set(page.tags())
 
 
 def test_a_browser_reads_the_page_of_collectives_as_it_was_written(tmp_path: Path) -> None:
-    page = render(a_collective_run(16, 8, late=13))
+    page = page_of(a_collective_run(16, 8, late=13))
 
     read = Dom(chromium(page, tmp_path, "--dump-dom"))
 

@@ -1,0 +1,277 @@
+"""``hpcverify isolate``: find the node, link or switch that spoils collectives between nodes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from socket import gethostname
+
+import click
+import msgspec
+
+from hpcverify.commands._controller import make_controller, refuse_unknown
+from hpcverify.console import say
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fleet.accusation import build_accusation
+from hpcverify.fleet.claim import check_claim
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.orders import list_site_options, look_up_uid
+from hpcverify.isolation.answer import IsolationAnswer, build_answer, describe_answer
+from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
+from hpcverify.isolation.journal import (
+    IsolationOrder,
+    Journal,
+    create_journal,
+    make_isolation_id,
+    resume_journal,
+)
+from hpcverify.isolation.rounds import GroupJobSettings, Interrupted, RoundTester
+from hpcverify.isolation.runner import IsolationRunner, name_members
+from hpcverify.plan.config import Site
+from hpcverify.records import spool
+from hpcverify.run.stop import StopFlag, stop_on_signals
+from hpcverify.slurm import Host
+from hpcverify.slurm.hostlist import expand, fold
+from hpcverify.slurm.idle import explain_not_idle
+from hpcverify.slurm.topology import index_switches
+from hpcverify.summary.terminal import Console, print_table
+from hpcverify.units import format_count
+
+MIN_NODES = 2
+LAST = "last"
+EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
+
+
+@click.command("isolate")
+@click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
+@click.option("--budget", type=click.FloatRange(min=1), help="Node-minutes to spend at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Run at most this many jobs at once.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Minutes to wait for a node that a user's job has taken.",
+)
+@click.option("--reservation", default="", metavar="NAME", help="Use the nodes of this one.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=LAST,
+    metavar="[ID]",
+    help="Go on with one that was interrupted: the last one, or ID.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer, or the plan, as JSON.")
+def command(
+    *,
+    hostlist: str | None,
+    budget: float | None,
+    limit: int,
+    wait: float,
+    reservation: str,
+    resume: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """
+    Find the node, link or switch that spoils collectives between nodes.
+
+    Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
+    Groups that fail are split, and nobody is blamed who did not fail with different
+    partners that pass. A node that is blamed becomes a suspect at the next
+    `hpcverify collect`, and no more.
+
+    Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
+
+    Exit status 0 if all nodes are cleared, 1 if something is to blame, 3 if that is not
+    certain: intermittent, untested, out of budget, interrupted.
+
+    \b
+    Examples:
+      hpcverify isolate --nodes n[1-232] --dry-run
+      hpcverify isolate --nodes n[1-232] --budget 2000
+      hpcverify isolate --resume
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    acting = make_controller()
+    check_claim(Path(acting.site.fleet.spool), acting.ledger, gethostname())
+    if resume is not None:
+        if hostlist or dry_run or reservation or budget:
+            raise click.UsageError("--resume goes on with what was ordered: leave out the rest")
+        journal = resume_journal(acting.state, "" if resume == LAST else resume)
+        say(f"going on with isolation {journal.order.id}")
+    else:
+        order = make_order(acting, hostlist, reservation, budget or 0.0, wait * 60)
+        if dry_run:
+            show_plan(forecast_isolation(order, limit), budget or 0.0, as_json=as_json)
+            return
+        journal = create_journal(acting.state, order)
+        some = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
+        say(f"{some}, {fold(order.nodes)}")
+    with closing(journal), stop_on_signals() as stop:
+        answer = carry_out(acting, journal, limit, stop)
+    if answer is None:
+        say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
+        sys.exit(EXIT_UNCERTAIN)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=1))
+    else:
+        click.echo("\n".join(describe_answer(answer)))
+    sys.exit(choose_exit_status(answer))
+
+
+def make_order(
+    acting: Controller, hostlist: str | None, reservation: str, budget: float, wait: float
+) -> IsolationOrder:
+    """
+    Choose the nodes that are idle now, and note why the others are left out.
+
+    Raises:
+        ConfigError: too few are, or a name is wrong.
+        SlurmError: Slurm does not answer.
+
+    """
+    hosts = acting.slurm.list_hosts()
+    partition = acting.dispatcher.partition.name
+    names = expand(hostlist) if hostlist else list(hosts)
+    refuse_unknown(names, hosts)
+    if reservation and reservation not in (there := acting.slurm.list_reservations()):
+        raise UnknownNameError("reservation", reservation, there)
+    reserved = set(acting.slurm.list_reservations()[reservation].nodes) if reservation else set()
+    reasons = {n: explain_left_out(hosts[n], partition, reserved, reservation) for n in names}
+    left_out = {node: why for node, why in reasons.items() if why and (hostlist or why != OUTSIDE)}
+    nodes = [node for node, why in reasons.items() if not why]
+    if len(nodes) < MIN_NODES:
+        raise ConfigError(f"fewer than two nodes can be tested: {explain(left_out)}")
+    switches = read_switches(acting)
+    gpus = {hosts[node].gpus for node in nodes}
+    return IsolationOrder(
+        id=make_isolation_id(),
+        at=acting.clock(),
+        version=version("hpcverify"),
+        nodes=tuple(nodes),
+        left_out=left_out,
+        switches={node: switches[node] for node in nodes if node in switches},
+        seed=os.urandom(8).hex(),
+        inside=min(gpus) > 1,  # with one rank there is nothing to exchange
+        budget=budget,
+        wait=wait,
+        reservation=reservation,
+    )
+
+
+OUTSIDE = "is not in the partition of verifications"
+
+
+def explain_left_out(host: Host, partition: str, reserved: set[str], reservation: str) -> str:
+    """Say why *host* cannot be tested now; empty if it can."""
+    if partition not in host.partitions:
+        return OUTSIDE
+    if reservation and host.name not in reserved:
+        return f"is not in reservation {reservation}"
+    return explain_not_idle(host, reserved=bool(reservation))
+
+
+def explain(left_out: Mapping[str, str]) -> str:
+    """Say why some nodes are left out."""
+    told = [f"{node} {why}" for node, why in left_out.items()]
+    return name_members(told) or "there is no other"
+
+
+def read_switches(acting: Controller) -> dict[str, str]:
+    """Read which nodes are at which switch: what the site says, else Slurm's topology."""
+    if not (named := acting.site.fabric.switches):
+        return acting.slurm.read_switches()
+    return index_switches(named.items())
+
+
+def carry_out(
+    acting: Controller, journal: Journal, at_once: int, stop: StopFlag
+) -> IsolationAnswer | None:
+    """Test until it is known who is to blame, and leave runs of those; None: interrupted."""
+    site = acting.site
+    tester = RoundTester(
+        journal=journal,
+        slurm=acting.slurm,
+        settings=make_settings(site),
+        spool=Path(site.fleet.spool),
+        owner=look_up_uid(site.fleet.user),
+        at_once=at_once,
+        say=say,
+        stop=stop,
+    )
+    tester.prepare()
+    runner = IsolationRunner(journal, tester, say)
+    try:
+        found = runner.run()
+    except Interrupted:
+        return None
+    answer = build_answer(journal, found, tester.gone, runner.end_reason)
+    if journal.concluded is None:
+        for accused in answer.accused:
+            run = build_accusation(answer, accused, datetime.now(UTC))
+            spool.deposit(run, Path(site.fleet.spool), owner=tester.owner)
+    runner.conclude()
+    tester.clean_up()
+    return answer
+
+
+def make_settings(site: Site) -> GroupJobSettings:
+    """Take over what the jobs of a sweep have."""
+    fleet = site.fleet
+    return GroupJobSettings(
+        partition=fleet.partition,
+        user="" if look_up_uid(fleet.user) == os.geteuid() else fleet.user,
+        program=fleet.program,
+        options=tuple(list_site_options(fleet)),
+    )
+
+
+def choose_exit_status(answer: IsolationAnswer) -> int:
+    """Choose the exit status for *answer*."""
+    if answer.has_culprit:
+        return EXIT_FOUND
+    return 0 if answer.is_certain else EXIT_UNCERTAIN
+
+
+def show_plan(plan: IsolationPlan, budget: float, *, as_json: bool) -> None:
+    """Print what would be tested, and what it would take."""
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        return
+    if plan.switches:
+        groups = f"by {plan.switches} switch{'' if plan.switches == 1 else 'es'}"
+    else:
+        groups = "by lot: Slurm has no topology, and the site file no [fabric] switches"
+    click.echo(f"{format_count(len(plan.nodes), 'node')}, {fold(plan.nodes)}, in groups {groups}")
+    if plan.left_out:
+        click.echo(f"left out: {explain(plan.left_out)}")
+    stages = ["each node alone"] if plan.inside else []
+    stages += ["groups of nodes", "groups of switches"] if plan.switches else ["groups of nodes"]
+    click.echo(f"stages: {', '.join(stages)}, who sends and who receives slowly")
+    click.echo("first groups:")
+    for test in plan.first:
+        click.echo(f"  {fold(test.members)}")
+    heads = ("bad nodes", "tests", "rounds", "minutes", "node-minutes")
+    rows = [
+        (
+            "none" if not one.bad else str(one.bad),
+            *(str(one.tests), str(one.rounds), f"{one.minutes:.0f}", f"{one.node_minutes:.0f}"),
+        )
+        for one in plan.forecasts
+    ]
+    print_table(Console(highlight=False), heads, rows)
+    worst = plan.forecasts[-1]
+    if budget and budget < worst.node_minutes:
+        click.echo(f"the budget of {budget:g} node-minutes may end it before its time")

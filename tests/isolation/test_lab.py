@@ -1,0 +1,140 @@
+"""``hpcverify isolate`` on a real Slurm, with a stand-in for the measurement."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+
+from hpcverify.fleet.states import State
+from hpcverify.isolation.journal import JOURNAL_NAME
+from tests.fleet.cluster import Fleet
+from tests.isolation.stand_in import SimulatedCluster
+from tests.slurm_lab.lab import a_cluster
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """#!/bin/sh
+if [ "$1" = collectives ]; then
+    export SIMULATED_CLUSTER={folder}/simulated.json PYTHONPATH={root}
+    exec {python} -m tests.isolation.stand_in "$@"
+fi
+exec {real} "$@"
+"""
+
+
+@pytest.fixture
+def fleet() -> Generator[Fleet]:
+    """Give a site of six nodes, n1 to n6, whose collectives are simulated."""
+    with a_cluster(6) as up, TemporaryDirectory(prefix="hvisolate-", dir="/tmp") as name:
+        fleet = Fleet(up, Path(name))
+        fleet.prepare()
+        real = fleet.folder / "hpcverify"
+        real.rename(fleet.folder / "real")
+        real.write_text(
+            PROGRAM.format(
+                folder=name, root=ROOT, python=sys.executable, real=fleet.folder / "real"
+            )
+        )
+        real.chmod(0o755)
+        yield fleet
+
+
+def simulate(fleet: Fleet, cluster: SimulatedCluster) -> None:
+    """Say who is bad."""
+    (fleet.folder / "simulated.json").write_bytes(msgspec.json.encode(cluster))
+
+
+def read_journal(fleet: Fleet, kind: str) -> list[dict[str, object]]:
+    """Read the entries of a kind, of the only isolation."""
+    found = list((fleet.folder / "controller" / "isolations").glob(f"*/{JOURNAL_NAME}"))
+    lines = found[0].read_text().splitlines(keepends=True) if found else []
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspect(
+    fleet: Fleet,
+) -> None:
+    """What it did is not done again; the job that ran on is waited for."""
+    pause = fleet.folder / "pause"
+    simulate(fleet, SimulatedCluster(bad=("n3",), pause=str(pause)))
+    fleet("collect")
+    begun = fleet.begin("isolate", "--nodes", "n[1-6]")
+    fleet.cluster.until(lambda: len(read_journal(fleet, "judged")) >= 2)
+    pause.touch()
+    fleet.cluster.until(
+        lambda: len(read_journal(fleet, "submitted")) > len(read_journal(fleet, "ended"))
+    )
+    begun.send_signal(signal.SIGKILL)
+    begun.communicate()
+    pause.unlink()
+
+    done = fleet("isolate", "--resume", "--json")
+
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert [one["node"] for one in answer["accused"]] == ["n3"]
+    assert answer["cleared"] == 5
+    submitted = [entry["name"] for entry in read_journal(fleet, "submitted")]
+    assert len(submitted) == len(set(submitted))
+    places = [(e["round"], tuple(e["tests"])) for e in read_journal(fleet, "submitted")]  # type: ignore[arg-type]
+    assert len(places) == len(set(places)), "a test was submitted twice"
+    assert fleet("collect").stdout.startswith("runs taken in: 1; ")
+    suspect = fleet.node("n3")
+    assert (suspect.state, suspect.enforced, suspect.checks) == (
+        State.SUSPECT,
+        False,
+        ("collectives",),
+    )
+    assert fleet.drained() == set()
+    assert fleet.states() == {"n3": "suspect"}
+    assert not (fleet.spool / ".isolate").exists()
+
+    verified = fleet("sweep", "--nodes", "n3", "--suite", "told")
+
+    assert verified.returncode == 0, verified.stderr
+    assert fleet.node("n3").state is State.SUSPECT, "by itself it clears nothing"
+    assert fleet("isolate", "--resume").returncode == 2
+
+
+def list_states(fleet: Fleet, name: str = "hpcverify-isolate") -> list[str]:
+    """List the states of the jobs whose name begins with *name*."""
+    shown = fleet.cluster.run("squeue", "-h", "-t", "all", "-o", "%j %T")
+    return [line.split()[1] for line in shown.splitlines() if line.startswith(name)]
+
+
+def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet) -> None:
+    """A user takes n2 and n5 goes down while tests hang; then it is ended, and resumed."""
+    pause = fleet.folder / "pause"
+    simulate(fleet, SimulatedCluster(pause=str(pause)))
+    pause.touch()
+    begun = fleet.begin("isolate", "--wait", "0.05")
+    fleet.cluster.until(lambda: list_states(fleet).count("RUNNING") == 2)
+
+    user = ("sbatch", "-p", "batch", "-w", "n2", "--exclusive", "-J", "user", "--wrap", "sleep 999")
+    fleet.cluster.run(*user, "-o", "/dev/null")
+    fleet.cluster.until(lambda: list_states(fleet, "user") == ["RUNNING"])
+    fleet.cluster.run("scontrol", "update", "nodename=n5", "state=down", "reason=a test")
+    fleet.cluster.until(lambda: fleet.host("n5").state == "DOWN")
+    begun.terminate()
+    said, _ = begun.communicate()
+
+    assert begun.returncode == 3
+    assert "go on with: hpcverify isolate --resume" in said
+    fleet.cluster.until(lambda: not {"RUNNING", "PENDING"}.intersection(list_states(fleet)))
+
+    pause.unlink()
+    done = fleet("isolate", "--resume")
+
+    assert done.returncode == 3
+    assert "untested: n2: is busy" in done.stdout
+    assert "untested: n5: is down" in done.stdout
+    assert "4 cleared" in done.stdout
+    assert "failed" not in done.stdout
+    assert not list(fleet.spool.glob("n*/*.json"))
