@@ -99,11 +99,11 @@ def _signal(pids: Sequence[int], number: int) -> None:
 
 
 @contextmanager
-def a_fabric(switches: Mapping[str, Sequence[str]], *, extra: str = "") -> Generator[Fabric]:
-    """Bring up a cluster whose nodes are at these switches, and take all of it down."""
-    with a_network(switches) as network:
+def a_fabric(switches: Mapping[str, Sequence[str]], mbit: float) -> Generator[Fabric]:
+    """Bring up a cluster on such a network, see `a_network`, and take all of it down."""
+    with a_network(switches, mbit) as network:
         names = network.nodes
         assert names == [f"n{index}" for index in range(1, len(names) + 1)]
         told, topology = network.describe_for_slurm(), network.describe_topology()
-        with a_cluster(len(names), extra=extra, network=told, topology=topology) as cluster:
+        with a_cluster(len(names), network=told, topology=topology) as cluster:
             yield Fabric(cluster, network)
