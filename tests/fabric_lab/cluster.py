@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
-from tests.fabric_lab.network import DATA, Network, a_network
+from tests.fabric_lab.network import Network, a_network
 from tests.slurm_lab.lab import Cluster, a_cluster
 
 NOT_RANKS = {"4294967291", "4294967292", "4294967294", "4294967295"}
@@ -27,15 +27,6 @@ class Fabric:
 
     cluster: Cluster
     network: Network
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """What a site with two networks tells its jobs."""
-        return {"GLOO_SOCKET_IFNAME": DATA, "NCCL_SOCKET_IFNAME": DATA}
-
-    def run(self, *command: object) -> str:
-        """Run a command as an operator of this cluster would; it must succeed."""
-        return self.cluster.run(*command, **self.environ)
 
     def find_ranks(self, node: str) -> list[int]:
         """List the processes of the tasks of jobs on a node."""
