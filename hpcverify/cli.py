@@ -22,6 +22,7 @@ COMMAND_GROUPS = {
         "report": "Write a report on a node, or on all nodes.",
         "checks": "List the checks, or explain one of them.",
         "suites": "List the suites.",
+        "collectives": "Measure collectives between GPUs or nodes, verify every result.",
         "gate": "Say whether jobs may run on this node, as the prolog asks.",
     },
     "Cluster": {

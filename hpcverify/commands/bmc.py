@@ -24,6 +24,7 @@ from hpcverify.telemetry.redfish.client import find_missing_package
 
 LOCK_NAME = "bmc.lock"
 LOCK_SECONDS = 1.0
+NO_NODES_TEXT = "no node is known yet: hpcverify collect asks Slurm for them"
 
 
 @click.command("bmc")
@@ -40,8 +41,8 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
     node a suspect; only a verification by the sweep does more. Ctrl-C ends it after the
     BMCs that are being asked, so that no session stays open.
 
-    Exit status 3 if a BMC could not be read. After three refused passwords in a row no
-    other BMC is asked.
+    Exit status 1 if a chassis failed, 3 if a BMC could not be read or the round was cut
+    short. After three refused passwords in a row no other BMC is asked.
 
     \b
     Example:
@@ -97,9 +98,11 @@ def choose_nodes(acting: Controller, hostlist: str | None) -> list[str]:
     known = acting.ledger.list_nodes()
     if hostlist is not None:
         names = expand(hostlist)
+        if not known:
+            raise ConfigError(NO_NODES_TEXT)
         refuse_unknown(names, known)
         return names
     names = [name for name, node in known.items() if not is_gone(node, acting.clock())]
     if not names:
-        raise ConfigError("no node is known yet: hpcverify collect asks Slurm for them")
+        raise ConfigError(NO_NODES_TEXT)
     return names

@@ -26,7 +26,7 @@ def command() -> None:
 
 @command.command("nhc")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write the site file here.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a new site file here.")
 def nhc(file: Path, out: Path | None) -> None:
     """
     Turn an nhc.conf into what the check host expects.
@@ -37,7 +37,7 @@ def nhc(file: Path, out: Path | None) -> None:
 
     \b
     Example:
-      hpcverify import nhc /etc/nhc/nhc.conf --out site.toml
+      hpcverify import nhc /etc/nhc/nhc.conf --out from-nhc.toml
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     from hpcverify.plan.nhc.checks import import_nhc
 
@@ -53,7 +53,11 @@ def nhc(file: Path, out: Path | None) -> None:
         click.echo(text)
     else:
         try:
-            out.write_text(text + "\n", encoding="utf-8")
+            with out.open("x", encoding="utf-8") as file_out:
+                file_out.write(text + "\n")
+        except FileExistsError:
+            fix = "name another file, and copy what you want to keep"
+            raise ConfigError(f"{out} is there already, and is not overwritten: {fix}") from None
         except OSError as exc:
             raise ConfigError(f"{out} cannot be written: {exc.strerror}") from exc
         click.echo(f"{out}: {imported.turned} lines turned", err=True)

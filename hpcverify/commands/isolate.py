@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
@@ -17,28 +16,22 @@ import msgspec
 from hpcverify.commands._controller import make_controller, refuse_unknown
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.fleet.accusation import build_accusation
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.orders import list_site_options, look_up_uid
-from hpcverify.isolation.answer import IsolationAnswer, build_answer, describe_answer
+from hpcverify.fleet.isolations import carry_out_isolation, read_switches
+from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
 from hpcverify.isolation.journal import (
     IsolationOrder,
-    Journal,
     create_journal,
     make_isolation_id,
     resume_journal,
 )
-from hpcverify.isolation.rounds import GroupJobSettings, Interrupted, RoundTester
-from hpcverify.isolation.runner import IsolationRunner, name_members
-from hpcverify.plan.config import Site
-from hpcverify.records import spool
-from hpcverify.run.stop import StopFlag, stop_on_signals
+from hpcverify.isolation.runner import name_members
+from hpcverify.run.stop import stop_on_signals
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.slurm.idle import explain_not_idle
-from hpcverify.slurm.topology import index_switches
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.units import format_count
 
@@ -120,7 +113,7 @@ def command(
         some = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
         say(f"{some}, {fold(order.nodes)}")
     with closing(journal), stop_on_signals() as stop:
-        answer = carry_out(acting, journal, limit, stop)
+        answer = carry_out_isolation(acting, journal, limit, stop)
     if answer is None:
         say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)
@@ -187,55 +180,6 @@ def explain(left_out: Mapping[str, str]) -> str:
     """Say why some nodes are left out."""
     told = [f"{node} {why}" for node, why in left_out.items()]
     return name_members(told) or "there is no other"
-
-
-def read_switches(acting: Controller) -> dict[str, str]:
-    """Read which nodes are at which switch: what the site says, else Slurm's topology."""
-    if not (named := acting.site.fabric.switches):
-        return acting.slurm.read_switches()
-    return index_switches(named.items())
-
-
-def carry_out(
-    acting: Controller, journal: Journal, at_once: int, stop: StopFlag
-) -> IsolationAnswer | None:
-    """Test until it is known who is to blame, and leave runs of those; None: interrupted."""
-    site = acting.site
-    tester = RoundTester(
-        journal=journal,
-        slurm=acting.slurm,
-        settings=make_settings(site),
-        spool=Path(site.fleet.spool),
-        owner=look_up_uid(site.fleet.user),
-        at_once=at_once,
-        say=say,
-        stop=stop,
-    )
-    tester.prepare()
-    runner = IsolationRunner(journal, tester, say)
-    try:
-        found = runner.run()
-    except Interrupted:
-        return None
-    answer = build_answer(journal, found, tester.gone, runner.end_reason)
-    if journal.concluded is None:
-        for accused in answer.accused:
-            run = build_accusation(answer, accused, datetime.now(UTC))
-            spool.deposit(run, Path(site.fleet.spool), owner=tester.owner)
-    runner.conclude()
-    tester.clean_up()
-    return answer
-
-
-def make_settings(site: Site) -> GroupJobSettings:
-    """Take over what the jobs of a sweep have."""
-    fleet = site.fleet
-    return GroupJobSettings(
-        partition=fleet.partition,
-        user="" if look_up_uid(fleet.user) == os.geteuid() else fleet.user,
-        program=fleet.program,
-        options=tuple(list_site_options(fleet)),
-    )
 
 
 def choose_exit_status(answer: IsolationAnswer) -> int:

@@ -28,7 +28,9 @@ from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_table, render_badge
 from hpcverify.summary.verdict import shorten
 
-NO_NODES_TEXT = "no node is known yet; run hpcverify sweep, or hpcverify run"
+NO_NODES_TEXT = (
+    "no node is known yet: hpcverify collect asks Slurm for them; hpcverify run verifies this one"
+)
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
 DRIFT_TITLE = "versions and settings, compared with like nodes:"
 MAX_DRIFT_LINES = 20

@@ -81,6 +81,25 @@ def read_logins(path: Path) -> BmcLogins:
     return logins
 
 
+def refuse_bad_ca(path: str) -> None:
+    """
+    Refuse the file of ``[bmc] ca``: whoever trusts nobody would blame each BMC.
+
+    Raises:
+        ConfigError: it cannot be read, or has no certificate.
+
+    """
+    import ssl  # noqa: PLC0415 - only who asks BMCs needs it
+
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        fix = "it must be PEM, -----BEGIN CERTIFICATE-----"
+        raise ConfigError(f"{path}, the ca of [bmc], has no certificate: {fix}") from None
+    except OSError as exc:
+        raise ConfigError(f"{path}, the ca of [bmc], cannot be read: {exc.strerror}") from None
+
+
 def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, str]:
     """
     Find where the BMC of each of *nodes* answers; nodes without one are left out.
@@ -93,11 +112,14 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
     """
     found = {node: bmc.address.replace(NODE_PLACE, node) for node in nodes if bmc.address}
     for hostlist, given in bmc.addresses.items():
-        names = expand(hostlist)
-        if NODE_PLACE in given:
-            there = [given.replace(NODE_PLACE, name) for name in names]
-        else:
-            there = [given] if len(names) == 1 else expand(given)
+        try:
+            names = expand(hostlist)
+            if NODE_PLACE in given:
+                there = [given.replace(NODE_PLACE, name) for name in names]
+            else:
+                there = [given] if len(names) == 1 else expand(given)
+        except ConfigError as exc:
+            raise ConfigError(f"{path}: bmc.addresses: {exc}") from exc
         if len(there) != len(names):
             raise ConfigError(
                 f"{path}: bmc.addresses: {hostlist!r} are {len(names)} nodes and {given!r} are "
@@ -106,7 +128,10 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
         found |= {name: at for name, at in zip(names, there, strict=True) if name in nodes}
     for node, address in found.items():
         if not ADDRESS_PATTERN.fullmatch(address):
-            raise ConfigError(f"{path}: bmc: {address!r}, for node {node}, is not an address")
+            raise ConfigError(
+                f"{path}: bmc: {address!r}, for node {node}, is not an address: write a name or an "
+                "IP address, with :port if it is not 443, and nothing before or after it"
+            )
     return found
 
 
@@ -124,6 +149,8 @@ def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
             f'{site.path}: [bmc] needs address = "{NODE_PLACE}-bmc", or what yours are called, and '
             "credentials = the path of a file with user and password"
         )
+    if bmc.ca:
+        refuse_bad_ca(bmc.ca)
     logins = read_logins(Path(bmc.credentials))
     by_node: dict[str, tuple[str, str]] = {}
     for one in reversed(logins.login):

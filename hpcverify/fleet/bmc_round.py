@@ -47,6 +47,7 @@ from hpcverify.run.conclude import conclude
 from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.orchestrator import collect_versions, make_run_id
 from hpcverify.run.wire import ReadBmc
+from hpcverify.units import format_count
 
 CHECK = "chassis"
 MARK_PREFIX = "redfish."
@@ -258,4 +259,4 @@ def summarize_round(found: Iterable[Run]) -> str:
     """Count the verdicts of a round."""
     verdicts = [run.verdict for run in found]
     counts = [f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts]
-    return f"{len(verdicts)} BMCs asked: {', '.join(counts) or 'none'}"
+    return f"{format_count(len(verdicts), 'BMC')} asked: {', '.join(counts) or 'none'}"

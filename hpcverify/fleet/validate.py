@@ -15,12 +15,12 @@ from itertools import chain
 from pathlib import Path
 
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.fleet.bmc_access import NODE_PLACE, find_addresses
+from hpcverify.fleet.bmc_access import NODE_PLACE, find_addresses, read_logins, refuse_bad_ca
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
 from hpcverify.fleet.orders import look_up_uid
 from hpcverify.model import BMC_SUITE
 from hpcverify.plan.catalog import list_check_names
-from hpcverify.plan.config import Fleet, Quarantine, Site, Suppression, suites_dir
+from hpcverify.plan.config import Bmcs, Fleet, Quarantine, Site, Suppression, suites_dir
 from hpcverify.plan.suite import load_suite
 from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.submit import check_option
@@ -61,10 +61,28 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
             yield f"fail_closed: {check} is not in enforce, so it refuses no job"
     if site.bmc.address and not site.bmc.verify:
         yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
+    yield from _list_bmc_notes(site.bmc)
     today = datetime.fromtimestamp(now, UTC).date()
     for each in site.suppress:
         if each.until < today:
             yield f"suppress: {each.check} on {each.nodes} ended on {each.until}"
+
+
+def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
+    # No mistakes: nodes have the same site file, and must not have the passwords.
+    for name in ("credentials", "ca"):
+        path = getattr(bmc, name)
+        if path and not os.path.exists(path):  # noqa: PTH110 - Path's raises where it may not look
+            yield f"bmc.{name}: {path} is not on this machine; only hpcverify bmc needs it"
+            return
+    try:
+        if bmc.ca:
+            refuse_bad_ca(bmc.ca)
+        if bmc.credentials:
+            for login in read_logins(Path(bmc.credentials)).login:
+                expand(login.nodes)
+    except ConfigError as exc:
+        yield f"bmc: {exc}"
 
 
 def _check_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[str]:
@@ -102,6 +120,9 @@ def _check_bmc(site: Site) -> Iterator[str]:
         yield f"the suite {BMC_SUITE} has the name of the runs of `hpcverify bmc`: rename it"
     try:
         find_addresses((), bmc, site.path)
+        # Of the pattern for all, any name shows whether it makes addresses.
+        named = [name for hostlist in bmc.addresses for name in expand(hostlist)]
+        find_addresses(named or ["n1"], bmc, site.path)
     except ConfigError as exc:
         yield str(exc).removeprefix(f"{site.path}: ")
 

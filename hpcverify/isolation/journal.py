@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from hpcverify.errors import ActionError, ConfigError, StoreError
 from hpcverify.isolation.judge import Judgement
-from hpcverify.isolation.search import GroupTest
+from hpcverify.isolation.search import GroupTest, Members
 
 FOLDER_NAME = "isolations"
 JOURNAL_NAME = "journal.jsonl"
@@ -49,6 +49,8 @@ class IsolationOrder(Struct, frozen=True, kw_only=True, tag_field="kind", tag="o
     wait: float
     """Seconds that a busy node is waited for."""
     reservation: str = ""
+    pairs: tuple[Members, ...] = ()
+    """Of a sweep: these are tested first, and *nodes* only if some fail."""
 
 
 class PlannedRound(Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from statistics import mean
 from typing import Protocol
@@ -20,8 +21,9 @@ from msgspec.structs import replace
 from hpcverify.errors import StoreError
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import Reference
+from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import GroupTest, Outcome, Outcomes
+from hpcverify.isolation.search import GroupTest, Outcome, Outcomes, Round
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
@@ -66,14 +68,7 @@ class IsolationRunner:
             ActionError: Slurm takes no job, or does not answer.
 
         """
-        order = self.journal.order
-        plan = isolate(
-            order.nodes,
-            order.switches,
-            Random(order.seed),
-            inside=order.inside,
-            gone=self.tester.gone,
-        )
+        plan = self._make_plan()
         try:
             tests = next(plan)
             while True:
@@ -87,6 +82,15 @@ class IsolationRunner:
         if self.journal.concluded is None:
             ended = ConcludedIsolation(at=self.clock(), end_reason=self.end_reason)
             self.journal.append(ended)
+
+    def _make_plan(self) -> Generator[Round, Outcomes, Isolation]:
+        order, random = self.journal.order, Random(self.journal.order.seed)
+        inside, gone = order.inside, self.tester.gone
+        if not order.pairs:
+            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone)
+        paired = set(chain.from_iterable(order.pairs))
+        spare = [node for node in order.nodes if node not in paired]
+        return try_pairs(order.pairs, spare, order.switches, random, inside=inside, gone=gone)
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
         """Find what comes of the next round: from the journal, or by testing it."""

@@ -323,12 +323,11 @@ def _explain_range_error(complaint: str) -> str:
 
 def _suggest_fix(complaint: str, kind: object) -> str:
     if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", complaint):
-        place = re.sub(r"\[.*?\]", "", choice[1])
-        return f"; known: {', '.join(filter(None, _list_choices(place, kind)))}"
-    unknown = re.search(r"unknown field `(.*?)`", complaint)
+        return f"; known: {', '.join(filter(None, _list_choices(choice[1], kind)))}"
+    unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", complaint)
     if unknown is None:
         return ""
-    known = sorted(set(_list_field_names(kind)))
+    known = list(dict.fromkeys(_list_field_names(unknown[2] or "", kind)))
     from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
 
     near = get_close_matches(unknown[1], known, n=1)
@@ -337,28 +336,32 @@ def _suggest_fix(complaint: str, kind: object) -> str:
 
 def _list_choices(place: str, kind: object) -> Iterator[str]:
     """List the valid values at *place*, as ``quarantine.backend``."""
-    name, _, rest = place.partition(".")
-    if isinstance(kind, type) and issubclass(kind, Struct):
+    for found in _find_kinds(place, kind):
+        if isinstance(found, type) and issubclass(found, Enum):
+            yield from (str(each.value) for each in found)
+        elif get_origin(found) is Literal:
+            yield from map(str, get_args(found))
+
+
+def _list_field_names(place: str, kind: object) -> Iterator[str]:
+    """List the fields that a table at *place* may have."""
+    for found in _find_kinds(place, kind):
+        if isinstance(found, type) and issubclass(found, Struct):
+            yield from (field.encode_name for field in msgspec.structs.fields(found))
+
+
+def _find_kinds(place: str, kind: object) -> Iterator[object]:
+    """Find the types of a value at *place* of a *kind*, as ``expect[0].mounts[1]``."""
+    name, _, rest = re.sub(r"\[.*?\]", "", place).partition(".")
+    if name and isinstance(kind, type) and issubclass(kind, Struct):
         for field in msgspec.structs.fields(kind):
             if field.encode_name == name:
-                yield from _list_choices(rest, field.type)
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        yield from (str(each.value) for each in kind)
-    elif get_origin(kind) is Literal:
-        yield from map(str, get_args(kind))
-    else:
+                yield from _find_kinds(rest, field.type)
+    elif get_args(kind) and get_origin(kind) is not Literal:
         for inner in get_args(kind):
-            yield from _list_choices(place, inner)
-
-
-def _list_field_names(kind: object) -> Iterator[str]:
-    """List the fields of *kind* and of every struct in it."""
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        for field in msgspec.structs.fields(kind):
-            yield field.encode_name
-            yield from _list_field_names(field.type)
-    for inner in get_args(kind):
-        yield from _list_field_names(inner)
+            yield from _find_kinds(place, inner)
+    elif not name:
+        yield kind
 
 
 def to_json_types(values: Mapping[str, Any]) -> dict[str, Any]:

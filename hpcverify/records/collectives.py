@@ -32,6 +32,7 @@ class CollectiveTiming(Struct, frozen=True):
     """As nccl-tests calls it: all_reduce, all_gather, reduce_scatter, alltoall, broadcast,
     sendrecv."""
     size: int
+    """As asked for. The message is that of the next lower number of words that fit."""
     steps: int
     """Timed steps; each result was compared with the right one, to the bit."""
     p50: float
@@ -125,7 +126,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     """What the environment told NCCL or gloo."""
     wire_share: float = 0.0
-    """The share of all bytes that go over the network between nodes, by the algorithm."""
+    """The share of all bytes that go over the network between nodes, by the algorithm; 0 if
+    it is not known."""
     timings: tuple[CollectiveTiming, ...] = ()
     delays: tuple[RankDelay, ...] = ()
     wrong: tuple[WrongResult, ...] = ()

@@ -345,6 +345,13 @@ def test_what_was_conclusive_stays_so_while_it_stands(tmp_path: Path) -> None:
         assert CHECK.finding_rules[code].hard is (code == "kernel_standing")
 
 
+def test_the_full_stop_of_the_kernel_does_not_stand_before_our_fix(tmp_path: Path) -> None:
+    found = measured(tmp_path, "INFO: task pytest:23 blocked for more than 120 seconds.")
+    (finding,) = (f for f in found if isinstance(f, Finding))
+    assert "for more than 120 seconds: look at" in finding.text
+    assert finding.evidence["line"].endswith("seconds.")
+
+
 def test_many_like_lines_are_one_finding_with_count_and_span(tmp_path: Path) -> None:
     text = "nvme nvme0: I/O {} QID 3 timeout, aborting"
     found = measured(tmp_path, *(text.format(i) for i in range(4000)))

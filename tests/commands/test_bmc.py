@@ -137,6 +137,30 @@ def test_each_node_gets_a_run_without_a_ticket(fleet_of_bmcs: BmcFleet) -> None:
     assert {bmc.open_sessions for bmc in fleet_of_bmcs.bmcs.values()} == {0}
 
 
+@pytest.mark.parametrize(("ca", "told"), [("none.pem", "No such file"), ("bmc.toml", "no cert")])
+def test_a_file_of_certificates_that_cannot_be_used_is_no_fault_of_a_bmc(
+    fleet_of_bmcs: BmcFleet, ca: str, told: str
+) -> None:
+    fleet_of_bmcs.configure(ca=f'"{fleet_of_bmcs.folder / ca}"')
+
+    done = fleet_of_bmcs.ask("--nodes", "n1")
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{ca}, the ca of [bmc], " in done.stderr
+    assert told in done.stderr
+    assert fleet_of_bmcs.count_logins() == 0
+
+
+def test_before_the_first_collect_the_fix_is_told(cli: Cli, tmp_path: Path) -> None:
+    cli.site(f'[fleet]\nspool = "{tmp_path}"\n')
+
+    for arguments in ((), ("--nodes", "n1")):
+        done = cli("bmc", *arguments)
+        assert done.returncode == 2
+        assert "hpcverify collect asks Slurm for them" in done.stderr
+
+
 def test_the_versions_and_bios_settings_are_told_as_facts(fleet_of_bmcs: BmcFleet) -> None:
     for node, bmc in fleet_of_bmcs.bmcs.items():
         for resource in bmc.tree.values():

@@ -24,6 +24,19 @@ def test_an_nhc_conf_becomes_a_site_file(cli: Cli, tmp_path: Path) -> None:
     assert "line 8: * || check_hw_ib 40: names no device" in printed.stderr
 
 
+def test_a_site_file_that_is_there_is_not_overwritten(cli: Cli, tmp_path: Path) -> None:
+    conf, site = tmp_path / "nhc.conf", tmp_path / "site.toml"
+    conf.write_text(SAMPLE)
+    site.write_text('scratch = "/scratch"\n')
+
+    done = cli("import", "nhc", str(conf), "--out", str(site))
+
+    assert done.returncode == 2
+    assert "is there already, and is not overwritten" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert site.read_text() == 'scratch = "/scratch"\n'
+
+
 def test_what_is_no_nhc_conf_is_told_in_one_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("[site]\nkey = 1\n")
 

@@ -155,7 +155,7 @@ def test_no_text_of_a_node_can_order_the_terminal_about(cli: Cli) -> None:
 
 
 def test_without_nodes_it_says_how_to_come_by_some(cli: Cli) -> None:
-    assert "hpcverify sweep" in lines(cli)[0]
+    assert "hpcverify collect" in lines(cli)[0]
 
 
 def test_a_node_that_was_only_run_by_hand_is_there_unverified(cli: Cli) -> None:

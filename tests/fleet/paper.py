@@ -57,6 +57,8 @@ class PaperSlurm:
     began: float = 1.0
     """When slurmctld was started."""
     clock: Callable[[], float] = time.time
+    topology: str = ""
+    """What it says of its switches; nothing without any."""
     asked: list[str] = field(default_factory=list[str])
     """The questions, in order."""
     told: list[str] = field(default_factory=list[str])
@@ -70,17 +72,14 @@ class PaperSlurm:
             return self._told(list(command))
         question = "jobs" if command[0] == "squeue" else command[2]
         self.asked.append(question)
-        match question:
-            case "nodes":
-                return self._show_nodes([n for n in command[3:] if n != "--json"])
-            case "reservation":
-                return self._show_reservations()
-            case "config":
-                return self._show_config()
-            case "partition":
-                return PARTITION
-            case _:
-                return self._show_jobs()
+        answers: dict[str, Callable[[], str]] = {
+            "nodes": lambda: self._show_nodes([n for n in command[3:] if n != "--json"]),
+            "reservation": self._show_reservations,
+            "config": self._show_config,
+            "partition": lambda: PARTITION,
+            "topology": lambda: self.topology,
+        }
+        return answers.get(question, self._show_jobs)()
 
     def holds(self, name: str) -> tuple[bool, str]:
         """Say whether a node is drained, and the reason that it has."""

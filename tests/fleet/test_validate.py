@@ -62,6 +62,9 @@ def silent(**changes: Any) -> Site:
         (a_site(bmc=Bmcs(credentials="bmc.toml")), "bmc.credentials: .*not an absolute path"),
         (a_site(bmc=Bmcs(ca="/etc/ca.pem", verify=False)), "bmc.ca: verify = false"),
         (a_site(bmc=Bmcs(addresses={"n[1-3]": "b[1-2]"})), "bmc.addresses: 'n.1-3.' are 3"),
+        (a_site(bmc=Bmcs(addresses={"n[1-": "b1"})), "bmc.addresses: 'n.1-' is not a list"),
+        (a_site(bmc=Bmcs(address="https://{node}")), "'https://n1', .*write a name or an IP"),
+        (a_site(bmc=Bmcs(addresses={"n[7-8]": "{node}/"})), "'n7/', for node n7, is not"),
         (silent(check="pice"), "suppress.check: .*did you mean pcie"),
         (silent(nodes="n[1-3"), "suppress.nodes: .*is not a list of nodes"),
         (silent(nodes=""), "suppress.nodes: .*names no node"),
@@ -85,6 +88,12 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str)
             a_site(bmc=Bmcs(address="{node}-bmc", verify=False)),
             "bmc.verify = false: whoever answers at the address of a BMC gets its password",
         ),
+        (
+            a_site(bmc=Bmcs(credentials="/no/such.toml")),
+            "bmc.credentials: /no/such.toml is not on this machine; only hpcverify bmc needs it",
+        ),
+        (a_site(bmc=Bmcs(ca="/no/such.pem")), "bmc.ca: /no/such.pem is not on this machine"),
+        (a_site(bmc=Bmcs(ca="/etc/passwd")), "bmc: /etc/passwd, the ca of [bmc], has no cert"),
         (silent(until=date(2026, 3, 31)), "suppress: pcie on n[1-3] ended on 2026-03-31"),
         (a_site(fleet=Fleet(spool="/nowhere")), "fleet.spool: /nowhere is not a directory"),
         (
@@ -99,6 +108,29 @@ def test_what_may_surprise_is_told_and_not_refused(site: Site, told: str) -> Non
 
     (note,) = list_notes(site, NOW)
     assert told in note
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "told"),
+    [
+        ('user = "a"\npassword = "s3cret"\n', 0o644, "can be read by other users"),
+        ('user = "a"\npasword = "s3cret"\n', 0o600, "did you mean password?"),
+        ('[[login]]\nnodes = "n[1-"\nuser = "a"\npassword = "s3cret"\n', 0o600, "not a list"),
+    ],
+)
+def test_a_wrong_file_of_passwords_is_told_by_day(
+    tmp_path: Path, text: str, mode: int, told: str
+) -> None:
+    """Else the round of the night finds it; but a sweep goes on without it."""
+    path = tmp_path / "bmc.toml"
+    path.write_text(text)
+    path.chmod(mode)
+    site = a_site(bmc=Bmcs(credentials=str(path)))
+    refuse_mistakes(site)
+
+    (note,) = list_notes(site, NOW)
+    assert told in note
+    assert "s3cret" not in note
 
 
 def test_a_site_that_means_what_it_says_is_told_nothing(tmp_path: Path) -> None:

@@ -110,7 +110,9 @@ def inspect(ctx: Context, params: ChassisParams, node: ChassisSeams) -> Iterator
 def _ask(node: ChassisSeams, patience: float) -> Chassis:
     device = ipmi.find_device(node.root)
     if device is None:
-        text = "no /dev/ipmi0: this node has no BMC, or modprobe ipmi_devintf ipmi_si"
+        # Without -a, modprobe takes the second name for a parameter of the first module.
+        fix = "modprobe -a ipmi_devintf ipmi_si"
+        text = f"no /dev/ipmi0: this node has no BMC, or its driver is not loaded: {fix}"
         raise Unable(text, Cause.MISSING)
     if not os.access(device, os.R_OK | os.W_OK):
         raise Unable(f"only root may ask the BMC ({device})", Cause.DENIED)

@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hpcverify.check import operation as breadcrumb
+from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.data import WORD_BYTES, StepData, Words, format_value
 from hpcverify_checks.collectives.operations import OPERATIONS, SUM, Operation
+from hpcverify_checks.common.progress import waiting
 from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, reduce_minimum
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+CPU_SIZES = (4 * KIB, MIB, 64 * MIB)
+GPU_SIZES = (MIB, 256 * MIB, 4 * GIB)
+"""From what waits for the network to what fills it."""
 WARM_UPS = 5
 MIN_STEPS, MAX_STEPS = 5, 500
 STEPS_IN_FLIGHT = 16
@@ -41,7 +46,7 @@ class CollectiveJob(RankGroup, frozen=True):
 
     operations: tuple[str, ...]
     sizes: tuple[int, ...]
-    """In bytes, as nccl-tests counts them."""
+    """In bytes, as nccl-tests counts them; if empty, those of the part."""
     seconds: float
     """For all operations and sizes together."""
     seed: int = 0
@@ -82,8 +87,9 @@ def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> 
     import torch
 
     room = reduce_minimum(job, _read_free_bytes(device) - TEMPORARY_BYTES, device)
-    share = job.seconds / (len(job.operations) * len(job.sizes))
-    for size in job.sizes:
+    sizes = job.sizes or (CPU_SIZES if device.type == "cpu" else GPU_SIZES)
+    share = job.seconds / (len(job.operations) * len(sizes))
+    for size in sizes:
         if MEMORY_FACTOR * size > room:
             continue
         words = max(1, size // WORD_BYTES // job.world) * job.world
@@ -209,11 +215,12 @@ def _view_values(words: Tensor, data: StepData) -> Tensor:
 
 def finish(works: Sequence[Any], device: torch.device) -> None:
     """Wait for *works*: on a GPU its stream waits, and not the host."""
-    for work in works:
-        if device.type == "cuda":
-            work.synchronize()
-        else:
-            work.wait()
+    with waiting():
+        for work in works:
+            if device.type == "cuda":
+                work.synchronize()
+            else:
+                work.wait()
 
 
 class StepClock:

@@ -20,6 +20,8 @@ from hpcverify_checks.common.stats import percentile
 
 REPORT = "report"
 TIMELINE = "timeline"
+RING, AUTO = "ring", "auto"
+"""What NCCL is told to use: rings, or what it chooses."""
 
 
 def times_topic(number: int) -> str:
@@ -62,18 +64,21 @@ def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
 
 
 def combine_reports(
-    world: int,
-    places: Mapping[int, RankPlace],
+    places: Sequence[RankPlace],
     reports: Mapping[int, RankReport],
     times: Sequence[Mapping[int, StepTimes]],
+    *,
     gone: Mapping[int, str],
+    algorithm: str,
 ) -> CollectiveRun:
     """
     Put together what the ranks left.
 
+    *places* has all ranks, with what is known of where they are;
     *times* has what each rank measured, for each operation and size; *gone* the ranks that
     never came or that died, and why. A rank that reports is there, whoever missed it.
     """
+    world = len(places)
     reasons = {rank: why for one in reports.values() for rank, why in one.lost.items()}
     reasons |= gone
     if len(reports) < world and not reasons:
@@ -81,14 +86,17 @@ def combine_reports(
     reasons = {rank: why for rank, why in sorted(reasons.items()) if rank not in reports}
     unable = [f"rank {r}: {one.unable}" for r, one in reports.items() if one.unable]
     first = next(iter(reports.values()), None)
+    ranks = tuple(reports[p.rank].place if p.rank in reports else p for p in places)
     whole = [by_rank for by_rank in times if len(by_rank) == world]
     return CollectiveRun(
         id="",
         started="",
         ended="",
         version="",
-        ranks=tuple(reports[r].place if r in reports else places[r] for r in sorted(places)),
+        ranks=ranks,
         backend=first.backend if first else "",
+        algorithm=algorithm,
+        wire_share=compute_wire_share(ranks, algorithm),
         libraries=first.libraries if first else {},
         settings=first.settings if first else {},
         timings=tuple(compute_timing(list(by_rank.values())) for by_rank in whole),
@@ -97,6 +105,17 @@ def combine_reports(
         reasons=reasons,
         unable=unable[0] if unable else "",
     )
+
+
+def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
+    """
+    Compute the share of a ring's bytes that go from node to node.
+
+    Each of n links of a ring carries the same (Patarasuk and Yuan, 2009, "Bandwidth optimal
+    all-reduce algorithms"), and NCCL's rings enter and leave each of k nodes once: k / n.
+    """
+    nodes = len({place.node for place in ranks})
+    return nodes / len(ranks) if algorithm == RING and nodes > 1 else 0.0
 
 
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from time import monotonic, sleep
 from typing import IO
 
@@ -28,17 +29,30 @@ from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import CollectiveRun, RankPlace
+from hpcverify.telemetry import pci
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import (
+    AUTO,
     REPORT,
+    RING,
     TIMELINE,
     RankReport,
     combine_reports,
     times_topic,
 )
-from hpcverify_checks.collectives.rank import CPU_NAME, RankOrder
+from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
+from hpcverify_checks.collectives.hangs import (
+    BEAT,
+    BEAT_SECONDS,
+    SILENT_SECONDS,
+    Beat,
+    HangWatch,
+    read_state,
+)
+from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
+from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
     ABORT_SECONDS,
@@ -50,9 +64,10 @@ from hpcverify_checks.common.rendezvous import (
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0
 """Without any message from any rank: then all of them hang."""
+GRACE_SECONDS = 3.0
+"""For a rank that is only late to report after all."""
 LEAVE_SECONDS = 5.0
 """For the other launchers to see that all is over."""
-OVER = "over"
 DIED = "died"
 LEFT = "left"
 CAME = "came"
@@ -60,9 +75,10 @@ SIOCGIFADDR = 0x8915
 PORTS = range(20000, 32000)
 """Below those that Linux gives to clients (32768 on)."""
 PORT_TRIES = 8
+PROCESSES_ON_CPU = 2
 ALONE = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """Settings of NCCL that leave a node's ranks nothing but its network adapters."""
-RING = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
+RING_SETTINGS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
 
 
 class LaunchOrder(Struct, frozen=True, kw_only=True):
@@ -74,27 +90,50 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     timeout: float
     seed: int
     algorithm: str
-    """ring or auto."""
+    """ring or auto; empty: ring between nodes, auto in one."""
     alone: bool
     node: str
     group: str
     """Tells these ranks from those of other jobs."""
     world: int
+    """0: all ranks are launched here, one for each GPU."""
     ranks: tuple[tuple[int, int], ...]
     """Rank, and rank on its node, of those to launch here."""
     address: str
     """Of rank 0's node."""
+    expected: tuple[str, ...] = ()
+    """The node on which each rank should be, as far as Slurm says."""
     port: int = 0
     """0: one that follows from *group*; any free one if all ranks are launched here."""
 
 
 def launch(encoded: bytes) -> bytes:
-    """Launch the ranks of a `LaunchOrder`, in JSON; rank 0's launcher gives a `CollectiveRun`."""
+    """
+    Launch the ranks of a `LaunchOrder`, in JSON.
+
+    Rank 0's launcher gives a `CollectiveRun`, in JSON; if it is lost, its deputy does.
+    """
     order = msgspec.json.decode(encoded, type=LaunchOrder)
+    if not order.world:
+        world = _count_own_ranks()
+        ranks = tuple((rank, rank) for rank in range(world))
+        order = msgspec.structs.replace(order, world=world, ranks=ranks)
     if order.ranks[0][0] == 0:
         return msgspec.json.encode(_launch_first(order))
-    _launch_other(order)
-    return b""
+    run = _launch_other(order)
+    return msgspec.json.encode(run) if run else b""
+
+
+def _count_own_ranks() -> int:
+    """Count the GPUs of this node that a job here may use; on CPUs take two processes."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = len(pci.list_nvidia_gpus()) or len(pci.list_amd_gpus())
+    if gpus and visible is not None:
+        gpus = len([one for one in visible.split(",") if one.strip()])
+    if gpus == 1:
+        text = "there is one GPU here, and nothing to exchange with: run it over nodes, by srun"
+        raise Unable(text, Cause.MISCONFIGURED)
+    return gpus or PROCESSES_ON_CPU
 
 
 def list_ports(order: LaunchOrder) -> list[int]:
@@ -110,6 +149,12 @@ class _Child:
     rank: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+    progress: int
+    """The descriptor of the file in which it keeps its position."""
+
+    def read_beat(self) -> Beat:
+        """Read how far it is, and in which state."""
+        return Beat(read_position(self.progress), read_state(self.process.pid))
 
     def describe_end(self) -> str:
         """Say how it died; empty if it runs, or ended as it should."""
@@ -128,19 +173,19 @@ class _Child:
         with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nothing can end it
             self.process.wait(KILL_TIMEOUT_SECONDS)
         self.log.close()
+        os.close(self.progress)
 
 
 @contextmanager
-def _start_ranks(order: LaunchOrder, job: CollectiveJob, interface: str) -> Generator[list[_Child]]:
-    environment = dict(os.environ)
-    if interface:
-        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    environment |= ALONE if order.alone else {}
-    environment |= RING if order.algorithm == "ring" else {}
+def _start_ranks(
+    order: LaunchOrder, job: CollectiveJob, settings: Mapping[str, str]
+) -> Generator[list[_Child]]:
+    environment = {**os.environ, **settings}
     with ExitStack() as stack:
         children: list[_Child] = []
         for rank, local_rank in order.ranks:
-            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid())
+            progress = make_file()
+            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
             text = msgspec.json.encode(rank_order).decode()
             log = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
             process = subprocess.Popen(  # noqa: S603 - our own module
@@ -149,8 +194,9 @@ def _start_ranks(order: LaunchOrder, job: CollectiveJob, interface: str) -> Gene
                 stdout=log,
                 stderr=log,
                 env=environment,
+                pass_fds=[progress],
             )
-            children.append(_Child(rank, process, log))
+            children.append(_Child(rank, process, log, progress))
             stack.callback(children[-1].end)
         yield children
 
@@ -175,14 +221,16 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
         job = _make_job(order, board)
         watch = _Watch(order, server)
         try:
-            _meet(order, job)
+            nodes, job = _meet(order, job)
         except LostRanks as exc:
-            return watch.conclude(exc.lost)
-        interface = find_interface(_find_own_address(server))
-        with _start_ranks(order, job, interface) as children:
+            return watch.conclude(exc.lost, order.algorithm)
+        algorithm = _choose_algorithm(order, nodes)
+        settings = choose_settings(order, algorithm, _find_own_address(server))
+        with _start_ranks(order, job, settings) as children:
             watch.wait(children)
-            run = watch.conclude({})
+            run = watch.conclude({}, algorithm)
             board.post(OVER, 0)
+            tell_deputy(board)
             watch.await_leavers()
         return run
     finally:
@@ -202,13 +250,39 @@ def _serve(order: LaunchOrder) -> BoardServer:
     raise Unable(f"no port for the ranks to meet at: {failure}", Cause.BUSY, Remedy.RERUN)
 
 
-def _meet(order: LaunchOrder, job: CollectiveJob) -> list[str]:
-    """Meet the other launchers; give the node of each rank."""
-    board = open_board(job.folder)
+class _Arrival(Struct, frozen=True):
+    """What a launcher says of each of its ranks when it comes."""
+
+    node: str
+    job: CollectiveJob
+
+
+def _meet(order: LaunchOrder, job: CollectiveJob) -> tuple[list[str], CollectiveJob]:
+    """Meet the other launchers; give the node of each rank, and the job as rank 0 has it."""
+    board, own = open_board(job.folder), msgspec.json.encode(_Arrival(order.node, job))
     for rank, _ in order.ranks[1:]:
-        board.post(CAME, rank, order.node.encode())
-    answers = exchange_messages(job, order.ranks[0][0], CAME, order.node.encode())
-    return [answer.decode() for answer in answers]
+        board.post(CAME, rank, own)
+    answers = exchange_messages(job, order.ranks[0][0], CAME, own)
+    arrivals = [msgspec.json.decode(answer, type=_Arrival) for answer in answers]
+    common = msgspec.structs.replace(arrivals[0].job, folder=job.folder)
+    return [arrival.node for arrival in arrivals], common
+
+
+def _choose_algorithm(order: LaunchOrder, nodes: Sequence[str]) -> str:
+    return order.algorithm or (RING if len(set(nodes)) > 1 else AUTO)
+
+
+def choose_settings(order: LaunchOrder, algorithm: str, own_address: str) -> dict[str, str]:
+    """
+    Choose what NCCL and gloo are told, besides what the environment tells them.
+
+    gloo takes the interface that leads to the other nodes: this node's own name may
+    resolve to its loopback (Debian's 127.0.1.1). NCCL finds it by itself between nodes.
+    """
+    interface = find_interface(own_address)
+    gloo = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", interface)}
+    nccl = (ALONE if order.alone else {}) | (RING_SETTINGS if algorithm == RING else {})
+    return nccl | (gloo if gloo["GLOO_SOCKET_IFNAME"] else {})
 
 
 def _find_own_address(server: BoardServer) -> str:
@@ -235,23 +309,49 @@ def find_interface(address: str) -> str:
     return ""
 
 
-def _launch_other(order: LaunchOrder) -> None:
-    """Launch ranks whose results go to rank 0's launcher."""
+def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
+    """
+    Launch ranks whose results go to rank 0's launcher.
+
+    Returns a result only if that one is lost, and this is its deputy.
+    """
     board, own_address = _find_board(order)
     job = _make_job(order, board)
     try:
-        _meet(order, job)
+        nodes, job = _meet(order, job)
     except LostRanks:
-        return  # rank 0's launcher knows as well
-    with _start_ranks(order, job, find_interface(own_address)) as children:
-        while not board.read(OVER):
-            for child in children:
-                if why := child.describe_end():
-                    board.post(DIED, child.rank, why.encode())
-                    board.post("lost", child.rank, why.encode())
-            sleep(board.pause)
-    for rank, _ in order.ranks:
-        board.post(LEFT, rank)
+        return None  # rank 0's launcher knows as well
+    settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
+    with (
+        Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
+        _start_ranks(order, job, settings) as children,
+    ):
+        contact = monotonic()
+        while not deputy.is_over():
+            try:
+                if board.read(OVER, enough=1):  # waits a moment for it
+                    break
+                _tell(board, children)
+                contact = monotonic()
+            except BoardError:
+                if monotonic() > contact + SILENT_SECONDS + BEAT_SECONDS:
+                    return deputy.conclude()
+                sleep(board.pause)
+            deputy.tell({child.rank: child.read_beat() for child in children})
+    with suppress(BoardError):  # it has the results, and need not wait
+        for rank, _ in order.ranks:
+            board.post(LEFT, rank)
+    return None
+
+
+def _tell(board: SocketBoard, children: Sequence[_Child]) -> None:
+    """Tell how far the ranks launched here are, and which of them died."""
+    beats = {child.rank: child.read_beat() for child in children}
+    board.post(BEAT, children[0].rank, msgspec.msgpack.encode(beats))
+    for child in children:
+        if why := child.describe_end():
+            board.post(DIED, child.rank, why.encode())
+            board.post("lost", child.rank, why.encode())
 
 
 def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
@@ -284,7 +384,7 @@ class _Watch:
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         self.order, self.server = order, server
-        self.started = monotonic()
+        self.hangs = HangWatch(monotonic())
 
     def wait(self, children: Sequence[_Child]) -> None:
         """Wait until all ranks have reported, or those that can have."""
@@ -292,19 +392,36 @@ class _Watch:
         while len(self._read(REPORT)) < self.order.world:
             for child in children:
                 if why := child.describe_end():
-                    self._post(DIED, child.rank, why)
-                    self._post("lost", child.rank, why)
+                    self._accuse(child.rank, why)
             now = monotonic()
-            if trouble is None and ((self._read(REPORT) and self._has_lost()) or self._read(DIED)):
+            self._listen({child.rank: child.read_beat() for child in children}, now)
+            reports = self._reports()
+            for rank, why in self.hangs.find_missing(now, reports).items():
+                self._accuse(rank, why)
+            accused = {*self._read(DIED), *chain.from_iterable(r.lost for r in reports.values())}
+            if trouble is None and (accused or any(one.unable for one in reports.values())):
                 trouble = now
-            if trouble is not None and now > trouble + ROLL_CALL_SECONDS + 2 * ABORT_SECONDS:
+            is_complete = len({*reports, *accused}) == self.order.world
+            grace = GRACE_SECONDS if is_complete else ROLL_CALL_SECONDS + 2 * ABORT_SECONDS
+            if trouble is not None and now > trouble + grace:
                 return
             if now > self.server.touched_at + QUIET_SECONDS:
                 return
             sleep(WATCH_SECONDS)
 
-    def _has_lost(self) -> bool:
-        return any(r.lost or r.unable for r in self._reports().values())
+    def _accuse(self, rank: int, why: str) -> None:
+        """Tell all ranks that one is lost."""
+        self._post(DIED, rank, why)
+        self._post("lost", rank, why)
+
+    def _listen(self, own: Mapping[int, Beat], now: float) -> None:
+        """Take the beats of all launchers."""
+        self.hangs.hear(own, now)
+        with self.server.changed:
+            told = dict(self.server.topics.get(BEAT, {}))
+            heard = {first: self.server.heard_at[BEAT, first] for first in told}
+        for first, message in told.items():
+            self.hangs.hear(msgspec.msgpack.decode(message, type=dict[int, Beat]), heard[first])
 
     def _post(self, topic: str, rank: int, text: str) -> None:
         with self.server.changed:
@@ -320,7 +437,7 @@ class _Watch:
             for rank, message in sorted(self._read(REPORT).items())
         }
 
-    def conclude(self, never_came: Mapping[int, str]) -> CollectiveRun:
+    def conclude(self, never_came: Mapping[int, str], algorithm: str) -> CollectiveRun:
         """Put together what there is."""
         times: list[dict[int, StepTimes]] = []
         while found := self._read(times_topic(len(times))):
@@ -330,21 +447,31 @@ class _Watch:
                     for rank, message in sorted(found.items())
                 }
             )
-        places = {
-            rank: RankPlace(rank, node.decode(), CPU_NAME)
-            for rank, node in self._read(CAME).items()
+        came = {
+            rank: msgspec.json.decode(message, type=_Arrival).node
+            for rank, message in self._read(CAME).items()
         }
         gone = {rank: text.decode() for rank, text in self._read(DIED).items()}
         gone |= never_came
+        reports = self._reports()
+        run = combine_reports(
+            self._list_places(came), reports, times, gone=gone, algorithm=algorithm
+        )
         timelines = {
             rank: msgspec.msgpack.decode(message, type=Timeline)
             for rank, message in self._read(TIMELINE).items()
         }
-        run = combine_reports(self.order.world, places, self._reports(), times, gone)
         if len(timelines) < self.order.world:
             return run
         steps = tuple(timelines[rank].steps for rank in sorted(timelines))
         return msgspec.structs.replace(run, steps=steps, transfers=join_transfers(timelines))
+
+    def _list_places(self, came: Mapping[int, str]) -> list[RankPlace]:
+        """List where the ranks are; one that never came is where it should have been."""
+        expected = self.order.expected
+        if not expected or any(expected[rank] != node for rank, node in came.items()):
+            expected = ("",) * self.order.world
+        return [RankPlace(r, came.get(r, node), "") for r, node in enumerate(expected)]
 
     def await_leavers(self) -> None:
         """Let the other launchers see that all is over, if they are still there."""

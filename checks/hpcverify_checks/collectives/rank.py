@@ -23,6 +23,7 @@ from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, t
 from hpcverify_checks.collectives.timeline import measure_timeline
 from hpcverify_checks.common.board import open_board
 from hpcverify_checks.common.collective import use_thread_share
+from hpcverify_checks.common.progress import keep_position
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
     announce_failure,
@@ -45,6 +46,8 @@ class RankOrder(Struct, frozen=True):
     node: str
     parent: int
     """The process that started it."""
+    progress: int
+    """The descriptor of the file that tells it how far this rank is."""
 
 
 class _Offer(Struct, frozen=True):
@@ -56,6 +59,7 @@ def main() -> None:
     """Be one rank until its work is done."""
     order = msgspec.json.decode(sys.argv[1], type=RankOrder)
     die_with_parent(order.parent)
+    keep_position(order.progress)
     board = open_board(order.job.folder)
     report = RankReport(place=RankPlace(order.rank, order.node, CPU_NAME), settings=read_settings())
     try:

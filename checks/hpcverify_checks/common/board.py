@@ -202,7 +202,9 @@ class BoardServer(socketserver.ThreadingTCPServer):
         self.reached_at: Counter[str] = Counter()
         """This node's own addresses at which others reached it."""
         self.touched_at = monotonic()
-        """When the last message was left."""
+        """When the last message was left that said anything new."""
+        self.heard_at: dict[tuple[str, int], float] = {}
+        """When each rank last left a message about each topic."""
         super().__init__((address, port), _Handler)
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -216,9 +218,11 @@ class BoardServer(socketserver.ThreadingTCPServer):
         with self.changed:
             messages = self.topics.setdefault(request.topic, {})
             if request.rank >= 0:
-                messages[request.rank] = request.message
-                self.touched_at = monotonic()
-                self.changed.notify_all()
+                self.heard_at[request.topic, request.rank] = monotonic()
+                if messages.get(request.rank) != request.message:
+                    messages[request.rank] = request.message
+                    self.touched_at = monotonic()
+                    self.changed.notify_all()
                 return b""
             until = monotonic() + request.seconds
             while len(messages) < request.enough and (left := until - monotonic()) > 0:

@@ -28,7 +28,10 @@ NodeMetric = Literal[
     "processes.share",
 ]
 """What this check measures once for the whole node."""
+SHARES = {"memory.available_share", "processes.share"}
 Octal = Annotated[str, Meta(pattern=r"^(=?[0-7]{3,4})?$")]
+PageSize = Annotated[str, Meta(pattern=r"^[0-9]+kB$")]
+FullPath = Annotated[str, Meta(pattern="^/")]
 
 
 class Bound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +39,17 @@ class Bound(Struct, frozen=True, forbid_unknown_fields=True):
 
     low: float | None = None
     high: float | None = None
+
+    def __post_init__(self) -> None:
+        """
+        Refuse a range that holds nothing.
+
+        Raises:
+            ValueError: its low end is above its high one.
+
+        """
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
 
     def admits(self, value: float) -> bool:
         """Whether *value* is within."""
@@ -70,7 +84,7 @@ class MountNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class SpaceNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the file system that holds *path* must have; GiB, inodes, and shares of 1."""
 
-    path: str
+    path: FullPath
     size: Bound = Bound()
     free: Bound = Bound()
     free_share: Bound = Bound()
@@ -79,6 +93,17 @@ class SpaceNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     free_inodes: Bound = Bound()
     free_inodes_share: Bound = Bound()
     used_inodes: Bound = Bound()
+
+    def __post_init__(self) -> None:
+        """
+        Refuse per cent.
+
+        Raises:
+            ValueError: a share is above 1.
+
+        """
+        refuse_per_cent("free_share", self.free_share)
+        refuse_per_cent("free_inodes_share", self.free_inodes_share)
 
 
 class ProcessNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +119,7 @@ class ProcessNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class FileNeed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that must be there."""
 
-    path: str
+    path: FullPath
     type: Literal["", "file", "directory", "link", "character", "block", "pipe", "socket"] = ""
     mode: Octal = ""
     """The permission bits that must be set, in octal: ``1777``; with ``=0600``, those alone."""
@@ -124,7 +149,7 @@ class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Patterns: each must fit one argument; with ``!``, none may."""
     sysctls: dict[str, str] = {}
     """By name, as ``vm.overcommit_memory``: a pattern for the value."""
-    hugepages: dict[str, int] = {}
+    hugepages: dict[PageSize, int] = {}
     """By size as in sysfs, ``2048kB``: how many there must be at least."""
     governor: str = ""
     """The cpufreq governor that every core must have."""
@@ -141,14 +166,21 @@ class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """
-        Refuse a pattern that cannot be used.
+        Refuse what could never be met, or would silently ask for nothing.
 
         Raises:
-            ValueError: it is no regular expression.
+            ValueError: no node can have such a name, a pattern is no regular expression, or
+                a bound has no end, or is in per cent.
 
         """
+        refuse_bad_nodes(self.nodes)
+        for name, bound in self.bounds.items():
+            if bound == Bound():
+                raise ValueError(f"bounds: {name} needs low, high or both")
+            if name in SHARES:
+                refuse_per_cent(name, bound)
         for pattern in (
-            *(self.nodes, *self.kernel_arguments, *self.sysctls.values()),
+            *(*self.kernel_arguments, *self.sysctls.values()),
             *(p for mount in self.mounts for p in (mount.type, mount.source, *mount.options)),
             *(process.name for process in self.processes),
             *(p for file in self.files for p in file.contains),
@@ -174,6 +206,38 @@ def refuse_bad_pattern(pattern: str) -> None:
         raise ValueError(f"{pattern} is no regular expression: {exc}") from None
 
 
+def refuse_per_cent(name: str, bound: Bound) -> None:
+    """Raise ValueError if *bound* of a share is above 1."""
+    for end in (bound.low, bound.high):
+        if end is not None and end > 1:
+            raise ValueError(f"{name} is a share, 1 at most (10 % is 0.1), not {end:g}")
+
+
+def refuse_bad_nodes(nodes: str) -> None:
+    """Raise ValueError if *nodes*, or a name in it, can be the name of no node."""
+    listed = nodes.removeprefix("!")
+    if listed.startswith("/"):
+        if len(listed) == 1 or not listed.endswith("/"):
+            raise ValueError(f"nodes = {nodes!r} names no node: a regular expression ends in /")
+        refuse_bad_pattern(listed)
+        return
+    for item in _split_nodes(listed):
+        globs, ranges = _split_name(item)
+        if not item.strip():
+            raise ValueError(f"nodes = {nodes!r} has an empty name")
+        if any(bracket in glob for glob in globs for bracket in "[]"):
+            raise ValueError(f"nodes = {nodes!r}: a bracket is left open or closed twice")
+        for part in (part for listing in ranges for part in listing.split(",")):
+            if _parse_range(part) is None:
+                hint = "brackets hold numbers, the lower first, as in n[01-12,20]"
+                raise ValueError(f"nodes = {nodes!r}: {part!r} is no range: {hint}")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether *text* stands for other texts, so that nothing can be set to it."""
+    return text.startswith(("!", "/")) or any(sign in text for sign in "*?[")
+
+
 def fits(text: str, pattern: str) -> bool:
     """Whether *pattern* fits all of *text*: a glob, ``/regex/`` found in it, or ``!`` and one."""
     if pattern.startswith("!"):
@@ -189,12 +253,20 @@ def names_node(nodes: str, node: str) -> bool:
         return not names_node(nodes[1:], node)
     if nodes.startswith("/"):
         return fits(node, nodes)
-    return any(_names_one(item, node) for item in re.split(r",(?![^\[]*\])", nodes))
+    return any(_names_one(item, node) for item in _split_nodes(nodes))
+
+
+def _split_nodes(nodes: str) -> list[str]:
+    return re.split(r",(?![^\[]*\])", nodes)
+
+
+def _split_name(item: str) -> tuple[list[str], list[str]]:
+    pieces = re.split(r"\[([^\]]*)\]", item.strip())
+    return pieces[::2], pieces[1::2]
 
 
 def _names_one(item: str, node: str) -> bool:
-    pieces = re.split(r"\[([^\]]*)\]", item.strip())
-    globs, ranges = pieces[::2], pieces[1::2]
+    globs, ranges = _split_name(item)
     # `translate` ends a pattern in \Z, which only the last may have.
     pattern = r"(\d+)".join(translate(glob).removesuffix(r"\Z") for glob in globs)
     found = re.fullmatch(pattern, node)
@@ -205,11 +277,18 @@ def _names_one(item: str, node: str) -> bool:
 
 def _is_within(number: str, listed: str) -> bool:
     for part in listed.split(","):
-        first, _, last = part.partition("-")
-        last = last or first
-        if not (first.isdigit() and last.isdigit()):
+        if (ends := _parse_range(part)) is None:
             continue
+        first, last = ends
         padded = str(int(number)).zfill(len(first))
         if number == padded and int(first) <= int(number) <= int(last):
             return True
     return False
+
+
+def _parse_range(part: str) -> tuple[str, str] | None:
+    found = re.fullmatch(r"\s*([0-9]+)(?:-([0-9]+))?\s*", part)
+    if found is None:
+        return None
+    first, last = found[1], found[2] or found[1]
+    return (first, last) if int(first) <= int(last) else None

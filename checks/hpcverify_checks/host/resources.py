@@ -11,7 +11,7 @@ import msgspec
 from hpcverify.check import CarryOver, CheckItem, Context, Finding, Measurement, Part
 from hpcverify.telemetry import cpu, sysfs
 from hpcverify.units import GIB, KIB
-from hpcverify_checks.host.needs import Expectation, fits
+from hpcverify_checks.host.needs import Expectation, fits, is_pattern
 
 CPU_FACTS = ("sockets", "cores", "threads", "numa_nodes")
 # Threads are a setting of the firmware; cores and sockets hardly ever.
@@ -162,19 +162,8 @@ def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
             text = f"module {module} is not loaded: modprobe {module}"
             yield Finding("module_missing", "node", text)
     yield from _compare_arguments(need.kernel_arguments, root)
-    for name, wanted in need.sysctls.items():
-        # As sysctl(8) has it, a slash is a dot in the name of a part: eth0/100.
-        shown = sysfs.read_text(root / "proc/sys" / name.translate({46: "/", 47: "."}))
-        value = "unknown" if shown is None else " ".join(shown.split())
-        if not fits(value, wanted):
-            text = f"{name} is {value}, not {wanted}: sysctl -w {name}={wanted}"
-            yield Finding("sysctl", "node", f"{text}, and set it in /etc/sysctl.d")
-    for size, count in need.hugepages.items():
-        place = f"sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages"
-        have = sysfs.read_number(root / place) or 0
-        if have < count:
-            text = f"{have:.0f} huge pages of {size}, not {count}: echo {count} > /{place}"
-            yield Finding("hugepages", "node", text)
+    yield from _compare_sysctls(need.sysctls, root)
+    yield from _compare_huge_pages(need.hugepages, root)
     yield from _compare_frequency(need, root)
     if need.smt is not None:
         active = sysfs.read_text(root / cpu.CPU_FOLDER / "smt/active") == "1"
@@ -183,6 +172,35 @@ def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:
             fix = f"echo {words[need.smt]} > /sys/devices/system/cpu/smt/control"
             text = f"simultaneous multithreading is {words[active]}: {fix}, or set it in the BIOS"
             yield Finding("smt", "cpu", text)
+
+
+def _compare_sysctls(wanted_values: Mapping[str, str], root: Path) -> Iterator[Finding]:
+    for name, wanted in wanted_values.items():
+        # As sysctl(8) has it, a slash is a dot in the name of a part: eth0/100.
+        file = root / "proc/sys" / name.translate({46: "/", 47: "."})
+        shown = sysfs.read_text(file)
+        if shown is None:
+            unknown = "is unknown to this kernel: correct its name, or load the module that has it"
+            text = "cannot be read: run as root" if file.exists() else unknown
+            yield Finding("sysctl", "node", f"{name} {text}")
+        elif not fits(value := " ".join(shown.split()), wanted):
+            fix = "correct it" if is_pattern(wanted) else f"sysctl -w {name}={wanted}"
+            text = f"{name} is {value}, not {wanted}: {fix}, and set it in /etc/sysctl.d"
+            yield Finding("sysctl", "node", text)
+
+
+def _compare_huge_pages(wanted_counts: Mapping[str, int], root: Path) -> Iterator[Finding]:
+    for size, count in wanted_counts.items():
+        place = f"sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages"
+        have = sysfs.read_number(root / place)
+        if have is None and count:
+            folders = sysfs.list_entries((root / place).parents[1])
+            known = ", ".join(folder.name.removeprefix("hugepages-") for folder in folders)
+            text = f"this kernel has no huge pages of {size} (it has: {known or 'none'})"
+            yield Finding("hugepages", "node", f"{text}: correct params.host.expect")
+        elif have is not None and have < count:
+            text = f"{have:.0f} huge pages of {size}, not {count}: echo {count} > /{place}"
+            yield Finding("hugepages", "node", text)
 
 
 def _is_loaded(module: str, root: Path) -> bool:

@@ -189,8 +189,9 @@ def make_finding(code: str, where: str, group: Sequence[KernelEvent]) -> Finding
     begin, end = format_moment(first.time), format_moment(last.time)
     span = f"{format_count(len(group), 'line')}, {begin}"
     span += f" to {end}" if end != begin else ""
-    fix = f": {row.fix}" if row.fix else ""
-    text = f"{row.meaning} ({span}): {first.text[:MAX_LINE_CHARACTERS]}{fix}"
+    text = f"{row.meaning} ({span}): {first.text[:MAX_LINE_CHARACTERS]}"
+    if row.fix:  # many lines of the kernel end in a full stop
+        text = f"{text.rstrip('.')}: {row.fix}"
     evidence = {
         "line": first.text,
         "count": str(len(group)),

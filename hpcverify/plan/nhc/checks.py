@@ -14,6 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from hpcverify.errors import ConfigError
+from hpcverify.plan import catalog
+from hpcverify.plan.config import convert_config
 from hpcverify.plan.nhc.syntax import (
     CannotTurn,
     Line,
@@ -88,7 +91,8 @@ class Imported(Struct, frozen=True):
 
 
 def import_nhc(text: str) -> Imported:
-    """Turn the *text* of an nhc.conf into a site file."""
+    """Turn the *text* of an nhc.conf into a site file, line by line: none spoils the others."""
+    host = catalog.load_check("host").params
     expectations: dict[str, dict[str, Any]] = {}
     unturned: list[Unturned] = []
     turned = 0
@@ -98,7 +102,12 @@ def import_nhc(text: str) -> Imported:
             continue
         try:
             pieces = list(_turn(line))
-        except CannotTurn as exc:
+            asked: dict[str, Any] = {"nodes": line.target}
+            for key, piece in pieces:
+                if key != NOTE:
+                    _add(asked, key, piece)
+            convert_config({"expect": [asked]}, host, "the check host refuses it")
+        except (CannotTurn, ConfigError) as exc:
             unturned.append(Unturned(line.number, line.text, str(exc)))
             continue
         turned += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Verdict
+from hpcverify.check import Finding, Verdict
 from hpcverify.model import Inventory, Part
 from hpcverify.telemetry.cpu import describe_cpu
 from hpcverify.telemetry.sysfs import parse_cpu_list
@@ -165,6 +165,33 @@ def test_a_dot_in_the_name_of_an_interface_is_written_as_a_slash(tmp_path: Path)
     assert list_codes(look(tmp_path, node, need)) == []
 
 
+HUGE = "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+
+
+@pytest.mark.parametrize(
+    ("need", "says"),
+    [
+        (Expectation(sysctls={"vm.swappines": "0"}), "is unknown to this kernel: correct its name"),
+        (Expectation(sysctls={"vm.swappiness": "!60"}), "is 60, not !60: correct it, and"),
+        (Expectation(sysctls={"vm.swappiness": "1"}), "is 60, not 1: sysctl -w vm.swappiness=1,"),
+        (Expectation(hugepages={"4kB": 1}), "has no huge pages of 4kB (it has: 2048kB)"),
+        (Expectation(hugepages={"2048kB": 5}), "0 huge pages of 2048kB, not 5: echo 5 >"),
+    ],
+)
+def test_the_fix_is_one_that_can_be_done(tmp_path: Path, need: Expectation, says: str) -> None:
+    node = a_node(tmp_path / "r")
+    grow(node.root, {"proc/sys/vm/swappiness": 60, HUGE: 0})
+
+    (found,) = [item for item in look(tmp_path, node, need) if isinstance(item, Finding)]
+    assert says in found.text
+
+
+def test_huge_pages_of_a_size_that_nobody_needs_need_not_be_there(tmp_path: Path) -> None:
+    need = Expectation(hugepages={"4kB": 0})
+
+    assert list_codes(look(tmp_path, a_node(tmp_path / "r"), need)) == []
+
+
 def test_numa_nodes_with_cores_and_memory_are_counted(tmp_path: Path) -> None:
     has = "sys/devices/system/node/has"
     grow(tmp_path, {f"{has}_cpu": "0-1", f"{has}_memory": "0-1,4-11"})  # as on a GB200
@@ -204,7 +231,6 @@ def test_a_bound_on_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
 
 
 NVIDIA = "sys/module/nvidia_peermem/refcnt"
-HUGE = "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 POLICY = f"{CPU}/cpufreq/policy0"
 GOVERNOR = {f"{POLICY}/scaling_governor": "performance", f"{POLICY}/scaling_max_freq": 3800000}
 

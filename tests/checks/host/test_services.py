@@ -158,6 +158,16 @@ def test_files_are_held_to_what_the_site_needs(
     assert list_codes(found) == ["file_wrong"] * codes
 
 
+def test_the_type_of_a_file_is_told_and_nobody_sent_to_replace_it(tmp_path: Path) -> None:
+    need = FileNeed(path=str(tmp_path), type="file")
+
+    (found,) = compare_files([need], 5)
+
+    assert found.text == (
+        "is of type directory, not file: see who made it, or correct params.host.expect"
+    )
+
+
 def test_lines_are_compared_without_the_space_around_them_however_long_the_file(
     tmp_path: Path,
 ) -> None:

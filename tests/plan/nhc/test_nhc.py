@@ -297,6 +297,25 @@ def test_a_target_names_the_same_nodes(target: str, names: list[str], others: li
     assert [n for n in (*names, *others) if names_node(line.target, n)] == names
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{n[5-1]} || check_hw_eth eth0", "'5-1' is no range"),
+        ("* || check_file_test -f etc/passwd", "path"),
+        ("* || check_fs_free /tmp 110%", "(10 % is 0.1), not 1.1"),
+        ("* || check_file_stat -m 0100644 /etc/passwd", "mode"),
+    ],
+)
+def test_a_line_that_host_would_refuse_spoils_no_other(line: str, why: str) -> None:
+    imported = import_nhc(f"{line}\n* || check_hw_eth eth1\n")
+
+    assert imported.turned == 1
+    (unturned,) = imported.unturned
+    assert unturned.number == 1
+    assert unturned.reason.startswith("the check host refuses it: ")
+    assert why in unturned.reason
+
+
 def test_lines_of_one_target_are_one_expectation() -> None:
     text = "a* || check_fs_mount_rw /\nb* || check_hw_eth e0\na* || check_hw_cpuinfo 1 2 4"
     expect = import_nhc(text).site["params"]["host"]["expect"]

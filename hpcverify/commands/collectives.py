@@ -1,0 +1,278 @@
+"""``hpcverify collectives``: measure collectives between GPUs or CPUs of several nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Unable
+from hpcverify.console import EXIT_UNVERIFIED
+from hpcverify.errors import ConfigError, UnverifiedError
+from hpcverify.plan.config import node_name
+from hpcverify.records import documents
+from hpcverify.records.collectives import CollectiveRun
+from hpcverify.slurm.step import read_step
+from hpcverify.summary.printable import make_printable
+from hpcverify.units import GIB, KIB, MIB, format_count
+
+MODULE = "hpcverify_checks.collectives.launch"
+"""What starts ranks and measures; found by its name, as all checks are."""
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
+SIZE_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
+EXIT_FOUND = 1
+ROW = "{:<14}  {:>7}  {:>5}  {:>9}  {:>9}  {:>9}  {:>11}  {:>11}  {:>5}"
+TIMES, RATES = ("p50 us", "p95 us", "p99 us"), ("algbw GB/s", "busbw GB/s")
+
+
+class SizeType(click.ParamType[int]):
+    """A number of bytes, as nccl-tests takes it: 4K, 64M, 1G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", str(value), re.IGNORECASE)
+        if not found or not int(found[1]):
+            self.fail(f"{value!r} is no size: write 4K, 64M or 1G", param, ctx)
+        return int(found[1]) * SIZE_UNITS[found[2].upper()]
+
+
+class RankChoice(Struct, frozen=True, kw_only=True):
+    """Which ranks this process launches, and where all meet."""
+
+    world: int
+    ranks: tuple[tuple[int, int], ...]
+    """Rank, and rank on its node."""
+    address: str
+    group: str
+    job: int = 0
+    expected: tuple[str, ...] = ()
+    """The node of each rank, if that is known."""
+
+
+@click.command("collectives")
+@click.option("--out", metavar="FILE", help="Write the result to FILE as JSON; rank 0 does.")
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    type=click.Choice(OPERATIONS),
+    help="Only this one; repeatable.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    type=SizeType(),
+    help="In bytes, as 64M; repeatable. Default: 4K, 1M and 64M on CPUs, 1M, 256M and 4G on GPUs.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=20.0,
+    show_default=True,
+    help="For all operations and sizes together; their verification takes about as long.",
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ring", "auto"]),
+    help="What NCCL is told. Default: ring between nodes, so that the network is measured, and "
+    "NCCL's own choice in one node.",
+)
+@click.option(
+    "--alone",
+    is_flag=True,
+    help="One node by itself, without direct copies between its GPUs: its adapters do it all.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1, max=600),
+    default=30.0,
+    show_default=True,
+    help="Seconds after which a rank that says nothing is missing.",
+)
+@click.option("--rank", type=click.IntRange(min=0), help="Of this process, without srun.")
+@click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
+@click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
+@click.option("--port", type=click.IntRange(1, 65535), help="On the node of rank 0.")
+def command(**options: Any) -> None:
+    """
+    Measure collectives over all ranks, and verify every result to the bit.
+
+    srun starts it once for each GPU; on nodes without GPUs, as often as you like. Without
+    srun it measures this node alone, with a rank for each GPU, or two on CPUs. Sizes and
+    bandwidths are those of nccl-tests, in GB/s of 10^9 bytes; a step takes as long as its
+    slowest rank.
+
+    Exit status 0 if everything was measured and right, 1 if a result was wrong, a rank is
+    missing or one holds the others up, 2 for usage, 3 if it could not be measured.
+
+    \b
+    Examples:
+      srun -N 4 --ntasks-per-node 8 hpcverify collectives --out run.json
+      srun -N 2 --ntasks-per-node 8 hpcverify collectives --operation sendrecv --size 1G
+      hpcverify collectives --alone
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    out: str | None = options["out"]
+    chosen = choose_ranks(options)
+    if out and (not chosen.ranks or chosen.ranks[0][0] == 0):
+        documents.refuse_unwritable(out)
+    run = launch(chosen, options)
+    if run is None:
+        return  # rank 0's process says what came of it
+    for line in describe(run):
+        click.echo(make_printable(line))
+    if out:
+        documents.write_bytes(Path(out), msgspec.json.format(msgspec.json.encode(run), indent=1))
+    sys.exit(choose_status(run))
+
+
+def choose_ranks(options: dict[str, Any]) -> RankChoice:
+    """
+    Choose which ranks to launch here: what the options say, else srun, else all of this node.
+
+    Raises:
+        ConfigError: the options do not fit together.
+
+    """
+    rank, world, address = options["rank"], options["world"], options["address"]
+    if (rank is None) != (world is None):
+        raise ConfigError("--rank and --world belong together")
+    if rank is not None:
+        if rank >= world:
+            raise ConfigError(f"--rank {rank} is none of {world}: they are counted from 0")
+        if not address or not options["port"]:
+            raise ConfigError("--rank needs the --address and --port at which the ranks meet")
+        group = f"{address}:{options['port']}"
+        return RankChoice(world=world, ranks=((rank, rank),), address=address, group=group)
+    place = read_step(os.environ)
+    if place is None or place.world == 1:
+        return RankChoice(world=0, ranks=(), address="127.0.0.1", group=uuid4().hex)
+    if options["alone"] and len(place.nodes) > 1:
+        count = format_count(len(place.nodes), "node")
+        raise ConfigError(f"--alone is for one node, and this step has {count}: srun -N 1")
+    return RankChoice(
+        world=place.world,
+        ranks=((place.rank, place.local_rank),),
+        address=address or place.nodes[0],
+        expected=place.expected,
+        group=f"{place.job}.{place.step}",
+        job=place.job,
+    )
+
+
+def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
+    """Launch the ranks and wait for them; only rank 0's launcher gets the result."""
+    order = {
+        "operations": options["operations"] or OPERATIONS,
+        "sizes": options["sizes"],
+        "seconds": options["seconds"],
+        "timeout": options["timeout"],
+        "seed": uuid4().int % 2**63,
+        "algorithm": options["algorithm"] or "",
+        "alone": options["alone"],
+        "node": node_name(),
+        "group": chosen.group,
+        "world": chosen.world,
+        "ranks": chosen.ranks,
+        "address": chosen.address,
+        "expected": chosen.expected,
+        "port": options["port"] or 0,
+    }
+    started = datetime.now(UTC)
+    try:
+        encoded: bytes = import_module(MODULE).launch(msgspec.json.encode(order))
+    except Unable as exc:
+        raise UnverifiedError(str(exc)) from exc
+    if not encoded:
+        return None
+    run = msgspec.json.decode(encoded, type=CollectiveRun)
+    return msgspec.structs.replace(
+        run,
+        id=uuid4().hex,
+        started=started.isoformat(),
+        ended=datetime.now(UTC).isoformat(),
+        version=version("hpcverify"),
+        job=chosen.job,
+    )
+
+
+def choose_status(run: CollectiveRun) -> int:
+    """Choose the exit status: what was found goes before what could not be measured."""
+    if run.wrong or run.missing or run.stragglers:
+        return EXIT_FOUND
+    return EXIT_UNVERIFIED if run.unable or not run.timings else 0
+
+
+def describe(run: CollectiveRun) -> Iterator[str]:
+    """Say in lines what was measured, a table, and what was found."""
+    nodes = len({place.node for place in run.ranks if place.node})
+    libraries = [" ".join(pair) for pair in run.libraries.items()]
+    what = f"{format_count(len(run.ranks), 'rank')} on {format_count(nodes, 'node')}"
+    algorithm = f"algorithm {run.algorithm}" if run.algorithm else ""
+    yield ", ".join(filter(None, [what, run.backend, *libraries, algorithm]))
+    if run.wire_share:
+        yield f"{run.wire_share:.0%} of the bytes of a ring go from node to node"
+    if run.settings:
+        yield "settings: " + " ".join(f"{name}={value}" for name, value in run.settings.items())
+    if run.timings:
+        yield ""
+        yield ROW.format("operation", "size", "steps", *TIMES, *RATES, "wrong")
+    wrong = Counter((one.operation, one.size) for one in run.wrong)
+    for one in run.timings:
+        times = (f"{seconds * 1e6:.1f}" for seconds in (one.p50, one.p95, one.p99))
+        rates = (f"{rate:.4g}" for rate in (one.algbw, one.busbw))
+        bad = wrong[one.operation, one.size]
+        yield ROW.format(one.operation, format_size(one.size), one.steps, *times, *rates, bad)
+    yield ""
+    yield from describe_findings(run)
+
+
+def describe_findings(run: CollectiveRun) -> Iterator[str]:
+    """Say what is wrong, and who is missing or slow; or that all is right."""
+    names = {
+        place.rank: f"rank {place.rank}"
+        + (f" on {place.node}" if place.node else "")
+        + (f" ({place.device})" if place.device else "")
+        for place in run.ranks
+    }
+    for one in run.wrong:
+        yield (
+            f"{names[one.rank]} got a wrong result of {one.operation} of {format_size(one.size)} "
+            f"in step {one.step}: {format_count(one.elements, 'word')}, the first at {one.index} "
+            f"is {one.found}, not {one.expected}"
+        )
+    for rank in run.missing:
+        yield f"{names[rank]} {run.reasons.get(rank, 'is missing')}"
+    for slow in run.stragglers:
+        yield (
+            f"{names[slow.rank]} {slow.how.replace('_', ' ')}, by {slow.seconds * 1e3:.3g} ms a "
+            f"step: without it a step would take {slow.gain:.0%} less"
+        )
+    if run.unable:
+        yield f"not all could be measured: {run.unable}"
+    if choose_status(run) == 0:
+        yield "every result was right, on every rank"
+
+
+def format_size(size: int) -> str:
+    """Write a number of bytes as nccl-tests takes it: 4K, 64M."""
+    for unit in ("G", "M", "K"):
+        if size % SIZE_UNITS[unit] == 0:
+            return f"{size // SIZE_UNITS[unit]}{unit}"
+    return str(size)

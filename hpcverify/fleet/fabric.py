@@ -1,0 +1,147 @@
+"""
+What a sweep does for the fabric: it tries links between idle nodes.
+
+Which ones is planned from what the ledger has; how pairs are tested, and what spoils those
+that fail, is an isolation like any other. A pair names nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from importlib.metadata import version
+from math import ceil
+from random import Random
+
+from msgspec import Struct
+
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.isolations import read_switches
+from hpcverify.fleet.states import DAY_S, Node, State
+from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
+from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
+from hpcverify.isolation.search import Outcome
+from hpcverify.plan.config import Fleet
+from hpcverify.slurm import Host
+from hpcverify.slurm.idle import explain_not_idle
+
+WAIT_S = 300.0
+"""How long a node that a user's job has taken is waited for."""
+MAX_SPARE = 16
+"""Nodes in no pair that may help to isolate what spoils one."""
+
+
+class FabricPlan(Struct, frozen=True, kw_only=True):
+    """What a sweep tests between nodes."""
+
+    links: LinkPlan
+    idle: Mapping[str, str]
+    """The nodes that can be tested now, and their kinds."""
+    switches: Mapping[str, str]
+
+
+def plan_fabric(
+    acting: Controller, hosts: Mapping[str, Host], only: Collection[str] = ()
+) -> FabricPlan:
+    """
+    Plan which links between *hosts*, or *only* some of them, to try now.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+
+    """
+    partition = acting.site.fleet.partition
+    switches = read_switches(acting)
+    kinds = {n: _name_kind(host) for n, host in hosts.items() if partition in host.partitions}
+    nodes = acting.ledger.list_nodes()
+    busy = {ticket.node for ticket in acting.ledger.list_open_tickets()}
+    idle = {
+        name: kind
+        for name, kind in kinds.items()
+        if (not only or name in only)
+        and name not in busy
+        and not explain_not_idle(hosts[name], reserved=False)
+        and _is_in_service(nodes.get(name) or Node(name=name))
+    }
+    links = plan_links(
+        idle,
+        switches,
+        acting.ledger.read_links().history,
+        now=acting.clock(),
+        period=acting.site.fabric.period_days * DAY_S,
+        random=Random(acting.clock()),  # noqa: S311 - which of equals goes first
+    )
+    return FabricPlan(links=links, idle=idle, switches=switches)
+
+
+def record_fabric(acting: Controller, hosts: Mapping[str, Host], plan: FabricPlan) -> None:
+    """Record which nodes there are, so that it can be told how many links were tried."""
+    partition = acting.site.fleet.partition
+    acting.ledger.record_fabric(
+        {
+            name: (_name_kind(host), plan.switches.get(name, ""))
+            for name, host in hosts.items()
+            if partition in host.partitions
+        }
+    )
+
+
+def _name_kind(host: Host) -> str:
+    """Name what nodes must have in common to be tested together."""
+    return f"{host.gpus} GPUs"
+
+
+def _is_in_service(node: Node) -> bool:
+    """Whether *node* is under no suspicion: it would only be a cause that is known."""
+    in_service = node.state in (State.HEALTHY, State.UNVERIFIED)
+    return in_service and not node.foreign and not node.owed_checks
+
+
+def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder]:
+    """Order the tests of the planned pairs: nodes of each kind on their own."""
+    by_kind: dict[str, list[LinkPair]] = {}
+    for pair in plan.links.pairs:
+        by_kind.setdefault(plan.idle[pair.nodes[0]], []).append(pair)
+    for kind, pairs in by_kind.items():
+        paired = [node for pair in pairs for node in pair.nodes]
+        others = (node for node, other in plan.idle.items() if other == kind)
+        spare = [node for node in others if node not in set(paired)][:MAX_SPARE]
+        nodes = (*paired, *spare)
+        yield IsolationOrder(
+            id=make_isolation_id(),
+            at=acting.clock(),
+            version=version("hpcverify"),
+            nodes=nodes,
+            switches={node: plan.switches[node] for node in nodes if node in plan.switches},
+            seed=os.urandom(8).hex(),
+            inside=kind not in {"0 GPUs", "1 GPUs"},  # with one rank there is nothing to exchange
+            wait=WAIT_S,
+            pairs=tuple(pair.nodes for pair in pairs),
+        )
+
+
+def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | None) -> int:
+    """Count the pairs that may be tested at once: as many nodes as may be verified at once."""
+    sizes = [
+        sum(partition in host.partitions for host in hosts.values())
+        for partition in {p for host in hosts.values() for p in host.partitions}
+        if partition != fleet.partition
+    ]
+    nodes = min([fleet.at_once, limit or fleet.at_once, *(ceil(fleet.share * n) for n in sizes)])
+    return max(1, nodes // 2)
+
+
+def take_in_links(acting: Controller, journal: Journal) -> list[LinkPair]:
+    """Record the links of the pairs whose test came to its end, and return them."""
+    record = journal.rounds[0] if journal.rounds else None
+    if record is None or record.judged is None:
+        return []
+    tried = [
+        LinkPair((one, other), find_switch_pair((one, other), journal.order.switches))
+        for (one, other), judgement in zip(
+            journal.order.pairs, record.judged.judgements, strict=True
+        )
+        if judgement.outcome is not Outcome.UNKNOWN
+    ]
+    acting.ledger.record_tried_links(tried)
+    return tried

@@ -1,0 +1,117 @@
+"""
+Python imports this when a rank starts: it puts faults under the collectives of one rank.
+
+`FAULTS` in the environment names them, each with the size of the messages that it spoils.
+They are in what torch.distributed delivers, below everything that hpcverify does with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+BAD_RANK = 1
+BAD_STEP = 2
+
+
+class Done:
+    """A work that is done."""
+
+    def wait(self) -> bool:
+        """Have waited."""
+        return True
+
+
+class Message:
+    """What one collective was to send, and what it delivered."""
+
+    def __init__(self, call: int, send: Any, result: Any, before: Any) -> None:
+        """*before* is what the call before delivered."""
+        self.call, self.send, self.result, self.before = call, send, result, before
+        self.words = result.view(before.dtype)
+
+    def stale(self) -> None:
+        """Deliver what the call before delivered."""
+        self.words.copy_(self.before)
+
+    def low_bit(self) -> None:
+        """Lose the lowest bit of each word."""
+        if self.result.is_floating_point():
+            self.result.copy_((self.result / 2).floor() * 2)
+        else:
+            self.words.bitwise_and_(~1)
+
+    def flip(self) -> None:
+        """Change one bit, once."""
+        if self.call == BAD_STEP:
+            self.words[len(self.words) // 2] ^= 1 << 17
+
+    def displaced(self) -> None:
+        """Move each word to the next place."""
+        self.words.copy_(self.words.roll(1))
+
+    def swapped(self) -> None:
+        """Let two halves change places."""
+        self.words.copy_(self.words.roll(len(self.words) // 2))
+
+    def own(self) -> None:
+        """Deliver what would come if every rank had sent what this one did."""
+        sums = 2 if self.result.is_floating_point() else 1
+        own = self.send.repeat(max(1, len(self.result) // len(self.send)))
+        self.result.copy_(own[: len(self.result)] * sums)
+
+    def dies(self) -> None:
+        """End, as by the OOM killer."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def stops(self) -> None:
+        """Stop, as if frozen."""
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def raises(self) -> None:
+        """Fail, as a GPU does."""
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def install(faults: dict[int, str]) -> None:
+    """Wrap the collectives of torch."""
+    import torch  # noqa: PLC0415 - all other processes start without it
+    import torch.distributed as dist  # noqa: PLC0415 - likewise
+
+    def wrap(name: str, pick: Callable[..., tuple[Any, Any]]) -> None:
+        whole = getattr(dist, name)
+        kept: dict[int, list[Any]] = {}
+
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            send, result = pick(*args)
+            size = max(send.nbytes, result.nbytes)
+            if size not in faults:
+                return whole(*args, **kwargs)
+            own = send.clone()
+            works = whole(*args, **kwargs)
+            for work in works if isinstance(works, list) else [works]:
+                work.wait()
+            right = result.view(torch.int32).clone()
+            seen = kept.setdefault(size, [right])
+            message = Message(len(seen), own, result, seen[-1])
+            seen.append(right)
+            getattr(message, faults[size])()
+            return [Done()] if isinstance(works, list) else Done()
+
+        setattr(dist, name, faulty)
+
+    wrap("all_reduce", lambda tensor: (tensor, tensor))
+    wrap("broadcast", lambda tensor, _source: (tensor, tensor))
+    for name in ("all_gather_single", "reduce_scatter_single", "all_to_all_single"):
+        wrap(name, lambda out, given: (given, out))
+    wrap("batch_isend_irecv", lambda both: (both[0].tensor, both[1].tensor))
+
+
+if "hpcverify_checks.collectives.rank" in sys.orig_argv and "FAULTS" in os.environ:
+    named = json.loads(os.environ["FAULTS"])
+    if json.loads(sys.orig_argv[-1])["rank"] == BAD_RANK:
+        install({int(size): name for size, name in named.items()})
