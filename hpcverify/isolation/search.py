@@ -64,7 +64,7 @@ with a fifth of all bad, 0.36 of the pairs fail; with two versions that do not f
 MIN_GROUPS = 4
 """From so many groups on, failures can be widespread."""
 MAX_ATTEMPTS = 5
-"""To test a group whose tests do not come to their end."""
+"""To test a group, or a member, whose tests do not come to their end."""
 MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 
@@ -221,6 +221,8 @@ class _Record(Struct):
 
     passes: int = 0
     failures: int = 0
+    unknowns: int = 0
+    """Tests in a row that did not come to their end."""
     pair_tests: int = 0
     lead: int = 0
     """Failures minus passes, in pairs."""
@@ -314,9 +316,10 @@ class _Search:
             return ()
         tests: list[GroupTest] = []
         self._give_up_zones()
-        self._forget_gone()
+        self._forget_lost()
         ends = {pair[0] for pair in self.links}  # without them, the others must pass
-        taken = {*self.bad, *self._list_suspects(), *self.given_up, *ends, *self.gone}
+        lost = self._list_lost()
+        taken = {*self.bad, *self._list_suspects(), *self.given_up, *ends, *lost}
         for clash in self.clashes:
             tests += [GroupTest(both, Purpose.BETWEEN) for both in clash.list_tests()]
         for whole in self.repeats:
@@ -348,16 +351,18 @@ class _Search:
         self.suspicions = [s for s in self.suspicions if self.given_up.isdisjoint(s.members)]
         self.repeats = [whole for whole in self.repeats if self.given_up.isdisjoint(whole)]
 
-    def _forget_gone(self) -> None:
-        """Suspect nobody who is gone. Of a group that failed, who is left is tested on."""
-        if not self.gone:
-            return
+    def _forget_lost(self) -> None:
+        """Suspect nobody who is lost. Of a group that failed, who is left is tested on."""
+        lost = self._list_lost()
         for suspicion in self.suspicions:
-            suspicion.members = tuple(m for m in suspicion.members if m not in self.gone)
+            suspicion.members = tuple(m for m in suspicion.members if m not in lost)
         self.suspicions = [suspicion for suspicion in self.suspicions if suspicion.members]
-        is_whole = set(self.gone).isdisjoint
-        self.repeats = [whole for whole in self.repeats if is_whole(whole)]
-        self.clashes = [clash for clash in self.clashes if is_whole(clash.origin)]
+        self.repeats = [whole for whole in self.repeats if lost.isdisjoint(whole)]
+        self.clashes = [clash for clash in self.clashes if lost.isdisjoint(clash.origin)]
+
+    def _list_lost(self) -> set[str]:
+        """List who is gone, and whose tests do not come to their end."""
+        return {*self.gone, *(m for m, r in self.known.items() if r.unknowns >= MAX_ATTEMPTS)}
 
     def _are_most_bad(self) -> bool:
         return len(self.bad) > max(MIN_BAD, MAX_BAD_SHARE * len(self.known))
@@ -440,6 +445,10 @@ class _Search:
         results = dict(zip(tests, outcomes, strict=True))
         failed = [test for test, o in results.items() if o is Outcome.FAILED]
         passed = [test for test, o in results.items() if o is Outcome.PASSED]
+        for test, outcome in results.items():
+            for member in test.members:
+                record = self.known[member]
+                record.unknowns = record.unknowns + 1 if outcome is Outcome.UNKNOWN else 0
         self.disturbances += any(test.purpose is Purpose.CONTROL for test in failed)
         if any(test.purpose in CONTROLS for test in failed):  # what disturbed it may disturb others
             failed = [test for test in failed if test.purpose not in JUDGING]
@@ -582,7 +591,7 @@ class _Search:
         """Say what is known by now."""
         if self._are_most_bad():
             return Found(is_widespread=True)
-        left = set(self._list_suspects())
+        left = {*self._list_suspects(), *self._list_lost()} - {*self.bad}
         dead = {self.zones[member]: None for member in self.known if member in self.given_up}
         return Found(
             bad=tuple(member for member in self.bad if member not in self.given_up),
@@ -593,9 +602,7 @@ class _Search:
             untested=tuple(
                 m
                 for m, r in self.known.items()
-                if m in left
-                or (m in self.gone and m not in self.bad)
-                or not (r.passes or m in self.bad or m in self.given_up)
+                if m in left or not (r.passes or m in self.bad or m in self.given_up)
             ),
         )
 

@@ -23,6 +23,11 @@ class RankPlace(Struct, frozen=True):
     node: str
     device: str
     """The id of its part, or "cpu"."""
+    name: str = ""
+    """Of the part, as its driver gives it."""
+    wire: float = 0.0
+    """What all active RDMA ports of its node carry together in one direction, in GB/s; 0 if
+    it has none."""
 
 
 class CollectiveTiming(Struct, frozen=True):

@@ -445,6 +445,16 @@ def _parse_rate(shown: str) -> tuple[float | None, int | None]:
     return float(number) if is_number else None, int(lanes) if lanes.isdecimal() else None
 
 
+def sum_port_rates(root: Path) -> float:
+    """Sum the rates of all active RDMA ports of the node, in GB/s of one direction."""
+    total = 0.0
+    for port in (root / "sys/class/infiniband").glob("*/ports/*"):
+        if (sysfs.read_text(port / "state") or "").endswith("ACTIVE"):
+            rate, _ = _parse_rate(sysfs.read_text(port / "rate") or "")
+            total += (rate or 0.0) / 8
+    return total
+
+
 def _read_gids(place: PortPlace) -> tuple[int, ...] | None:
     port, net = place.rdma, place.net
     if port is None or (place.layer == ETHERNET and (net is None or _lends_gids(net))):

@@ -52,6 +52,8 @@ class PaperCluster(PaperSlurm):
     now: float = 1_700_000_000.0
     meddle: Callable[[PaperCluster, TestJob], None] = lambda *_: None
     """Is called with each job that was submitted."""
+    written: Callable[[Path], object] = lambda _: None
+    """Is called with each document."""
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -59,7 +61,7 @@ class PaperCluster(PaperSlurm):
         for job in self.tests.values():
             if job.state == "RUNNING" and self.now - job.start >= JOB_S:
                 job.state, job.end = "COMPLETED", self.now
-                self._write(job)
+                self.write_documents(job)
 
     def preempt(self, job: TestJob, *nodes: str) -> None:
         """Give *nodes* to a user's job."""
@@ -67,11 +69,13 @@ class PaperCluster(PaperSlurm):
         for node in nodes:
             self.nodes[node].state = "ALLOCATED"
 
-    def _write(self, job: TestJob) -> None:
+    def write_documents(self, job: TestJob) -> None:
+        """Write what the ranks of *job* leave."""
         for order, arguments in job.steps:
             asked = parse_arguments(arguments)
             run = make_run(self.cluster, order, asked.operation)
             Path(asked.out).write_bytes(msgspec.json.encode(run))
+            self.written(Path(asked.out))
 
     def _show_jobs(self) -> str:
         rows = [
@@ -89,7 +93,7 @@ class PaperCluster(PaperSlurm):
             return self._submit(words)
         if words[:1] == ["scancel"]:
             for number in map(int, words[1:]):
-                if self.tests[number].state == "RUNNING":
+                if not self.tests[number].end:
                     self.tests[number].state, self.tests[number].end = "CANCELLED", self.now
             return ""
         return super()._told(words)
@@ -155,7 +159,7 @@ class PaperIsolation:
         journal = journal or create_journal(self.folder, self.order())
         try:
             spool = self.folder / "spool"
-            spool.mkdir(exist_ok=True)
+            spool.mkdir(parents=True, exist_ok=True)
             self.tester = RoundTester(
                 journal=journal,
                 slurm=Slurm(run=self.slurm),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from msgspec import Struct
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
+from hpcverify.telemetry.nics import sum_port_rates
 from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collectives
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
 from hpcverify_checks.collectives.timeline import measure_timeline
@@ -104,11 +106,14 @@ def _find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:
     import torch
 
     if not torch.cuda.is_available():
-        return torch.device("cpu"), RankPlace(order.rank, order.node, CPU_NAME)
+        place = RankPlace(order.rank, order.node, CPU_NAME, wire=sum_port_rates(Path("/")))
+        return torch.device("cpu"), place
     device = torch.device("cuda", order.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    return device, RankPlace(order.rank, order.node, f"GPU-{uuid.removeprefix('GPU-')}")
+    part = torch.cuda.get_device_properties(device)
+    uuid = f"GPU-{str(part.uuid).removeprefix('GPU-')}"
+    wire = sum_port_rates(Path("/"))
+    return device, RankPlace(order.rank, order.node, uuid, part.name, wire)
 
 
 def _name_libraries(backend: str) -> dict[str, str]:

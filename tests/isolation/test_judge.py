@@ -1,0 +1,186 @@
+"""What a test of a group passes by, what it fails by, and what says nothing."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.isolation.judge import Judgement, Reference
+from hpcverify.isolation.search import GroupTest, Outcome, Purpose
+from hpcverify.records.collectives import (
+    CollectiveRun,
+    CollectiveTiming,
+    RankPlace,
+    WrongResult,
+)
+
+BIG, SMALL = 2**28, 2**12
+
+
+def name_group(count: int, first: int = 0) -> tuple[str, ...]:
+    return tuple(f"n{first + number}" for number in range(count))
+
+
+def make_run(
+    busbw: float, nodes: int = 16, *, operation: str = "all_reduce", size: int = BIG
+) -> CollectiveRun:
+    return CollectiveRun(
+        id="a",
+        started="",
+        ended="",
+        version="",
+        ranks=tuple(RankPlace(r, name, "cpu") for r, name in enumerate(name_group(nodes))),
+        timings=(CollectiveTiming(operation, size, 20, 0.1, 0.1, 0.1, busbw, busbw),),
+    )
+
+
+def judge(
+    reference: Reference, *runs: CollectiveRun | None, purpose: Purpose = Purpose.GROUP
+) -> list[Judgement]:
+    tests = [
+        GroupTest(tuple(place.node for place in run.ranks) if run else ("a", "b"), purpose)
+        for run in runs
+    ]
+    return reference.judge_round(tests, list(runs))
+
+
+def list_outcomes(judged: list[Judgement]) -> list[Outcome]:
+    return [one.outcome for one in judged]
+
+
+PASSED, FAILED, UNKNOWN = Outcome.PASSED, Outcome.FAILED, Outcome.UNKNOWN
+
+
+def test_a_group_far_below_the_others_of_its_round_fails() -> None:
+    judged = judge(Reference(), *(make_run(bw) for bw in (40, 40, 39, 20)))
+
+    assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
+    assert judged[3].reason == "all_reduce 20 GB/s, 50% of what others reach"
+
+
+def test_a_round_in_which_most_groups_are_slow_does_not_pass() -> None:
+    """Five bad nodes may be in five of seven groups, and nothing has passed before."""
+    judged = judge(Reference(), *(make_run(bw) for bw in (20, 20, 40, 20, 20, 40, 20)))
+
+    assert list_outcomes(judged).count(FAILED) == 5
+
+
+def test_of_two_groups_the_slow_one_fails() -> None:
+    assert list_outcomes(judge(Reference(), make_run(40), make_run(25))) == [PASSED, FAILED]
+
+
+def test_groups_that_differ_by_a_little_pass() -> None:
+    judged = judge(Reference(), *(make_run(bw) for bw in (40, 32, 36, 42, 38)))
+
+    assert set(list_outcomes(judged)) == {PASSED}
+
+
+def test_later_rounds_are_compared_with_what_passed() -> None:
+    reference = Reference()
+    judge(reference, *[make_run(40)] * 4, make_run(10))
+
+    judged = judge(reference, make_run(28), make_run(29))
+
+    assert list_outcomes(judged) == [FAILED, FAILED]
+
+
+def test_a_smaller_group_must_be_as_fast_as_larger_ones() -> None:
+    reference = Reference()
+    judge(reference, *[make_run(40)] * 4)
+
+    assert list_outcomes(judge(reference, make_run(20, 8))) == [FAILED]
+    assert list_outcomes(judge(reference, make_run(60, 8))) == [PASSED]
+
+
+def test_a_larger_group_may_be_slower_by_what_its_ring_is_longer() -> None:
+    reference = Reference()
+    judge(reference, *[make_run(40)] * 4)
+
+    assert list_outcomes(judge(reference, make_run(20, 232))) == [PASSED]
+    assert list_outcomes(judge(reference, make_run(12, 233))) == [FAILED]
+
+
+def test_where_latency_decides_far_more_is_allowed() -> None:
+    small = [make_run(bw, size=SMALL) for bw in (0.10, 0.11, 0.06, 0.02)]
+
+    assert list_outcomes(judge(Reference(), *small)) == [PASSED, PASSED, PASSED, FAILED]
+
+
+def test_where_latency_decides_groups_of_another_size_say_nothing() -> None:
+    reference = Reference()
+    judge(reference, *[make_run(0.1, 2, size=SMALL)] * 4)
+
+    assert list_outcomes(judge(reference, make_run(0.01, 64, size=SMALL))) == [PASSED]
+
+
+def test_each_operation_and_size_counts_by_itself() -> None:
+    reference = Reference()
+    judge(reference, *[make_run(40)] * 4)
+
+    assert list_outcomes(judge(reference, make_run(5, operation="broadcast"))) == [PASSED]
+    assert list_outcomes(judge(reference, make_run(5, size=2**24))) == [PASSED]
+
+
+def test_nodes_alone_are_compared_with_nodes_alone() -> None:
+    """Their adapters do what all nodes' adapters do in a group, or less."""
+    reference = Reference()
+    judge(reference, *[make_run(40)] * 4)
+
+    judged = judge(reference, *[make_run(9, 1)] * 3, make_run(4, 1), purpose=Purpose.INSIDE)
+
+    assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
+
+
+def test_a_slow_cluster_does_not_pass_by_its_own_measure() -> None:
+    judged = judge(Reference(floors={"all_reduce": 100.0}), *[make_run(40)] * 4)
+
+    assert set(list_outcomes(judged)) == {FAILED}
+    assert judged[0].reason == "all_reduce 40 GB/s, 40% of the floor of this platform"
+
+
+def test_the_worst_of_several_timings_decides() -> None:
+    reference = Reference()
+    both = [
+        replace(make_run(40), timings=make_run(40).timings + make_run(bw, size=2**24).timings)
+        for bw in (30, 30, 30, 9)
+    ]
+
+    judged = judge(reference, *both)
+
+    assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
+    assert judged[3].reason.startswith("all_reduce 9 GB/s")
+
+
+def test_a_wrong_result_fails_however_fast_it_came() -> None:
+    wrong = WrongResult(3, "all_reduce", BIG, 7, 1, 0, "1", "2")
+    judged = judge(Reference(), replace(make_run(40), wrong=(wrong,)), make_run(40))
+
+    assert judged[0] == Judgement(
+        FAILED, "1 wrong result, the first on n3: all_reduce of 268435456 bytes"
+    )
+    assert judged[1].outcome is PASSED
+
+
+def test_a_missing_rank_fails_and_names_its_node() -> None:
+    judged = judge(Reference(), replace(make_run(40), timings=(), missing=(2, 5)))
+
+    assert judged == [Judgement(FAILED, "no answer from n2, n5")]
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (None, "it left no result"),
+        (replace(make_run(40), unable="no NCCL"), "no NCCL"),
+        (replace(make_run(40), timings=()), "nothing was measured"),
+    ],
+)
+def test_what_could_not_be_measured_says_nothing(run: CollectiveRun | None, why: str) -> None:
+    assert judge(Reference(), run) == [Judgement(UNKNOWN, why)]
+
+
+def test_what_failed_is_no_reference() -> None:
+    reference = Reference()
+    judge(reference, *[make_run(40)] * 3, *[make_run(10)] * 3)
+
+    assert list_outcomes(judge(reference, make_run(12))) == [FAILED]

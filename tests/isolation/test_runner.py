@@ -1,0 +1,300 @@
+"""Isolations from their order to their answer, on a Slurm on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hpcverify.errors import ActionError, SlurmError, StoreError
+from hpcverify.isolation.answer import IsolationAnswer, describe_answer
+from hpcverify.isolation.journal import Journal, resume_journal
+from hpcverify.isolation.rounds import Interrupted
+from hpcverify.isolation.search import Purpose
+from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
+from tests.isolation.stand_in import SimulatedCluster
+
+HEALTHY = SimulatedCluster()
+
+
+def list_blamed(answer: IsolationAnswer) -> list[str]:
+    return sorted(one.node for one in answer.accused)
+
+
+@pytest.mark.parametrize("size", [4, 6, 9, 16, 40])
+def test_a_bad_node_is_accused_with_its_evidence_and_all_others_are_cleared(
+    tmp_path: Path, size: int
+) -> None:
+    answer = make_paper(tmp_path, size, SimulatedCluster(bad=("n3",))).run()
+
+    (accused,) = answer.accused
+    assert (accused.node, answer.cleared, answer.is_certain) == ("n3", size - 1, True)
+    pairs = [one for one in accused.failed if one.purpose is Purpose.PAIR]
+    assert len({one.partners for one in pairs}) >= 2
+    assert all("n3" not in one.partners for one in accused.failed)
+    assert set(accused.directions) <= {"sends", "receives"}
+
+
+def test_five_bad_nodes_of_232_are_found_through_jobs_in_seconds(tmp_path: Path) -> None:
+    bad = sorted(Random("five").sample([f"n{n}" for n in range(1, 233)], 5))
+    paper = make_paper(tmp_path, 232, SimulatedCluster(bad=tuple(bad)), at_once=32)
+
+    answer = paper.run()
+
+    assert list_blamed(answer) == bad
+    assert answer.cleared == 227
+    assert not (tmp_path / "spool" / ".isolate").exists()
+
+
+@pytest.mark.parametrize("way", ["senders", "receivers"])
+def test_a_node_that_is_slow_one_way_gets_that_direction(tmp_path: Path, way: str) -> None:
+    cluster = SimulatedCluster(**{way: ("n5",)})  # type: ignore[arg-type]
+
+    answer = make_paper(tmp_path, 16, cluster).run()
+
+    expected = {"senders": "sends", "receivers": "receives"}[way]
+    assert [(one.node, one.directions) for one in answer.accused] == [("n5", (expected,))]
+
+
+def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
+    answer = make_paper(tmp_path, 9, SimulatedCluster(inside=("n4",)), inside=True).run()
+
+    (accused,) = answer.accused
+    assert accused.is_alone
+    assert "fails alone" in "\n".join(describe_answer(answer))
+
+
+def test_a_rank_that_is_missing_accuses_its_node_and_no_partner(tmp_path: Path) -> None:
+    answer = make_paper(tmp_path, 16, SimulatedCluster(missing=("n4",))).run()
+
+    assert list_blamed(answer) == ["n4"]
+    assert "no answer from n4" in answer.accused[0].summary
+
+
+def test_a_link_names_no_node(tmp_path: Path) -> None:
+    answer = make_paper(tmp_path, 12, SimulatedCluster(links=(("n2", "n7"),))).run()
+
+    assert answer.accused == ()
+    assert answer.links == (("n2", "n7"),)
+    assert answer.has_culprit
+
+
+def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
+    answer = make_paper(tmp_path, 20, SimulatedCluster(largest=8)).run()
+
+    assert (answer.accused, answer.links, answer.switches) == ((), (), ())
+    assert answer.together
+    assert not answer.is_certain
+    assert "nobody is to blame" in "\n".join(describe_answer(answer))
+
+
+def test_a_healthy_cluster_has_nobody_to_blame(tmp_path: Path) -> None:
+    answer = make_paper(tmp_path, 64, HEALTHY).run()
+
+    assert (answer.cleared, answer.rounds, answer.is_certain) == (64, 2, True)
+    assert "nobody is to blame" in "\n".join(describe_answer(answer))
+
+
+def test_a_preempted_test_is_planned_again_and_accuses_nobody(tmp_path: Path) -> None:
+    """Its user's job ends before the node has been waited for too long."""
+    paper = make_paper(tmp_path, 16, HEALTHY)
+
+    def meddle(slurm: PaperCluster, job: TestJob) -> None:
+        if job.id == 2:
+            slurm.preempt(job, job.nodes[0])
+        if job.id == 4:
+            slurm.nodes[slurm.tests[2].nodes[0]].state = "IDLE"
+
+    paper.slurm.meddle = meddle
+
+    answer = paper.run()
+
+    assert answer.accused == ()
+    assert answer.cleared == 16
+    assert any("gave way to a user's job" in line for line in paper.said)
+
+
+def test_a_node_that_stays_busy_is_left_out_and_its_group_is_tested_without_it(
+    tmp_path: Path,
+) -> None:
+    paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n9",)), wait=60.0)
+    paper.slurm.nodes["n2"].state = "ALLOCATED"
+
+    answer = paper.run()
+
+    assert list_blamed(answer) == ["n9"]
+    assert answer.untested == {"n2": "is busy"}
+    assert answer.cleared == 14
+    assert not any("n2" in job.nodes for job in paper.slurm.tests.values())
+
+
+def test_a_node_that_goes_down_during_a_test_accuses_nobody(tmp_path: Path) -> None:
+    """Its job left a document in which its rank is missing: it was killed."""
+    paper = make_paper(tmp_path, 16, SimulatedCluster(missing=("n9",)))
+
+    def meddle(slurm: PaperCluster, job: TestJob) -> None:
+        if "n9" in job.nodes:
+            slurm.write_documents(job)
+            job.state, job.end = "NODE_FAIL", slurm.now
+            slurm.nodes["n9"].state = "DOWN"
+
+    paper.slurm.meddle = meddle
+
+    answer = paper.run()
+
+    assert answer.accused == ()
+    assert answer.untested == {"n9": "is down"}
+    assert answer.cleared == 15
+
+
+def test_a_job_that_never_starts_is_cancelled_and_accuses_nobody(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 6, HEALTHY, wait=60.0)
+
+    def meddle(_: PaperCluster, job: TestJob) -> None:
+        if "n1" in job.nodes:
+            job.state, job.start = "PENDING", 0
+
+    paper.slurm.meddle = meddle
+
+    answer = paper.run()
+
+    assert answer.accused == ()
+    assert "n1" in answer.untested
+    pending = [job.state for job in paper.slurm.tests.values() if "n1" in job.nodes]
+    assert pending
+    assert set(pending) == {"CANCELLED"}
+
+
+def test_no_more_jobs_run_at_once_than_allowed(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 64, HEALTHY, at_once=3)
+    most = 0
+
+    def meddle(slurm: PaperCluster, _: TestJob) -> None:
+        nonlocal most
+        most = max(most, sum(job.state == "RUNNING" for job in slurm.tests.values()))
+
+    paper.slurm.meddle = meddle
+
+    assert paper.run().cleared == 64
+    assert most == 3
+
+
+def test_a_budget_ends_it_with_what_is_known(tmp_path: Path) -> None:
+    bad = SimulatedCluster(bad=("n3", "n50"))
+    full = make_paper(tmp_path, 64, bad).run()
+    paper = make_paper(tmp_path, 64, bad, budget=full.node_minutes / 2)
+
+    answer = paper.run()
+
+    assert answer.node_minutes <= full.node_minutes / 2
+    assert answer.end_reason.startswith("the budget of")
+    assert not answer.is_certain
+    assert set(list_blamed(answer)) <= {"n3", "n50"}
+    assert {"n3", "n50"} <= {*answer.untested, *list_blamed(answer)}
+
+
+def test_of_no_submission_that_works_slurms_reason_is_told(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 6, HEALTHY)
+
+    def refuse(slurm: PaperCluster, job: TestJob) -> None:
+        del slurm.tests[job.id]
+        raise SlurmError("sbatch: Invalid account")
+
+    paper.slurm.meddle = refuse
+
+    with pytest.raises(ActionError, match="Invalid account"):
+        paper.run()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that we wrote catches it."""
+
+
+def kill_at(paper: PaperIsolation, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill it at its append of that *number*, before or after the line is there."""
+    append, count = Journal.append, 0
+
+    def dying(self: Journal, entry: object) -> None:
+        nonlocal count
+        count += 1
+        if count == number and number % 2:
+            raise Killed
+        append(self, entry)  # type: ignore[arg-type]
+        if count == number:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", dying)
+        with pytest.raises(Killed):
+            paper.run()
+
+
+@pytest.mark.parametrize("number", range(2, 30))
+def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no test is submitted twice whose job is still known."""
+    cluster = SimulatedCluster(bad=("n3",))
+    whole = make_paper(tmp_path / "whole", 9, cluster).run()
+    paper = make_paper(tmp_path / "killed", 9, cluster)
+    kill_at(paper, number, monkeypatch)
+
+    answer = paper.run(resume_journal(paper.folder))
+
+    assert list_blamed(answer) == list_blamed(whole) == ["n3"]
+    assert (answer.rounds, answer.tests, answer.cleared) == (whole.rounds, whole.tests, 8)
+    names = [job.name for job in paper.slurm.tests.values()]
+    assert len(names) == len(set(names))
+    assert len({name.rsplit("a", 1)[0] for name in names}) == len(names), "submitted twice"
+
+
+def test_an_interrupted_one_cancels_its_jobs_and_can_be_resumed(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n3",)))
+    paper.stop = lambda: len(paper.slurm.tests) > 6
+
+    with pytest.raises(Interrupted):
+        paper.run()
+
+    assert not any(job.state == "RUNNING" for job in paper.slurm.tests.values())
+    paper.stop = lambda: False
+    assert list_blamed(paper.run(resume_journal(tmp_path))) == ["n3"]
+
+
+def test_a_journal_of_other_tests_is_refused(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 16, HEALTHY)
+    paper.stop = lambda: bool(paper.slurm.tests)
+    with pytest.raises(Interrupted):
+        paper.run()
+    (path,) = (tmp_path / "isolations").glob("*/*.jsonl")
+    path.write_text(path.read_text().replace('"a test"', '"another"'))
+
+    with pytest.raises(StoreError, match="begun by another version"):
+        paper.run(resume_journal(tmp_path))
+
+
+Damage = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text("nonsense"),
+        lambda path: path.write_text('{"id": 1}'),
+        lambda path: path.write_text(path.read_text().replace('"n1"', '"n99"')),
+        lambda path: path.write_text(path.read_text().replace('"missing":[]', '"missing":[77]')),
+        lambda path: (path.rename(f"{path}.real"), path.symlink_to(f"{path}.real")),
+    ],
+)
+def test_a_document_that_is_not_what_it_should_be_counts_as_none(
+    tmp_path: Path, damage: Damage
+) -> None:
+    """A node that takes part may be broken, or somebody's."""
+    paper = make_paper(tmp_path, 9, HEALTHY, wait=10.0)
+    paper.slurm.written = lambda path: damage(path) if '"n1"' in path.read_text() else None
+
+    answer = paper.run()
+
+    assert answer.accused == ()
+    assert "n1" in answer.untested

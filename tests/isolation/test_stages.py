@@ -1,0 +1,148 @@
+"""Each node alone, then groups, then switches, then directions."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from hpcverify.isolation.search import GroupTest, Outcome, Purpose
+from hpcverify.isolation.stages import Isolation, isolate
+from tests.isolation.clusters import Failing, Walk, contains_any, name_nodes, walk
+
+NODES = name_nodes(64)
+SWITCHES = {node: f"s{number // 8}" for number, node in enumerate(NODES)}
+
+
+def run_stages(
+    fails: Failing,
+    *,
+    switches: dict[str, str] | None = None,
+    inside: bool = False,
+    flaky: float = 0.0,
+    seed: int = 0,
+) -> tuple[Isolation, Walk]:
+    plan = isolate(NODES, switches or {}, Random(seed), inside=inside)
+    return walk(plan, fails, Random(f"stages {seed}"), flaky)
+
+
+def test_what_fails_alone_is_in_no_test_with_others() -> None:
+    """So that it accuses no partner."""
+    bad, together = "n00007", set[str]()
+
+    def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+        if test.purpose is not Purpose.INSIDE:
+            together.update(test.members)
+        return bad in test.members
+
+    found, took = run_stages(fails, inside=True)
+
+    assert found.inside == (bad,)
+    assert together == {*NODES} - {bad}
+    assert not found.nodes.bad
+    assert took.rounds == 4, "two alone, two in groups"
+
+
+def test_a_node_that_failed_alone_only_once_is_tested_with_others() -> None:
+    def fails(test: GroupTest, number: int, _random: Random) -> bool:
+        return test.members == ("n00007",) and number == 1
+
+    found, _ = run_stages(fails, inside=True)
+
+    assert found == Isolation()
+
+
+def test_nodes_of_a_slow_switch_are_well_among_themselves_and_not_to_blame() -> None:
+    """All that goes from or to the switch is slow."""
+
+    def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+        at = {SWITCHES[node] for node in test.members}
+        return "s3" in at and len(at) > 1
+
+    for seed in range(20):
+        found, _ = run_stages(fails, switches=SWITCHES, seed=seed)
+
+        assert not (found.nodes.bad)
+        assert not (found.nodes.links)
+        assert not (found.inside)
+        assert found.switches.bad == ("s3",)
+
+
+def test_a_slow_link_between_two_switches_is_theirs() -> None:
+    def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+        return {"s2", "s5"} <= {SWITCHES[node] for node in test.members}
+
+    for seed in range(20):
+        found, _ = run_stages(fails, switches=SWITCHES, seed=seed)
+
+        assert not (found.nodes.bad)
+        assert not (found.switches.bad)
+        assert [sorted(link) for link in found.switches.links] == [["s2", "s5"]]
+
+
+@pytest.mark.parametrize("way", ["senders", "receivers"])
+def test_a_bad_node_gets_its_direction(way: str) -> None:
+    bad = "n00020"
+
+    def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+        if test.purpose is Purpose.SEND:
+            return test.members[way == "receivers"] == bad
+        return bad in test.members
+
+    for seed in range(10):
+        found, _ = run_stages(fails, seed=seed)
+
+        assert found.nodes.bad == (bad,)
+        expected = {"senders": (), "receivers": (), way: (bad,)}
+        assert {name: getattr(found.matrix, name) for name in expected} == expected
+
+
+def test_nodes_that_are_gone_are_untested_and_in_no_later_test() -> None:
+    """Two go in the second round, one of them a suspect; the other bad one is found."""
+    bad = {"n00001", "n00030"}
+    for seed in range(20):
+        gone = set[str]()
+        plan = isolate(NODES, SWITCHES, Random(seed), inside=False, gone=gone)
+        number = 0
+        try:
+            tests = next(plan)
+            while True:
+                number += 1
+                assert gone.isdisjoint(node for test in tests for node in test.members)
+                if number == 2:
+                    gone |= {"n00030", "n00050"}
+                here = [set(test.members) - gone for test in tests]
+                tests = plan.send(
+                    [Outcome.PASSED if bad.isdisjoint(some) else Outcome.FAILED for some in here]
+                )
+        except StopIteration as end:
+            found = end.value
+
+        assert found.nodes.bad == ("n00001",)
+        assert set(found.nodes.untested) == {"n00030", "n00050"}
+        assert not (found.nodes.intermittent)
+        assert not (found.nodes.links)
+        assert not (found.nodes.together)
+
+
+def test_with_one_node_at_each_switch_groups_are_drawn_by_lot() -> None:
+    alone = {node: f"s-{node}" for node in NODES}
+
+    found, took = run_stages(lambda test, *_: "n00009" in test.members, switches=alone)
+
+    assert found.nodes.bad == ("n00009",)
+    assert not found.nodes.untested
+    assert took.tests < 100
+
+
+def test_with_some_tests_wrong_nobody_is_blamed_who_is_not_bad() -> None:
+    """In 200 clusters with one bad node, and 2 % of the tests wrong."""
+    blamed = missed = 0
+    for seed in range(200):
+        bad = Random(seed).choice(NODES)
+        found, _ = run_stages(contains_any({bad}), flaky=0.02, seed=seed)
+        blamed += bool({*found.nodes.bad, *found.inside} - {bad})
+        missed += bad not in found.nodes.bad
+
+    assert blamed == 0
+    assert missed <= 6
