@@ -88,6 +88,13 @@ class Network:
         with self.inside(where):
             _run(commands)
 
+    def count_received(self, node: str) -> int:
+        """Count the bytes that a node has received from other nodes."""
+        with self.inside(node):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        line = next(line for line in lines if line.split(":")[0].strip() == DATA)
+        return int(line.partition(":")[2].split()[0])
+
     @contextmanager
     def slow_to_send(self, node: str, mbit: float) -> Generator[None]:
         """Let a node send no more than *mbit* Mbit/s."""
