@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -52,6 +51,21 @@ except Unable as exc:
 PATIENCE = 120.0
 
 
+FAR = 20
+"""Waits for others: then it measures."""
+
+
+def read_position_of(process: int) -> int:
+    """Read how far a rank is, from the file that its launcher reads; 0 before there is one."""
+    try:
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            if "memfd:position" in str(link.readlink()):
+                return int.from_bytes(link.read_bytes(), "little")
+    except OSError:  # it is about to begin, or to end
+        return 0
+    return 0
+
+
 class Launcher:
     """The launcher of one rank, on a node of its own as far as it knows."""
 
@@ -64,13 +78,16 @@ class Launcher:
             stderr=subprocess.PIPE,
         )
 
-    def signal_rank(self, number: int) -> None:
-        """Send a signal to the rank itself, when it has begun to measure."""
+    def await_measuring(self) -> int:
+        """Wait until its rank waits for others again and again; give its process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = monotonic() + PATIENCE
-        while not (found := children.read_text().split()) and monotonic() < deadline:
+        while monotonic() < deadline:
+            for child in map(int, children.read_text().split()):
+                if read_position_of(child) > FAR:
+                    return child
             sleep(0.1)
-        os.kill(int(found[0]), number)
+        raise AssertionError(f"rank {self.rank} does not measure: {self.process.poll()}")
 
     def read_result(self) -> tuple[CollectiveRun | None, str]:
         """Wait for its end; give the result, if it has one, and what it complained of."""
