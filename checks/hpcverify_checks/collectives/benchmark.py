@@ -22,6 +22,7 @@ from hpcverify.check import operation as breadcrumb
 from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.data import WORD_BYTES, StepData, Words, format_value
 from hpcverify_checks.collectives.operations import OPERATIONS, SUM, Operation
+from hpcverify_checks.common.progress import waiting
 from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, reduce_minimum
 
 if TYPE_CHECKING:
@@ -251,11 +252,12 @@ ALL_REDUCE = OPERATIONS["all_reduce"]
 
 def finish(works: Sequence[Any], device: torch.device) -> None:
     """Wait for *works*: on a GPU its stream waits, and not the host."""
-    for work in works:
-        if device.type == "cuda":
-            work.synchronize()
-        else:
-            work.wait()
+    with waiting():
+        for work in works:
+            if device.type == "cuda":
+                work.synchronize()
+            else:
+                work.wait()
 
 
 class StepClock:
