@@ -279,11 +279,16 @@ class _Matrix:
         }
 
     def replay(self, healed: Collection[_Suspect]) -> float:
-        """Repeat all rounds with some ranks *healed*; return what the median round takes."""
-        ill = {(one.how, rank) for one in healed for rank in one.ranks}
+        """
+        Repeat all rounds with some ranks *healed*; return what the median round takes.
+
+        All their transfers are healed: who is slow to send is often late to confirm what it
+        receives, too.
+        """
+        ill = frozenset[int]().union(*(one.ranks for one in healed))
         rounds = [0.0] * self.rounds
         for cells in self.kinds:
-            sick = {c for c in cells if ill & {(SIDES[0], c[0]), (SIDES[1], c[1])}}
+            sick = {cell for cell in cells if ill.intersection(cell)}
             times = heal({cell: self.times[cell] for cell in cells}, sick)
             for i, some in enumerate(zip(*times.values(), strict=False)):
                 rounds[i] += max(some)  # all wait for the slowest
