@@ -20,8 +20,8 @@ BEAT = "beat"
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0
 """Without a word from a launcher, which takes hardly any time of its node."""
-STALL_SECONDS = 20.0
-"""Without any rank that moves on; the longest step of own work takes a few seconds."""
+STALL_SHARE = 2 / 3
+"""Of the timeout of the ranks, without any that moves on: before they give up themselves."""
 STOPPED = ("T", "t")
 """States of a process in /proc: stopped by a signal, or by a debugger."""
 DISK_WAIT = "D"
@@ -53,8 +53,9 @@ def read_state(process: int) -> str:
 class HangWatch:
     """What is known of the progress of all ranks of a group."""
 
-    def __init__(self, now: float) -> None:
-        """Begin at the time *now*, on any clock, in seconds."""
+    def __init__(self, now: float, timeout: float) -> None:
+        """Begin at the time *now*, on any clock; ranks give up after *timeout*; in seconds."""
+        self.stall = STALL_SHARE * timeout
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
         self.moved = now
@@ -78,7 +79,7 @@ class HangWatch:
         silent = [rank for rank in open_ranks if now - self.heard[rank] > SILENT_SECONDS]
         if silent:
             return self._keep_few(silent, dict.fromkeys(silent, "does not answer, nor its node"))
-        if stalled < STALL_SECONDS:
+        if stalled < self.stall:
             return {}
         stopped = [rank for rank, beat in open_ranks.items() if beat.state in STOPPED]
         if stopped:

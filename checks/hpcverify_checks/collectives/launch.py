@@ -388,7 +388,7 @@ class _Watch:
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         self.order, self.server = order, server
-        self.hangs = HangWatch(monotonic())
+        self.hangs = HangWatch(monotonic(), order.timeout)
 
     def wait(self, children: Sequence[_Child]) -> None:
         """Wait until all ranks have reported, or those that can have."""
