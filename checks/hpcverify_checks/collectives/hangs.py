@@ -58,6 +58,8 @@ class HangWatch:
         self.stall = STALL_SHARE * timeout
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
+        self.stopped: dict[int, float] = {}
+        """Since when ranks are stopped."""
         self.moved = now
         """When any rank last moved on."""
 
@@ -67,6 +69,10 @@ class HangWatch:
             before = self.beats.get(rank)
             if before is None or before.position != beat.position:
                 self.moved = max(self.moved, at)
+            if beat.state not in STOPPED:
+                self.stopped.pop(rank, None)
+            else:
+                self.stopped.setdefault(rank, at)
             self.beats[rank] = beat
             self.heard[rank] = at
 
@@ -81,7 +87,9 @@ class HangWatch:
             return self._keep_few(silent, dict.fromkeys(silent, "does not answer, nor its node"))
         if stalled < self.stall:
             return {}
-        stopped = [rank for rank, beat in open_ranks.items() if beat.state in STOPPED]
+        stopped = [
+            rank for rank in open_ranks if now - self.stopped.get(rank, now) >= SILENT_SECONDS
+        ]
         if stopped:
             return self._keep_few(stopped, dict.fromkeys(stopped, "is stopped (state T)"))
         front = max(beat.position for beat in self.beats.values())

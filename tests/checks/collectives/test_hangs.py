@@ -50,6 +50,13 @@ def test_a_stopped_rank_is_missing_wherever_it_was_stopped() -> None:
         assert found == {2: "is stopped (state T)"}
 
 
+def test_a_rank_that_is_stopped_now_and_then_is_not_missing() -> None:
+    seen = watch(WAITING, WAITING, WAITING)
+    seen.hear({1: Beat(7, "T")}, LONG)
+
+    assert seen.find_missing(LONG + 1) == {}
+
+
 def test_a_rank_whose_launcher_fell_silent_is_missing_and_not_those_that_wait() -> None:
     seen = watch(WAITING, WAITING, WAITING)
     now = LONG + SILENT_SECONDS + 1
