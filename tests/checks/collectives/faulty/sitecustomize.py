@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -68,9 +69,9 @@ class Message:
         """End, as by the OOM killer."""
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def stops(self) -> None:
-        """Stop, as if frozen."""
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def hangs(self) -> None:
+        """Do something of its own, without end."""
+        time.sleep(600)
 
     def raises(self) -> None:
         """Fail, as a GPU does."""
