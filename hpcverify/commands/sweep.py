@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import click
 import msgspec
@@ -14,6 +14,9 @@ from hpcverify.commands._controller import make_controller, refuse_unknown, repo
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.fabric import plan_fabric, try_links
+from hpcverify.isolation.answer import IsolationAnswer, describe_answer
+from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Site
 from hpcverify.plan.suite import load_suite, make_plan
@@ -21,6 +24,7 @@ from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.summary.terminal import Console, print_table
+from hpcverify.units import format_count
 
 POLL_S = 0.1
 """Between looks at whether we are to end."""
@@ -31,6 +35,9 @@ MAX_AWAY_S = 600.0
 MAX_REASONS = 5
 """How many reasons are printed why no node was due."""
 EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
+UNCLEAR_STATUS = 3
+STATUS_RANKS = (ActionError.exit_code, 1, UNCLEAR_STATUS)
+"""Exit statuses, the worst first."""
 
 
 @click.command("sweep")
@@ -46,9 +53,12 @@ def command(
     Verify idle nodes through the scheduler.
 
     Nodes that failed or came back go first, then those never verified, then those
-    verified longest ago. Each gets a job that gives way to anybody. Stopping the sweep
-    does not stop the jobs: `hpcverify collect` takes in their results. Exit status 4
-    while the breaker is tripped or a check is doubted.
+    verified longest ago. Each gets a job that gives way to anybody. Then pairs of nodes
+    that are idle try the links between them, if [fabric] period_days is set: each once in
+    that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
+
+    Stopping the sweep does not stop the verifications: `hpcverify collect` takes in their
+    results. Exit status 4 while the breaker is tripped or a check is doubted.
 
     \b
     Examples:
@@ -73,26 +83,57 @@ def show_plan(
     hosts = acting.slurm.list_hosts()
     refuse_unknown(only, hosts)
     plan = acting.plan(hosts, only=only, limit=limit)
+    wanted = acting.site.fabric.period_days
+    pairs = plan_fabric(acting, hosts, only).links.pairs if wanted else ()
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        told = {**msgspec.structs.asdict(plan), "links": pairs}
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
+    if wanted:
+        click.echo(
+            f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then"
+        )
     rows = [("verify", pick.node, pick.why) for pick in plan.chosen]
+    rows += [("link", fold(pair.nodes), describe_link(pair)) for pair in pairs]
     rows += [("-", node, why) for node, why in plan.passed_over]
     print_table(Console(highlight=False), ("", "node", "why"), rows)
 
 
+def describe_link(pair: LinkPair) -> str:
+    """Say what is between the nodes of *pair*."""
+    if pair.switches is None:
+        return "at one switch, or at switches that are not known"
+    return f"between the switches {' and '.join(pair.switches)}"
+
+
 def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int | None) -> int:
-    """Verify idle nodes until all have had their turn; return the exit status."""
+    """Verify idle nodes until all have had their turn, then links; return the exit status."""
     with stop_on_signals() as stop:
         sweep = Sweep(acting, suite, stop, only, limit)
         while not stop() and sweep.run_turn():
             _wait(stop)
-    if stop():
-        left = len(sweep.list_under_way())
-        say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
-        return 3
-    return sweep.choose_exit_status()
+        if stop():
+            left = len(sweep.list_under_way())
+            say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
+            return UNCLEAR_STATUS
+        statuses = {sweep.choose_exit_status()}
+        if acting.site.fabric.period_days:
+            statuses.add(report_links(acting, try_links(acting, only, limit, stop)))
+            statuses.add(UNCLEAR_STATUS if stop() else 0)
+    return next((status for status in STATUS_RANKS if status in statuses), 0)
+
+
+def report_links(acting: Controller, answers: Iterable[IsolationAnswer]) -> int:
+    """Print what was isolated, and act on it; return the exit status."""
+    status = 0
+    for answer in answers:
+        click.echo("\n".join(describe_answer(answer)))
+        status = 1 if answer.has_culprit or status == 1 else UNCLEAR_STATUS
+        if answer.accused:
+            with acting.hold_lock():
+                acting.reconcile()
+    return status
 
 
 def warn_if_passive(suite: str, site: Site) -> None:

@@ -8,22 +8,35 @@ that fail, is an isolation like any other. A pair names nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from importlib.metadata import version
+from itertools import chain
 from math import ceil
 from random import Random
 
 from msgspec import Struct
 
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.isolations import read_switches
+from hpcverify.fleet.isolations import carry_out_isolation, read_switches
 from hpcverify.fleet.states import DAY_S, Node, State
-from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
+from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.isolation.journal import (
+    IsolationOrder,
+    Journal,
+    create_journal,
+    make_isolation_id,
+)
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
 from hpcverify.isolation.search import Outcome
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
+from hpcverify.slurm.hostlist import fold
 from hpcverify.slurm.idle import explain_not_idle
+from hpcverify.units import format_count
 
 WAIT_S = 300.0
 """How long a node that a user's job has taken is waited for."""
@@ -131,17 +144,62 @@ def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | Non
     return max(1, nodes // 2)
 
 
-def take_in_links(acting: Controller, journal: Journal) -> list[LinkPair]:
-    """Record the links of the pairs whose test came to its end, and return them."""
-    record = journal.rounds[0] if journal.rounds else None
-    if record is None or record.judged is None:
-        return []
-    tried = [
+def take_in_links(
+    acting: Controller, journal: Journal, answer: IsolationAnswer
+) -> Counter[Outcome]:
+    """
+    Record the links that were tried, and count what came of the pairs.
+
+    A link was not tried if its test did not come to its end, or if the *answer* leaves
+    open what spoiled it: such nodes stay due.
+    """
+    open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent)}
+    judged = journal.rounds[0].judged if journal.rounds else None
+    outcomes = [one.outcome for one in judged.judgements] if judged else []
+    acting.ledger.record_tried_links(
         LinkPair((one, other), find_switch_pair((one, other), journal.order.switches))
-        for (one, other), judgement in zip(
-            journal.order.pairs, record.judged.judgements, strict=True
-        )
-        if judgement.outcome is not Outcome.UNKNOWN
-    ]
-    acting.ledger.record_tried_links(tried)
-    return tried
+        for (one, other), outcome in zip(journal.order.pairs, outcomes, strict=bool(outcomes))
+        if outcome is not Outcome.UNKNOWN and open_nodes.isdisjoint((one, other))
+    )
+    return Counter(outcomes)
+
+
+def try_links(
+    acting: Controller,
+    only: Collection[str],
+    limit: int | None,
+    stop: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[IsolationAnswer]:
+    """
+    Try the links that are due between nodes that are idle; yield what was isolated.
+
+    *only* these nodes are tested, with at most *limit* at once. Where all pairs pass,
+    there is nothing to isolate.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+        ActionError: it takes no job.
+
+    """
+    hosts = acting.slurm.list_hosts()
+    plan = plan_fabric(acting, hosts, only)
+    record_fabric(acting, hosts, plan)
+    if plan.links.alone:
+        acting.say(f"{fold(plan.links.alone)}: due, but no node like it is idle to try links with")
+    at_once = count_jobs_at_once(acting.site.fleet, hosts, limit)
+    for order in make_orders(acting, plan):
+        pairs = format_count(len(order.pairs), "pair")
+        acting.say(f"trying links: {pairs} of nodes, isolation {order.id}")
+        with closing(create_journal(acting.state, order)) as journal:
+            answer = carry_out_isolation(acting, journal, at_once, stop, sleep)
+            if answer is None:
+                acting.say(f"interrupted; go on with: hpcverify isolate --resume {order.id}")
+                return
+            came_of = take_in_links(acting, journal, answer)
+            told = ", ".join(f"{came_of[one]} {one}" for one in Outcome if came_of[one])
+            acting.say(f"links: {pairs} of nodes: {told}")
+            if came_of[Outcome.FAILED]:
+                yield answer
+            else:  # one each night would fill the disk
+                shutil.rmtree(journal.folder, ignore_errors=True)

@@ -1,11 +1,25 @@
-"""What a sweep says before it begins."""
+"""What a sweep says before it begins, and of the links between nodes."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from hpcverify.commands.sweep import warn_if_passive
-from hpcverify.plan.config import Site
+from hpcverify.commands.sweep import report_links, show_plan, warn_if_passive
+from hpcverify.fleet.fabric import try_links
+from hpcverify.fleet.states import State
+from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.plan.config import Fabric, Site
+from tests.fleet.test_fabric import Site16, make_site
+from tests.isolation.stand_in import SimulatedCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Site16:
+    """Make a site of 16 idle nodes."""
+    return make_site(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -19,3 +33,54 @@ def test_a_suite_of_passive_checks_is_said_to_make_no_full_pass(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == lines
     assert all("has only passive checks: passing it is not a full pass" in s for s in said)
+
+
+def test_a_dry_run_lists_the_pairs_that_would_try_links(
+    cluster: Site16, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_plan(cluster.controller, (), None, as_json=False)
+    text = capsys.readouterr().out
+    show_plan(cluster.controller, (), None, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+
+    assert "8 pairs of nodes to try links between, if idle then" in text
+    assert text.count("\nlink ") == 8
+    assert "between the switches leaf0 and leaf" in text
+    assert len(told["links"]) == 8
+    assert cluster.jobs == []
+
+
+def test_without_a_period_no_link_is_tried(
+    cluster: Site16, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.fabric = Fabric()
+    show_plan(cluster.controller, (), None, as_json=False)
+
+    assert "link" not in capsys.readouterr().out
+
+
+def test_what_was_isolated_is_told_and_acted_on(
+    cluster: Site16, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.slurm.cluster = SimulatedCluster(bad=("n7",))
+    acting = cluster.controller
+    tried = try_links(acting, (), None, lambda: False, cluster.slurm.sleep)
+
+    assert report_links(acting, tried) == 1
+    assert capsys.readouterr().out.startswith("n7 spoils collectives with ")
+    assert cluster.ledger.read_node("n7").state is State.SUSPECT
+
+
+def test_links_that_all_pass_are_no_news(cluster: Site16) -> None:
+    acting = cluster.controller
+    tried = try_links(acting, (), None, lambda: False, cluster.slurm.sleep)
+
+    assert report_links(acting, tried) == 0
+
+
+def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
+    vague = IsolationAnswer(
+        id="x", intermittent=(("n1", "n2"),), cleared=0, rounds=3, tests=9, node_minutes=9.0
+    )
+
+    assert report_links(cluster.controller, [vague]) == 3

@@ -1,0 +1,261 @@
+"""A sweep tries links between idle nodes, and only an isolation names a node."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.fabric import count_jobs_at_once, plan_fabric, try_links
+from hpcverify.fleet.holds_slurm import SlurmBackend
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.overview import build_overview, describe_links
+from hpcverify.fleet.states import Node, State
+from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.isolation.journal import list_isolations
+from hpcverify.isolation.links import count_coverage
+from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
+from hpcverify.records.store import Store
+from hpcverify.slurm import Host
+from hpcverify.slurm.client import Slurm
+from tests.fleet.paper import PaperNode
+from tests.isolation.paper import PaperCluster, TestJob
+from tests.isolation.stand_in import SimulatedCluster
+
+DAY = 86400.0
+WEEK = 7 * DAY
+TREE = """\
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-16] Switches=leaf[0-3]
+SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[1-4]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[5-8]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[9-12]
+SwitchName=leaf3 Level=0 LinkSpeed=1 Nodes=n[13-16]
+"""
+
+
+@dataclass
+class Site16:
+    """A controller of 16 nodes at four switches, on paper, which sweeps their links."""
+
+    folder: Path
+    slurm: PaperCluster
+    fabric: Fabric = field(default_factory=lambda: Fabric(period_days=7))
+    fleet: dict[str, Any] = field(default_factory=lambda: {"share": 1.0})
+    said: list[str] = field(default_factory=list[str])
+
+    @property
+    def ledger(self) -> Ledger:
+        """Open the ledger."""
+        return Ledger(self.folder / "state", lambda: self.slurm.now)
+
+    @property
+    def controller(self) -> Controller:
+        """Start a controller."""
+        slurm = Slurm(run=self.slurm)
+        spool = self.folder / "spool"
+        spool.mkdir(exist_ok=True)
+        return Controller(
+            site=Site(
+                fleet=Fleet(spool=str(spool), **self.fleet),
+                quarantine=Quarantine(enforce=("*",), check_share=1),
+                fabric=self.fabric,
+            ),
+            state=self.folder / "state",
+            ledger=self.ledger,
+            store=Store(self.folder / "state"),
+            slurm=slurm,
+            backend=SlurmBackend(slurm),
+            say=self.said.append,
+            clock=lambda: self.slurm.now,
+        )
+
+    def sweep(self, *only: str, limit: int | None = None) -> list[IsolationAnswer]:
+        """Try what is due."""
+        acting = self.controller
+        return list(try_links(acting, only, limit, lambda: False, self.slurm.sleep))
+
+    def plan(self) -> list[set[str]]:
+        """Plan what would be tried."""
+        acting = self.controller
+        found = plan_fabric(acting, acting.slurm.list_hosts())
+        return [set(pair.nodes) for pair in found.links.pairs]
+
+    @property
+    def jobs(self) -> list[TestJob]:
+        """All jobs that there were."""
+        return list(self.slurm.tests.values())
+
+    def tried(self) -> tuple[int, int]:
+        """Count the nodes and the pairs of switches that were tried in the last week."""
+        found = count_coverage(self.ledger.read_links(), self.slurm.now - WEEK)
+        return found.nodes_tried, found.switch_pairs_tried
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site16:
+    """Make a site whose nodes are all idle and well."""
+    return make_site(tmp_path)
+
+
+def make_site(folder: Path) -> Site16:
+    """Make a site in *folder*."""
+    names = [f"n{number}" for number in range(1, 17)]
+    slurm = PaperCluster(nodes={name: PaperNode() for name in names}, topology=TREE)
+    slurm.now = time.time()  # ids are made by the clock of the system
+    slurm.clock = lambda: slurm.now
+    return Site16(folder, slurm)
+
+
+def test_all_links_of_idle_nodes_are_tried_in_one_sweep(site: Site16) -> None:
+    assert site.sweep() == []
+
+    assert site.tried()[0] == 16
+    assert len(site.jobs) == 8
+    assert all(len(job.nodes) == 2 for job in site.jobs)
+    assert site.said[-1] == "links: 8 pairs of nodes: 8 passed"
+
+
+def test_what_is_between_switches_and_fitted_into_no_pair_is_tried_next_time(site: Site16) -> None:
+    site.sweep()
+    site.sweep()
+
+    assert site.tried() == (16, 6)
+
+
+def test_links_that_were_tried_are_not_due_before_a_third_of_the_period(site: Site16) -> None:
+    site.sweep()
+    site.sweep()
+    site.slurm.now += 2 * DAY
+    assert site.plan() == []
+
+    site.slurm.now += DAY
+    assert len(site.plan()) == 8
+
+
+def test_a_sweep_that_finds_nothing_leaves_nothing(site: Site16) -> None:
+    site.sweep()
+
+    assert list_isolations(site.folder / "state") == []
+    assert list((site.folder / "spool").iterdir()) == []
+
+
+def test_a_bad_node_is_named_by_an_isolation_and_becomes_a_suspect(site: Site16) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n7",))
+
+    (answer,) = site.sweep()
+    site.controller.reconcile()
+
+    assert [one.node for one in answer.accused] == ["n7"]
+    states = {node.name: node.state for node in site.ledger.list_nodes().values()}
+    assert {name for name, state in states.items() if state is not State.UNVERIFIED} == {"n7"}
+    assert states["n7"] is State.SUSPECT
+    assert site.tried()[0] == 16
+
+
+def test_a_slow_link_accuses_no_node(site: Site16) -> None:
+    first = sorted(site.plan()[0])
+    site.slurm.cluster = SimulatedCluster(links=((first[0], first[1]), (first[1], first[0])))
+    answers = site.sweep()
+    site.controller.reconcile()
+
+    assert [one.accused for one in answers] in ([], [()])
+    assert {node.state for node in site.ledger.list_nodes().values()} == {State.UNVERIFIED}
+
+
+def test_a_pair_that_gave_way_to_a_user_stays_due(site: Site16) -> None:
+    taken: list[str] = []
+
+    def preempt_first(slurm: PaperCluster, job: TestJob) -> None:
+        if not taken:
+            taken.extend(job.nodes)
+            slurm.preempt(job, *job.nodes)
+
+    site.slurm.meddle = preempt_first
+    assert site.sweep() == []
+    assert site.tried()[0] == 14
+    for name in taken:
+        site.slurm.nodes[name].state = "IDLE"
+
+    assert site.plan() == [set(taken)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda site: setattr(site.slurm.nodes["n1"], "state", "ALLOCATED"),
+        lambda site: setattr(site.slurm.nodes["n1"], "drained", True),
+        lambda site: site.ledger.put(Node(name="n1", state=State.SUSPECT), "failed"),
+        lambda site: site.ledger.put(Node(name="n1", checks=("gemm",)), "released"),
+        lambda site: site.ledger.issue_ticket("n1", "sweep", "idle"),
+    ],
+)
+def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(site: Site16, change: Any) -> None:
+    change(site)
+
+    paired = set.union(*site.plan())
+    assert "n1" not in paired
+    assert len(paired) == 14  # and one of the others has no partner
+
+
+def test_a_node_without_a_partner_is_told_and_stays_due(site: Site16) -> None:
+    assert site.sweep("n3") == []
+
+    assert site.said == ["n3: due, but no node like it is idle to try links with"]
+    assert site.tried()[0] == 0
+
+
+def test_no_more_nodes_are_tested_at_once_than_may_be_verified_at_once(site: Site16) -> None:
+    most = 0
+
+    def count(slurm: PaperCluster, _job: TestJob) -> None:
+        nonlocal most
+        running = [job for job in slurm.tests.values() if job.state == "RUNNING"]
+        most = max(most, len({node for job in running for node in job.nodes}))
+
+    site.slurm.meddle = count
+    site.fleet = {"share": 1.0, "at_once": 5}
+    site.sweep()
+
+    assert most == 4
+    assert site.tried()[0] == 16
+
+
+@pytest.mark.parametrize(
+    ("share", "at_once", "limit", "jobs"),
+    [
+        (1.0, 16, None, 8),
+        (0.25, 16, None, 2),
+        (0.01, 16, None, 1),
+        (1.0, 4, None, 2),
+        (1.0, 16, 6, 3),
+    ],
+)
+def test_pairs_at_once_follow_the_limits_of_a_sweep(
+    share: float, at_once: int, limit: int | None, jobs: int
+) -> None:
+    hosts = {
+        f"n{i}": Host(name=f"n{i}", state="IDLE", partitions=("batch", "verify")) for i in range(16)
+    }
+
+    assert count_jobs_at_once(Fleet(share=share, at_once=at_once), hosts, limit) == jobs
+
+
+def test_the_switches_of_the_site_file_go_before_those_of_slurm(site: Site16) -> None:
+    site.fabric = Fabric(period_days=7, switches={"a": "n[1-8]", "b": "n[9-16]"})
+    site.sweep()
+
+    assert set(site.ledger.read_links().history.switches) == {("a", "b")}
+
+
+def test_nodes_tells_how_many_links_were_tried(site: Site16) -> None:
+    site.sweep("n1", "n2", "n5", "n6")
+    links = count_coverage(site.ledger.read_links(), site.slurm.now - WEEK)
+    fleet = build_overview({}, [], [], now=site.slurm.now, links=links, link_days=7)
+
+    assert describe_links(fleet) == "4 of 16 nodes, 1 of 6 pairs of switches in the last 7 days"
+    assert describe_links(replace(fleet, links=None)) == ""
