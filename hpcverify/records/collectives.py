@@ -7,13 +7,10 @@ bandwidths in GB/s (10^9 bytes).
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 from msgspec import Struct
 
 from hpcverify.errors import StoreError
-from hpcverify.records.documents import read_bytes
 
 
 class RankPlace(Struct, frozen=True):
@@ -149,16 +146,16 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
 
 
-def read_collective_run(path: Path) -> CollectiveRun:
+def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:
     """
-    Read the document *path*.
+    Parse the *text* of a document; *subject* names the file.
 
     Raises:
-        StoreError: it is missing, not a regular file, too large or incomplete.
+        StoreError: it is none, or incomplete.
 
     """
     try:
-        return msgspec.json.decode(read_bytes(path), type=CollectiveRun)
+        return msgspec.json.decode(text, type=CollectiveRun)
     # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise StoreError(f"{path} is not a document of collectives ({exc})") from exc
+        raise StoreError(f"{subject} is not a document of collectives ({exc})") from exc
