@@ -304,7 +304,7 @@ TRACE = (
             f"{PASSIVE}[a GPU has another VBIOS than its like]",
             f"{PORT}[like adapters have different firmware]",
         ),
-        "against the like in the node; a site compares nodes by `files` and bounds of `host`",
+        "against the like in the node; `hpcverify nodes` compares like nodes",
     ),
     FaultClass(
         "Operating System",
