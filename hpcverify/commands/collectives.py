@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
@@ -21,6 +21,8 @@ from msgspec import Struct
 from hpcverify.check import Unable
 from hpcverify.console import EXIT_UNVERIFIED
 from hpcverify.errors import ConfigError, UnverifiedError
+from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
+from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.plan.config import node_name
 from hpcverify.records import documents
 from hpcverify.records.collectives import CollectiveRun
@@ -34,6 +36,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadca
 SIZE_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 EXIT_FOUND = 1
 ROW = "{:<14}  {:>7}  {:>5}  {:>9}  {:>9}  {:>9}  {:>11}  {:>11}  {:>5}"
+SCALING_ROW = "{:<14}  {:>7}  {:>5}  {:>5}  {:>12}  {:>10}"
 TIMES, RATES = ("p50 us", "p95 us", "p99 us"), ("algbw GB/s", "busbw GB/s")
 
 
@@ -109,6 +112,13 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 @click.option("--rank", type=click.IntRange(min=0), help="Of this process, without srun.")
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
 @click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
+@click.option(
+    "--scaling",
+    "compared",
+    multiple=True,
+    metavar="FILE",
+    help="Measure nothing; compare results of different numbers of nodes; repeatable.",
+)
 @click.option("--port", type=click.IntRange(1, 65535), help="On the node of rank 0.")
 def command(**options: Any) -> None:
     """
@@ -127,7 +137,12 @@ def command(**options: Any) -> None:
       srun -N 4 --ntasks-per-node 8 hpcverify collectives --out run.json
       srun -N 2 --ntasks-per-node 8 hpcverify collectives --operation sendrecv --size 1G
       hpcverify collectives --alone
+      hpcverify collectives --scaling two.json --scaling four.json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if options["compared"]:
+        for line in describe_scaling([read_run(name) for name in options["compared"]]):
+            click.echo(line)
+        return
     out: str | None = options["out"]
     chosen = choose_ranks(options)
     if out and (not chosen.ranks or chosen.ranks[0][0] == 0):
@@ -209,6 +224,8 @@ def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
         ended=datetime.now(UTC).isoformat(),
         version=version("hpcverify"),
         job=chosen.job,
+        delays=compute_delays(STEP, 0, run.steps),
+        stragglers=find_stragglers(run.ranks, run.steps, run.transfers),
     )
 
 
@@ -259,15 +276,46 @@ def describe_findings(run: CollectiveRun) -> Iterator[str]:
         )
     for rank in run.missing:
         yield f"{names[rank]} {run.reasons.get(rank, 'is missing')}"
-    for slow in run.stragglers:
-        yield (
-            f"{names[slow.rank]} {slow.how.replace('_', ' ')}, by {slow.seconds * 1e3:.3g} ms a "
-            f"step: without it a step would take {slow.gain:.0%} less"
-        )
+    yield from (describe_straggler(one, run.ranks) for one in run.stragglers)
     if run.unable:
         yield f"not all could be measured: {run.unable}"
     if choose_status(run) == 0:
         yield "every result was right, on every rank"
+
+
+def read_run(name: str) -> CollectiveRun:
+    """
+    Read a result that this command wrote.
+
+    Raises:
+        ConfigError: it cannot be read, or is something else.
+
+    """
+    try:
+        return msgspec.json.decode(Path(name).read_bytes(), type=CollectiveRun)
+    except OSError as exc:
+        raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
+    except msgspec.MsgspecError as exc:
+        raise ConfigError(f"{name} is no result of hpcverify collectives: {exc}") from exc
+
+
+def describe_scaling(runs: Sequence[CollectiveRun]) -> Iterator[str]:
+    """Say what each operation reaches on each number of nodes, beside the fewest."""
+    points = compute_scaling(runs)
+    if not points:
+        yield "nothing was measured on different numbers of nodes"
+        return
+    yield SCALING_ROW.format("operation", "size", "nodes", "ranks", "measured", "efficiency")
+    for point in points:
+        yield _format_point(point)
+
+
+def _format_point(point: ScalingPoint) -> str:
+    is_step = point.operation == STEP
+    size = "" if is_step else format_size(point.size)
+    value = f"{point.value * 1e3:.3g} ms" if is_step else f"{point.value:.4g} GB/s"
+    share = f"{point.efficiency:.0%}"
+    return SCALING_ROW.format(point.operation, size, point.nodes, point.ranks, value, share)
 
 
 def format_size(size: int) -> str:

@@ -30,9 +30,10 @@ MAD_TO_DEVIATION = 1.4826
 MEDIAN_ERROR = 1.2533
 """Of a median of n values of normal noise, as a multiple of deviation / sqrt(n)."""
 HALF = 0.5
-"""Of its excess: a step in which it has less does not count."""
-MIN_STEPS_SHARE = 0.75
-"""Of the steps."""
+"""Of its excess: steps in which it has less do not count."""
+GROUPS = 16
+"""Of consecutive steps, if there are more: their medians are what must be slow."""
+MIN_GROUPS_SHARE = 0.75
 PERIODS = 4
 MIN_STEPS = 8
 
@@ -78,8 +79,10 @@ def _compute_deviation(values: Sequence[float]) -> float:
 def _lasts(steps: Sequence[float], more: float) -> bool:
     """Whether it is slow in most *steps*, in each quarter of them, and not by their noise."""
     error = MEDIAN_ERROR * _compute_deviation(steps) / sqrt(len(steps))
-    count = sum(value > HALF * more for value in steps)
+    size = max(1, len(steps) // GROUPS)
+    groups = [median(steps[at : at + size]) for at in range(0, len(steps), size)]
+    count = sum(value > HALF * more for value in groups)
     edges = [round(len(steps) * n / PERIODS) for n in range(PERIODS + 1)]
     periods = [steps[a:b] for a, b in pairwise(edges)]
     steady = all(median(period) > HALF * more for period in periods)
-    return more > MIN_DEVIATIONS * error and steady and count >= MIN_STEPS_SHARE * len(steps)
+    return more > MIN_DEVIATIONS * error and steady and count >= MIN_GROUPS_SHARE * len(groups)

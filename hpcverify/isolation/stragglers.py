@@ -3,9 +3,9 @@ Name the rank that holds the others up, and say what healing it would give back.
 
 All ranks do the same work and then meet in a collective, again and again. There all wait
 for the last, so how long the collective takes them tells nothing about who is slow; only
-who arrives last does. A rank is named if it takes longer over its own work, by its own
-clock, and arrives after the others, by clocks that were compared, each by more than is
-unknown of them.
+who arrives last does. A rank is named if it arrives later than the others, counted from when
+the median rank had the last result, by more than is unknown of the clocks. If it takes no
+longer over its own work, it was late to get the last result: then the transfers say why.
 
 Who is slow to send or to receive shows where each rank sends to several others in turn: a
 slow row of the matrix of transfers is a sender, a column a receiver (C4D, HPCA 2025). One
@@ -21,7 +21,6 @@ healed on both sides, else two that are equally slow would hide each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from statistics import median, median_low
 from typing import TypeVar
 
@@ -38,10 +37,13 @@ from hpcverify.records.collectives import (
 
 MIN_GAIN = 0.05
 """Of a step's time: less is not worth a node. Good nodes differ by up to 2 %."""
+MIN_OWN_PART = 0.2
+"""Of its delay: no network makes a rank slower over its own work."""
 MIN_PARTNERS = 2
 """With one, a slow transfer may be due to either."""
+LATE = "arrives_late"
 HOW_IN_WORDS = {
-    "arrives_late": "arrives {} late at each step",
+    LATE: "arrives {} late at each step",
     "sends_slowly": "takes {} longer to send than the others",
     "receives_slowly": "takes {} longer to receive than the others",
     "computes_slowly": "computes {} longer than the others in each step",
@@ -64,6 +66,8 @@ class _Suspect(Struct, frozen=True):
     ranks: Ranks
     how: str
     seconds: float
+    is_certain: bool = True
+    """Whether it is this, and not only looks like it."""
 
 
 def find_stragglers(
@@ -72,31 +76,33 @@ def find_stragglers(
     transfers: Sequence[Transfers] = (),
 ) -> tuple[Straggler, ...]:
     """Find who holds all others up, the worst first; empty if nobody stands out."""
-    named: list[Straggler] = []
-    late = _StepLog.build(steps)
-    _name(named, places, _find_late(late, places), late.replay if late else None)
+    log = _StepLog.build(steps)
+    late = _find_late(log, places)
     matrix = _Matrix(places, transfers)
-    _name(named, places, _find_slow_links(matrix, places), matrix.replay)
+    unknown = 2 * max((one.clock_error for one in steps), default=0.0)
+    slow = [one for one in _find_slow_links(matrix, places) if one.seconds > unknown]
+    # Who is late without more work of its own may be late for what it got late.
+    explained = frozenset[int]().union(*(one.ranks for one in slow))
+    late = [one for one in late if one.is_certain or not one.ranks <= explained]
+    named = _weigh(late, log.replay, places) if log else []
+    known = _list_ranks(named, places)
+    named += _weigh([one for one in slow if not one.ranks & known], matrix.replay, places)
     return tuple(sorted(named, key=lambda one: -one.gain))
 
 
-def _name(
-    named: list[Straggler],
-    places: Sequence[RankPlace],
+def _weigh(
     suspects: Sequence[_Suspect],
-    replay: Callable[[Collection[_Suspect]], float] | None,
-) -> None:
-    """Add those of *suspects* that nobody named yet and that matter to *named*."""
-    known = _list_ranks(named, places)
-    suspects = [one for one in suspects if not one.ranks & known]
-    if not suspects or replay is None:
-        return
-    healthy = replay(suspects)
+    replay: Callable[[Collection[_Suspect]], float],
+    places: Sequence[RankPlace],
+) -> list[Straggler]:
+    """Name those of *suspects* whose healing gives back enough."""
+    named = []
     for suspect in suspects:
         with_it = replay([one for one in suspects if one is not suspect])
-        gain = 1 - healthy / with_it if with_it else 0.0
+        gain = 1 - replay(suspects) / with_it
         if gain >= MIN_GAIN:
             named.append(_build_straggler(suspect, gain, places))
+    return named
 
 
 def _list_ranks(named: Iterable[Straggler], places: Sequence[RankPlace]) -> set[int]:
@@ -152,15 +158,16 @@ def compute_delays(operation: str, size: int, steps: Sequence[RankSteps]) -> tup
 
 
 class _StepLog(Struct, frozen=True):
-    """Steps as they were: the own work of each rank, its arrival, and the collective."""
+    """Steps as they were."""
 
+    arrivals: dict[int, list[float]]
+    """After the median rank had the last result."""
     work: dict[int, list[float]]
-    """From the end of one step to the arrival at the next, by the rank's own clock."""
-    late: dict[int, list[float]]
-    """After the median rank."""
-    inside: dict[int, list[float]]
-    """From the last arrival to its own end."""
-    clock_errors: dict[int, float]
+    """After the rank itself had it, by its own clock."""
+    collective: list[float]
+    """From the last arrival to the end of the median rank."""
+    clock_error: float
+    """What is unknown of the difference between a rank and the others, at most."""
 
     @classmethod
     def build(cls, steps: Sequence[RankSteps]) -> _StepLog | None:
@@ -170,24 +177,25 @@ class _StepLog(Struct, frozen=True):
             return None
         used = range(1, count)  # nobody knows when the work before the first began
         last = [max(one.arrivals[i] for one in steps) for i in range(count)]
-        middle = [median(one.arrivals[i] for one in steps) for i in range(count)]
+        done = [median(one.ends[i] for one in steps) for i in range(count)]
         return cls(
+            {one.rank: [one.arrivals[i] - done[i - 1] for i in used] for one in steps},
             {one.rank: [one.arrivals[i] - one.ends[i - 1] for i in used] for one in steps},
-            {one.rank: [one.arrivals[i] - middle[i] for i in used] for one in steps},
-            {one.rank: [max(0.0, one.ends[i] - last[i]) for i in used] for one in steps},
-            {one.rank: one.clock_error for one in steps},
+            [done[i] - last[i] for i in used],
+            2 * max(one.clock_error for one in steps),
         )
 
     def replay(self, healed: Collection[_Suspect]) -> float:
         """Run all steps once more with some ranks *healed*; return what the median step takes."""
         ill = frozenset[int]().union(*(one.ranks for one in healed))
-        work = heal(self.work, ill)
-        ends, marks = dict.fromkeys(work, 0.0), [0.0]
-        for i in range(len(next(iter(work.values())))):
-            last = max(ends[rank] + work[rank][i] for rank in work)
-            ends = {rank: last + self.inside[rank][i] for rank in work}
-            marks.append(max(ends.values()))
-        return median(after - before for before, after in pairwise(marks))
+        arrivals = heal(self.arrivals, ill)
+        last: list[float] = [max(step) for step in zip(*arrivals.values(), strict=True)]
+        return median(a + b for a, b in zip(last, self.collective, strict=True))
+
+    def measure_own_part(self, ranks: Ranks) -> float:
+        """Measure how much longer than the median rank some *ranks* take over their own work."""
+        typical = median(median(values) for values in self.work.values())
+        return min(median(self.work[rank]) for rank in ranks) - typical
 
 
 def heal(series: Mapping[Key, Sequence[float]], ill: Collection[Key]) -> dict[Key, Sequence[float]]:
@@ -234,12 +242,11 @@ def find_slow_ranks(series: Series, places: Sequence[RankPlace]) -> dict[Ranks, 
 def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspect]:
     if log is None:
         return []
-    found = []
-    for ranks, more in find_slow_ranks(log.work, places).items():
-        # It says itself that it took longer; the others' clocks must say so as well.
-        if all(median(log.late[r]) > log.clock_errors[r] for r in ranks):
-            found.append(_Suspect(ranks, "arrives_late", more))
-    return found
+    return [
+        _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_PART * more)
+        for ranks, more in find_slow_ranks(log.arrivals, places).items()
+        if more > log.clock_error
+    ]
 
 
 class _Matrix:
@@ -272,11 +279,16 @@ class _Matrix:
         }
 
     def replay(self, healed: Collection[_Suspect]) -> float:
-        """Repeat all rounds with some ranks *healed*; return what the median round takes."""
-        ill = {(one.how, rank) for one in healed for rank in one.ranks}
+        """
+        Repeat all rounds with some ranks *healed*; return what the median round takes.
+
+        All their transfers are healed: who is slow to send is often late to confirm what it
+        receives, too.
+        """
+        ill = frozenset[int]().union(*(one.ranks for one in healed))
         rounds = [0.0] * self.rounds
         for cells in self.kinds:
-            sick = {c for c in cells if ill & {(SIDES[0], c[0]), (SIDES[1], c[1])}}
+            sick = {cell for cell in cells if ill.intersection(cell)}
             times = heal({cell: self.times[cell] for cell in cells}, sick)
             for i, some in enumerate(zip(*times.values(), strict=False)):
                 rounds[i] += max(some)  # all wait for the slowest

@@ -10,17 +10,19 @@ from tests.fabric_lab.cluster import Fabric, a_fabric
 from tests.fabric_lab.network import Network, a_network
 
 SWITCHES = {"sw1": ("n1", "n2"), "sw2": ("n3", "n4")}
+MBIT = 200.0
+"""Of a healthy link."""
 
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
     """Build the network alone."""
-    with a_network(SWITCHES) as built:
+    with a_network(SWITCHES, MBIT) as built:
         yield built
 
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[Fabric]:
     """Bring up a Slurm on it."""
-    with a_fabric(SWITCHES) as up:
+    with a_fabric(SWITCHES, MBIT) as up:
         yield up

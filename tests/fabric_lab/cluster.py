@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
-from tests.fabric_lab.network import DATA, Network, a_network
+from tests.fabric_lab.network import Network, a_network
 from tests.slurm_lab.lab import Cluster, a_cluster
 
 NOT_RANKS = {"4294967291", "4294967292", "4294967294", "4294967295"}
@@ -27,15 +27,6 @@ class Fabric:
 
     cluster: Cluster
     network: Network
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """What a site with two networks tells its jobs."""
-        return {"GLOO_SOCKET_IFNAME": DATA, "NCCL_SOCKET_IFNAME": DATA}
-
-    def run(self, *command: object) -> str:
-        """Run a command as an operator of this cluster would; it must succeed."""
-        return self.cluster.run(*command, **self.environ)
 
     def find_ranks(self, node: str) -> list[int]:
         """List the processes of the tasks of jobs on a node."""
@@ -99,11 +90,11 @@ def _signal(pids: Sequence[int], number: int) -> None:
 
 
 @contextmanager
-def a_fabric(switches: Mapping[str, Sequence[str]], *, extra: str = "") -> Generator[Fabric]:
-    """Bring up a cluster whose nodes are at these switches, and take all of it down."""
-    with a_network(switches) as network:
+def a_fabric(switches: Mapping[str, Sequence[str]], mbit: float) -> Generator[Fabric]:
+    """Bring up a cluster on such a network, see `a_network`, and take all of it down."""
+    with a_network(switches, mbit) as network:
         names = network.nodes
         assert names == [f"n{index}" for index in range(1, len(names) + 1)]
         told, topology = network.describe_for_slurm(), network.describe_topology()
-        with a_cluster(len(names), extra=extra, network=told, topology=topology) as cluster:
+        with a_cluster(len(names), network=told, topology=topology) as cluster:
             yield Fabric(cluster, network)

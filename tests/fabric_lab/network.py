@@ -40,6 +40,8 @@ class Network:
     switches: Mapping[str, Sequence[str]]
     holders: Mapping[str, int]
     """The process that holds the namespace of each node, and of the "fabric"."""
+    mbit: float
+    """What a healthy link carries each way, in Mbit/s. An uplink carries that for each node."""
 
     @property
     def nodes(self) -> list[str]:
@@ -86,40 +88,48 @@ class Network:
         with self.inside(where):
             _run(commands)
 
+    def count_received(self, node: str) -> int:
+        """Count the bytes that a node has received from other nodes."""
+        with self.inside(node):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        line = next(line for line in lines if line.split(":")[0].strip() == DATA)
+        return int(line.partition(":")[2].split()[0])
+
     @contextmanager
     def slow_to_send(self, node: str, mbit: float) -> Generator[None]:
         """Let a node send no more than *mbit* Mbit/s."""
-        with self._shaped(node, DATA, mbit):
+        with self._shaped(node, [DATA], mbit, self.mbit):
             yield
 
     @contextmanager
     def slow_to_receive(self, node: str, mbit: float) -> Generator[None]:
         """Let a switch send no more than *mbit* Mbit/s to a node."""
-        with self._shaped("fabric", node, mbit):
+        with self._shaped("fabric", [node], mbit, self.mbit):
             yield
 
     @contextmanager
     def slow_link(self, sender: str, receiver: str, mbit: float) -> Generator[None]:
         """Let *sender* send no more than *mbit* Mbit/s to *receiver*; to others as ever."""
+        add = f"tc class add dev {DATA} parent 1:"
         self.do(
             sender,
-            f"tc qdisc replace dev {DATA} root handle 1: htb",
-            f"tc class add dev {DATA} parent 1: classid 1:1 htb rate {mbit}mbit quantum 60000",
+            f"tc qdisc del dev {DATA} root",
+            f"tc qdisc add dev {DATA} root handle 1: htb default 2",
+            f"{add} classid 1:1 htb rate {mbit}mbit quantum 60000",
+            f"{add} classid 1:2 htb rate {self.mbit}mbit quantum 60000",
             f"tc filter add dev {DATA} parent 1: protocol ip"
             f" u32 match ip dst {self.data_address(receiver)}/32 flowid 1:1",
         )
         try:
             yield
         finally:
-            self.do(sender, f"tc qdisc del dev {DATA} root")
+            self.do(sender, f"tc qdisc del dev {DATA} root", _shape(DATA, self.mbit))
 
     @contextmanager
     def slow_switch(self, switch: str, mbit: float) -> Generator[None]:
         """Let a switch exchange no more than *mbit* Mbit/s with the others, each way."""
-        with (
-            self._shaped("fabric", f"{switch}-up", mbit),
-            self._shaped("fabric", f"{switch}-down", mbit),
-        ):
+        healthy = self.mbit * len(self.switches[switch])
+        with self._shaped("fabric", [f"{switch}-up", f"{switch}-down"], mbit, healthy):
             yield
 
     @contextmanager
@@ -175,23 +185,28 @@ class Network:
             self.do("fabric", f"ip link del {node}-a", f"ip link set {node} master {switch}")
 
     @contextmanager
-    def _shaped(self, where: str, interface: str, mbit: float) -> Generator[None]:
-        # As long a queue as a switch has: longer, and a slow link is only late to answer.
-        shape = f"tbf rate {mbit}mbit burst 64kb latency 50ms"
-        self.do(where, f"tc qdisc replace dev {interface} root {shape}")
+    def _shaped(
+        self, where: str, interfaces: Sequence[str], mbit: float, healthy: float
+    ) -> Generator[None]:
+        self.do(where, *(_shape(interface, mbit) for interface in interfaces))
         try:
             yield
         finally:
-            self.do(where, f"tc qdisc del dev {interface} root")
+            self.do(where, *(_shape(interface, healthy) for interface in interfaces))
 
 
 @contextmanager
-def a_network(switches: Mapping[str, Sequence[str]]) -> Generator[Network]:
-    """Build a network with the nodes of each of *switches*; it goes with the block."""
+def a_network(switches: Mapping[str, Sequence[str]], mbit: float) -> Generator[Network]:
+    """
+    Build a network with the nodes of each of *switches*; it goes with the block.
+
+    Its links carry *mbit* Mbit/s: so little that they, and not the CPUs of a busy machine,
+    are what collectives wait for.
+    """
     with ExitStack() as held:
         names = ["fabric", *(node for nodes in switches.values() for node in nodes)]
         holders = {name: held.enter_context(_hold_namespace()) for name in names}
-        network = Network(switches, holders)
+        network = Network(switches, holders, mbit)
         assert len(network.nodes) <= MAX_NODES
         _build_fabric(network)
         try:
@@ -222,12 +237,15 @@ def _build_fabric(network: Network) -> None:
             f"ip link add name {switch}-up type veth peer name {switch}-down",
             f"ip link set {switch}-up master {switch} up",
             f"ip link set {switch}-down master spine up",
+            _shape(f"{switch}-up", network.mbit * len(nodes)),
+            _shape(f"{switch}-down", network.mbit * len(nodes)),
         ]
         for node in nodes:
             holder = network.holders[node]
             commands += [
                 f"ip link add name {node} type veth peer name {DATA} netns {holder}",
                 f"ip link set {node} master {switch} up",
+                _shape(node, network.mbit),
                 f"ip link add name m-{node} type veth peer name mgmt0 netns {holder}",
                 f"ip link set m-{node} master mgmt up",
             ]
@@ -239,12 +257,18 @@ def _build_fabric(network: Network) -> None:
             f"ip address add {network.data_address(node)}/24 dev {DATA}",
             f"ip address add {network.management_address(node)}/24 dev mgmt0",
             f"ip link set {DATA} up",
+            _shape(DATA, network.mbit),
             "ip link set mgmt0 up",
         )
 
 
 def _add_switch(name: str) -> list[str]:
     return [f"ip link add name {name} type bridge", f"ip link set {name} up"]
+
+
+def _shape(interface: str, mbit: float) -> str:
+    """Give the command that lets no more than *mbit* Mbit/s out of an interface."""
+    return f"tc qdisc replace dev {interface} root tbf rate {mbit}mbit burst 64kb latency 50ms"
 
 
 def _number(nodes: Sequence[str], node: str) -> int:

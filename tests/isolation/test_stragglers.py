@@ -11,7 +11,7 @@ from hpcverify.isolation.stragglers import (
     describe_straggler,
     find_stragglers,
 )
-from hpcverify.records.collectives import RankSteps, Straggler
+from hpcverify.records.collectives import RankSteps, Straggler, Transfers
 from tests.isolation.steplogs import (
     COLLECTIVE,
     WORK,
@@ -205,3 +205,19 @@ def test_a_straggler_is_told_with_its_node_its_part_and_the_gain() -> None:
         "take 22% less"
     )
     assert whole.startswith("node n1 (all its ranks) takes 400 us longer to send")
+
+
+def test_a_slow_sender_that_confirms_late_what_it_receives_is_still_named() -> None:
+    """As measured on a link of 25 Mbit/s: its acknowledgements wait behind its own data."""
+    cluster, times = Cluster(4, 1), {(1, 0): 0.33, (1, 2): 0.34, (1, 3): 0.34, (3, 1): 0.38}
+    transfers = [
+        Transfers(a, b, tuple(times.get((a, b), 0.05) + 0.002 * (n % 3) for n in range(8)))
+        for a in range(4)
+        for b in range(4)
+        if a != b
+    ]
+
+    (found,) = find_stragglers(cluster.places, [], transfers)
+
+    assert (found.rank, found.how) == (1, "sends_slowly")
+    assert found.gain == pytest.approx(0.85, abs=0.05)

@@ -19,6 +19,7 @@ from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.common.stats import percentile
 
 REPORT = "report"
+TIMELINE = "timeline"
 RING, AUTO = "ring", "auto"
 """What NCCL is told to use: rings, or what it chooses."""
 

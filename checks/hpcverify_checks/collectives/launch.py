@@ -35,12 +35,24 @@ from hpcverify_checks.collectives.combine import (
     AUTO,
     REPORT,
     RING,
+    TIMELINE,
     RankReport,
     combine_reports,
     times_topic,
 )
+from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
+from hpcverify_checks.collectives.hangs import (
+    BEAT,
+    BEAT_SECONDS,
+    SILENT_SECONDS,
+    Beat,
+    HangWatch,
+    read_state,
+)
 from hpcverify_checks.collectives.rank import RankOrder
+from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
+from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
     ABORT_SECONDS,
@@ -56,7 +68,6 @@ GRACE_SECONDS = 3.0
 """For a rank that is only late to report after all."""
 LEAVE_SECONDS = 5.0
 """For the other launchers to see that all is over."""
-OVER = "over"
 DIED = "died"
 LEFT = "left"
 CAME = "came"
@@ -97,7 +108,11 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
 
 
 def launch(encoded: bytes) -> bytes:
-    """Launch the ranks of a `LaunchOrder`, in JSON; rank 0's launcher gives a `CollectiveRun`."""
+    """
+    Launch the ranks of a `LaunchOrder`, in JSON.
+
+    Rank 0's launcher gives a `CollectiveRun`, in JSON; if it is lost, its deputy does.
+    """
     order = msgspec.json.decode(encoded, type=LaunchOrder)
     if not order.world:
         world = _count_own_ranks()
@@ -105,8 +120,8 @@ def launch(encoded: bytes) -> bytes:
         order = msgspec.structs.replace(order, world=world, ranks=ranks)
     if order.ranks[0][0] == 0:
         return msgspec.json.encode(_launch_first(order))
-    _launch_other(order)
-    return b""
+    run = _launch_other(order)
+    return msgspec.json.encode(run) if run else b""
 
 
 def _count_own_ranks() -> int:
@@ -134,6 +149,12 @@ class _Child:
     rank: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+    progress: int
+    """The descriptor of the file in which it keeps its position."""
+
+    def read_beat(self) -> Beat:
+        """Read how far it is, and in which state."""
+        return Beat(read_position(self.progress), read_state(self.process.pid))
 
     def describe_end(self) -> str:
         """Say how it died; empty if it runs, or ended as it should."""
@@ -152,6 +173,7 @@ class _Child:
         with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nothing can end it
             self.process.wait(KILL_TIMEOUT_SECONDS)
         self.log.close()
+        os.close(self.progress)
 
 
 @contextmanager
@@ -162,7 +184,8 @@ def _start_ranks(
     with ExitStack() as stack:
         children: list[_Child] = []
         for rank, local_rank in order.ranks:
-            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid())
+            progress = make_file()
+            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
             text = msgspec.json.encode(rank_order).decode()
             log = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
             process = subprocess.Popen(  # noqa: S603 - our own module
@@ -171,8 +194,9 @@ def _start_ranks(
                 stdout=log,
                 stderr=log,
                 env=environment,
+                pass_fds=[progress],
             )
-            children.append(_Child(rank, process, log))
+            children.append(_Child(rank, process, log, progress))
             stack.callback(children[-1].end)
         yield children
 
@@ -206,6 +230,7 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
             watch.wait(children)
             run = watch.conclude({}, algorithm)
             board.post(OVER, 0)
+            tell_deputy(board)
             watch.await_leavers()
         return run
     finally:
@@ -284,24 +309,49 @@ def find_interface(address: str) -> str:
     return ""
 
 
-def _launch_other(order: LaunchOrder) -> None:
-    """Launch ranks whose results go to rank 0's launcher."""
+def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
+    """
+    Launch ranks whose results go to rank 0's launcher.
+
+    Returns a result only if that one is lost, and this is its deputy.
+    """
     board, own_address = _find_board(order)
     job = _make_job(order, board)
     try:
         nodes, job = _meet(order, job)
     except LostRanks:
-        return  # rank 0's launcher knows as well
+        return None  # rank 0's launcher knows as well
     settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
-    with _start_ranks(order, job, settings) as children:
-        while not board.read(OVER):
-            for child in children:
-                if why := child.describe_end():
-                    board.post(DIED, child.rank, why.encode())
-                    board.post("lost", child.rank, why.encode())
-            sleep(board.pause)
-    for rank, _ in order.ranks:
-        board.post(LEFT, rank)
+    with (
+        Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
+        _start_ranks(order, job, settings) as children,
+    ):
+        contact = monotonic()
+        while not deputy.is_over():
+            try:
+                if board.read(OVER, enough=1):  # waits a moment for it
+                    break
+                _tell(board, children)
+                contact = monotonic()
+            except BoardError:
+                if monotonic() > contact + SILENT_SECONDS + BEAT_SECONDS:
+                    return deputy.conclude()
+                sleep(board.pause)
+            deputy.tell({child.rank: child.read_beat() for child in children})
+    with suppress(BoardError):  # it has the results, and need not wait
+        for rank, _ in order.ranks:
+            board.post(LEFT, rank)
+    return None
+
+
+def _tell(board: SocketBoard, children: Sequence[_Child]) -> None:
+    """Tell how far the ranks launched here are, and which of them died."""
+    beats = {child.rank: child.read_beat() for child in children}
+    board.post(BEAT, children[0].rank, msgspec.msgpack.encode(beats))
+    for child in children:
+        if why := child.describe_end():
+            board.post(DIED, child.rank, why.encode())
+            board.post("lost", child.rank, why.encode())
 
 
 def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
@@ -334,7 +384,7 @@ class _Watch:
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         self.order, self.server = order, server
-        self.started = monotonic()
+        self.hangs = HangWatch(monotonic())
 
     def wait(self, children: Sequence[_Child]) -> None:
         """Wait until all ranks have reported, or those that can have."""
@@ -342,10 +392,12 @@ class _Watch:
         while len(self._read(REPORT)) < self.order.world:
             for child in children:
                 if why := child.describe_end():
-                    self._post(DIED, child.rank, why)
-                    self._post("lost", child.rank, why)
+                    self._accuse(child.rank, why)
             now = monotonic()
+            self._listen({child.rank: child.read_beat() for child in children}, now)
             reports = self._reports()
+            for rank, why in self.hangs.find_missing(now, reports).items():
+                self._accuse(rank, why)
             accused = {*self._read(DIED), *chain.from_iterable(r.lost for r in reports.values())}
             if trouble is None and (accused or any(one.unable for one in reports.values())):
                 trouble = now
@@ -356,6 +408,20 @@ class _Watch:
             if now > self.server.touched_at + QUIET_SECONDS:
                 return
             sleep(WATCH_SECONDS)
+
+    def _accuse(self, rank: int, why: str) -> None:
+        """Tell all ranks that one is lost."""
+        self._post(DIED, rank, why)
+        self._post("lost", rank, why)
+
+    def _listen(self, own: Mapping[int, Beat], now: float) -> None:
+        """Take the beats of all launchers."""
+        self.hangs.hear(own, now)
+        with self.server.changed:
+            told = dict(self.server.topics.get(BEAT, {}))
+            heard = {first: self.server.heard_at[BEAT, first] for first in told}
+        for first, message in told.items():
+            self.hangs.hear(msgspec.msgpack.decode(message, type=dict[int, Beat]), heard[first])
 
     def _post(self, topic: str, rank: int, text: str) -> None:
         with self.server.changed:
@@ -388,9 +454,17 @@ class _Watch:
         gone = {rank: text.decode() for rank, text in self._read(DIED).items()}
         gone |= never_came
         reports = self._reports()
-        return combine_reports(
+        run = combine_reports(
             self._list_places(came), reports, times, gone=gone, algorithm=algorithm
         )
+        timelines = {
+            rank: msgspec.msgpack.decode(message, type=Timeline)
+            for rank, message in self._read(TIMELINE).items()
+        }
+        if len(timelines) < self.order.world:
+            return run
+        steps = tuple(timelines[rank].steps for rank in sorted(timelines))
+        return msgspec.structs.replace(run, steps=steps, transfers=join_transfers(timelines))
 
     def _list_places(self, came: Mapping[int, str]) -> list[RankPlace]:
         """List where the ranks are; one that never came is where it should have been."""

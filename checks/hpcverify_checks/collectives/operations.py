@@ -182,15 +182,20 @@ class SendRecv(Operation):
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
         """Send and receive at the same time."""
-        import torch.distributed as dist
+        return begin_jump(send, receive, 1)
 
-        rank, world = dist.get_rank(), dist.get_world_size()
-        return dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, send, (rank + 1) % world),
-                dist.P2POp(dist.irecv, receive, (rank - 1) % world),
-            ]
-        )
+
+def begin_jump(send: Tensor, receive: Tensor, jump: int) -> list[Any]:
+    """Send to the rank *jump* ranks ahead, and receive from the one as far behind."""
+    import torch.distributed as dist
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    return dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, send, (rank + jump) % world),
+            dist.P2POp(dist.irecv, receive, (rank - jump) % world),
+        ]
+    )
 
 
 OPERATIONS: dict[str, Operation] = {

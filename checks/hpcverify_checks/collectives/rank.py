@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,12 @@ from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
 from hpcverify.telemetry.nics import sum_port_rates
-from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes, measure_collectives
-from hpcverify_checks.collectives.combine import REPORT, RankReport, times_topic
+from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collectives
+from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
+from hpcverify_checks.collectives.timeline import measure_timeline
 from hpcverify_checks.common.board import open_board
 from hpcverify_checks.common.collective import use_thread_share
+from hpcverify_checks.common.progress import keep_position
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
     announce_failure,
@@ -47,6 +48,8 @@ class RankOrder(Struct, frozen=True):
     node: str
     parent: int
     """The process that started it."""
+    progress: int
+    """The descriptor of the file that tells it how far this rank is."""
 
 
 class _Offer(Struct, frozen=True):
@@ -58,13 +61,18 @@ def main() -> None:
     """Be one rank until its work is done."""
     order = msgspec.json.decode(sys.argv[1], type=RankOrder)
     die_with_parent(order.parent)
+    keep_position(order.progress)
     board = open_board(order.job.folder)
     report = RankReport(place=RankPlace(order.rank, order.node, CPU_NAME), settings=read_settings())
     try:
         with announce_failure(board, order.rank):
             device, report = _introduce(order, report)
-            for number, times in enumerate(_measure(order, report.backend, device)):
-                board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
+            job = msgspec.structs.replace(order.job, backend=report.backend)
+            with use_thread_share(job), join_group(job, order.rank, device):
+                for number, times in enumerate(measure_collectives(job, order.rank, device)):
+                    board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
+                line = measure_timeline(job, order.rank, order.node, device)
+            board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
     except LostRanks as exc:
         report = msgspec.structs.replace(report, lost=exc.lost)
     except Unable as exc:
@@ -92,12 +100,6 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
     return device, msgspec.structs.replace(
         report, place=place, libraries=libraries, backend=backend
     )
-
-
-def _measure(order: RankOrder, backend: str, device: torch.device) -> Iterator[StepTimes]:
-    job = msgspec.structs.replace(order.job, backend=backend)
-    with use_thread_share(job), join_group(job, order.rank, device):
-        yield from measure_collectives(job, order.rank, device)
 
 
 def _find_device(order: RankOrder) -> tuple[torch.device, RankPlace]:

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import struct
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Thread
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
+
+from hpcverify_checks.common.clocks import RoundTrip
 
 SCHEME = "tcp://"
 HEADER_BYTES = 8
@@ -25,6 +30,9 @@ MAX_REQUEST_BYTES = 64 * 2**20
 """Of one message: the times of a rank are far fewer."""
 CONNECT_SECONDS = 5.0
 """For one request, besides what it is told to wait."""
+QUESTION = b"?"
+TIME = struct.Struct("!d")
+"""The answer to it, in seconds."""
 LOOPBACK = "127."
 
 
@@ -44,6 +52,10 @@ class Board(Protocol):
 
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:
         """Read what ranks left about *topic*; may wait a moment for *enough* of them."""
+        ...
+
+    def make_round_trips(self, count: int) -> list[RoundTrip]:
+        """Ask for the time of its node; no answer if that is this one."""
         ...
 
 
@@ -69,6 +81,10 @@ class FolderBoard:
             int(rank): path.read_bytes() for rank, path in sorted(found.items()) if rank.isdigit()
         }
 
+    def make_round_trips(self, count: int) -> list[RoundTrip]:  # noqa: ARG002 - one node, one clock
+        """Make none."""
+        return []
+
 
 class _Request(Struct, omit_defaults=True):
     group: str
@@ -78,6 +94,8 @@ class _Request(Struct, omit_defaults=True):
     message: bytes = b""
     enough: int = 0
     seconds: float = 0.0
+    round_trips: int = 0
+    """Instead of a message: ask so often for the time."""
 
 
 class SocketBoard:
@@ -100,13 +118,30 @@ class SocketBoard:
         answer = self._ask(_Request(self.group, topic, enough=enough, seconds=wait))
         return msgspec.msgpack.decode(answer, type=dict[int, bytes])
 
+    def make_round_trips(self, count: int) -> list[RoundTrip]:
+        """Ask *count* times for the time of the server's node, over one connection."""
+        trips = []
+        with self._connect(CONNECT_SECONDS) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _send(connection, msgspec.msgpack.encode(_Request(self.group, "", round_trips=count)))
+            for _ in range(count):
+                sent = perf_counter()
+                connection.sendall(QUESTION)
+                answer = _receive_exactly(connection, TIME.size)
+                trips.append(RoundTrip(sent, TIME.unpack(answer)[0], perf_counter()))
+        return trips
+
     def _ask(self, request: _Request) -> bytes:
-        patience = CONNECT_SECONDS + request.seconds
+        with self._connect(CONNECT_SECONDS + request.seconds) as connection:
+            _send(connection, msgspec.msgpack.encode(request))
+            return _receive(connection)
+
+    @contextmanager
+    def _connect(self, patience: float) -> Generator[socket.socket]:
         try:
             with socket.create_connection((self.address, self.port), patience) as connection:
                 connection.settimeout(patience)
-                _send(connection, msgspec.msgpack.encode(request))
-                return _receive(connection)
+                yield connection
         except OSError as exc:
             text = f"the board at {self.address} port {self.port} does not answer: {exc}"
             raise BoardError(text) from exc
@@ -167,7 +202,9 @@ class BoardServer(socketserver.ThreadingTCPServer):
         self.reached_at: Counter[str] = Counter()
         """This node's own addresses at which others reached it."""
         self.touched_at = monotonic()
-        """When the last message was left."""
+        """When the last message was left that said anything new."""
+        self.heard_at: dict[tuple[str, int], float] = {}
+        """When each rank last left a message about each topic."""
         super().__init__((address, port), _Handler)
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -181,9 +218,11 @@ class BoardServer(socketserver.ThreadingTCPServer):
         with self.changed:
             messages = self.topics.setdefault(request.topic, {})
             if request.rank >= 0:
-                messages[request.rank] = request.message
-                self.touched_at = monotonic()
-                self.changed.notify_all()
+                self.heard_at[request.topic, request.rank] = monotonic()
+                if messages.get(request.rank) != request.message:
+                    messages[request.rank] = request.message
+                    self.touched_at = monotonic()
+                    self.changed.notify_all()
                 return b""
             until = monotonic() + request.seconds
             while len(messages) < request.enough and (left := until - monotonic()) > 0:
@@ -204,4 +243,13 @@ class _Handler(socketserver.BaseRequestHandler):
         if request.group == self.server.group:  # else the connection closes without an answer
             self.server.reached_at[own] += 1
             self.request.settimeout(CONNECT_SECONDS + request.seconds)
+            if request.round_trips:
+                self._tell_time(request.round_trips)
+                return
             _send(self.request, self.server.answer(request))
+
+    def _tell_time(self, times: int) -> None:
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(times):
+            _receive_exactly(self.request, len(QUESTION))
+            self.request.sendall(TIME.pack(perf_counter()))

@@ -39,6 +39,7 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry.cuda_errors import find_cuda_error
 from hpcverify_checks.common.board import Board, BoardError, FolderBoard, open_board
+from hpcverify_checks.common.progress import waiting
 
 if TYPE_CHECKING:
     import torch
@@ -411,6 +412,11 @@ def reduce_minimum(group: RankGroup, value: int, device: torch.device) -> int:
 
 def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
     """Reduce a *tensor* over the ranks, as long as all of them are there."""
+    with waiting():
+        _reduce(group, tensor, operation)
+
+
+def _reduce(group: RankGroup, tensor: Tensor, operation: str) -> None:
     import torch.distributed as dist
 
     # Only a work that was started like this can be asked whether it is done.

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -30,3 +37,82 @@ def launch_here(world: int, **others: Any) -> CollectiveRun:
     ranks = tuple((rank, rank) for rank in range(world))
     order = LaunchOrder(**{**SMALL, "world": world, "ranks": ranks, "node": "n1", **others})
     return msgspec.json.decode(launch(msgspec.json.encode(order)), type=CollectiveRun)
+
+
+PROGRAM = """
+import sys
+from hpcverify.check import Unable
+from hpcverify_checks.collectives.launch import launch
+try:
+    sys.stdout.buffer.write(launch(sys.argv[1].encode()))
+except Unable as exc:
+    sys.exit(f"unable: {exc}")
+"""
+PATIENCE = 120.0
+
+
+FAR = 20
+"""Waits for others: then it measures."""
+
+
+def read_position_of(process: int) -> int:
+    """Read how far a rank is, from the file that its launcher reads; 0 before there is one."""
+    try:
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            if "memfd:position" in str(link.readlink()):
+                return int.from_bytes(link.read_bytes(), "little")
+    except OSError:  # it is about to begin, or to end
+        return 0
+    return 0
+
+
+class Launcher:
+    """The launcher of one rank, on a node of its own as far as it knows."""
+
+    def __init__(self, rank: int, order: LaunchOrder) -> None:
+        """Start it."""
+        self.rank = rank
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, msgspec.json.encode(order).decode()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def await_measuring(self) -> int:
+        """Wait until its rank waits for others again and again; give its process."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        deadline = monotonic() + PATIENCE
+        while monotonic() < deadline:
+            for child in map(int, children.read_text().split()):
+                if read_position_of(child) > FAR:
+                    return child
+            sleep(0.1)
+        raise AssertionError(f"rank {self.rank} does not measure: {self.process.poll()}")
+
+    def read_result(self) -> tuple[CollectiveRun | None, str]:
+        """Wait for its end; give the result, if it has one, and what it complained of."""
+        out, errors = self.process.communicate(timeout=PATIENCE)
+        run = msgspec.json.decode(out, type=CollectiveRun) if out else None
+        return run, errors.decode()
+
+    def end(self) -> None:
+        """Kill it; its rank dies with it, even if that is stopped."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+
+@contextmanager
+def launch_nodes(world: int, **others: Any) -> Generator[Sequence[Launcher]]:
+    """Start a launcher for each rank, each on a node of its own: n0, n1, ..."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with ExitStack() as stack:
+        launchers = []
+        for rank in range(world):
+            order = LaunchOrder(
+                **{**SMALL, "world": world, "ranks": ((rank, 0),), "node": f"n{rank}", "port": port}
+                | others
+            )
+            launchers.append(Launcher(rank, order))
+            stack.callback(launchers[-1].end)
+        yield launchers

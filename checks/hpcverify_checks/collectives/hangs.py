@@ -1,0 +1,101 @@
+"""
+Which rank does not come, when all others wait.
+
+Each launcher tells how far its ranks have come, once a second, whatever they do: a rank that
+is stopped, or hangs in the kernel, cannot say so itself. When nobody has moved for a while,
+those are missing whose launcher fell silent, that are stopped, or that are still at their own
+work where others wait for them. Those that wait are never missing. If all wait, nobody is
+accused: the network between them may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+BEAT = "beat"
+"""The messages of launchers about the progress of their ranks."""
+BEAT_SECONDS = 1.0
+SILENT_SECONDS = 15.0
+"""Without a word from a launcher, which takes hardly any time of its node."""
+STALL_SECONDS = 20.0
+"""Without any rank that moves on; the longest step of own work takes a few seconds."""
+STOPPED = ("T", "t")
+"""States of a process in /proc: stopped by a signal, or by a debugger."""
+DISK_WAIT = "D"
+
+
+class Beat(Struct, frozen=True):
+    """What a launcher says of one of its ranks."""
+
+    position: int
+    """See `progress`: odd while it waits for others."""
+    state: str
+    """Of its process: R, S, D, T, ..."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is at a point where it waits for the others."""
+        return self.position % 2 == 1
+
+
+def read_state(process: int) -> str:
+    """Read the state of a process from /proc; empty if it is gone."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+class HangWatch:
+    """What is known of the progress of all ranks of a group."""
+
+    def __init__(self, now: float) -> None:
+        """Begin at the time *now*, on any clock, in seconds."""
+        self.beats: dict[int, Beat] = {}
+        self.heard: dict[int, float] = {}
+        self.moved = now
+        """When any rank last moved on."""
+
+    def hear(self, beats: Mapping[int, Beat], at: float) -> None:
+        """Take what a launcher said at a time."""
+        for rank, beat in beats.items():
+            before = self.beats.get(rank)
+            if before is None or before.position != beat.position:
+                self.moved = max(self.moved, at)
+            self.beats[rank] = beat
+            self.heard[rank] = at
+
+    def find_missing(self, now: float, done: Collection[int] = ()) -> dict[int, str]:
+        """Find the ranks that all others wait for, and say what is known of each."""
+        stalled = now - self.moved
+        open_ranks = {rank: beat for rank, beat in self.beats.items() if rank not in done}
+        if not open_ranks or stalled < SILENT_SECONDS:
+            return {}
+        silent = [rank for rank in open_ranks if now - self.heard[rank] > SILENT_SECONDS]
+        if silent:
+            return self._keep_few(silent, dict.fromkeys(silent, "does not answer, nor its node"))
+        if stalled < STALL_SECONDS:
+            return {}
+        stopped = [rank for rank, beat in open_ranks.items() if beat.state in STOPPED]
+        if stopped:
+            return self._keep_few(stopped, dict.fromkeys(stopped, "is stopped (state T)"))
+        front = max(beat.position for beat in self.beats.values())
+        behind = {
+            rank: _describe_work(beat, stalled)
+            for rank, beat in open_ranks.items()
+            if not beat.is_waiting and beat.position < front
+        }
+        return self._keep_few(list(behind), behind)
+
+    def _keep_few(self, ranks: Sequence[int], reasons: dict[int, str]) -> dict[int, str]:
+        """Accuse nobody if it would be most: then it is this node that is cut off, or slow."""
+        return reasons if len(ranks) <= len(self.beats) / 2 else {}
+
+
+def _describe_work(beat: Beat, stalled: float) -> str:
+    where = " in the kernel (state D)" if beat.state == DISK_WAIT else ""
+    return f"has hung at its own work{where} for {stalled:.0f} s, while others wait for it"

@@ -1,0 +1,238 @@
+"""
+Equal steps on all ranks, and transfers of each to several others: who is late, who is slow?
+
+A step is a piece of computation, the same on all ranks, and an all-reduce, in which all wait
+for the last to arrive. Then each rank sends to the ranks some jumps ahead, to one in each
+round, while it gets a message of its own: a rank that is slow to send delays all of its
+partners, one that is slow to receive is late with all of them. Ranks of several nodes send
+to other nodes only.
+
+Nothing is written while it runs. Times are given by the clock of rank 0's node, which is
+compared before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from hpcverify.check import operation as breadcrumb
+from hpcverify.records.collectives import RankSteps, Transfers
+from hpcverify.units import KIB, MIB
+from hpcverify_checks.collectives.benchmark import ALL_REDUCE, StepClock, finish
+from hpcverify_checks.collectives.operations import begin_jump
+from hpcverify_checks.common.board import BoardError, open_board
+from hpcverify_checks.common.clocks import SAME_CLOCK, ClockComparison, ClockReading
+from hpcverify_checks.common.rendezvous import (
+    LostRanks,
+    RankGroup,
+    await_ranks,
+    exchange_messages,
+    reduce_minimum,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+STEPS_SECONDS = 2.0
+TRANSFER_SECONDS = 1.0
+"""For as many as fit, between the bounds below."""
+WORK_SECONDS = 0.01
+"""Of computation in a step: long enough for a scheduler's slices to even out."""
+PRODUCT_ROWS = {"cpu": 192, "cuda": 2048}
+"""Of the matrices that are multiplied."""
+TRIALS = 5
+"""Products that are timed to say how many make a step."""
+SUM_BYTES = 64 * KIB
+"""Of the all-reduce: what it takes is latency, as the wire is measured by the transfers."""
+TRANSFER_BYTES = {"cpu": MIB, "cuda": 64 * MIB}
+MIN_STEPS, MAX_STEPS = 24, 200
+MIN_ROUNDS, MAX_ROUNDS = 8, 32
+MAX_JUMPS = 4
+STEPS_IN_FLIGHT = 8
+ROUND_TRIPS = 24
+DIGITS = 7
+"""Of a second, in the document."""
+
+
+class Jump(Struct, frozen=True):
+    """What a rank did in all rounds in which it sent so many ranks ahead."""
+
+    length: int
+    begins: tuple[float, ...]
+    """When it began to send."""
+    ends: tuple[float, ...]
+    """When it had the message of the rank as far behind."""
+
+
+class Timeline(Struct, frozen=True):
+    """What one rank measured, by the clock of rank 0's node."""
+
+    steps: RankSteps
+    jumps: tuple[Jump, ...] = ()
+
+
+def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.device) -> Timeline:
+    """Take equal steps, and then transfers, all ranks in step."""
+    nodes = [answer.decode() for answer in exchange_messages(group, rank, "node", node.encode())]
+    before = read_clock(group.folder)
+    worker = _Worker(group, rank, device)
+    with breadcrumb(f"equal steps of {group.world} ranks"):
+        arrivals, ends = worker.take_steps(STEPS_SECONDS)
+    jumps = []
+    lengths = choose_jumps(nodes)
+    with breadcrumb(f"transfers among {group.world} ranks"):
+        for length, (begun, ended) in worker.transfer(lengths, TRANSFER_SECONDS):
+            jumps.append((length, begun, ended))
+    clock = _compare(before, read_clock(group.folder))
+
+    def convert(times: Sequence[float]) -> tuple[float, ...]:
+        return tuple(round(clock.convert(at), DIGITS) for at in times)
+
+    return Timeline(
+        RankSteps(rank, convert(arrivals), convert(ends), clock.bound_error()),
+        tuple(Jump(length, convert(begun), convert(ended)) for length, begun, ended in jumps),
+    )
+
+
+def read_clock(board: str) -> ClockReading | None:
+    """
+    Read the clock of the board's node; None if it is a folder of this node.
+
+    Raises:
+        LostRanks: the board, which is on rank 0's node, does not answer.
+
+    """
+    try:
+        trips = open_board(board).make_round_trips(ROUND_TRIPS)
+    except BoardError as exc:
+        raise LostRanks({0: f"was lost: {exc}"}) from exc
+    return ClockReading.choose(trips) if trips else None
+
+
+def _compare(before: ClockReading | None, after: ClockReading | None) -> ClockComparison:
+    return ClockComparison(before, after) if before and after else SAME_CLOCK
+
+
+def choose_jumps(nodes: Sequence[str]) -> list[int]:
+    """
+    Choose how many ranks ahead each rank sends, by the node of each rank.
+
+    Over whole nodes if there are several. None if a rank would have one partner only: then
+    nobody could say which of the two is slow.
+    """
+    stride = max(nodes.count(node) for node in nodes)
+    if stride == len(nodes):
+        stride = 1
+    jumps = list(range(stride, len(nodes), stride))[:MAX_JUMPS]
+    return jumps if len(jumps) > 1 else []
+
+
+def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
+    """Join what both sides measured: from the sender's beginning to the receiver's end."""
+    return tuple(
+        Transfers(
+            sender,
+            receiver,
+            tuple(
+                round(max(end - begin, 0.0), DIGITS)
+                for begin, end in zip(jump.begins, arrival.ends, strict=True)
+            ),
+        )
+        for receiver, line in sorted(timelines.items())
+        for number, arrival in enumerate(line.jumps)
+        for sender in [(receiver - arrival.length) % len(timelines)]
+        for jump in [timelines[sender].jumps[number]]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """One rank at work."""
+
+    group: RankGroup
+    rank: int
+    device: torch.device
+
+    def take_steps(self, seconds: float) -> tuple[list[float], list[float]]:
+        """Compute and reduce again and again; give the arrivals and ends."""
+        import torch
+
+        rows = PRODUCT_ROWS[self.device.type]
+        factor = torch.full((rows, rows), 1 / rows, device=self.device)
+        product = torch.empty_like(factor)
+        message = torch.zeros(SUM_BYTES // 4, device=self.device)
+
+        def compute(times: int) -> None:
+            for _ in range(times):
+                torch.mm(factor, factor, out=product)
+
+        compute(1)
+        taken = []
+        for _ in range(TRIALS):
+            clock = StepClock(self.device)
+            clock.mark()
+            compute(1)
+            clock.mark()
+            await_ranks(self.group, self.device)
+            begin, end = clock.read()
+            taken.append(end - begin)
+        fit = max(1, int(WORK_SECONDS / max(median(taken), 1e-6)))
+        products = reduce_minimum(self.group, fit, self.device)
+
+        def run(count: int) -> list[float]:
+            clock = StepClock(self.device)
+            for step in range(count):
+                if step % STEPS_IN_FLIGHT == 0:
+                    await_ranks(self.group, self.device)
+                compute(products)
+                clock.mark()
+                finish(ALL_REDUCE.begin(message, message), self.device)
+                clock.mark()
+            await_ranks(self.group, self.device)
+            return clock.read()
+
+        start = perf_counter()
+        run(TRIALS)
+        fit = int(seconds * TRIALS / (perf_counter() - start))
+        count = reduce_minimum(self.group, min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
+        marks = run(count)
+        return marks[::2], marks[1::2]
+
+    def transfer(
+        self, jumps: Sequence[int], seconds: float
+    ) -> Iterator[tuple[int, tuple[list[float], list[float]]]]:
+        """Send over each of *jumps* in turn, in several rounds; give the begins and ends."""
+        import torch
+
+        if not jumps:
+            return
+        words = TRANSFER_BYTES[self.device.type] // 4
+        sent = torch.full((words,), self.rank, dtype=torch.int32, device=self.device)
+        got, meeting = torch.empty_like(sent), torch.zeros(1, device=self.device)
+
+        def run(rounds: int) -> list[float]:
+            clock = StepClock(self.device)
+            for _ in range(rounds):
+                await_ranks(self.group, self.device)
+                for jump in jumps:
+                    finish(ALL_REDUCE.begin(meeting, meeting), self.device)
+                    clock.mark()
+                    finish(begin_jump(sent, got, jump), self.device)
+                    clock.mark()
+            await_ranks(self.group, self.device)
+            return clock.read()
+
+        start = perf_counter()
+        run(1)
+        fit = int(seconds / (perf_counter() - start))
+        rounds = reduce_minimum(self.group, min(max(fit, MIN_ROUNDS), MAX_ROUNDS), self.device)
+        marks = run(rounds)
+        for number, jump in enumerate(jumps):
+            begun, ended = (marks[2 * number + side :: 2 * len(jumps)] for side in (0, 1))
+            yield jump, (begun, ended)
