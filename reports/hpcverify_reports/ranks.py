@@ -38,8 +38,8 @@ NAME_CHARACTERS = 32
 _CHARACTER_PIXELS = 7.9
 _SLANT_COS_SIN = (0.62, 0.79)
 """As in the map of the fleet: 52 degrees."""
-_GAP = 2
-"""Columns between two panels."""
+_GAP = 1
+"""Columns between two panels, or their titles."""
 
 Column = tuple[str, int]
 """Operation and size in bytes; 0 if that does not matter."""
