@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,20 +185,33 @@ def test_a_pair_that_gave_way_to_a_user_stays_due(site: Site16) -> None:
     assert site.plan() == [set(taken)]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda site: setattr(site.slurm.nodes["n1"], "state", "ALLOCATED"),
-        lambda site: setattr(site.slurm.nodes["n1"], "drained", True),
-        lambda site: site.ledger.put(Node(name="n1", state=State.SUSPECT), "failed"),
-        lambda site: site.ledger.put(Node(name="n1", checks=("gemm",)), "released"),
-        lambda site: site.ledger.issue_ticket("n1", "sweep", "idle"),
-    ],
-)
-def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(site: Site16, change: Any) -> None:
+def make_busy(site: Site16) -> None:
+    site.slurm.nodes["n1"].state = "ALLOCATED"
+
+
+def drain(site: Site16) -> None:
+    site.slurm.nodes["n1"].drained = True
+
+
+def suspect(site: Site16) -> None:
+    site.ledger.put(Node(name="n1", state=State.SUSPECT), "failed")
+
+
+def release_failed(site: Site16) -> None:
+    site.ledger.put(Node(name="n1", checks=("gemm",)), "released")
+
+
+def verify(site: Site16) -> None:
+    site.ledger.issue_ticket("n1", "sweep", "idle")
+
+
+@pytest.mark.parametrize("change", [make_busy, drain, suspect, release_failed, verify])
+def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(
+    site: Site16, change: Callable[[Site16], None]
+) -> None:
     change(site)
 
-    paired = set.union(*site.plan())
+    paired = set[str]().union(*site.plan())
     assert "n1" not in paired
     assert len(paired) == 14  # and one of the others has no partner
 
