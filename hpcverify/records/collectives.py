@@ -7,10 +7,13 @@ bandwidths in GB/s (10^9 bytes).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 from msgspec import Struct
 
 from hpcverify.errors import StoreError
+from hpcverify.records.documents import read_bytes
 
 
 class RankPlace(Struct, frozen=True):
@@ -159,3 +162,14 @@ def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:
     # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{subject} is not a document of collectives ({exc})") from exc
+
+
+def read_collective_run(path: Path) -> CollectiveRun:
+    """
+    Read the document *path*.
+
+    Raises:
+        StoreError: it is missing, not a regular file, too large or incomplete.
+
+    """
+    return parse_collective_run(read_bytes(path), str(path))
