@@ -32,7 +32,7 @@ def test_each_rank_sends_to_several_other_nodes_or_to_none(nodes: str, jumps: li
     assert choose_jumps(nodes) == jumps
 
 
-def test_a_transfer_takes_from_the_senders_beginning_to_the_receivers_end() -> None:
+def test_a_transfer_takes_from_when_both_were_there_to_the_receivers_end() -> None:
     lines = {
         rank: Timeline(
             RankSteps(rank, (), ()), (Jump(1, (10.0 + rank, 20.0), (10.5 + rank, 20.5 + rank)),)
@@ -42,7 +42,7 @@ def test_a_transfer_takes_from_the_senders_beginning_to_the_receivers_end() -> N
 
     found = {(one.sender, one.receiver): one.times for one in join_transfers(lines)}
 
-    assert found == {(2, 0): (0.0, 0.5), (0, 1): (1.5, 1.5), (1, 2): (1.5, 2.5)}
+    assert found == {(2, 0): (0.0, 0.5), (0, 1): (0.5, 1.5), (1, 2): (0.5, 2.5)}
 
 
 def test_ranks_leave_their_steps_and_transfers_by_one_clock() -> None:
