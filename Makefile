@@ -62,7 +62,7 @@ format: $(VENV)/tests-installed
 
 bench: $(VENV)/tests-installed
 	@./.ci/need fio:fio
-	for name in engine gemm sdc training storage passive prolog preemption sweep collect; do $(BIN)/python bench/$$name.py || exit 1; done
+	for name in engine gemm sdc training storage passive prolog preemption sweep collect isolate; do $(BIN)/python bench/$$name.py || exit 1; done
 
 $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
@@ -85,6 +85,7 @@ WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib impor
 schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
 	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
+	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/schema/collectives.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed

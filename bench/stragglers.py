@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -26,6 +26,7 @@ import msgspec
 from hpcverify.isolation.stragglers import describe_straggler, find_stragglers
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify_checks.collectives.launch import LaunchOrder, launch
+from tests.checks.collectives.launched import FAR, read_position_of
 
 STOP_SECONDS, GO_SECONDS = 0.012, 0.004
 SPIN = "while True: pass"
@@ -43,18 +44,19 @@ def find_rank(rank: int) -> int:
 
 @contextmanager
 def slow_down(rank: int) -> Generator[None]:
-    """Stop *rank* for three quarters of the time, from when it starts."""
+    """Stop *rank* for three quarters of the time, from when it measures."""
     over = Event()
 
     def act() -> None:
         while not over.is_set():
-            if process := find_rank(rank):
-                try:
-                    os.kill(process, signal.SIGSTOP)
+            child = find_rank(rank)
+            if child and read_position_of(child) > FAR:
+                process = os.pidfd_open(child)
+                with suppress(ProcessLookupError):  # it is done
+                    signal.pidfd_send_signal(process, signal.SIGSTOP)
                     time.sleep(STOP_SECONDS)
-                    os.kill(process, signal.SIGCONT)
-                except ProcessLookupError:
-                    return
+                    signal.pidfd_send_signal(process, signal.SIGCONT)
+                os.close(process)
             over.wait(GO_SECONDS)
 
     thread = Thread(target=act)
@@ -116,7 +118,9 @@ def main() -> None:
             counts["named the right one alone"] += [one.rank for one in found] == [rank]
             told = "; ".join(describe_straggler(one, run.ranks) for one in found)
             took = time.monotonic() - start
-            print(f"run {number}: {took:.1f} s; {told or run.unable or 'nobody'}", flush=True)
+            lost = "; ".join(run.reasons.values())
+            told = told or run.unable or lost or "nobody"
+            print(f"run {number}: {took:.1f} s; {told}", flush=True)
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 
 

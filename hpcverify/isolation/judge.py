@@ -20,7 +20,9 @@ from math import log2
 from statistics import median
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from hpcverify.isolation.floors import floors_of
 from hpcverify.isolation.search import GroupTest, Outcome, Purpose
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming
 from hpcverify.units import format_count
@@ -57,11 +59,9 @@ class Judgement(Struct, frozen=True):
 
 
 class Reference(Struct):
-    """What tests that passed have reached, and what the platform does."""
+    """What tests that passed have reached."""
 
     passed: dict[_Kind, list[float]] = field(default_factory=dict)
-    floors: Mapping[str, float] = field(default_factory=dict)
-    """Operation -> the least busbw in GB/s, where it is known."""
 
     def judge_round(
         self, tests: Sequence[GroupTest], runs: Sequence[CollectiveRun | None]
@@ -142,13 +142,12 @@ class Reference(Struct):
         timing: CollectiveTiming,
         goals: Mapping[_Kind, tuple[float, float]],
     ) -> _Rating:
-        """Compare a timing with its goal, and with the floor of the platform."""
+        """Compare a timing with its goal, and with what the platform surely reaches."""
         goal, least = goals[_find_kind(test, run, timing)]
         rating = _Rating(timing, timing.busbw / goal if goal else 1.0, least, "what others reach")
-        floor = self.floors.get(timing.operation, 0.0)
-        bare = test.purpose is not Purpose.INSIDE and timing.size >= LATENCY_BYTES
-        if bare and timing.busbw < floor and rating.share >= least:
-            return _Rating(timing, timing.busbw / floor, 1.0, "the floor of this platform")
+        floor = floors_of(replace(run, timings=(timing,))).get(timing.operation, 0.0)
+        if timing.busbw < floor and rating.share >= least:
+            return _Rating(timing, timing.busbw / floor, 1.0, "the least of this platform")
         return rating
 
 

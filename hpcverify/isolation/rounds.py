@@ -41,7 +41,7 @@ OUTBOX_NAME = ".isolate"
 """In the spool; no node can have this name."""
 JOB_MINUTES = 5
 """The time limit of a test: torch starts on a cold node within one or two."""
-GPU_SIZES, CPU_SIZES = ("64K", "256M"), ("64K", "4M")
+GPU_SIZES, CPU_SIZES = ("64K", "1G"), ("64K", "4M")
 """Of what is sent: one that latency decides, and one that bandwidth does."""
 TEST_SECONDS = 10.0
 """What the measurement takes, without the start."""

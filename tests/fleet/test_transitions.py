@@ -11,13 +11,17 @@ from msgspec.structs import replace
 from hpcverify.fleet.evidence import extract_evidence
 from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
 from hpcverify.fleet.transitions import (
+    Decision,
+    admit,
     apply_evidence,
     explains_refusal,
     keep_until_verified,
     quarantine_refused,
+    repair,
     restrain_hold,
 )
 from hpcverify.model import (
+    FABRIC_SUITE,
     Cause,
     Finding,
     FindingRule,
@@ -837,3 +841,64 @@ def test_hard_evidence_is_kept_while_nobody_acts_on_it(
     after = replace(a_node(State.QUARANTINED, enforced=True), hard=new)
 
     assert restrain_hold(before, after, "it tripped").hard is any(evidence)
+
+
+def between_nodes(verdict: Verdict = Verdict.FAIL) -> Run:
+    """Make a run of what a node does to collectives with others."""
+    return run_of(failed("collectives", verdict=verdict), suite=FABRIC_SUITE)
+
+
+def suspect_between_nodes() -> Node:
+    """Make a node that an isolation has accused."""
+    return what_becomes(Node(name="n1"), between_nodes(), order=None)
+
+
+def test_a_node_that_spoils_collectives_with_others_cannot_clear_itself() -> None:
+    """Not by a whole suite, nor by collectives among its own GPUs."""
+    suspect = suspect_between_nodes()
+
+    again = what_becomes(suspect, run_of(a_result("gemm"), a_result("collectives")))
+
+    assert (suspect.state, suspect.enforced, suspect.suite) == (
+        State.SUSPECT,
+        False,
+        FABRIC_SUITE,
+    )
+    assert again.state is State.SUSPECT
+    assert again.last_pass_at == NOW, "what it passed, it passed"
+
+
+def test_a_suspect_between_nodes_is_cleared_by_a_test_between_nodes_that_we_ordered() -> None:
+    passed = between_nodes(Verdict.PASS)
+
+    ours = what_becomes(suspect_between_nodes(), passed, ticket(suite=FABRIC_SUITE))
+    anybodys = what_becomes(suspect_between_nodes(), passed, order=None)
+
+    assert (ours.state, anybodys.state) == (State.HEALTHY, State.SUSPECT)
+
+
+def test_a_node_that_fails_by_itself_too_is_quarantined_for_it() -> None:
+    node = what_becomes(suspect_between_nodes(), run_of(failed("collectives")))
+
+    assert node.state is State.QUARANTINED
+
+
+def test_of_a_suspect_between_nodes_that_a_person_released_a_full_pass_counts() -> None:
+    released = replace(suspect_between_nodes(), state=State.UNVERIFIED)
+
+    assert what_becomes(released, run_of(a_result("gemm"))).state is State.HEALTHY
+
+
+@pytest.mark.parametrize("way", ["repair", "admit"])
+def test_a_node_that_spoiled_collectives_comes_back_by_a_suite_that_it_runs_alone(way: str) -> None:
+    """No node can run the suite of what is between nodes, nor wait for it for ever."""
+    decision = Decision(by="ann", reason="cable replaced", at=NOW, last_ticket=4)
+    held = replace(suspect_between_nodes(), state=State.HELD, enforced=True)
+
+    if way == "repair":
+        node = repair(held, decision, suite=None, default="quick").node
+    else:
+        node = admit(suspect_between_nodes(), decision, suite="quick").node
+
+    assert (node.state, node.suite, node.checks) == (State.VERIFYING, "quick", ())
+    assert what_becomes(node, run_of(a_result("gemm"))).state is State.HEALTHY

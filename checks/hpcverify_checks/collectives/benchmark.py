@@ -1,9 +1,11 @@
 """
 Collectives of each kind and size, timed step by step, with every result verified.
 
-Each step has data of its own, which is made before the step and compared after it, outside
-the timed section. Before a step all ranks meet, so that no rank's time includes another's
-verification; the time of a step is that of its slowest rank.
+Each step has data of its own, which is made before and compared after, outside the timed
+section. Before a step all ranks meet, so that no rank's time includes another's work; the
+time of a step is that of its slowest rank. On a CPU the data of a few steps are made at
+once, and one step more is taken before them and not timed: a process that has just computed
+is served last and has other things in its caches, and its next step would be slow.
 """
 
 from __future__ import annotations
@@ -37,8 +39,13 @@ STEPS_IN_FLIGHT = 16
 still look out for lost ranks: it must not fill the GPU's queue, for there it would wait."""
 MEMORY_FACTOR = 5
 """Memory needed for each byte of a message: rows A and B, what is sent and received."""
-TEMPORARY_BYTES = 256 * 2**20
-"""For the chunks that are made and compared."""
+BATCH_BYTES = 128 * MIB
+"""On a CPU: messages that are made at once, of as many steps as fit, or of one."""
+UNTIMED = 2**20
+"""Added to the number of a step for data of the one before it that is not timed: even, so that
+both have the same type."""
+TEMPORARY_BYTES = 512 * MIB
+"""For the chunks that are made and compared, and for batches."""
 
 
 class CollectiveJob(RankGroup, frozen=True):
@@ -95,7 +102,7 @@ def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> 
         words = max(1, size // WORD_BYTES // job.world) * job.world
         rows = Words.make(job.seed, words, device)
         for name in job.operations:
-            benchmark = _Benchmark(job, rank, device, OPERATIONS[name], rows, size)
+            benchmark = CollectiveBenchmark(job, rank, device, OPERATIONS[name], rows, size)
             with breadcrumb(f"{name} of {size} bytes over {job.world} ranks"):
                 timed = benchmark.measure(share)
             yield timed
@@ -113,7 +120,7 @@ def _read_free_bytes(device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Benchmark:
+class CollectiveBenchmark:
     """One operation of one size, again and again."""
 
     job: CollectiveJob
@@ -125,17 +132,13 @@ class _Benchmark:
 
     def measure(self, seconds: float) -> StepTimes:
         """Warm up, agree on how many steps fit into *seconds*, time and verify them."""
-        import torch
-
-        sent, got = self.operation.measure_lengths(len(self.rows.a), self.job.world)
-        send = torch.empty(sent, dtype=torch.int32, device=self.device)
-        receive = send if self.operation.in_place else torch.empty_like(send[:0]).resize_(got)
-        first = self._run_steps(range(1), send, receive)
+        buffers = self.allocate()
+        first = self.run_steps(range(1), buffers)
         fit = self._agree_on_steps(seconds, first)
         warm_ups = min(WARM_UPS, fit)
-        warm = self._run_steps(range(1, warm_ups), send, receive)
+        warm = self.run_steps(range(1, warm_ups), buffers)
         count = max(MIN_STEPS, self._agree_on_steps(seconds, warm if warm.end else first))
-        timed = self._run_steps(range(warm_ups, warm_ups + count), send, receive)
+        timed = self.run_steps(range(warm_ups, warm_ups + count), buffers)
         return StepTimes(
             self.operation.name,
             self.size,
@@ -146,31 +149,59 @@ class _Benchmark:
             first.wrong or warm.wrong or timed.wrong,
         )
 
+    def allocate(self) -> list[tuple[Tensor, Tensor]]:
+        """
+        Allocate what is sent and what is received, maybe the same, for a batch of steps.
+
+        On a CPU the first is for the step that is not timed.
+        """
+        import torch
+
+        lengths = self.operation.measure_lengths(len(self.rows.a), self.job.world)
+        fit = BATCH_BYTES // self.size if self.device.type == "cpu" else 1
+        pairs: list[tuple[Tensor, Tensor]] = []
+        untimed = self.device.type == "cpu"
+        for _ in range(min(max(1, fit), STEPS_IN_FLIGHT) + untimed):
+            sent, got = (torch.zeros(n, dtype=torch.int32, device=self.device) for n in lengths)
+            pairs.append((sent, sent) if self.operation.in_place else (sent, got))
+        return pairs
+
     def _agree_on_steps(self, seconds: float, warm: StepTimes) -> int:
         """Agree on how many steps fit into *seconds*, by the last one, with its verification."""
         fit = int(seconds / max(warm.end[-1] - warm.ready[0], 1e-6) * len(warm.end))
         return reduce_minimum(self.job, min(max(fit, 1), MAX_STEPS), self.device)
 
-    def _run_steps(self, steps: range, send: Tensor, receive: Tensor) -> StepTimes:
+    def run_steps(self, steps: range, buffers: Sequence[tuple[Tensor, Tensor]]) -> StepTimes:
+        """Time these *steps*, each with its own data, and verify their results."""
         import torch
 
         log = torch.zeros(len(steps), 4, dtype=torch.int64, device=self.device)
         clock = StepClock(self.device)
+        untimed: tuple[Tensor, Tensor] | None = None
+        if self.device.type == "cpu":
+            untimed, *buffers = buffers
         meeting = torch.zeros(1, device=self.device)
-        for row, step in zip(log, steps, strict=True):
-            if (step - steps.start) % STEPS_IN_FLIGHT == 0:
+        for first in range(0, len(steps), len(buffers)):
+            batch = steps[first : first + len(buffers)]
+            work = [(step, *pair) for step, pair in zip(batch, buffers, strict=False)]
+            if untimed is not None:
+                work.append((UNTIMED + batch[0], *untimed))
+            for step, send, _ in work:
+                self._fill(send, step)
+            if first % STEPS_IN_FLIGHT < len(buffers):
                 await_ranks(self.job, self.device)
-            data = self._choose_data(step)
-            start = self.operation.find_send_start(len(self.rows.a), self.rank, self.job.world)
-            self.rows.fill(send, data, data.weigh_share(self.rank), start)
-            sent, got = (_view_values(t, data) for t in (send, receive))
-            clock.mark()
-            # Else a step's time would include a peer's verification of the last step.
-            finish(ALL_REDUCE.begin(meeting, meeting), self.device)
-            clock.mark()
-            finish(self.operation.begin(sent, got), self.device)
-            clock.mark()
-            self._compare(receive, data, row)
+            views = [self._view_values(send, receive, step) for step, send, receive in work]
+            if untimed is not None:
+                finish(self.operation.begin(*views.pop()), self.device)
+            for sent, got in views:
+                clock.mark()
+                # Else a step's time would include what a peer did before it.
+                finish(ALL_REDUCE.begin(meeting, meeting), self.device)
+                clock.mark()
+                finish(self.operation.begin(sent, got), self.device)
+                clock.mark()
+            for step, _, receive in work:
+                self._compare(receive, step, log[step % UNTIMED - steps.start])
         await_ranks(self.job, self.device)
         ready, begin, end = (tuple(clock.read()[first::3]) for first in range(3))
         return StepTimes(
@@ -183,12 +214,24 @@ class _Benchmark:
             self._find_wrong(log.tolist(), steps),
         )
 
+    def _fill(self, send: Tensor, step: int) -> None:
+        data = self._choose_data(step)
+        start = self.operation.find_send_start(len(self.rows.a), self.rank, self.job.world)
+        self.rows.fill(send, data, data.weigh_share(self.rank), start)
+
     def _choose_data(self, step: int) -> StepData:
         floats = self.operation.reduces and step % 2 == 1
         return StepData(self.job.seed, step, self.job.world, floats)
 
-    def _compare(self, receive: Tensor, data: StepData, row: Tensor) -> None:
-        at = 0
+    def _view_values(self, send: Tensor, receive: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        import torch
+
+        if not self._choose_data(step).floats:
+            return send, receive
+        return send.view(torch.float32), receive.view(torch.float32)
+
+    def _compare(self, receive: Tensor, step: int, row: Tensor) -> None:
+        data, at = self._choose_data(step), 0
         for piece in self.operation.list_pieces(len(self.rows.a), self.rank, self.job.world):
             whole = data.weigh_sum() if piece.source == SUM else data.weigh_share(piece.source)
             part = receive[at : at + piece.length]
@@ -205,12 +248,6 @@ class _Benchmark:
 
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
-
-
-def _view_values(words: Tensor, data: StepData) -> Tensor:
-    import torch
-
-    return words.view(torch.float32) if data.floats else words
 
 
 def finish(works: Sequence[Any], device: torch.device) -> None:

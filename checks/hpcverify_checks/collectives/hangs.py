@@ -20,8 +20,8 @@ BEAT = "beat"
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0
 """Without a word from a launcher, which takes hardly any time of its node."""
-STALL_SECONDS = 20.0
-"""Without any rank that moves on; the longest step of own work takes a few seconds."""
+STALL_SHARE = 2 / 3
+"""Of the timeout of the ranks, without any that moves on: before they give up themselves."""
 STOPPED = ("T", "t")
 """States of a process in /proc: stopped by a signal, or by a debugger."""
 DISK_WAIT = "D"
@@ -53,10 +53,13 @@ def read_state(process: int) -> str:
 class HangWatch:
     """What is known of the progress of all ranks of a group."""
 
-    def __init__(self, now: float) -> None:
-        """Begin at the time *now*, on any clock, in seconds."""
+    def __init__(self, now: float, timeout: float) -> None:
+        """Begin at the time *now*, on any clock; ranks give up after *timeout*; in seconds."""
+        self.stall = STALL_SHARE * timeout
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
+        self.stopped: dict[int, float] = {}
+        """Since when ranks are stopped."""
         self.moved = now
         """When any rank last moved on."""
 
@@ -66,6 +69,10 @@ class HangWatch:
             before = self.beats.get(rank)
             if before is None or before.position != beat.position:
                 self.moved = max(self.moved, at)
+            if beat.state not in STOPPED:
+                self.stopped.pop(rank, None)
+            else:
+                self.stopped.setdefault(rank, at)
             self.beats[rank] = beat
             self.heard[rank] = at
 
@@ -78,9 +85,11 @@ class HangWatch:
         silent = [rank for rank in open_ranks if now - self.heard[rank] > SILENT_SECONDS]
         if silent:
             return self._keep_few(silent, dict.fromkeys(silent, "does not answer, nor its node"))
-        if stalled < STALL_SECONDS:
+        if stalled < self.stall:
             return {}
-        stopped = [rank for rank, beat in open_ranks.items() if beat.state in STOPPED]
+        stopped = [
+            rank for rank in open_ranks if now - self.stopped.get(rank, now) >= SILENT_SECONDS
+        ]
         if stopped:
             return self._keep_few(stopped, dict.fromkeys(stopped, "is stopped (state T)"))
         front = max(beat.position for beat in self.beats.values())

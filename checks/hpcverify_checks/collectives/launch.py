@@ -78,6 +78,9 @@ PORT_TRIES = 8
 PROCESSES_ON_CPU = 2
 ALONE = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """Settings of NCCL that leave a node's ranks nothing but its network adapters."""
+RAS = "NCCL_RAS_ENABLE"
+"""NCCL's service for diagnosis, on by default: its threads have ended jobs (NVIDIA/nccl issues
+1996 and 2346), and it has said OK of a rank that was stuck (1730). We ask launchers instead."""
 RING_SETTINGS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
 
 
@@ -282,6 +285,7 @@ def choose_settings(order: LaunchOrder, algorithm: str, own_address: str) -> dic
     interface = find_interface(own_address)
     gloo = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", interface)}
     nccl = (ALONE if order.alone else {}) | (RING_SETTINGS if algorithm == RING else {})
+    nccl |= {} if RAS in os.environ else {RAS: "0"}
     return nccl | (gloo if gloo["GLOO_SOCKET_IFNAME"] else {})
 
 
@@ -384,7 +388,7 @@ class _Watch:
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         self.order, self.server = order, server
-        self.hangs = HangWatch(monotonic())
+        self.hangs = HangWatch(monotonic(), order.timeout)
 
     def wait(self, children: Sequence[_Child]) -> None:
         """Wait until all ranks have reported, or those that can have."""

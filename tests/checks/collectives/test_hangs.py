@@ -12,7 +12,6 @@ import pytest
 
 from hpcverify_checks.collectives.hangs import (
     SILENT_SECONDS,
-    STALL_SECONDS,
     Beat,
     HangWatch,
 )
@@ -21,12 +20,14 @@ from tests.checks.collectives.launched import Launcher, launch_nodes
 FOUND_SECONDS = 60.0
 """From the fault on."""
 ENDLESS = {"operations": ("all_reduce",), "sizes": (4096,) * 500, "seconds": 500.0}
-LONG = STALL_SECONDS + 1
+TIMEOUT = 30.0
+LONG = 21.0
+"""Without any progress: as long as a rank may be at its own work."""
 
 
 def watch(*beats: Beat) -> HangWatch:
     """Let ranks come to where they are at time 0, and stay there."""
-    seen = HangWatch(0.0)
+    seen = HangWatch(0.0, TIMEOUT)
     for at in (0.0, LONG):
         seen.hear(dict(enumerate(beats)), at)
     return seen
@@ -47,6 +48,13 @@ def test_a_stopped_rank_is_missing_wherever_it_was_stopped() -> None:
         found = watch(WAITING, WAITING, Beat(position, "T"), WAITING).find_missing(LONG)
 
         assert found == {2: "is stopped (state T)"}
+
+
+def test_a_rank_that_is_stopped_now_and_then_is_not_missing() -> None:
+    seen = watch(WAITING, WAITING, WAITING)
+    seen.hear({1: Beat(7, "T")}, LONG)
+
+    assert seen.find_missing(LONG + 1) == {}
 
 
 def test_a_rank_whose_launcher_fell_silent_is_missing_and_not_those_that_wait() -> None:
@@ -84,7 +92,7 @@ def test_a_rank_that_has_reported_is_not_missing() -> None:
 def test_ranks_that_go_on_at_any_speed_are_never_missing() -> None:
     for seed in range(200):
         random = Random(seed)  # noqa: S311 - no secret
-        seen, now = HangWatch(0.0), 0.0
+        seen, now = HangWatch(0.0, TIMEOUT), 0.0
         positions = [0] * random.choice((2, 4, 9))
         while min(positions) < 20:
             now += 1.0

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+
 import pytest
 
+from hpcverify.isolation.stragglers import find_stragglers
 from hpcverify.records.collectives import RankSteps
 from hpcverify_checks.collectives.timeline import (
     MIN_ROUNDS,
@@ -13,7 +21,7 @@ from hpcverify_checks.collectives.timeline import (
     choose_jumps,
     join_transfers,
 )
-from tests.checks.collectives.launched import launch_here
+from tests.checks.collectives.launched import Launcher, launch_here, launch_nodes
 
 
 @pytest.mark.parametrize(
@@ -59,3 +67,46 @@ def test_ranks_leave_their_steps_and_transfers_by_one_clock() -> None:
         for i, end in enumerate(one.ends):
             last = max(other.arrivals[i] - other.clock_error for other in run.steps)
             assert end + one.clock_error >= last
+
+
+STOP_SECONDS, GO_SECONDS = 0.03, 0.005
+TRIES = 4
+"""On a machine so busy that every rank waits for a CPU, nobody stands out."""
+
+
+@contextmanager
+def slow_down(rank: Launcher) -> Generator[None]:
+    """Stop a rank most of the time, as a CPU that others use does."""
+    over = Event()
+
+    def act() -> None:
+        process = os.pidfd_open(rank.await_measuring())
+        with suppress(ProcessLookupError):  # it is done
+            while not over.wait(GO_SECONDS):
+                signal.pidfd_send_signal(process, signal.SIGSTOP)
+                time.sleep(STOP_SECONDS)
+                signal.pidfd_send_signal(process, signal.SIGCONT)
+        os.close(process)
+
+    thread = Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_rank_that_gets_little_of_its_cpu_is_named_and_no_other() -> None:
+    for _ in range(TRIES):
+        with launch_nodes(3, operations=("all_reduce",)) as launchers, slow_down(launchers[1]):
+            run, complaint = launchers[0].read_result()
+        assert run, complaint
+        assert not run.missing
+        found = find_stragglers(run.ranks, run.steps, run.transfers)
+        assert {one.rank for one in found} <= {1}
+        if found:
+            break
+
+    assert [one.how for one in found] == ["arrives_late"]
+    assert found[0].gain > 0.2

@@ -11,11 +11,12 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 BAD_RANK = 1
-BAD_STEP = 2
+BAD_CALL = 3
 
 
 class Done:
@@ -47,7 +48,7 @@ class Message:
 
     def flip(self) -> None:
         """Change one bit, once."""
-        if self.call == BAD_STEP:
+        if self.call == BAD_CALL:
             self.words[len(self.words) // 2] ^= 1 << 17
 
     def displaced(self) -> None:
@@ -68,9 +69,9 @@ class Message:
         """End, as by the OOM killer."""
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def stops(self) -> None:
-        """Stop, as if frozen."""
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def hangs(self) -> None:
+        """Do something of its own, without end."""
+        time.sleep(600)
 
     def raises(self) -> None:
         """Fail, as a GPU does."""

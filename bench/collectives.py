@@ -1,0 +1,111 @@
+"""
+How far is our bus bandwidth from that of a bare loop around the same collective?
+
+Run with ``python bench/collectives.py [PAIRS]``. Two ranks of gloo on the loopback take
+turns: steps of ours, each with data of its own that is made and verified, and a loop that
+only meets and calls the collective, with the same buffers. A step is as long as its slower
+rank. The target is 3 %, of the fastest tenth of the steps: what else the machine does makes
+single steps several times as long, and is not what is compared. The medians stand beside.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import chain, cycle, islice
+from time import perf_counter
+
+import msgspec
+import torch
+from torch import Tensor
+
+from hpcverify.units import KIB, MIB
+from hpcverify_checks.collectives.benchmark import (
+    ALL_REDUCE,
+    CollectiveBenchmark,
+    CollectiveJob,
+    finish,
+)
+from hpcverify_checks.collectives.data import WORD_BYTES, Words
+from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.common.collective import use_thread_share
+from hpcverify_checks.common.rendezvous import exchange_messages, join_group
+from hpcverify_checks.common.sizes import format_size
+from hpcverify_checks.common.stats import percentile
+
+PAIRS = 15
+STEPS = 8
+"""In each half of a pair."""
+SIZES = (64 * KIB, MIB, 16 * MIB)
+NAMES = ("all_reduce", "all_gather", "alltoall")
+TARGET = 0.03
+CPU = torch.device("cpu")
+
+
+def time_bare(
+    benchmark: CollectiveBenchmark, buffers: Sequence[tuple[Tensor, Tensor]]
+) -> list[float]:
+    """Time a loop that does nothing but meet and call the collective."""
+    meeting, times = torch.zeros(1), []
+    for send, receive in islice(cycle(buffers), STEPS):
+        finish(ALL_REDUCE.begin(meeting, meeting), CPU)
+        begin = perf_counter()
+        finish(benchmark.operation.begin(send, receive), CPU)
+        times.append(perf_counter() - begin)
+    return times
+
+
+def be_rank(rank: int, job: CollectiveJob, pairs: int) -> list[list[float]]:
+    """Take turns; give the times of each half of each pair, ours first."""
+    halves: list[list[float]] = []
+    with use_thread_share(job), join_group(job, rank, CPU):
+        for size in job.sizes:
+            rows = Words.make(job.seed, size // WORD_BYTES, CPU)
+            for name in job.operations:
+                benchmark = CollectiveBenchmark(job, rank, CPU, OPERATIONS[name], rows, size)
+                buffers = benchmark.allocate()
+                benchmark.run_steps(range(STEPS), buffers)
+                for pair in range(pairs):
+                    steps = range((pair + 1) * STEPS, (pair + 2) * STEPS)
+                    ours = benchmark.run_steps(steps, buffers)
+                    halves.append([e - b for b, e in zip(ours.begin, ours.end, strict=True)])
+                    halves.append(time_bare(benchmark, buffers))
+    return halves
+
+
+def main() -> None:
+    """Start the other rank, be the first, and print a table."""
+    if len(sys.argv) > 2:
+        job = msgspec.json.decode(sys.argv[2], type=CollectiveJob)
+        exchange_messages(job, 1, "halves", json.dumps(be_rank(1, job, int(sys.argv[1]))).encode())
+        return
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else PAIRS
+    with tempfile.TemporaryDirectory() as folder:
+        job = CollectiveJob(folder, 2, "gloo", 120.0, NAMES, SIZES, 0.0, 1)
+        text = msgspec.json.encode(job).decode()
+        other = subprocess.Popen([sys.executable, __file__, str(pairs), text])
+        own = be_rank(0, job, pairs)
+        both = [
+            json.loads(m) for m in exchange_messages(job, 0, "halves", json.dumps(own).encode())
+        ]
+        other.wait(60)
+    slowest = [list(map(max, *ranks)) for ranks in zip(*both, strict=True)]
+    cases = [(size, name) for size in SIZES for name in NAMES]
+    print("operation    size  ours ms  bare ms  busbw to bare  of medians")
+    for place, (size, name) in enumerate(cases):
+        times = slowest[place * 2 * pairs : (place + 1) * 2 * pairs]
+        ours, bare = (list(chain.from_iterable(times[half::2])) for half in range(2))
+        fast, middle = (
+            [percentile(both, share) * 1e3 for both in (ours, bare)] for share in (0.1, 0.5)
+        )
+        share = fast[1] / fast[0]
+        mark = "" if abs(share - 1) <= TARGET else "  beyond the target"
+        row = f"{fast[0]:8.3f} {fast[1]:8.3f} {share:14.3f} {middle[1] / middle[0]:11.3f}"
+        print(f"{name:11} {format_size(size):>6} {row}{mark}")
+
+
+if __name__ == "__main__":
+    main()
