@@ -85,6 +85,7 @@ WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib impor
 schema: $(BIN)/hpcverify
 	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
 	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
+	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/schema/collectives.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hpcverify.errors import ConfigError
 from hpcverify.fleet.accusation import build_accusation
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import list_site_options, look_up_uid
@@ -21,10 +22,20 @@ from hpcverify.slurm.topology import index_switches
 
 
 def read_switches(acting: Controller) -> dict[str, str]:
-    """Read which nodes are at which switch: what the site says, else Slurm's topology."""
+    """
+    Read which nodes are at which switch: what the site says, else Slurm's topology.
+
+    Raises:
+        ConfigError: the site file names a switch of no node.
+        SlurmError: Slurm does not answer.
+
+    """
     if not (named := acting.site.fabric.switches):
         return acting.slurm.read_switches()
-    return index_switches(named.items())
+    try:
+        return index_switches(named.items())
+    except ConfigError as exc:
+        raise ConfigError(f"{acting.site.path}: fabric.switches: {exc}") from exc
 
 
 def carry_out_isolation(

@@ -34,7 +34,7 @@ from hpcverify.fleet.states import (
     add_return,
     is_suspect_between_nodes,
 )
-from hpcverify.model import FABRIC_SUITE
+from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
 
 MAX_REASON_CHARS = 900
@@ -516,7 +516,7 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
         NodeEvent.OVERDUE,
         now,
         reason=f"has not passed for {days:g} days: reserved until it is verified",
-        suite=(node.suite or suite) if node.owed_checks else suite,
+        suite=(_drop_fabric(node).suite or suite) if node.owed_checks else suite,
         not_before_ticket=last,
     )
 
@@ -619,6 +619,7 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
             f"{node.name} is {node.state}, not out of service: nothing to repair; to "
             f"verify it now: hpcverify sweep --nodes {node.name}"
         )
+    node = _drop_fabric(node)
     suite = suite or node.suite or default
     return _decide(node, NodeEvent.REPAIR, decision, "repair", hard=False, suite=suite)
 
@@ -633,7 +634,21 @@ def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
     """
     if node.desired_hold is Hold.DRAIN:
         raise ActionError(f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …")
+    node = _drop_fabric(node)
     return _decide(node, NodeEvent.ADMISSION, decision, "admit", hard=False, run="", suite=suite)
+
+
+def _drop_fabric(node: Node) -> Node:
+    """
+    Drop what *node* did to collectives with others.
+
+    No suite that it runs by itself could show that it is well now; the word of a person
+    must do.
+    """
+    if node.suite != FABRIC_SUITE:
+        return node
+    left = tuple(check for check in node.checks if check != COLLECTIVES_CHECK)
+    return replace(node, suite="", checks=left)
 
 
 def _decide(

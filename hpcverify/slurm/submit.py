@@ -31,6 +31,9 @@ SETTINGS_LINE = "# `hpcverify sweep` writes the settings of this job below this 
 
 JOB_NAME_PREFIX = "hpcverify-"
 
+MAX_STRAGGLING_S = 90
+"""After the first rank has ended, the others are: one that hangs would keep the job."""
+
 WAIT_MINUTES = 1
 """How long the script waits for a run that is still ending."""
 MARGIN_MINUTES = 4
@@ -172,6 +175,7 @@ def _list_step_options(spec: GroupJobSpec, step: JobStep) -> Iterator[str]:
     else:
         yield from (f"--nodes={len(spec.nodes)}", f"--ntasks-per-node={ranks}")
     yield from ("--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--output=/dev/null")
+    yield f"--wait={MAX_STRAGGLING_S}"
 
 
 def list_options(spec: JobSpec | GroupJobSpec) -> Iterator[str]:

@@ -38,7 +38,11 @@ def from_text(printed: str) -> dict[str, str]:
         for line in lines
         if "BlockName" in line or line.get("Level") == "0"
     ]
-    return index_switches((name, nodes) for name, nodes in leaves if nodes not in ("", "(null)"))
+    there = [(name, nodes) for name, nodes in leaves if nodes not in ("", "(null)")]
+    try:
+        return index_switches(there)
+    except ConfigError as exc:
+        raise SlurmError(f"scontrol names a switch of no node: {exc}") from exc
 
 
 def index_switches(switches: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -48,15 +52,11 @@ def index_switches(switches: Iterable[tuple[str, str]]) -> dict[str, str]:
     A node at several leaf switches, one for each of its rails, say, belongs to the first.
 
     Raises:
-        SlurmError: a host list is none.
+        ConfigError: a host list is none.
 
     """
     found: dict[str, str] = {}
     for name, nodes in switches:
-        try:
-            names = expand(nodes)
-        except ConfigError as exc:
-            raise SlurmError(f"scontrol names a switch of no node: {exc}") from exc
-        for node in names:
+        for node in expand(nodes):
             found.setdefault(node, name)
     return found

@@ -43,8 +43,10 @@ class Measuring:
         self.out = folder / "run.json"
         options = ("--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=20")
         self.process = subprocess.Popen(
-            ["srun", f"-N{len(fabric.network.nodes)}", *options]
-            + [str(HPCVERIFY), "collectives", "--out", str(self.out), *MEASURE, seconds],
+            [
+                *("srun", f"-N{len(fabric.network.nodes)}", *options),
+                *(str(HPCVERIFY), "collectives", "--out", str(self.out), *MEASURE, seconds),
+            ],
             env=fabric.cluster.env | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -98,7 +100,7 @@ def busy_nodes(fabric: Fabric) -> Generator[None]:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_nobody_is_named_on_healthy_nodes(fabric: Fabric, tmp_path: Path, busy: bool) -> None:
+def test_nobody_is_named_on_healthy_nodes(fabric: Fabric, tmp_path: Path, *, busy: bool) -> None:
     with ExitStack() as load:
         if busy:
             load.enter_context(busy_nodes(fabric))

@@ -11,10 +11,13 @@ from msgspec.structs import replace
 from hpcverify.fleet.evidence import extract_evidence
 from hpcverify.fleet.states import HOLD_BY_STATE, Caveat, Hold, Node, State, Ticket
 from hpcverify.fleet.transitions import (
+    Decision,
+    admit,
     apply_evidence,
     explains_refusal,
     keep_until_verified,
     quarantine_refused,
+    repair,
     restrain_hold,
 )
 from hpcverify.model import (
@@ -884,3 +887,18 @@ def test_of_a_suspect_between_nodes_that_a_person_released_a_full_pass_counts() 
     released = replace(suspect_between_nodes(), state=State.UNVERIFIED)
 
     assert what_becomes(released, run_of(a_result("gemm"))).state is State.HEALTHY
+
+
+@pytest.mark.parametrize("way", ["repair", "admit"])
+def test_a_node_that_spoiled_collectives_comes_back_by_a_suite_that_it_runs_alone(way: str) -> None:
+    """No node can run the suite of what is between nodes, nor wait for it for ever."""
+    decision = Decision(by="ann", reason="cable replaced", at=NOW, last_ticket=4)
+    held = replace(suspect_between_nodes(), state=State.HELD, enforced=True)
+
+    if way == "repair":
+        node = repair(held, decision, suite=None, default="quick").node
+    else:
+        node = admit(suspect_between_nodes(), decision, suite="quick").node
+
+    assert (node.state, node.suite, node.checks) == (State.VERIFYING, "quick", ())
+    assert what_becomes(node, run_of(a_result("gemm"))).state is State.HEALTHY

@@ -181,3 +181,8 @@ def test_nodes_are_grouped_by_the_switches_of_the_site_file(fleet: Fleet) -> Non
 
     groups = {frozenset(test["members"]) for test in plan["first"]}
     assert groups == {frozenset({"n1", "n2", "n3"}), frozenset({"n4", "n5", "n6"})}
+
+    fleet.config.write_text(fleet.config.read_text().replace("n[4-6]", "n[4-"))
+    refused = fleet("isolate", "--dry-run")
+    assert refused.returncode == 2
+    assert "site.toml: fabric.switches: 'n[4-' is not a list of nodes" in refused.stderr

@@ -477,6 +477,8 @@ def test_each_step_has_its_ranks_in_its_own_order_and_the_last_replaces_the_shel
     assert "--nodelist=n2,n2,n1,n1 --distribution=arbitrary --ntasks=4" in last
     assert shlex.split(first)[-3:] == ["collectives", "--out", "/shared/a spool/n1"]
     assert "program='/opt/hpc verify'" in script
+    assert "--wait=90" in first
+    assert "--wait=90" in last
 
 
 def test_a_step_without_an_order_has_a_rank_for_each_gpu_of_each_node() -> None:

@@ -4,7 +4,8 @@ Collectives of each kind and size, timed step by step, with every result verifie
 Each step has data of its own, which is made before and compared after, outside the timed
 section. Before a step all ranks meet, so that no rank's time includes another's work; the
 time of a step is that of its slowest rank. On a CPU the data of a few steps are made at
-once: a process that has just computed is served last, and its next step would be slow.
+once, and one step more is taken before them and not timed: a process that has just computed
+is served last and has other things in its caches, and its next step would be slow.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ MEMORY_FACTOR = 5
 """Memory needed for each byte of a message: rows A and B, what is sent and received."""
 BATCH_BYTES = 128 * MIB
 """On a CPU: messages that are made at once, of as many steps as fit, or of one."""
+UNTIMED = 2**20
+"""Added to the number of a step for data of the one before it that is not timed: even, so that
+both have the same type."""
 TEMPORARY_BYTES = 512 * MIB
 """For the chunks that are made and compared, and for batches."""
 
@@ -146,14 +150,19 @@ class CollectiveBenchmark:
         )
 
     def allocate(self) -> list[tuple[Tensor, Tensor]]:
-        """Allocate what is sent and what is received, maybe the same, for a batch of steps."""
+        """
+        Allocate what is sent and what is received, maybe the same, for a batch of steps.
+
+        On a CPU the first is for the step that is not timed.
+        """
         import torch
 
         lengths = self.operation.measure_lengths(len(self.rows.a), self.job.world)
         fit = BATCH_BYTES // self.size if self.device.type == "cpu" else 1
         pairs: list[tuple[Tensor, Tensor]] = []
-        for _ in range(min(max(1, fit), STEPS_IN_FLIGHT)):
-            sent, got = (torch.empty(n, dtype=torch.int32, device=self.device) for n in lengths)
+        untimed = self.device.type == "cpu"
+        for _ in range(min(max(1, fit), STEPS_IN_FLIGHT) + untimed):
+            sent, got = (torch.zeros(n, dtype=torch.int32, device=self.device) for n in lengths)
             pairs.append((sent, sent) if self.operation.in_place else (sent, got))
         return pairs
 
@@ -168,23 +177,31 @@ class CollectiveBenchmark:
 
         log = torch.zeros(len(steps), 4, dtype=torch.int64, device=self.device)
         clock = StepClock(self.device)
+        untimed: tuple[Tensor, Tensor] | None = None
+        if self.device.type == "cpu":
+            untimed, *buffers = buffers
         meeting = torch.zeros(1, device=self.device)
         for first in range(0, len(steps), len(buffers)):
             batch = steps[first : first + len(buffers)]
-            for step, (send, _) in zip(batch, buffers, strict=False):
+            work = [(step, *pair) for step, pair in zip(batch, buffers, strict=False)]
+            if untimed is not None:
+                work.append((UNTIMED + batch[0], *untimed))
+            for step, send, _ in work:
                 self._fill(send, step)
             if first % STEPS_IN_FLIGHT < len(buffers):
                 await_ranks(self.job, self.device)
-            for step, pair in zip(batch, buffers, strict=False):
-                sent, got = (_view_values(words, self._choose_data(step)) for words in pair)
+            views = [self._view_values(send, receive, step) for step, send, receive in work]
+            if untimed is not None:
+                finish(self.operation.begin(*views.pop()), self.device)
+            for sent, got in views:
                 clock.mark()
                 # Else a step's time would include what a peer did before it.
                 finish(ALL_REDUCE.begin(meeting, meeting), self.device)
                 clock.mark()
                 finish(self.operation.begin(sent, got), self.device)
                 clock.mark()
-            for step, (_, receive) in zip(batch, buffers, strict=False):
-                self._compare(receive, step, log[step - steps.start])
+            for step, _, receive in work:
+                self._compare(receive, step, log[step % UNTIMED - steps.start])
         await_ranks(self.job, self.device)
         ready, begin, end = (tuple(clock.read()[first::3]) for first in range(3))
         return StepTimes(
@@ -206,6 +223,13 @@ class CollectiveBenchmark:
         floats = self.operation.reduces and step % 2 == 1
         return StepData(self.job.seed, step, self.job.world, floats)
 
+    def _view_values(self, send: Tensor, receive: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        import torch
+
+        if not self._choose_data(step).floats:
+            return send, receive
+        return send.view(torch.float32), receive.view(torch.float32)
+
     def _compare(self, receive: Tensor, step: int, row: Tensor) -> None:
         data, at = self._choose_data(step), 0
         for piece in self.operation.list_pieces(len(self.rows.a), self.rank, self.job.world):
@@ -224,12 +248,6 @@ class CollectiveBenchmark:
 
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
-
-
-def _view_values(words: Tensor, data: StepData) -> Tensor:
-    import torch
-
-    return words.view(torch.float32) if data.floats else words
 
 
 def finish(works: Sequence[Any], device: torch.device) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify_checks.collectives.operations import OPERATIONS
-from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, BAD_STEP
+from tests.checks.collectives.faulty.sitecustomize import BAD_RANK
 from tests.checks.collectives.launched import KIB, launch_here
 
 FOLDER = Path(__file__).parent / "faulty"
@@ -38,7 +38,7 @@ def test_every_operation_tells_a_wrong_result_and_its_rank(monkeypatch: pytest.M
     assert run.unable == ""
     for one in run.wrong:
         if by_size[one.size] == "flip":
-            assert (one.step, one.elements) == (BAD_STEP - 1, 1)
+            assert one.elements == 1
             if one.found.startswith("0x"):
                 assert int(one.found, 16) ^ int(one.expected, 16) == 1 << 17
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 BAD_RANK = 1
-BAD_STEP = 2
+BAD_CALL = 3
 
 
 class Done:
@@ -48,7 +48,7 @@ class Message:
 
     def flip(self) -> None:
         """Change one bit, once."""
-        if self.call == BAD_STEP:
+        if self.call == BAD_CALL:
             self.words[len(self.words) // 2] ^= 1 << 17
 
     def displaced(self) -> None:
