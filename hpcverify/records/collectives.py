@@ -149,6 +149,21 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
 
 
+def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:
+    """
+    Parse the *text* of a document; *subject* names the file.
+
+    Raises:
+        StoreError: it is none, or incomplete.
+
+    """
+    try:
+        return msgspec.json.decode(text, type=CollectiveRun)
+    # For text that is not UTF-8, msgspec raises no error of its own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise StoreError(f"{subject} is not a document of collectives ({exc})") from exc
+
+
 def read_collective_run(path: Path) -> CollectiveRun:
     """
     Read the document *path*.
@@ -157,8 +172,4 @@ def read_collective_run(path: Path) -> CollectiveRun:
         StoreError: it is missing, not a regular file, too large or incomplete.
 
     """
-    try:
-        return msgspec.json.decode(read_bytes(path), type=CollectiveRun)
-    # For text that is not UTF-8, msgspec raises no error of its own.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise StoreError(f"{path} is not a document of collectives ({exc})") from exc
+    return parse_collective_run(read_bytes(path), str(path))
