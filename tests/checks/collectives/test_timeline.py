@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 import pytest
 
 from hpcverify.isolation.stragglers import find_stragglers
-from hpcverify.records.collectives import RankSteps
+from hpcverify.records.collectives import RankSteps, Straggler
 from hpcverify_checks.collectives.timeline import (
     MIN_ROUNDS,
     MIN_STEPS,
@@ -98,6 +98,7 @@ def slow_down(rank: Launcher) -> Generator[None]:
 
 
 def test_a_rank_that_gets_little_of_its_cpu_is_named_and_no_other() -> None:
+    found: Sequence[Straggler] = ()
     for _ in range(TRIES):
         with launch_nodes(3, operations=("all_reduce",)) as launchers, slow_down(launchers[1]):
             run, complaint = launchers[0].read_result()
