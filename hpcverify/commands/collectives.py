@@ -195,7 +195,7 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
     return RankChoice(
         world=place.world,
         ranks=((place.rank, place.local_rank),),
-        address=address or place.nodes[0],
+        address=address or next(iter(place.nodes)),
         expected=place.expected,
         group=f"{place.job}.{place.step}",
         job=place.job,
