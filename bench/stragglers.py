@@ -42,22 +42,29 @@ def find_rank(rank: int) -> int:
     return 0
 
 
+def stop_for_a_moment(rank: int) -> None:
+    """Stop *rank* once, if it measures already."""
+    child = find_rank(rank)
+    if not child or read_position_of(child) <= FAR:
+        return
+    process = os.pidfd_open(child)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGSTOP)
+        time.sleep(STOP_SECONDS)
+        signal.pidfd_send_signal(process, signal.SIGCONT)
+    finally:
+        os.close(process)
+
+
 @contextmanager
 def slow_down(rank: int) -> Generator[None]:
     """Stop *rank* for three quarters of the time, from when it measures."""
     over = Event()
 
     def act() -> None:
-        while not over.is_set():
-            child = find_rank(rank)
-            if child and read_position_of(child) > FAR:
-                process = os.pidfd_open(child)
-                with suppress(ProcessLookupError):  # it is done
-                    signal.pidfd_send_signal(process, signal.SIGSTOP)
-                    time.sleep(STOP_SECONDS)
-                    signal.pidfd_send_signal(process, signal.SIGCONT)
-                os.close(process)
-            over.wait(GO_SECONDS)
+        while not over.wait(GO_SECONDS):
+            with suppress(OSError):  # it is about to begin, or done
+                stop_for_a_moment(rank)
 
     thread = Thread(target=act)
     thread.start()

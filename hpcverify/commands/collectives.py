@@ -25,17 +25,19 @@ from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.plan.config import node_name
 from hpcverify.records import documents
-from hpcverify.records.collectives import CollectiveRun
+from hpcverify.records.collectives import CollectiveRun, SecondOpinion
 from hpcverify.slurm.step import read_step
 from hpcverify.summary.printable import make_printable
 from hpcverify.units import GIB, KIB, MIB, format_count
 
 MODULE = "hpcverify_checks.collectives.launch"
 """What starts ranks and measures; found by its name, as all checks are."""
+OPINION_MODULE = "hpcverify_checks.collectives.second_opinion"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 SIZE_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 EXIT_FOUND = 1
 ROW = "{:<14}  {:>7}  {:>5}  {:>9}  {:>9}  {:>9}  {:>11}  {:>11}  {:>5}"
+OPINION_ROW = "{:>7}  {:>9}  {:>9}  {:>8}"
 SCALING_ROW = "{:<14}  {:>7}  {:>5}  {:>5}  {:>12}  {:>10}"
 TIMES, RATES = ("p50 us", "p95 us", "p99 us"), ("algbw GB/s", "busbw GB/s")
 
@@ -109,6 +111,12 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     show_default=True,
     help="Seconds after which a rank that says nothing is missing.",
 )
+@click.option(
+    "--second-opinion",
+    is_flag=True,
+    help="Then ask all_reduce_perf of nccl-tests too, if it is installed, on the node of rank 0 "
+    "alone. The exit status does not depend on it.",
+)
 @click.option("--rank", type=click.IntRange(min=0), help="Of this process, without srun.")
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
 @click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
@@ -150,6 +158,9 @@ def command(**options: Any) -> None:
     run = launch(chosen, options)
     if run is None:
         return  # rank 0's process says what came of it
+    if options["second_opinion"]:
+        opinion: SecondOpinion = import_module(OPINION_MODULE).ask(run)
+        run = msgspec.structs.replace(run, second_opinion=opinion)
     for line in describe(run):
         click.echo(make_printable(line))
     if out:
@@ -184,7 +195,7 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
     return RankChoice(
         world=place.world,
         ranks=((place.rank, place.local_rank),),
-        address=address or place.nodes[0],
+        address=address or next(iter(place.nodes)),
         expected=place.expected,
         group=f"{place.job}.{place.step}",
         job=place.job,
@@ -257,7 +268,30 @@ def describe(run: CollectiveRun) -> Iterator[str]:
         bad = wrong[one.operation, one.size]
         yield ROW.format(one.operation, format_size(one.size), one.steps, *times, *rates, bad)
     yield ""
+    if run.second_opinion:
+        yield from describe_opinion(run, run.second_opinion)
+        yield ""
     yield from describe_findings(run)
+
+
+def describe_opinion(run: CollectiveRun, opinion: SecondOpinion) -> Iterator[str]:
+    """Say in lines what another program measured, beside ours."""
+    own = {one.size: one.busbw for one in run.timings if one.operation == "all_reduce"}
+    is_alone = all(place.node == opinion.node for place in run.ranks)
+    if opinion.rates:
+        where = f"{opinion.program} on {format_count(opinion.ranks, 'GPU')} of {opinion.node}"
+        yield f"second opinion on all_reduce: {where}, the mean of its steps"
+        if not is_alone:
+            yield "it is of this one node; ours went over the network, so the two may well differ"
+        yield OPINION_ROW.format("size", "its busbw", "our busbw", "ours/its" if is_alone else "")
+    for one in opinion.rates:
+        ratio = f"{own[one.size] / one.busbw:.3f}" if is_alone and one.busbw else ""
+        rates = (f"{rate:.4g}" for rate in (one.busbw, own[one.size]))
+        yield OPINION_ROW.format(format_size(one.size), *rates, ratio).rstrip()
+        if one.wrong is not None and one.wrong >= 1:
+            yield f"{opinion.program} counts {one.wrong:g} wrong elements of this size"
+    if opinion.unable:
+        yield f"no second opinion{' on the rest' if opinion.rates else ''}: {opinion.unable}"
 
 
 def describe_findings(run: CollectiveRun) -> Iterator[str]:

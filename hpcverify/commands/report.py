@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +16,12 @@ from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
+from hpcverify.isolation.answer import is_answer, parse_answer
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.processes import write_install_command
 from hpcverify.records import documents
-from hpcverify.records.collectives import read_collective_run
+from hpcverify.records.collectives import parse_collective_run
 from hpcverify.records.store import Store
 from hpcverify.summary.actions import AffectedPart, list_actions, list_affected_parts
 from hpcverify.summary.exclusions import (
@@ -69,7 +70,8 @@ def command(
 
     With --fleet, on all nodes. Their own pages go into the folder "nodes" beside FILE;
     a page that shows the newest run already is left alone. With FILE, on what
-    `hpcverify collectives` has written there; of several, on how it scales with nodes.
+    `hpcverify collectives` or `isolate --json` has written there; of several files of
+    collectives, on how they scale with nodes.
 
     \b
     Examples:
@@ -82,7 +84,7 @@ def command(
     if files:
         if node or run_id or since or fleet or form != "html":
             raise ConfigError("FILE is a document of its own: give -o only")
-        write_text(render_collectives(files), output)
+        write_text(render_files(files), output)
         return
     store = Store(state_dir())
     if fleet:
@@ -103,10 +105,26 @@ def write_text(text: str, output: str) -> None:
         click.echo(f"wrote {output}")
 
 
-def render_collectives(files: Iterable[str]) -> str:
-    """Render what `hpcverify collectives` has written."""
-    runs = [read_collective_run(Path(file)) for file in files]
-    page: str = import_report_module("collectives").render(runs)
+def render_files(files: Sequence[str]) -> str:
+    """
+    Render what `hpcverify collectives` or `hpcverify isolate --json` has written.
+
+    Raises:
+        ConfigError: there are several files, and they are not all of collectives.
+        StoreError: one of them cannot be read, or is of neither.
+
+    """
+    contents = {file: documents.read_bytes(Path(file)) for file in files}
+    answers = [file for file, content in contents.items() if is_answer(content)]
+    if answers and len(contents) > 1:
+        raise ConfigError(f"{answers[0]} is an isolation, which has a page of its own")
+    page: str
+    if answers:
+        answer = parse_answer(contents[answers[0]], answers[0])
+        page = import_report_module("isolation").render(answer)
+    else:
+        runs = [parse_collective_run(content, file) for file, content in contents.items()]
+        page = import_report_module("collectives").render(runs)
     return page
 
 

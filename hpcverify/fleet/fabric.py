@@ -28,9 +28,12 @@ from hpcverify.isolation.journal import (
     IsolationOrder,
     Journal,
     create_journal,
+    list_documents,
     make_isolation_id,
 )
+from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
+from hpcverify.isolation.rounds import read_run
 from hpcverify.isolation.search import Outcome
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
@@ -110,8 +113,8 @@ def _is_in_service(node: Node) -> bool:
     return in_service and not node.foreign and not node.owed_checks
 
 
-def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder]:
-    """Order the tests of the planned pairs: nodes of each kind on their own."""
+def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[tuple[str, IsolationOrder]]:
+    """Order the tests of the planned pairs, for each kind of nodes on its own."""
     by_kind: dict[str, list[LinkPair]] = {}
     for pair in plan.links.pairs:
         by_kind.setdefault(plan.idle[pair.nodes[0]], []).append(pair)
@@ -120,7 +123,7 @@ def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder
         others = (node for node, other in plan.idle.items() if other == kind)
         spare = [node for node in others if node not in set(paired)][:MAX_SPARE]
         nodes = (*paired, *spare)
-        yield IsolationOrder(
+        order = IsolationOrder(
             id=make_isolation_id(),
             at=acting.clock(),
             version=version("hpcverify"),
@@ -130,7 +133,9 @@ def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder
             inside=kind not in {"0 GPUs", "1 GPUs"},  # with one rank there is nothing to exchange
             wait=WAIT_S,
             pairs=tuple(pair.nodes for pair in pairs),
+            usual=acting.ledger.read_usual_speeds(kind),
         )
+        yield kind, order
 
 
 def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | None) -> int:
@@ -164,6 +169,17 @@ def take_in_links(
     return Counter(outcomes)
 
 
+def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
+    """List what the pairs that passed have reached."""
+    judged = journal.rounds[0].judged if journal.rounds else None
+    if judged is None:
+        return
+    for place, name, _ in list_documents(journal, 1):
+        run = read_run(journal.folder / name) if name else None
+        if run and judged.judgements[place].outcome is Outcome.PASSED:
+            yield from (PairSpeed(t.operation, t.size, t.busbw) for t in run.timings)
+
+
 def try_links(
     acting: Controller,
     only: Collection[str],
@@ -188,7 +204,7 @@ def try_links(
     if plan.links.alone:
         acting.say(f"{fold(plan.links.alone)}: due, but no node like it is idle to try links with")
     at_once = count_jobs_at_once(acting.site.fleet, hosts, limit)
-    for order in make_orders(acting, plan):
+    for kind, order in make_orders(acting, plan):
         pairs = format_count(len(order.pairs), "pair")
         acting.say(f"trying links: {pairs} of nodes, isolation {order.id}")
         with closing(create_journal(acting.state, order)) as journal:
@@ -197,6 +213,9 @@ def try_links(
                 acting.say(f"interrupted; go on with: hpcverify isolate --resume {order.id}")
                 return
             came_of = take_in_links(acting, journal, answer)
+            acting.ledger.record_pair_speeds(kind, list_speeds(journal))
+            if answer.is_widespread:  # it is told now; the same each night would be no news
+                acting.ledger.forget_pair_speeds(kind)
             told = ", ".join(f"{came_of[one]} {one}" for one in Outcome if came_of[one])
             acting.say(f"links: {pairs} of nodes: {told}")
             if came_of[Outcome.FAILED]:

@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -34,6 +36,7 @@ from hpcverify.fleet.transition_log import (
     TransitionKind,
     build_transition,
 )
+from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run
 from hpcverify.records.sqlite import migrate, read_version, transaction
@@ -86,6 +89,10 @@ create table node_links (
 create table switch_links (
     one text not null, other text not null, tried real not null, primary key (one, other)
 );
+create table pair_speeds (
+    at real not null, kind text not null, operation text not null, size integer not null,
+    busbw real not null
+);
 """,
 )
 LEDGER_FILE_NAME = "fleet.sqlite"
@@ -100,6 +107,10 @@ How old a run may be that nobody ordered: as long as the holidays of whoever loo
 the controller. A thousand nodes whose hooks leave 300 runs a day each make 4 million
 rows of `judged` in that time, of 70 bytes.
 """
+PAIR_SPEED_RETENTION_S = 28 * DAY_S
+"""How long it is kept what pairs of nodes reached: with a new NCCL they reach something else."""
+MIN_PAIR_SPEEDS = 8
+"""From so many on, their median is what is usual."""
 BREAKER_FACT = "tripped"
 """The fact that says why the breaker is tripped."""
 DOUBTS_FACT = "doubted"
@@ -372,6 +383,33 @@ class Ledger:
                 "insert or replace into switch_links values (?, ?, ?)",
                 [(*pair.switches, now) for pair in tried if pair.switches],
             )
+
+    def record_pair_speeds(self, kind: str, speeds: Iterable[PairSpeed]) -> None:
+        """Record what pairs of nodes of a *kind* reached that passed just now."""
+        now = self.clock()
+        rows = [(now, kind, one.operation, one.size, one.busbw) for one in speeds]
+        with self._open_database(write=True) as db:
+            db.execute("delete from pair_speeds where at < ?", (now - PAIR_SPEED_RETENTION_S,))
+            db.executemany("insert into pair_speeds values (?, ?, ?, ?, ?)", rows)
+
+    def forget_pair_speeds(self, kind: str) -> None:
+        """Forget what pairs of a *kind* have reached."""
+        self._execute("delete from pair_speeds where kind = ?", kind)
+
+    def read_usual_speeds(self, kind: str) -> tuple[PairSpeed, ...]:
+        """Read what pairs of a *kind* usually reach, once enough have passed: the medians."""
+        rows = self._select(
+            "select operation, size, busbw from pair_speeds where kind = ?"
+            " order by operation, size",
+            kind,
+        )
+        by_size = groupby(rows, key=lambda row: row[:2])
+        values = [(key, [busbw for *_, busbw in some]) for key, some in by_size]
+        return tuple(
+            PairSpeed(operation, size, median(some))
+            for (operation, size), some in values
+            if len(some) >= MIN_PAIR_SPEEDS
+        )
 
     def read_links(self) -> KnownLinks:
         """Read what the last sweep saw of the fabric, and when links were tried."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+import msgspec
 from msgspec import Struct
 
+from hpcverify.errors import StoreError
 from hpcverify.isolation.journal import Journal
 from hpcverify.isolation.runner import count_node_minutes, name_members
 from hpcverify.isolation.search import Members, Outcome, Purpose
@@ -61,6 +63,15 @@ class AccusedNode(Struct, frozen=True, kw_only=True):
         )
 
 
+class SendRecord(Struct, frozen=True, kw_only=True):
+    """A test in which one node sent to another."""
+
+    sender: str
+    receiver: str
+    outcome: Outcome
+    reason: str
+
+
 class IsolationAnswer(Struct, frozen=True, kw_only=True):
     """What an isolation found; in the order of an operator's questions."""
 
@@ -79,6 +90,10 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     """Nodes that were not idle when it began, and why."""
     cleared: int
     """Nodes that are not to blame."""
+    cleared_nodes: Members = ()
+    """Who they are."""
+    sent: tuple[SendRecord, ...] = ()
+    """Who sent to whom; a cell of that matrix may have been tested more than once."""
     rounds: int
     tests: int
     node_minutes: float
@@ -117,8 +132,11 @@ def build_answer(
     vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}
     of_dead = {n for n in order.nodes if order.switches.get(n) in found.nodes.bad_zones}
     blamed = {one.node for one in accused}
-    known = [n for n in order.nodes if n not in {*vague, *of_dead, *blamed}]
     records = [record for record in journal.rounds if record.judged]
+    tested = {node for record in records for test in record.tests for node in test.members}
+    known = tuple(n for n in order.nodes if n in tested - {*vague, *of_dead, *blamed})
+    if found.nodes.is_widespread:
+        known = ()
     return IsolationAnswer(
         id=order.id,
         accused=tuple(accused),
@@ -131,12 +149,54 @@ def build_answer(
         intermittent=tuple(_list_intermittent(found)),
         untested=untested,
         left_out=order.left_out,
-        cleared=0 if found.nodes.is_widespread else len(known),
+        cleared=len(known),
+        cleared_nodes=known,
+        sent=tuple(_list_sent(journal)),
         rounds=len(records),
         tests=sum(len(record.tests) for record in records),
         node_minutes=round(count_node_minutes(journal), 1),
         end_reason=end_reason,
     )
+
+
+def is_answer(text: bytes) -> bool:
+    """Whether the *text* of a document is the answer of an isolation."""
+    try:
+        return msgspec.json.decode(text, type=_AnyDocument).cleared is not None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+class _AnyDocument(Struct, frozen=True):
+    cleared: int | None = None
+
+
+def parse_answer(text: bytes, subject: str) -> IsolationAnswer:
+    """
+    Parse the *text* of an answer; *subject* names the file.
+
+    Raises:
+        StoreError: it is incomplete.
+
+    """
+    try:
+        return msgspec.json.decode(text, type=IsolationAnswer)
+    except msgspec.DecodeError as exc:
+        raise StoreError(f"{subject} is not the answer of an isolation ({exc})") from exc
+
+
+def _list_sent(journal: Journal) -> Iterator[SendRecord]:
+    for record in journal.rounds:
+        judged = record.judged.judgements if record.judged else ()
+        for test, judgement in zip(record.tests, judged, strict=bool(judged)):
+            if test.purpose is Purpose.SEND:
+                sender, receiver = test.members
+                yield SendRecord(
+                    sender=sender,
+                    receiver=receiver,
+                    outcome=judgement.outcome,
+                    reason=judgement.reason,
+                )
 
 
 def _accuse(node: str, journal: Journal, found: Isolation, *, is_alone: bool) -> AccusedNode:
@@ -193,6 +253,11 @@ def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
         yield f"{one.node} {one.summary}"
         yield from (f"  failed  {line}" for line in _describe_records(one.failed))
         yield from (f"  passed  {line}" for line in _describe_records(one.passed))
+    yield from describe_rest(answer)
+
+
+def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
+    """Say in lines what the *answer* says besides of nodes that are to blame."""
     for switch in answer.switches:
         yield f"switch {switch} spoils what goes through it; none of its nodes is to blame"
     for sender, receiver in answer.links:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify.errors import ActionError, ConfigError, StoreError
-from hpcverify.isolation.judge import Judgement
+from hpcverify.isolation.judge import Judgement, PairSpeed
 from hpcverify.isolation.search import GroupTest, Members
 
 FOLDER_NAME = "isolations"
@@ -51,6 +51,8 @@ class IsolationOrder(Struct, frozen=True, kw_only=True, tag_field="kind", tag="o
     reservation: str = ""
     pairs: tuple[Members, ...] = ()
     """Of a sweep: these are tested first, and *nodes* only if some fail."""
+    usual: tuple[PairSpeed, ...] = ()
+    """What such pairs reached in earlier sweeps."""
 
 
 class PlannedRound(Struct, frozen=True, kw_only=True, tag_field="kind", tag="planned"):

@@ -18,8 +18,8 @@ the noisier the network is, the more is allowed: never so much that half the rat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import exp, log, log2, pi, sqrt
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, isfinite, log, log2, pi, sqrt
 from statistics import median, variance
 
 from msgspec import Struct, field
@@ -43,6 +43,8 @@ DOUBLING_SHARE = 0.85
 USUAL_SPREAD, USUAL_WEIGHT = 0.1, 2
 """Until as many tests as this weight have shown how much they vary (in logarithms)."""
 ENOUGH_OTHERS = 4
+ALL_SLOW_SHARE = 0.65
+"""Of what passed before: if the best of a round are below it, they are no measure."""
 SCALE_SPREAD = 0.2
 """How well the bandwidth of another number of nodes is known (the same)."""
 LATENCY_SHARE = 0.35
@@ -79,6 +81,14 @@ class Judgement(Struct, frozen=True):
     """One line; for a test that passed, its bandwidth."""
 
 
+class PairSpeed(Struct, frozen=True):
+    """What pairs of nodes usually reach."""
+
+    operation: str
+    size: int
+    busbw: float
+
+
 class Reference(Struct):
     """What tests that passed have reached."""
 
@@ -93,7 +103,8 @@ class Reference(Struct):
             if run is None:
                 continue
             for timing in run.timings:
-                fresh.setdefault(_find_kind(test, run, timing), []).append(timing.busbw)
+                values = fresh.setdefault(_find_kind(test, run, timing), [])
+                values += [timing.busbw] if _is_rate(timing) else []
         goals = {kind: self._choose_goal(kind, fresh) for kind in fresh}
         judged = [self._judge(*both, goals) for both in zip(tests, runs, strict=True)]
         self.learn(tests, runs, [one.outcome for one in judged])
@@ -114,8 +125,14 @@ class Reference(Struct):
         for test, run, outcome in zip(tests, runs, outcomes, strict=True):
             is_control = test.purpose is Purpose.CONTROL and outcome is not Outcome.UNKNOWN
             if run and (outcome is Outcome.PASSED or is_control):
-                for timing in run.timings:
+                for timing in filter(_is_rate, run.timings):
                     self.passed.setdefault(_find_kind(test, run, timing), []).append(timing.busbw)
+
+    def recall(self, usual: Iterable[PairSpeed]) -> None:
+        """Take what pairs usually reached in earlier sweeps for a test that passed."""
+        for one in usual:
+            kind = _Kind(one.operation, one.size, inside=False, scale=1)
+            self.passed.setdefault(kind, []).append(one.busbw)
 
     def _choose_goal(
         self, kind: _Kind, fresh: Mapping[_Kind, Sequence[float]]
@@ -131,7 +148,7 @@ class Reference(Struct):
             same = [one for one in fresh if one == kind or (one.is_like(kind) and not others)]
             values = [value * kind.allow(one) for one in same for value in fresh[one]]
             known = self._choose_alike(values) if len(values) >= MIN_ALIKE else []
-            if others and known and median(known) < LEAST_SHARE * median(others):
+            if others and known and median(known) < ALL_SLOW_SHARE * median(others):
                 known = []  # all of them are slow
         if not others or not known:
             found = known or others
@@ -226,6 +243,11 @@ class _Rating(Struct, frozen=True):
     """Of what it should be."""
     least: float
     of: str
+
+
+def _is_rate(timing: CollectiveTiming) -> bool:
+    """Whether it says how fast something was: a broken node may write anything."""
+    return isfinite(timing.busbw) and timing.busbw > 0
 
 
 def _find_best(values: Sequence[float]) -> float:

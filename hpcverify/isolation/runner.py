@@ -69,6 +69,7 @@ class IsolationRunner:
 
         """
         plan = self._make_plan()
+        self._reference.recall(self.journal.order.usual)
         try:
             tests = next(plan)
             while True:

@@ -111,6 +111,30 @@ class Transfers(Struct, frozen=True):
     times: tuple[float, ...]
 
 
+class OpinionRate(Struct, frozen=True):
+    """What another program measures of one size."""
+
+    size: int
+    busbw: float
+    """Of the mean step, in place."""
+    wrong: float | None
+    """Wrong elements, or in old versions the largest error, which is below 1; None if it did
+    not look."""
+
+
+class SecondOpinion(Struct, frozen=True):
+    """What another program measures of all-reduce on one node, after us. It judges nothing."""
+
+    program: str
+    node: str
+    """That of rank 0, wherever the other ranks were."""
+    ranks: int
+    """GPUs of that node."""
+    rates: tuple[OpinionRate, ...] = ()
+    unable: str = ""
+    """Why it measured nothing, or not all; empty if it did."""
+
+
 class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Collectives over some ranks, measured once."""
 
@@ -147,6 +171,23 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
+    second_opinion: SecondOpinion | None = None
+    """None if nobody asked for it."""
+
+
+def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:
+    """
+    Parse the *text* of a document; *subject* names the file.
+
+    Raises:
+        StoreError: it is none, or incomplete.
+
+    """
+    try:
+        return msgspec.json.decode(text, type=CollectiveRun)
+    # For text that is not UTF-8, msgspec raises no error of its own.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise StoreError(f"{subject} is not a document of collectives ({exc})") from exc
 
 
 def read_collective_run(path: Path) -> CollectiveRun:
@@ -157,8 +198,4 @@ def read_collective_run(path: Path) -> CollectiveRun:
         StoreError: it is missing, not a regular file, too large or incomplete.
 
     """
-    try:
-        return msgspec.json.decode(read_bytes(path), type=CollectiveRun)
-    # For text that is not UTF-8, msgspec raises no error of its own.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise StoreError(f"{path} is not a document of collectives ({exc})") from exc
+    return parse_collective_run(read_bytes(path), str(path))

@@ -187,11 +187,15 @@ def _list_stragglers(run: CollectiveRun) -> Iterator[Row]:
         yield (
             "all of the node" if one.node else str(one.rank),
             one.node or (place.node if place else ""),
-            place.device if place and not one.node else "",
+            _name_device(place) if place and not one.node else "",
             STRAGGLER_WORDS.get(one.how, one.how),
             f"{format_scaled(one.seconds, 's')} a step",
             _format_gain(one),
         )
+
+
+def _name_device(place: RankPlace) -> str:
+    return f"{place.name} ({place.device})" if place.name else place.device
 
 
 def _format_gain(one: Straggler) -> str:

@@ -2,9 +2,9 @@
 The picture of the ranks of a collective: who came late, and who was slow once all were there.
 
 A row is a rank or, of many, a node. A column is a collective of one size; by node, there
-is first a square for each of its ranks. The more of a step was lost, the larger and darker
-the square, so it reads in grey too. What is less than the clocks can tell, or than a
-twentieth of a step, is a dot.
+is first a square for each of its ranks. The more of a step was lost, or of the time of a
+transfer, the larger and darker the square, so it reads in grey too. What is less than the
+clocks can tell, or than a twentieth, is a dot.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import ceil
 from statistics import median
 
 from hpcverify.fleet.overview import make_natural_key
+from hpcverify.isolation.scaling import STEP, time_step
 from hpcverify.records.collectives import CollectiveRun, RankDelay, RankPlace
 from hpcverify.summary.figures import format_scaled
 from hpcverify_reports.labels import format_number
@@ -36,11 +38,12 @@ NAME_CHARACTERS = 32
 _CHARACTER_PIXELS = 7.9
 _SLANT_COS_SIN = (0.62, 0.79)
 """As in the map of the fleet: 52 degrees."""
-_GAP = 2
-"""Columns between two panels."""
+_GAP = 1
+"""Columns between two panels, or their titles."""
 
 Column = tuple[str, int]
-"""Operation and size in bytes."""
+"""Operation and size in bytes; 0 if that does not matter."""
+TO, FROM = ("to others", 0), ("from others", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +138,17 @@ def format_size(size: int) -> str:
 
 def draw_ranks(run: CollectiveRun, flagged: Iterable[int]) -> RankPicture | None:
     """Draw the delays of all ranks; those *flagged* stand out. None without any."""
-    if not run.delays or not run.ranks:
+    kinds = [kind for kind in _measure_kinds(run) if kind.columns]
+    if not kinds or not run.ranks:
         return None
-    delays = _Delays(run)
     marked = set(flagged)
-    heads = tuple(f"{operation} {format_size(size)}" for operation, size in delays.columns)
-    by_kind = (LagPanel("arrives late", heads), LagPanel("takes long", heads))
     places = sorted(run.ranks, key=lambda place: (make_natural_key(place.node), place.rank))
     nodes = [(node, list(some)) for node, some in groupby(places, key=lambda p: p.node)]
+    by_kind = [LagPanel(kind.title, tuple(map(_name_column, kind.columns))) for kind in kinds]
     if len(places) <= MAX_RANK_ROWS:
         groups = [
             [
-                LagRow(f"{node} rank {p.rank}", p.rank in marked, delays.list_panels([p]))
+                LagRow(f"{node} rank {p.rank}", p.rank in marked, _list_panels([p], kinds))
                 for p in some
             ]
             for node, some in nodes
@@ -157,7 +159,7 @@ def draw_ranks(run: CollectiveRun, flagged: Iterable[int]) -> RankPicture | None
         LagRow(
             node,
             any(p.rank in marked for p in some),
-            (delays.list_ranks(some, most), *delays.list_panels(some)),
+            (_list_ranks(some, kinds, most), *_list_panels(some, kinds)),
         )
         for node, some in nodes
     ]
@@ -175,47 +177,85 @@ def _describe_left(left: Sequence[float]) -> str:
     return f"Not shown: {len(left)} nodes that lose at most {most} % of a step."
 
 
-class _Delays:
-    """The delays of a run, compared with the median rank."""
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One way to be slow: what each rank loses by it, by collective."""
 
-    def __init__(self, run: CollectiveRun) -> None:
-        steps = {(timing.operation, timing.size): timing.p50 for timing in run.timings}
-        by_column: dict[Column, list[RankDelay]] = {}
-        for delay in run.delays:
-            by_column.setdefault((delay.operation, delay.size), []).append(delay)
-        self.columns = tuple(by_column)
-        self._late: dict[tuple[int, Column], Lag] = {}
-        self._slow: dict[tuple[int, Column], Lag] = {}
-        for column, some in by_column.items():
-            step = steps.get(column, 0.0)
-            arrival = median(delay.arrival for delay in some)
-            inside = median(delay.inside for delay in some)
-            for delay in some:
-                key = delay.rank, column
-                self._late[key] = _compare(delay.arrival - arrival, delay, step)
-                self._slow[key] = _compare(delay.inside - inside, delay, step)
+    title: str
+    columns: tuple[Column, ...]
+    lags: Mapping[tuple[int, Column], Lag]
 
-    def list_panels(self, places: Sequence[RankPlace]) -> tuple[tuple[Lag | None, ...], ...]:
-        """List the lags of *places* by collective, late and slow: the worst of each."""
-        return tuple(
-            tuple(self._find_worst(places, (column,), kind) for column in self.columns)
-            for kind in (self._late, self._slow)
-        )
+    def find_worst(self, places: Iterable[RankPlace], columns: Iterable[Column]) -> Lag | None:
+        return _choose_worst(self.lags.get((p.rank, c)) for c in columns for p in places)
 
-    def list_ranks(self, places: Sequence[RankPlace], most: int) -> tuple[Lag | None, ...]:
-        """List the worst lag of each of *places*, in *most* columns."""
-        found = [self._find_worst([p], self.columns, self._late) for p in places]
-        slow = [self._find_worst([p], self.columns, self._slow) for p in places]
-        both = [_choose_worst([one, other]) for one, other in zip(found, slow, strict=True)]
-        return (*both, *[None] * (most - len(both)))
 
-    def _find_worst(
-        self,
-        places: Sequence[RankPlace],
-        columns: Iterable[Column],
-        kind: Mapping[tuple[int, Column], Lag],
-    ) -> Lag | None:
-        return _choose_worst([kind.get((p.rank, column)) for column in columns for p in places])
+def _name_column(column: Column) -> str:
+    operation, size = column
+    return f"{operation} {format_size(size)}" if size else operation
+
+
+def _list_panels(
+    places: Sequence[RankPlace], kinds: Iterable[_Kind]
+) -> tuple[tuple[Lag | None, ...], ...]:
+    """List the worst lag among *places*, by kind and collective."""
+    return tuple(tuple(kind.find_worst(places, (c,)) for c in kind.columns) for kind in kinds)
+
+
+def _list_ranks(
+    places: Sequence[RankPlace], kinds: Sequence[_Kind], most: int
+) -> tuple[Lag | None, ...]:
+    """List the worst lag of each of *places*, in *most* columns."""
+    worst = [_choose_worst(kind.find_worst([p], kind.columns) for kind in kinds) for p in places]
+    return (*worst, *[None] * (most - len(worst)))
+
+
+def _measure_kinds(run: CollectiveRun) -> Iterator[_Kind]:
+    """Compare all ranks with the median rank, in each way to be slow."""
+    steps = {(timing.operation, timing.size): timing.p50 for timing in run.timings}
+    steps[STEP, 0] = time_step(run)
+    by_column: dict[Column, list[RankDelay]] = {}
+    for delay in run.delays:
+        by_column.setdefault((delay.operation, delay.size), []).append(delay)
+    late: dict[tuple[int, Column], Lag] = {}
+    slow: dict[tuple[int, Column], Lag] = {}
+    for column, some in by_column.items():
+        step = steps.get(column, 0.0)
+        arrival = median(delay.arrival for delay in some)
+        inside = median(delay.inside for delay in some)
+        for delay in some:
+            key = delay.rank, column
+            late[key] = _compare(delay.arrival - arrival, delay, step)
+            slow[key] = _compare(delay.inside - inside, delay, step)
+    columns = tuple(by_column)
+    yield _Kind("arrives late", columns, late)
+    yield _Kind("takes long", columns, slow)
+    yield from _measure_transfers(run)
+
+
+def _measure_transfers(run: CollectiveRun) -> Iterator[_Kind]:
+    """Compare how long each rank takes to send and to receive, with transfers as far as its."""
+    nodes = {place.rank: place.node for place in run.ranks}
+    times = {
+        (one.sender, one.receiver): median(one.times)
+        for one in run.transfers
+        if one.times and {one.sender, one.receiver} <= nodes.keys()
+    }
+    alike: dict[bool, list[float]] = {}
+    for (sender, receiver), seconds in times.items():
+        alike.setdefault(nodes[sender] == nodes[receiver], []).append(seconds)
+    usual = {is_local: median(some) for is_local, some in alike.items()}
+    for side, (title, column) in enumerate((("sends slowly", TO), ("receives slowly", FROM))):
+        ratios: dict[int, list[float]] = {}
+        for pair, seconds in times.items():
+            expected = usual[nodes[pair[0]] == nodes[pair[1]]]
+            ratios.setdefault(pair[side], []).append(seconds / expected if expected else 1.0)
+        lags = {(rank, column): _compare_transfers(rank, some) for rank, some in ratios.items()}
+        yield _Kind(title, (column,) if lags else (), lags)
+
+
+def _compare_transfers(rank: int, ratios: Sequence[float]) -> Lag:
+    more = median(ratios) - 1
+    return Lag(max(0.0, more), f"rank {rank}: {format_number(more * 100)} % longer than others")
 
 
 def _choose_worst(some: Iterable[Lag | None]) -> Lag | None:
@@ -254,7 +294,8 @@ def _draw_block(
     x = 0
     for panel in panels:
         starts.append(x)
-        x += (len(panel.heads) + _GAP) * PITCH_PIXELS
+        title = ceil(len(panel.title) * _CHARACTER_PIXELS / PITCH_PIXELS)
+        x += (max(len(panel.heads), title) + _GAP) * PITCH_PIXELS
     right = x - _GAP * PITCH_PIXELS
     cells = list(_list_cells(panels, starts, rows))
     return LagBlock(

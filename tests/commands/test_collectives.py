@@ -106,6 +106,19 @@ def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
     assert "2 ranks on 1 node" in text
 
 
+def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    process = start(tmp_path, "n7", *QUICK, "--second-opinion", "--out", str(out), PATH="/bin")
+    status, text = finish(process)
+
+    assert status == 0
+    assert "no second opinion: all_reduce_perf is not installed" in text
+    assert "every result was right, on every rank" in text
+    opinion = read_collective_run(out).second_opinion
+    assert opinion is not None
+    assert (opinion.node, opinion.ranks, opinion.rates) == ("n7", 2, ())
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

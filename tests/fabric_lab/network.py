@@ -268,7 +268,7 @@ def _add_switch(name: str) -> list[str]:
 
 def _shape(interface: str, mbit: float) -> str:
     """Give the command that lets no more than *mbit* Mbit/s out of an interface."""
-    return f"tc qdisc replace dev {interface} root tbf rate {mbit}mbit burst 64kb latency 50ms"
+    return f"tc qdisc replace dev {interface} root tbf rate {mbit}mbit burst 64kb latency 5ms"
 
 
 def _number(nodes: Sequence[str], node: str) -> int:

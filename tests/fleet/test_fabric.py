@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,20 +185,33 @@ def test_a_pair_that_gave_way_to_a_user_stays_due(site: Site16) -> None:
     assert site.plan() == [set(taken)]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda site: setattr(site.slurm.nodes["n1"], "state", "ALLOCATED"),
-        lambda site: setattr(site.slurm.nodes["n1"], "drained", True),
-        lambda site: site.ledger.put(Node(name="n1", state=State.SUSPECT), "failed"),
-        lambda site: site.ledger.put(Node(name="n1", checks=("gemm",)), "released"),
-        lambda site: site.ledger.issue_ticket("n1", "sweep", "idle"),
-    ],
-)
-def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(site: Site16, change: Any) -> None:
+def make_busy(site: Site16) -> None:
+    site.slurm.nodes["n1"].state = "ALLOCATED"
+
+
+def drain(site: Site16) -> None:
+    site.slurm.nodes["n1"].drained = True
+
+
+def suspect(site: Site16) -> None:
+    site.ledger.put(Node(name="n1", state=State.SUSPECT), "failed")
+
+
+def release_failed(site: Site16) -> None:
+    site.ledger.put(Node(name="n1", checks=("gemm",)), "released")
+
+
+def verify(site: Site16) -> None:
+    site.ledger.issue_ticket("n1", "sweep", "idle")
+
+
+@pytest.mark.parametrize("change", [make_busy, drain, suspect, release_failed, verify])
+def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(
+    site: Site16, change: Callable[[Site16], None]
+) -> None:
     change(site)
 
-    paired = set.union(*site.plan())
+    paired = set[str]().union(*site.plan())
     assert "n1" not in paired
     assert len(paired) == 14  # and one of the others has no partner
 
@@ -259,3 +273,47 @@ def test_nodes_tells_how_many_links_were_tried(site: Site16) -> None:
 
     assert describe_links(fleet) == "4 of 16 nodes, 1 of 6 pairs of switches in the last 7 days"
     assert describe_links(replace(fleet, links=None)) == ""
+
+
+def be_slow(site: Site16) -> None:
+    """Have each collective take twice as long as a week ago."""
+    ledger = site.ledger
+    for speed in ledger.read_usual_speeds("0 GPUs"):
+        ledger.record_pair_speeds("0 GPUs", [replace(speed, busbw=2 * speed.busbw)] * 200)
+
+
+def test_a_single_pair_is_compared_with_what_pairs_usually_reach(site: Site16) -> None:
+    site.sweep()
+    site.slurm.now += 4 * DAY
+    site.slurm.cluster = SimulatedCluster(bad=("n7",))
+
+    for name in set(site.slurm.nodes) - {"n6", "n7", "n8", "n9", "n10", "n11"}:
+        site.slurm.nodes[name].state = "ALLOCATED"
+    (answer,) = site.sweep()
+
+    assert [one.node for one in answer.accused] == ["n7"]
+
+
+@pytest.mark.parametrize("busy", [0, 8, 10, 12, 14])
+def test_of_nodes_that_are_all_slower_than_usual_none_is_accused(site: Site16, busy: int) -> None:
+    site.sweep()
+    be_slow(site)
+    site.slurm.now += 4 * DAY
+    for name in list(site.slurm.nodes)[:busy]:
+        site.slurm.nodes[name].state = "ALLOCATED"
+
+    (answer,) = site.sweep()
+
+    assert not answer.has_culprit
+    assert not answer.is_certain
+
+
+def test_what_is_usual_is_learned_anew_once_most_pairs_are_slower(site: Site16) -> None:
+    site.sweep()
+    be_slow(site)
+    site.slurm.now += 4 * DAY
+    (answer,) = site.sweep()
+    site.slurm.now += 4 * DAY
+
+    assert answer.is_widespread
+    assert site.sweep() == []

@@ -13,6 +13,7 @@ import pytest
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Ledger
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
+from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Run
 from tests.doubles import a_run
@@ -402,10 +403,27 @@ def test_a_ledger_from_before_links_were_tried_gets_their_tables(
 ) -> None:
     ledger.put(N1, "quarantined")
     with closing(sqlite3.connect(ledger.path)) as db:
-        db.executescript("drop table node_links; drop table switch_links; pragma user_version = 1;")
+        db.executescript(
+            "drop table node_links; drop table switch_links; drop table pair_speeds;"
+            "pragma user_version = 1;"
+        )
 
     ledger = again()
     ledger.record_fabric({"n1": ("", "")})
 
     assert ledger.read_node("n1") == N1
     assert set(ledger.read_links().kinds) == {"n1"}
+
+
+def test_what_pairs_usually_reach_is_the_median_of_the_last_weeks(
+    ledger: Ledger, clock: Clock
+) -> None:
+    ledger.record_pair_speeds("8 GPUs", [PairSpeed("all_reduce", 64, 1.0)] * 8)
+    assert ledger.read_usual_speeds("8 GPUs") == (PairSpeed("all_reduce", 64, 1.0),)
+    clock.now += 29 * DAY_S
+
+    speeds = [PairSpeed("all_reduce", 64, float(busbw)) for busbw in range(9)]
+    ledger.record_pair_speeds("8 GPUs", [*speeds, PairSpeed("broadcast", 64, 5.0)])
+
+    assert ledger.read_usual_speeds("8 GPUs") == (PairSpeed("all_reduce", 64, 4.0),)
+    assert ledger.read_usual_speeds("0 GPUs") == ()

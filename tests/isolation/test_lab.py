@@ -186,3 +186,33 @@ def test_nodes_are_grouped_by_the_switches_of_the_site_file(fleet: Fleet) -> Non
     refused = fleet("isolate", "--dry-run")
     assert refused.returncode == 2
     assert "site.toml: fabric.switches: 'n[4-' is not a list of nodes" in refused.stderr
+
+
+def test_a_sweep_tries_all_links_once_and_then_none(fleet: Fleet) -> None:
+    simulate(fleet, SimulatedCluster())
+    with fleet.config.open("a") as site:
+        site.write('[fabric]\nperiod_days = 7\nswitches = { a = "n[1-3]", b = "n[4-6]" }\n')
+
+    done = fleet("sweep")
+    again = fleet("sweep", "--dry-run")
+
+    assert done.returncode == 0, done.stderr
+    assert "links: 3 pairs of nodes: 3 passed" in done.stderr
+    assert "links tried: 6 of 6 nodes, 1 of 1 pairs of switches" in fleet("nodes").stdout
+    assert "0 pairs of nodes to try links between" in again.stdout
+    assert set(fleet.states().values()) == {"healthy"}
+
+
+def test_a_sweep_isolates_what_spoils_a_pair_and_suspects_that_node_only(fleet: Fleet) -> None:
+    simulate(fleet, SimulatedCluster(missing=("n3",)))
+    with fleet.config.open("a") as site:
+        site.write("[fabric]\nperiod_days = 7\n")
+
+    done = fleet("sweep")
+
+    assert done.returncode == 1, done.stderr
+    assert "links: 3 pairs of nodes: 2 passed, 1 failed" in done.stderr
+    assert "n3 spoils collectives" in done.stdout
+    assert {name for name, state in fleet.states().items() if state != "healthy"} == {"n3"}
+    assert fleet.node("n3").state is State.SUSPECT
+    assert fleet.drained() == set()

@@ -10,13 +10,24 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcverify.cli import cli
-from hpcverify.records.collectives import CollectiveRun, RankPlace, Straggler, WrongResult
+from hpcverify.isolation.scaling import STEP
+from hpcverify.isolation.stragglers import compute_delays
+from hpcverify.records.collectives import (
+    CollectiveRun,
+    RankPlace,
+    RankSteps,
+    Straggler,
+    Transfers,
+    WrongResult,
+)
 from hpcverify_reports.collectives import render
 from hpcverify_reports.ranks import MAX_NODE_ROWS, draw_ranks
 from tests.reports.collective_runs import COLUMNS, a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
 from tests.reports.test_browser import chromium
+
+STEP_S = 0.01
 
 
 def page_of(*runs: CollectiveRun) -> str:
@@ -37,6 +48,44 @@ def test_a_late_rank_is_the_only_one_that_stands_out() -> None:
     assert len(told) == len(COLUMNS)
     assert all(each.startswith("n2 rank 13, arrives late, ") for each in told)
     assert told[0].endswith("all_reduce 64 KiB: rank 13: 5.965 ms, 59.65 % of a step")
+
+
+def step_times(late: int, seconds: float) -> tuple[RankSteps, ...]:
+    """Make the steps of 16 ranks, of 10 ms each, to which one comes late."""
+    begins = [n * STEP_S for n in range(20)]
+    return tuple(
+        RankSteps(
+            rank,
+            tuple(at + (seconds if rank == late else 0.0) for at in begins),
+            tuple(at + STEP_S * 0.9 for at in begins),
+            1e-5,
+        )
+        for rank in range(16)
+    )
+
+
+def test_who_comes_late_to_steps_of_equal_work_stands_out() -> None:
+    steps = step_times(5, 0.004)
+    delays = compute_delays(STEP, 0, steps)
+    run = a_collective_run(2, 8, steps=steps, delays=delays)
+
+    assert titles(run) == [
+        "n1 rank 5, arrives late, step: rank 5: 4 ms, 40 % of a step",
+    ]
+
+
+def test_who_sends_slowly_stands_out_among_transfers_as_far_as_its() -> None:
+    transfers = tuple(
+        Transfers(sender, receiver, (far * (3 if sender == 5 else 1),) * 5)
+        for sender in range(16)
+        for receiver in range(16)
+        if sender != receiver
+        for far in (1e-3 if sender // 8 == receiver // 8 else 5e-3,)
+    )
+
+    run = a_collective_run(2, 8, delays=(), transfers=transfers)
+
+    assert titles(run) == ["n1 rank 5, sends slowly, to others: rank 5: 200 % longer than others"]
 
 
 def test_nobody_stands_out_of_ranks_that_are_alike() -> None:

@@ -367,20 +367,21 @@ def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
 
     """
     deadline = monotonic() + order.timeout
+    failure = ""
     while True:
         for port in list_ports(order):
             board = SocketBoard(order.address, port, order.group)
             try:
                 board.read(CAME)
             except BoardError as exc:
-                failure = exc
+                failure = str(exc)
                 continue
             with socket.create_connection((order.address, port)) as connection:
                 return board, str(connection.getsockname()[0])
         if monotonic() > deadline:
             text = f"rank 0 was not found within {order.timeout:g} s: {failure}"
             raise Unable(f"{text}; see --address and --port", Cause.TIMEOUT, Remedy.RERUN)
-        sleep(board.pause)
+        sleep(SocketBoard.pause)
 
 
 class _Watch:

@@ -99,7 +99,9 @@ class ReduceScatter(Operation):
         import torch.distributed as dist
 
         # torch 2.13 has renamed it.
-        reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        reduce: Any = getattr(
+            dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
+        )
         return [reduce(receive, send, async_op=True)]
 
 
@@ -125,7 +127,9 @@ class AllGather(Operation):
         """Gather."""
         import torch.distributed as dist
 
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather: Any = getattr(
+            dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
+        )
         return [gather(receive, send, async_op=True)]
 
 

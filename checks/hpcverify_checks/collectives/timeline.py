@@ -134,14 +134,19 @@ def choose_jumps(nodes: Sequence[str]) -> list[int]:
 
 
 def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
-    """Join what both sides measured: from the sender's beginning to the receiver's end."""
+    """
+    Join what both sides measured: from when both were there to the receiver's end.
+
+    The ranks leave the meeting before it one after the other, a distant one late: who waits
+    for it is not slow to send.
+    """
     return tuple(
         Transfers(
             sender,
             receiver,
             tuple(
-                round(max(end - begin, 0.0), DIGITS)
-                for begin, end in zip(jump.begins, arrival.ends, strict=True)
+                round(max(end - max(begins), 0.0), DIGITS)
+                for *begins, end in zip(jump.begins, arrival.begins, arrival.ends, strict=True)
             ),
         )
         for receiver, line in sorted(timelines.items())

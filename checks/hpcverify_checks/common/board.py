@@ -234,7 +234,7 @@ class BoardServer(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    server: BoardServer
+    server: BoardServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def handle(self) -> None:
         self.request.settimeout(CONNECT_SECONDS)

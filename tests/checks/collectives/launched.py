@@ -35,7 +35,8 @@ SMALL: Mapping[str, Any] = {
 def launch_here(world: int, **others: Any) -> CollectiveRun:
     """Launch all ranks of a node from here."""
     ranks = tuple((rank, rank) for rank in range(world))
-    order = LaunchOrder(**{**SMALL, "world": world, "ranks": ranks, "node": "n1", **others})
+    own: dict[str, Any] = {"world": world, "ranks": ranks, "node": "n1"}
+    order = LaunchOrder(**{**SMALL, **own, **others})
     return msgspec.json.decode(launch(msgspec.json.encode(order)), type=CollectiveRun)
 
 
@@ -109,10 +110,8 @@ def launch_nodes(world: int, **others: Any) -> Generator[Sequence[Launcher]]:
     with ExitStack() as stack:
         launchers = []
         for rank in range(world):
-            order = LaunchOrder(
-                **{**SMALL, "world": world, "ranks": ((rank, 0),), "node": f"n{rank}", "port": port}
-                | others
-            )
-            launchers.append(Launcher(rank, order))
+            own: dict[str, Any] = {"world": world, "node": f"n{rank}", "port": port}
+            own["ranks"] = ((rank, 0),)
+            launchers.append(Launcher(rank, LaunchOrder(**{**SMALL, **own, **others})))
             stack.callback(launchers[-1].end)
         yield launchers

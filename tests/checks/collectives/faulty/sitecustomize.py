@@ -112,7 +112,14 @@ def install(faults: dict[int, str]) -> None:
     wrap("batch_isend_irecv", lambda both: (both[0].tensor, both[1].tensor))
 
 
-if "hpcverify_checks.collectives.rank" in sys.orig_argv and "FAULTS" in os.environ:
-    named = json.loads(os.environ["FAULTS"])
-    if json.loads(sys.orig_argv[-1])["rank"] == BAD_RANK:
-        install({int(size): name for size, name in named.items()})
+def read_rank() -> int:
+    """Read which rank this process is, from its command line; -1 if it is none."""
+    if "hpcverify_checks.collectives.rank" in sys.orig_argv:
+        return int(json.loads(sys.orig_argv[-1])["rank"])
+    if "hpcverify_checks.collectives.peer" in sys.orig_argv:  # RANK PARENT ORDER
+        return int(sys.orig_argv[-3])
+    return -1
+
+
+if "FAULTS" in os.environ and read_rank() == BAD_RANK:
+    install({int(size): name for size, name in json.loads(os.environ["FAULTS"]).items()})

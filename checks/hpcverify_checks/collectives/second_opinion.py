@@ -1,0 +1,80 @@
+"""Ask ``all_reduce_perf`` of nccl-tests what it measures on the node of rank 0."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from time import monotonic
+
+from hpcverify.check import Cause, Unable
+from hpcverify.records.collectives import CollectiveRun, OpinionRate, SecondOpinion
+from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_reduce
+from hpcverify_checks.common.sizes import format_size
+
+TIMEOUT_SECONDS = 180.0
+"""For all sizes together: each takes the start of NCCL, some seconds on eight GPUs."""
+STEPS = 20
+ELEMENT_BYTES = 4
+"""It sums float32 unless told otherwise."""
+OF_THE_STEP = ("SLURM_", "PMI", "OMPI_")
+"""Variables by which a program that was built with MPI takes itself for a rank of this step."""
+
+
+def ask(run: CollectiveRun, timeout: float = TIMEOUT_SECONDS) -> SecondOpinion:
+    """
+    Run it on the GPUs that the ranks on this node had, with the sizes of our all-reduce.
+
+    This is for the node of rank 0, after the ranks have ended. NCCL gets the settings that
+    it had in *run*. What stands in the way is said in the result, and is no error.
+    """
+    node = run.ranks[0].node
+    ranks = sum(place.node == node for place in run.ranks)
+    rates: list[OpinionRate] = []
+    unable = _explain_silence(run, ranks)
+    try:
+        if not unable:
+            rates.extend(_measure(run, ranks, monotonic() + timeout))
+    except Unable as exc:
+        unable = str(exc)
+    return SecondOpinion(PROGRAM, node, ranks, tuple(rates), unable)
+
+
+def _explain_silence(run: CollectiveRun, ranks: int) -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    sees_all = visible is None or len([one for one in visible.split(",") if one.strip()]) >= ranks
+    obstacles = {
+        f"{PROGRAM} is not installed: {INSTALL_FIX}": shutil.which(PROGRAM) is None,
+        "a rank is missing, and may still hold its GPU": bool(run.missing),
+        f"{PROGRAM} needs GPUs, and these ranks had none": run.backend != "nccl",
+        "rank 0 is alone on its node: one GPU has nothing to reduce with": ranks == 1,
+        "no all-reduce was measured: there is nothing to compare": not _list_sizes(run),
+        f"rank 0 sees only some of the {ranks} GPUs that the ranks of its node had "
+        f"(CUDA_VISIBLE_DEVICES={visible}): start them with srun --gpu-bind=none": not sees_all,
+    }
+    return next((why for why, is_so in obstacles.items() if is_so), "")
+
+
+def _list_sizes(run: CollectiveRun) -> list[int]:
+    return [one.size for one in run.timings if one.operation == "all_reduce"]
+
+
+def _measure(run: CollectiveRun, ranks: int, deadline: float) -> Iterator[OpinionRate]:
+    environment = make_environment(os.environ, run.settings)
+    for size in _list_sizes(run):
+        limits = ["-b", str(size), "-e", str(size)]
+        rows = run_all_reduce(
+            [*limits, "-g", str(ranks), "-n", str(STEPS), "-c", "1"],
+            timeout=max(1.0, deadline - monotonic()),
+            env=environment,
+        )
+        row = next((row for row in rows if row.size == size - size % ELEMENT_BYTES), None)
+        if row is None:
+            raise Unable(f"{PROGRAM} printed no row of {format_size(size)}", Cause.CRASHED)
+        yield OpinionRate(size, row.busbw, row.wrong)
+
+
+def make_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Take *environ* without what says that this is a rank of a job step, and *settings*."""
+    kept = {name: value for name, value in environ.items() if not name.startswith(OF_THE_STEP)}
+    return kept | dict(settings)

@@ -1,0 +1,112 @@
+"""The page of an isolation says who is to blame on what evidence, and who is cleared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from hpcverify.cli import cli
+from hpcverify.errors import StoreError
+from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify_reports.isolation import render
+from tests.isolation.paper import make_paper
+from tests.isolation.stand_in import SimulatedCluster
+from tests.reports.collective_runs import a_collective_run
+from tests.reports.dom import Dom
+from tests.reports.samples import HOSTILE
+from tests.reports.test_browser import chromium
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory: pytest.TempPathFactory) -> IsolationAnswer:
+    """Isolate the one of 16 nodes that sends slowly."""
+    cluster = SimulatedCluster(senders=("n7",))
+    return make_paper(tmp_path_factory.mktemp("isolation"), 16, cluster).run()
+
+
+def test_the_node_to_blame_stands_first_with_its_evidence(sender: IsolationAnswer) -> None:
+    page = Dom(render(sender))
+
+    assert "n7 spoils collectives" in page.text
+    assert "it sends slowly" in page.text
+    assert page.text.count("failed all_reduce 16 GB/s, 40% of what others reach") >= 3
+    assert "n[1-6,8-16]" in page.text
+    assert "15 nodes" in page.text
+
+
+def test_the_matrix_has_a_bad_row_for_a_bad_sender(sender: IsolationAnswer) -> None:
+    failed = {(one.sender, one.receiver) for one in sender.sent if one.outcome == "failed"}
+    page = render(sender)
+
+    assert {name for name, _ in failed} == {"n7"}
+    assert page.count("<rect ") == len(failed) >= 2
+    assert all(f"<title>n7, to, {receiver}: " in page for _, receiver in failed)
+
+
+def test_a_link_accuses_nobody(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(links=(("n2", "n5"), ("n5", "n2")))
+    answer = make_paper(tmp_path, 16, cluster).run()
+
+    said = Dom(render(answer)).text
+    assert "A link is slow: n" in said
+    assert "neither is slow with others" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "headline"),
+    [
+        ({}, "Nobody is to blame"),
+        ({"untested": {"n1": "is busy"}}, "Nobody is to blame for certain"),
+        ({"switches": ("leaf3",)}, "A switch spoils collectives: leaf3"),
+    ],
+)
+def test_the_headline_is_the_worst_that_is_known(changes: dict[str, object], headline: str) -> None:
+    made = IsolationAnswer(id="x", cleared=4, rounds=2, tests=3, node_minutes=8.0)
+
+    assert headline in Dom(render(replace(made, **changes))).text
+
+
+def test_what_others_wrote_is_text(sender: IsolationAnswer) -> None:
+    (accused,) = sender.accused
+    page = render(
+        replace(sender, accused=(replace(accused, node=HOSTILE),), cleared_nodes=(HOSTILE,))
+    )
+
+    assert not {"script", "img", "link", "iframe"} & set(Dom(page).tags())
+
+
+def test_a_browser_reads_the_page_of_an_isolation_as_it_was_written(
+    sender: IsolationAnswer, tmp_path: Path
+) -> None:
+    page = render(sender)
+
+    assert Dom(chromium(page, tmp_path, "--dump-dom")).text == Dom(page).text
+
+
+def test_an_answer_becomes_a_page_and_is_no_run_of_collectives(
+    sender: IsolationAnswer, tmp_path: Path
+) -> None:
+    answer, run, page = (tmp_path / name for name in ("answer.json", "run.json", "page.html"))
+    answer.write_bytes(msgspec.json.encode(sender))
+    run.write_bytes(msgspec.json.encode(a_collective_run()))
+
+    done = CliRunner().invoke(cli, ["report", str(answer), "-o", str(page)])
+    mixed = CliRunner().invoke(cli, ["report", str(run), str(answer), "-o", str(page)])
+
+    assert (done.exit_code, done.output) == (0, f"wrote {page}\n")
+    assert "n7 spoils collectives" in Dom(page.read_text()).text
+    assert "is an isolation, which has a page of its own" in str(mixed.exception)
+
+
+def test_an_answer_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    cut = tmp_path / "answer.json"
+    cut.write_text('{"cleared": 3}')
+
+    done = CliRunner().invoke(cli, ["report", str(cut), "-o", str(tmp_path / "page.html")])
+
+    assert isinstance(done.exception, StoreError)
+    assert "is not the answer of an isolation" in str(done.exception)
