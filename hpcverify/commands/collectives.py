@@ -329,7 +329,7 @@ def read_run(name: str) -> CollectiveRun:
         return msgspec.json.decode(Path(name).read_bytes(), type=CollectiveRun)
     except OSError as exc:
         raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{name} is no result of hpcverify collectives: {exc}") from exc
 
 

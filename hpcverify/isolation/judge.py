@@ -41,12 +41,14 @@ good ones is; it takes many such tests to blame a node."""
 DOUBLING_SHARE = 0.85
 """Of that, for each doubling of the number of nodes: a longer ring takes more steps."""
 USUAL_SPREAD, USUAL_WEIGHT = 0.1, 2
-"""Until as many tests as this weight have shown how much they vary (in logarithms)."""
+"""The standard deviation of logarithms before any test, and for how many tests it counts."""
 ENOUGH_OTHERS = 4
+"""Tests of other numbers of nodes, from the nearest on, that are compared with."""
 ALL_SLOW_SHARE = 0.65
 """Of what passed before: if the best of a round are below it, they are no measure."""
 SCALE_SPREAD = 0.2
-"""How well the bandwidth of another number of nodes is known (the same)."""
+"""How well the bandwidth of one number of nodes follows from that of another: the standard
+deviation of the logarithm."""
 LATENCY_SHARE = 0.35
 LATENCY_BYTES = 2**20
 """A collective of less than this is a matter of latency, which noise and distance change."""

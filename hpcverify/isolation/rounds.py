@@ -451,7 +451,7 @@ def read_run(path: Path, nodes: Sequence[str] = ()) -> CollectiveRun | None:
         try:
             read = content.read(MAX_DOCUMENT_BYTES)
             run = msgspec.json.decode(read, type=CollectiveRun)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
     ranks = {place.rank for place in run.ranks}
     named = {*run.missing, *(wrong.rank for wrong in run.wrong)}

@@ -43,7 +43,10 @@ def test_results_of_one_number_of_nodes_have_nothing_to_compare(cli: Cli, tmp_pa
 def test_a_file_that_is_no_result_is_named(cli: Cli, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"no": "result"}')
-    for name in (other, tmp_path / "none.json"):
+    binary, deep = tmp_path / "binary", tmp_path / "deep.json"
+    binary.write_bytes(b'{"id": "\xff\xfe"}')
+    deep.write_bytes(b'{"more":' + b"[" * 100_000)
+    for name in (other, binary, deep, tmp_path / "none.json"):
         done = cli("collectives", "--scaling", str(name))
 
         assert done.returncode == 2

@@ -11,7 +11,7 @@ import pytest
 from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.journal import Journal, resume_journal
-from hpcverify.isolation.rounds import Interrupted
+from hpcverify.isolation.rounds import Interrupted, read_run
 from hpcverify.isolation.search import Purpose
 from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
 from tests.isolation.stand_in import SimulatedCluster
@@ -298,3 +298,10 @@ def test_a_document_that_is_not_what_it_should_be_counts_as_none(
 
     assert answer.accused == ()
     assert "n1" in answer.untested
+
+
+@pytest.mark.parametrize("content", [b"\xff{", b'{"more":' + b"[" * 100_000])
+def test_a_document_that_a_broken_node_wrote_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "one.json").write_bytes(content)
+
+    assert read_run(tmp_path / "one.json") is None
