@@ -11,13 +11,16 @@ other reason says nothing.
 More nodes never make a collective faster, and may make it slower: with n ranks a ring takes
 n steps. So a test is compared with those of about as many nodes, or of more. If there are
 only smaller ones, it may be slower by as much; and where latency decides, by far more.
+
+Users' traffic makes good groups differ too. How much is told from the tests themselves, and
+the noisier the network is, the more is allowed: never so much that half the rate passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import log2
-from statistics import median
+from math import exp, isfinite, log, log2, pi, sqrt
+from statistics import median, variance
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,10 +31,22 @@ from hpcverify.records.collectives import CollectiveRun, CollectiveTiming
 from hpcverify.units import format_count
 
 SLOW_SHARE = 0.75
-"""Of the bandwidth of other groups. Groups of good nodes differ by less, by how many they are
-and where; a link at half its rate, or one adapter of two, is well below."""
+"""Of the bandwidth of other groups, on a quiet network. Groups of good nodes differ by less, by
+how many they are and where; a link at half its rate, or one adapter of two, is well below."""
+LEAST_SHARE = 0.55
+"""On a network however noisy: a link at half its rate must fail."""
+SPREADS = 2.0
+"""A test is slow if it is below the others by so many standard deviations of theirs. One in 45
+good ones is; it takes many such tests to blame a node."""
 DOUBLING_SHARE = 0.85
 """Of that, for each doubling of the number of nodes: a longer ring takes more steps."""
+USUAL_SPREAD, USUAL_WEIGHT = 0.1, 2
+"""Until as many tests as this weight have shown how much they vary (in logarithms)."""
+ENOUGH_OTHERS = 4
+ALL_SLOW_SHARE = 0.65
+"""Of what passed before: if the best of a round are below it, they are no measure."""
+SCALE_SPREAD = 0.2
+"""How well the bandwidth of another number of nodes is known (the same)."""
 LATENCY_SHARE = 0.35
 LATENCY_BYTES = 2**20
 """A collective of less than this is a matter of latency, which noise and distance change."""
@@ -48,6 +63,14 @@ class _Kind(Struct, frozen=True):
     """Whether each node was alone."""
     scale: int
     """About log2 of the number of nodes."""
+
+    def is_like(self, other: _Kind) -> bool:
+        """Whether it is the same but for the number of nodes."""
+        return replace(self, scale=other.scale) == other
+
+    def allow(self, other: _Kind) -> float:
+        """Say what share of the bandwidth of an *other* number of nodes is well."""
+        return DOUBLING_SHARE ** max(0, self.scale - other.scale)
 
 
 class Judgement(Struct, frozen=True):
@@ -80,8 +103,9 @@ class Reference(Struct):
             if run is None:
                 continue
             for timing in run.timings:
-                fresh.setdefault(_find_kind(test, run, timing), []).append(timing.busbw)
-        goals = {kind: self._choose_goal(kind, values) for kind, values in fresh.items()}
+                values = fresh.setdefault(_find_kind(test, run, timing), [])
+                values += [timing.busbw] if _is_rate(timing) else []
+        goals = {kind: self._choose_goal(kind, fresh) for kind in fresh}
         judged = [self._judge(*both, goals) for both in zip(tests, runs, strict=True)]
         self.learn(tests, runs, [one.outcome for one in judged])
         return judged
@@ -92,10 +116,16 @@ class Reference(Struct):
         runs: Sequence[CollectiveRun | None],
         outcomes: Sequence[Outcome],
     ) -> None:
-        """Take those of *tests* that passed as what others are compared with."""
+        """
+        Take those of *tests* that passed as what others are compared with.
+
+        Controls are taken in any case: if only the fast ones were, any network would seem
+        faster and quieter than it is.
+        """
         for test, run, outcome in zip(tests, runs, outcomes, strict=True):
-            if outcome is Outcome.PASSED and run:
-                for timing in run.timings:
+            is_control = test.purpose is Purpose.CONTROL and outcome is not Outcome.UNKNOWN
+            if run and (outcome is Outcome.PASSED or is_control):
+                for timing in filter(_is_rate, run.timings):
                     self.passed.setdefault(_find_kind(test, run, timing), []).append(timing.busbw)
 
     def recall(self, usual: Iterable[PairSpeed]) -> None:
@@ -104,24 +134,66 @@ class Reference(Struct):
             kind = _Kind(one.operation, one.size, inside=False, scale=1)
             self.passed.setdefault(kind, []).append(one.busbw)
 
-    def _choose_goal(self, kind: _Kind, values: Sequence[float]) -> tuple[float, float]:
+    def _choose_goal(
+        self, kind: _Kind, fresh: Mapping[_Kind, Sequence[float]]
+    ) -> tuple[float, float]:
         """Choose the busbw that tests of a *kind* are compared with, and the least share of it."""
-        is_latency = kind.size < LATENCY_BYTES
-        share = LATENCY_SHARE if is_latency else SLOW_SHARE
-        if known := self.passed.get(kind):
-            return median(known), share
-        top = sorted(values)[-max(1, len(values) // 4)] if len(values) >= MIN_ALIKE else 0.0
-        like = [
-            one
-            for one in self.passed
-            if (one.operation, one.size, one.inside) == (kind.operation, kind.size, kind.inside)
-        ]
-        if is_latency or not like:
-            return top, share
-        nearest = min(like, key=lambda one: (one.scale < kind.scale, abs(one.scale - kind.scale)))
-        doublings = max(0, kind.scale - nearest.scale)
-        known_goal = median(self.passed[nearest]) * DOUBLING_SHARE**doublings
-        return max(top, known_goal), share
+        known = self.passed.get(kind, [])
+        if kind.size < LATENCY_BYTES:
+            values = fresh[kind]
+            best = _find_best(values) if len(values) >= MIN_ALIKE else 0.0
+            return median(known) if known else best, LATENCY_SHARE
+        others = self._list_others(kind)
+        if not known:
+            same = [one for one in fresh if one == kind or (one.is_like(kind) and not others)]
+            values = [value * kind.allow(one) for one in same for value in fresh[one]]
+            known = self._choose_alike(values) if len(values) >= MIN_ALIKE else []
+            if others and known and median(known) < ALL_SLOW_SHARE * median(others):
+                known = []  # all of them are slow
+        if not others or not known:
+            found = known or others
+            return (median(found), self._choose_share(found)) if found else (0.0, SLOW_SHARE)
+        weight = len(known) / self._estimate_spread(known) ** 2
+        doubt = weight * SCALE_SPREAD**2  # one that was fast by chance is no measure
+        goal = exp((doubt * log(median(known)) + log(median(others))) / (doubt + 1))
+        return goal, self._choose_share(known)
+
+    def _list_others(self, kind: _Kind) -> list[float]:
+        """List what passed with other numbers of nodes, from the nearest on, as for *kind*."""
+        others = [one for one in self.passed if one.is_like(kind) and one != kind]
+        others.sort(key=lambda one: (one.scale < kind.scale, abs(one.scale - kind.scale)))
+        found: list[float] = []
+        for one in others:
+            if len(found) < ENOUGH_OTHERS:
+                found += [value * kind.allow(one) for value in self.passed[one]]
+        return found
+
+    def _choose_alike(self, values: Sequence[float]) -> list[float]:
+        """Choose those of *values* that are like the best ones."""
+        alike = [value for value in values if value >= SLOW_SHARE * _find_best(values)]
+        while True:
+            least = self._choose_share(alike) * median(alike)
+            more = [value for value in values if value >= least]
+            if len(more) <= len(alike):
+                return alike
+            alike = more
+
+    def _choose_share(self, alike: Sequence[float]) -> float:
+        """Choose the least share of the median of what is *alike*, by how much such tests vary."""
+        # pi / 2n is the variance of a median of n, in that of one.
+        deviations = SPREADS * sqrt(1 + pi / 2 / len(alike))
+        spread = self._estimate_spread(alike)
+        return min(SLOW_SHARE, max(LEAST_SHARE, exp(-deviations * spread)))
+
+    def _estimate_spread(self, alike: Sequence[float]) -> float:
+        """Estimate how much tests of one kind vary: the standard deviation of logarithms."""
+        squares, degrees = USUAL_SPREAD**2 * USUAL_WEIGHT, USUAL_WEIGHT
+        known = [v for kind, v in self.passed.items() if kind.size >= LATENCY_BYTES]
+        for group in (alike, *(one for one in known if one is not alike)):
+            if len(group) > 1:
+                squares += variance(map(log, group)) * (len(group) - 1)
+                degrees += len(group) - 1
+        return sqrt(squares / degrees)
 
     def _judge(
         self,
@@ -171,6 +243,16 @@ class _Rating(Struct, frozen=True):
     """Of what it should be."""
     least: float
     of: str
+
+
+def _is_rate(timing: CollectiveTiming) -> bool:
+    """Whether it says how fast something was: a broken node may write anything."""
+    return isfinite(timing.busbw) and timing.busbw > 0
+
+
+def _find_best(values: Sequence[float]) -> float:
+    """Find the least of the best quarter."""
+    return sorted(values)[-max(1, len(values) // 4)]
 
 
 def _find_kind(test: GroupTest, run: CollectiveRun, timing: CollectiveTiming) -> _Kind:

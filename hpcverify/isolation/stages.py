@@ -3,7 +3,8 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 
 1. Each node alone, with direct copies between its GPUs switched off: what fails now is in
    the node and its own adapters, and is left out of all that follows.
-2. Groups of nodes, by their switch where that is known, until each node is judged.
+2. Groups of nodes, by their switch where that is known, until each node is judged; then
+   those that were found bad once more, so that nobody is blamed by chance.
 3. Groups of whole switches: what fails only now is between them.
 4. A matrix of those that were bad with as many that passed: who sends slowly, who receives
    slowly, and which link is slow.
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
 from hpcverify.isolation.search import (
+    TWO,
     Found,
     GroupTest,
     Members,
@@ -35,6 +37,10 @@ from hpcverify.isolation.search import (
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
 INSIDE_TESTS = 3
+CONFIRM_FAILURES, REFUTING_PASSES = 4, 2
+"""Of each bad node, when all are found: what comes first, decides."""
+CONFIRM_CONTROLS = 4
+"""Pairs beside them, of those that have passed."""
 
 
 class Isolation(Struct, frozen=True):
@@ -70,6 +76,7 @@ def isolate(
     of_nodes = yield from search(_group_by_switch(left, switches, random), random, switches, gone)
     lost = tuple(n for n in nodes if n in gone and n not in {*bad_inside, *of_nodes.untested})
     of_nodes = replace(of_nodes, untested=of_nodes.untested + lost)
+    of_nodes = yield from _confirm(of_nodes, left, switches, random, gone)
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
@@ -102,6 +109,54 @@ def _test_inside(
         open_nodes = {n for n in left if failures[n] or results[n] is Outcome.UNKNOWN}
         left = [node for node in left if node in open_nodes and failures[node] < INSIDE_FAILURES]
     return tuple(node for node, count in failures.items() if count >= INSIDE_FAILURES)
+
+
+def _confirm(
+    found: Found,
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, Found]:
+    """
+    Test those that were found bad once more, and take back who passes.
+
+    The tests by which they were found were chosen since they failed, and what they were
+    compared with since it passed: on a noisy network both may be chance. These are not, and
+    nor are the controls beside them, whatever comes of them.
+    """
+    if found.is_widespread:
+        return found
+    zones = set(found.bad_zones)
+    vague = {*found.bad, *found.untested, *chain.from_iterable((*found.links, *found.intermittent))}
+    good = [node for node in nodes if node not in vague and switches.get(node) not in zones]
+    passes, failures = dict.fromkeys(found.bad, 0), dict.fromkeys(found.bad, 0)
+    for _ in range(CONFIRM_FAILURES + REFUTING_PASSES - 1):
+        left = [node for node in found.bad if node not in gone]
+        left = [n for n in left if failures[n] < CONFIRM_FAILURES and passes[n] < REFUTING_PASSES]
+        partners = [node for node in good if node not in gone]
+        if not left or len(partners) <= TWO:
+            break
+        random.shuffle(partners)
+        pairs = zip(left, partners[TWO:], strict=False)
+        tests = [GroupTest(pair, Purpose.PAIR) for pair in pairs]
+        others = [*partners[:TWO], *partners[TWO + len(tests) :]][: TWO * CONFIRM_CONTROLS]
+        controls = zip(others[::2], others[1::2], strict=False)
+        tests += [GroupTest(pair, Purpose.CONTROL) for pair in controls]
+        outcomes = yield tuple(tests)
+        if outcomes is None:
+            break
+        for test, outcome in zip(tests, outcomes, strict=True):
+            if test.purpose is Purpose.PAIR:
+                passes[test.members[0]] += outcome is Outcome.PASSED
+                failures[test.members[0]] += outcome is Outcome.FAILED
+    few = sum(node not in gone for node in good) <= TWO  # no control beside a pair
+    doubtful = [node for node, count in passes.items() if few or count >= REFUTING_PASSES]
+    return replace(
+        found,
+        bad=tuple(node for node in found.bad if node not in doubtful),
+        intermittent=(*found.intermittent, *((node,) for node in doubtful)),
+    )
 
 
 def _group_by_switch(

@@ -191,3 +191,14 @@ def test_what_failed_is_no_reference() -> None:
     judge(reference, *[make_run(40)] * 3, *[make_run(10)] * 3)
 
     assert list_outcomes(judge(reference, make_run(12))) == [FAILED]
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -3.0, float("inf")])
+def test_a_bandwidth_that_cannot_be_is_no_measure_for_others(nonsense: float) -> None:
+    """The logarithm of it would end the isolation."""
+    reference = Reference()
+
+    judged = judge(reference, *[make_run(40)] * 3, make_run(nonsense))
+
+    assert list_outcomes(judged)[:3] == [PASSED] * 3
+    assert list_outcomes(judge(reference, make_run(39), make_run(nonsense)))[0] is PASSED
