@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test test-all test-tools lint format bench schema faults states sdc-table clean
+.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
 	@echo "make quick-test  test what needs no Debian package and no root; about a minute"
 	@echo "make test     install what the tests need, lint and test"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
+	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
 	@echo "make lint     ruff, mypy --strict and pyright"
 	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
 
@@ -41,6 +42,11 @@ test-all: test
 		--editable ".[cluster,report,bmc]" hypothesis pytest sushy-tools; \
 	./.ci/apart pytest -p no:cacheprovider \
 		tests/slurm tests/fleet'
+
+# Real collectives over links with real faults: what they find depends on how busy the
+# machine is, so they are no part of `make test`.
+fabric: test-tools
+	./.ci/apart $(BIN)/pytest -m timed tests/fabric
 
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed

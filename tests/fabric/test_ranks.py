@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes networks")
 COMPUTE = """
 import socket, time
 started = time.monotonic()
-while time.process_time() < 1:
+while time.process_time() < 2:
     pass
 print(socket.gethostname(), time.monotonic() - started)
 """
@@ -71,4 +71,5 @@ def test_a_rank_with_little_cpu_takes_that_much_longer(fabric: Fabric) -> None:
     with fabric.slow_cpu("n3", 0.2):
         told = fabric.cluster.run("srun", "-N2", "-w", "n3,n4", sys.executable, "-c", COMPUTE)
     times = {node: float(times) for node, times in map(str.split, told.splitlines())}
-    assert times["n3"] > max(2.5, times["n4"]), times
+    # For two seconds of CPU time. The others may be as slow, on a busy machine.
+    assert times["n3"] > 4, times

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.model import Remedy, Run
+from hpcverify.model import Remedy, Run, Verdict
 from tests.rehearsal import faults
 from tests.rehearsal.clock import HASTE
 from tests.rehearsal.node import Node, make_node
@@ -77,7 +77,13 @@ def test_a_fault_is_seen_for_what_it_is(
     assert result.verdict is expected.verdict, told
     assert (result.remedy, result.cause) == (expected.remedy, expected.cause), told
     assert expected.says in result.reason, told
-    assert list_accused(result.reason) == set(expected.accused), told
+    named, all_of_them = list_accused(result.reason), set(expected.accused)
+    if expected.verdict is Verdict.ERROR and len(all_of_them) > 1:
+        # A rank that hears of its peer's failure before it meets its own says only that.
+        assert named
+        assert named <= all_of_them, told
+    else:
+        assert named == all_of_them, told
 
 
 def test_no_fault_of_a_gpu_is_called_one_of_the_checker() -> None:
