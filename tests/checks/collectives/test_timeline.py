@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
@@ -98,13 +98,13 @@ def slow_down(rank: Launcher) -> Generator[None]:
 
 
 def test_a_rank_that_gets_little_of_its_cpu_is_named_and_no_other() -> None:
-    found: Sequence[Straggler] = ()
+    found: list[Straggler] = []
     for _ in range(TRIES):
         with launch_nodes(3, operations=("all_reduce",)) as launchers, slow_down(launchers[1]):
             run, complaint = launchers[0].read_result()
         assert run, complaint
         assert not run.missing
-        found = find_stragglers(run.ranks, run.steps, run.transfers)
+        found = [*find_stragglers(run.ranks, run.steps, run.transfers)]
         assert {one.rank for one in found} <= {1}
         if found:
             break
