@@ -26,7 +26,7 @@ from tests.rehearsal.node import PARAMS, PRELOAD, Node, make_node
 from tests.warm import run_warm
 
 FOLDER = ROOT / "checks/hpcverify_checks/qualification"
-RECORDED = ROOT / "tests/checks/qualification/recorded/counts.txt"
+RECORDED = ROOT / "tests/checks/common/recorded/counts.txt"
 SMALL: Mapping[str, Mapping[str, Any]] = {
     **PARAMS,
     "bare_gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "size": 256},
