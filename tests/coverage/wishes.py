@@ -69,12 +69,12 @@ WISHES = (
     Wish(
         "the slow or hanging rank is named",
         "NVIDIA/nccl#1324",
-        "in a node: `allreduce`, `training`",
+        "yes: `hpcverify collectives`, with gloo; rehearsed on no GPU",
     ),
     Wish(
         "the bad node of a job is found by halves",
         "vllm-project/vllm#7896",
-        "no: runs use one node",
+        "yes: `hpcverify isolate`, by groups",
     ),
     Wish("7 of 8 GPUs is told as that", "NVIDIA/aicr#1858", "yes: `inventory`"),
     Wish("counters of single NVLinks", "marin-community/marin#9086", "yes: `nvlink`"),
