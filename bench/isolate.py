@@ -17,7 +17,7 @@ from statistics import median
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.isolation.search import Outcome, make_groups, search  # noqa: E402 - as this
+from hpcverify.isolation.search import GroupOutcome, make_groups, search  # noqa: E402 - as this
 from hpcverify.isolation.stages import isolate  # noqa: E402 - below the path
 
 CLUSTERS = 200
@@ -35,7 +35,9 @@ def take(nodes: list[str], bad: set[str], seed: str) -> tuple[int, int]:
         while True:
             tests, rounds = tests + len(todo), rounds + 1
             failed = [not bad.isdisjoint(test.members) for test in todo]
-            todo = plan.send([Outcome.FAILED if one else Outcome.PASSED for one in failed])
+            todo = plan.send(
+                [GroupOutcome.FAILED if one else GroupOutcome.PASSED for one in failed]
+            )
     except StopIteration as end:
         found = set(end.value.bad)
     if found != bad:
@@ -53,16 +55,16 @@ def time_rounds(nodes: list[str], bad: set[str]) -> list[float]:
     switches = {node: f"s{number // 32}" for number, node in enumerate(nodes)}
     plan = isolate(nodes, switches, Random("large"))  # noqa: S311 - of a simulation
     took: list[float] = []
-    outcomes: list[Outcome] | None = None
+    outcomes: list[GroupOutcome] | None = None
     try:
         while True:
             began = time.perf_counter()
             todo = next(plan) if outcomes is None else plan.send(outcomes)
             took.append(time.perf_counter() - began)
             outcomes = [
-                Outcome.PASSED
+                GroupOutcome.PASSED
                 if len(test.members) == 1 or bad.isdisjoint(test.members)
-                else Outcome.FAILED
+                else GroupOutcome.FAILED
                 for test in todo
             ]
     except StopIteration:

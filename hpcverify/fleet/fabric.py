@@ -34,7 +34,7 @@ from hpcverify.isolation.journal import (
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
 from hpcverify.isolation.rounds import read_run
-from hpcverify.isolation.search import Outcome
+from hpcverify.isolation.search import GroupOutcome
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import fold
@@ -151,7 +151,7 @@ def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | Non
 
 def take_in_links(
     acting: Controller, journal: Journal, answer: IsolationAnswer
-) -> Counter[Outcome]:
+) -> Counter[GroupOutcome]:
     """
     Record the links that were tried, and count what came of the pairs.
 
@@ -164,7 +164,7 @@ def take_in_links(
     acting.ledger.record_tried_links(
         LinkPair((one, other), find_switch_pair((one, other), journal.order.switches))
         for (one, other), outcome in zip(journal.order.pairs, outcomes, strict=bool(outcomes))
-        if outcome is not Outcome.UNKNOWN and open_nodes.isdisjoint((one, other))
+        if outcome is not GroupOutcome.UNKNOWN and open_nodes.isdisjoint((one, other))
     )
     return Counter(outcomes)
 
@@ -176,7 +176,7 @@ def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
         return
     for place, name, _ in list_documents(journal, 1):
         run = read_run(journal.folder / name) if name else None
-        if run and judged.judgements[place].outcome is Outcome.PASSED:
+        if run and judged.judgements[place].outcome is GroupOutcome.PASSED:
             yield from (PairSpeed(t.operation, t.size, t.busbw) for t in run.timings)
 
 
@@ -216,9 +216,9 @@ def try_links(
             acting.ledger.record_pair_speeds(kind, list_speeds(journal))
             if answer.is_widespread:  # it is told now; the same each night would be no news
                 acting.ledger.forget_pair_speeds(kind)
-            told = ", ".join(f"{came_of[one]} {one}" for one in Outcome if came_of[one])
+            told = ", ".join(f"{came_of[one]} {one}" for one in GroupOutcome if came_of[one])
             acting.say(f"links: {pairs} of nodes: {told}")
-            if came_of[Outcome.FAILED]:
+            if came_of[GroupOutcome.FAILED]:
                 yield answer
             else:  # one each night would fill the disk
                 shutil.rmtree(journal.folder, ignore_errors=True)

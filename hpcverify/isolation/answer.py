@@ -16,7 +16,7 @@ from msgspec import Struct
 from hpcverify.errors import StoreError
 from hpcverify.isolation.journal import Journal
 from hpcverify.isolation.runner import count_node_minutes, name_members
-from hpcverify.isolation.search import Members, Outcome, Purpose
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose, Members
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 
@@ -29,9 +29,9 @@ class TestRecord(Struct, frozen=True, kw_only=True):
 
     __test__ = False
     round: int
-    purpose: Purpose
+    purpose: GroupPurpose
     partners: Members
-    outcome: Outcome
+    outcome: GroupOutcome
     reason: str
 
 
@@ -54,7 +54,7 @@ class AccusedNode(Struct, frozen=True, kw_only=True):
                 f"fails alone, in {format_count(len(self.failed), 'test')}: its own adapters, "
                 f"or what is between them and its GPUs; {self.failed[-1].reason}"
             )
-        pairs = [one for one in self.failed if one.purpose is Purpose.PAIR]
+        pairs = [one for one in self.failed if one.purpose is GroupPurpose.PAIR]
         partners = dict.fromkeys(chain.from_iterable(one.partners for one in pairs))
         how = f"; it {' and '.join(self.directions)} slowly" if self.directions else ""
         return (
@@ -68,7 +68,7 @@ class SendRecord(Struct, frozen=True, kw_only=True):
 
     sender: str
     receiver: str
-    outcome: Outcome
+    outcome: GroupOutcome
     reason: str
 
 
@@ -189,7 +189,7 @@ def _list_sent(journal: Journal) -> Iterator[SendRecord]:
     for record in journal.rounds:
         judged = record.judged.judgements if record.judged else ()
         for test, judgement in zip(record.tests, judged, strict=bool(judged)):
-            if test.purpose is Purpose.SEND:
+            if test.purpose is GroupPurpose.SEND:
                 sender, receiver = test.members
                 yield SendRecord(
                     sender=sender,
@@ -203,15 +203,15 @@ def _accuse(node: str, journal: Journal, found: Isolation, *, is_alone: bool) ->
     records = [
         one
         for one in _list_records(node, journal)
-        if one.outcome is not Outcome.UNKNOWN and one.purpose is not Purpose.SEND
+        if one.outcome is not GroupOutcome.UNKNOWN and one.purpose is not GroupPurpose.SEND
     ]
     ways = {"sends": found.matrix.senders, "receives": found.matrix.receivers}
     return AccusedNode(
         node=node,
         is_alone=is_alone,
         directions=tuple(way for way, names in ways.items() if node in names),
-        failed=tuple(one for one in records if one.outcome is Outcome.FAILED),
-        passed=tuple(one for one in records if one.outcome is Outcome.PASSED),
+        failed=tuple(one for one in records if one.outcome is GroupOutcome.FAILED),
+        passed=tuple(one for one in records if one.outcome is GroupOutcome.PASSED),
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpcverify.isolation.journal import IsolationOrder
 from hpcverify.isolation.runner import USUAL_TEST_MINUTES
-from hpcverify.isolation.search import MAX_BAD_SHARE, Outcome, Purpose, Round
+from hpcverify.isolation.search import MAX_BAD_SHARE, GroupOutcome, GroupPurpose, Round
 from hpcverify.isolation.stages import isolate
 
 FEW_SHARE = 0.02
@@ -49,7 +49,7 @@ def forecast_isolation(order: IsolationOrder, at_once: int) -> IsolationPlan:
     numbers = sorted({0, 1, min(most, ceil(FEW_SHARE * count)), most})
     random = Random(order.seed)
     walks = [_walk(order, set(random.sample(order.nodes, bad)), at_once) for bad in numbers]
-    first = next(round_ for round_ in walks[0][1] if round_[0].purpose is not Purpose.INSIDE)
+    first = next(round_ for round_ in walks[0][1] if round_[0].purpose is not GroupPurpose.INSIDE)
     return IsolationPlan(
         nodes=order.nodes,
         left_out=order.left_out,
@@ -73,9 +73,10 @@ def _walk(
             rounds.append(tests)
             tests = plan.send(
                 [
-                    Outcome.FAILED
-                    if test.purpose is not Purpose.INSIDE and not set(bad).isdisjoint(test.members)
-                    else Outcome.PASSED
+                    GroupOutcome.FAILED
+                    if test.purpose is not GroupPurpose.INSIDE
+                    and not set(bad).isdisjoint(test.members)
+                    else GroupOutcome.PASSED
                     for test in tests
                 ]
             )

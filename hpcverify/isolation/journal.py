@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify.errors import ActionError, ConfigError, StoreError
-from hpcverify.isolation.judge import Judgement, PairSpeed
+from hpcverify.isolation.judge import GroupJudgement, PairSpeed
 from hpcverify.isolation.search import GroupTest, Members
 
 FOLDER_NAME = "isolations"
@@ -92,7 +92,7 @@ class JudgedRound(Struct, frozen=True, kw_only=True, tag_field="kind", tag="judg
     """What came of a round."""
 
     number: int
-    judgements: tuple[Judgement, ...]
+    judgements: tuple[GroupJudgement, ...]
     gone: dict[str, str] = {}
     """Nodes that could not be tested any more from this round on, and why."""
 

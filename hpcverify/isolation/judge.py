@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcverify.isolation.floors import floors_of
-from hpcverify.isolation.search import GroupTest, Outcome, Purpose
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming
 from hpcverify.units import format_count
 
@@ -56,7 +56,7 @@ MIN_ALIKE = 2
 """So many tests at least can be compared with each other."""
 
 
-class _Kind(Struct, frozen=True):
+class _GroupKind(Struct, frozen=True):
     """What makes timings comparable."""
 
     operation: str
@@ -66,19 +66,19 @@ class _Kind(Struct, frozen=True):
     scale: int
     """About log2 of the number of nodes."""
 
-    def is_like(self, other: _Kind) -> bool:
+    def is_like(self, other: _GroupKind) -> bool:
         """Whether it is the same but for the number of nodes."""
         return replace(self, scale=other.scale) == other
 
-    def allow(self, other: _Kind) -> float:
+    def allow(self, other: _GroupKind) -> float:
         """Say what share of the bandwidth of an *other* number of nodes is well."""
         return DOUBLING_SHARE ** max(0, self.scale - other.scale)
 
 
-class Judgement(Struct, frozen=True):
+class GroupJudgement(Struct, frozen=True):
     """What came of a test, and why."""
 
-    outcome: Outcome
+    outcome: GroupOutcome
     reason: str
     """One line; for a test that passed, its bandwidth."""
 
@@ -91,16 +91,16 @@ class PairSpeed(Struct, frozen=True):
     busbw: float
 
 
-class Reference(Struct):
+class PeerReference(Struct):
     """What tests that passed have reached."""
 
-    passed: dict[_Kind, list[float]] = field(default_factory=dict)
+    passed: dict[_GroupKind, list[float]] = field(default_factory=dict)
 
     def judge_round(
         self, tests: Sequence[GroupTest], runs: Sequence[CollectiveRun | None]
-    ) -> list[Judgement]:
+    ) -> list[GroupJudgement]:
         """Judge the *tests* of a round by their *runs*; None is one that left no document."""
-        fresh: dict[_Kind, list[float]] = {}
+        fresh: dict[_GroupKind, list[float]] = {}
         for test, run in zip(tests, runs, strict=True):
             if run is None:
                 continue
@@ -116,7 +116,7 @@ class Reference(Struct):
         self,
         tests: Sequence[GroupTest],
         runs: Sequence[CollectiveRun | None],
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[GroupOutcome],
     ) -> None:
         """
         Take those of *tests* that passed as what others are compared with.
@@ -125,19 +125,21 @@ class Reference(Struct):
         faster and quieter than it is.
         """
         for test, run, outcome in zip(tests, runs, outcomes, strict=True):
-            is_control = test.purpose is Purpose.CONTROL and outcome is not Outcome.UNKNOWN
-            if run and (outcome is Outcome.PASSED or is_control):
+            is_control = (
+                test.purpose is GroupPurpose.CONTROL and outcome is not GroupOutcome.UNKNOWN
+            )
+            if run and (outcome is GroupOutcome.PASSED or is_control):
                 for timing in filter(_is_rate, run.timings):
                     self.passed.setdefault(_find_kind(test, run, timing), []).append(timing.busbw)
 
     def recall(self, usual: Iterable[PairSpeed]) -> None:
         """Take what pairs usually reached in earlier sweeps for a test that passed."""
         for one in usual:
-            kind = _Kind(one.operation, one.size, inside=False, scale=1)
+            kind = _GroupKind(one.operation, one.size, inside=False, scale=1)
             self.passed.setdefault(kind, []).append(one.busbw)
 
     def _choose_goal(
-        self, kind: _Kind, fresh: Mapping[_Kind, Sequence[float]]
+        self, kind: _GroupKind, fresh: Mapping[_GroupKind, Sequence[float]]
     ) -> tuple[float, float]:
         """Choose the busbw that tests of a *kind* are compared with, and the least share of it."""
         known = self.passed.get(kind, [])
@@ -160,7 +162,7 @@ class Reference(Struct):
         goal = exp((doubt * log(median(known)) + log(median(others))) / (doubt + 1))
         return goal, self._choose_share(known)
 
-    def _list_others(self, kind: _Kind) -> list[float]:
+    def _list_others(self, kind: _GroupKind) -> list[float]:
         """List what passed with other numbers of nodes, from the nearest on, as for *kind*."""
         others = [one for one in self.passed if one.is_like(kind) and one != kind]
         others.sort(key=lambda one: (one.scale < kind.scale, abs(one.scale - kind.scale)))
@@ -201,34 +203,36 @@ class Reference(Struct):
         self,
         test: GroupTest,
         run: CollectiveRun | None,
-        goals: Mapping[_Kind, tuple[float, float]],
-    ) -> Judgement:
+        goals: Mapping[_GroupKind, tuple[float, float]],
+    ) -> GroupJudgement:
         if run is None:
-            return Judgement(Outcome.UNKNOWN, "it left no result")
+            return GroupJudgement(GroupOutcome.UNKNOWN, "it left no result")
         places = {place.rank: place for place in run.ranks}
         if run.wrong:
             first = run.wrong[0]
             node = places[first.rank].node
             text = f"{format_count(len(run.wrong), 'wrong result')}, the first on {node}"
-            return Judgement(Outcome.FAILED, f"{text}: {first.operation} of {first.size} bytes")
+            return GroupJudgement(
+                GroupOutcome.FAILED, f"{text}: {first.operation} of {first.size} bytes"
+            )
         if run.missing:
             nodes = ", ".join(dict.fromkeys(places[rank].node for rank in run.missing))
-            return Judgement(Outcome.FAILED, f"no answer from {nodes}")
+            return GroupJudgement(GroupOutcome.FAILED, f"no answer from {nodes}")
         if run.unable or not run.timings:
-            return Judgement(Outcome.UNKNOWN, run.unable or "nothing was measured")
+            return GroupJudgement(GroupOutcome.UNKNOWN, run.unable or "nothing was measured")
         ratings = [self._rate(test, run, timing, goals) for timing in run.timings]
         worst = min(ratings, key=lambda one: one.share / one.least)
         speed = f"{worst.timing.operation} {worst.timing.busbw:.4g} GB/s"
         if worst.share < worst.least:
-            return Judgement(Outcome.FAILED, f"{speed}, {worst.share:.0%} of {worst.of}")
-        return Judgement(Outcome.PASSED, speed)
+            return GroupJudgement(GroupOutcome.FAILED, f"{speed}, {worst.share:.0%} of {worst.of}")
+        return GroupJudgement(GroupOutcome.PASSED, speed)
 
     def _rate(
         self,
         test: GroupTest,
         run: CollectiveRun,
         timing: CollectiveTiming,
-        goals: Mapping[_Kind, tuple[float, float]],
+        goals: Mapping[_GroupKind, tuple[float, float]],
     ) -> _Rating:
         """Compare a timing with its goal, and with what the platform surely reaches."""
         goal, least = goals[_find_kind(test, run, timing)]
@@ -257,7 +261,7 @@ def _find_best(values: Sequence[float]) -> float:
     return sorted(values)[-max(1, len(values) // 4)]
 
 
-def _find_kind(test: GroupTest, run: CollectiveRun, timing: CollectiveTiming) -> _Kind:
-    inside = test.purpose is Purpose.INSIDE
+def _find_kind(test: GroupTest, run: CollectiveRun, timing: CollectiveTiming) -> _GroupKind:
+    inside = test.purpose is GroupPurpose.INSIDE
     nodes = len({place.node for place in run.ranks})  # some members may be gone
-    return _Kind(timing.operation, timing.size, inside, round(log2(max(1, nodes))))
+    return _GroupKind(timing.operation, timing.size, inside, round(log2(max(1, nodes))))

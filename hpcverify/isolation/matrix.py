@@ -16,7 +16,7 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.isolation.search import GroupTest, Outcome, Outcomes, Purpose, Round
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
 
 MAX_NODES = 16
 """Of a matrix: as many rounds."""
@@ -89,14 +89,14 @@ def _test_pairs(
     if not here:
         return True
     both = chain.from_iterable(((a, b), (b, a)) for a, b in here)
-    tests = tuple(GroupTest(pair, Purpose.SEND) for pair in both)
+    tests = tuple(GroupTest(pair, GroupPurpose.SEND) for pair in both)
     outcomes = yield tests
     if outcomes is None:
         return False
     for test, outcome in zip(tests, outcomes, strict=True):
-        if outcome is not Outcome.UNKNOWN:
+        if outcome is not GroupOutcome.UNKNOWN:
             sender, receiver = test.members
-            cells[sender, receiver] = outcome is Outcome.FAILED
+            cells[sender, receiver] = outcome is GroupOutcome.FAILED
     return True
 
 

@@ -13,7 +13,14 @@ from random import Random
 
 from msgspec.structs import replace
 
-from hpcverify.isolation.search import GroupTest, Members, Outcome, Outcomes, Purpose, Round
+from hpcverify.isolation.search import (
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Members,
+    Outcomes,
+    Round,
+)
 from hpcverify.isolation.stages import Isolation, isolate
 
 MIN_PARTNERS = 4
@@ -35,16 +42,16 @@ def try_pairs(
     *spare* are nodes in no pair that may be partners then, if too few have passed. The
     rest is as in `isolate`. Nodes whose pair did not come to its end are untested.
     """
-    outcomes = yield tuple(GroupTest(pair, Purpose.PAIRS) for pair in pairs)
-    results = dict(zip(pairs, outcomes or [Outcome.UNKNOWN] * len(pairs), strict=True))
+    outcomes = yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in pairs)
+    results = dict(zip(pairs, outcomes or [GroupOutcome.UNKNOWN] * len(pairs), strict=True))
 
-    def list_nodes(wanted: Outcome) -> list[str]:
+    def list_nodes(wanted: GroupOutcome) -> list[str]:
         return list(chain.from_iterable(p for p, outcome in results.items() if outcome is wanted))
 
-    untested = list_nodes(Outcome.UNKNOWN)
+    untested = list_nodes(GroupOutcome.UNKNOWN)
     found = Isolation()
-    if suspects := list_nodes(Outcome.FAILED):
-        passed = list_nodes(Outcome.PASSED)
+    if suspects := list_nodes(GroupOutcome.FAILED):
+        passed = list_nodes(GroupOutcome.PASSED)
         count = max(MIN_PARTNERS, len(suspects))
         partners = random.sample(passed, min(count, len(passed)))
         partners += random.sample(spare, min(count - len(partners), len(spare)))

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
-from hpcverify.isolation.search import TWO, GroupTest, Purpose
+from hpcverify.isolation.search import TWO, GroupPurpose, GroupTest
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify.records.documents import MAX_DOCUMENT_BYTES, write_bytes
 from hpcverify.slurm import Host, Job
@@ -55,7 +55,9 @@ MAX_AWAY_S = 600.0
 LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
 LOST_FLAGS = frozenset({"DRAIN", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"})
 """With these a node does not come back while it is waited for."""
-WHOLE_PURPOSES = frozenset({Purpose.PAIR, Purpose.PAIRS, Purpose.SEND, Purpose.CONTROL})
+WHOLE_PURPOSES = frozenset(
+    {GroupPurpose.PAIR, GroupPurpose.PAIRS, GroupPurpose.SEND, GroupPurpose.CONTROL}
+)
 """Tests that say nothing without one of their members."""
 
 
@@ -382,11 +384,11 @@ class RoundTester:
         operations = (OPERATION, SEND_OPERATION) if is_pair else (OPERATION,)
         more: tuple[str, ...] = ("--algorithm", "ring")
         order: tuple[str, ...] = ()
-        if test.purpose is Purpose.SEND:
+        if test.purpose is GroupPurpose.SEND:
             operations = (SEND_OPERATION,)
             order = test.members if index == 0 else test.members[::-1]
             more = (*more, "--address", order[0])
-        elif test.purpose is Purpose.INSIDE:
+        elif test.purpose is GroupPurpose.INSIDE:
             more = ("--alone",)
         chosen = [word for one in operations for word in ("--operation", one)]
         chosen += [word for one in sizes for word in ("--size", one)]
@@ -420,7 +422,7 @@ def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
     slots: dict[frozenset[str], _Slot] = {}
     for place, test in enumerate(tests):
         members = frozenset(test.members)
-        if test.purpose is Purpose.SEND and members in slots:
+        if test.purpose is GroupPurpose.SEND and members in slots:
             slots[members].tests += (place,)
         else:
             slots[members] = _Slot(tests=(place,), nodes=test.members)
@@ -431,7 +433,7 @@ def _says_something(test: GroupTest, nodes: Sequence[str]) -> bool:
     """Whether *test* says something of the *nodes* that are left."""
     if test.purpose in WHOLE_PURPOSES:
         return len(nodes) == len(test.members)
-    return len(nodes) > 1 or (test.purpose is Purpose.INSIDE and len(nodes) == 1)
+    return len(nodes) > 1 or (test.purpose is GroupPurpose.INSIDE and len(nodes) == 1)
 
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

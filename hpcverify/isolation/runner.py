@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
-from hpcverify.isolation.judge import Reference
+from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import GroupTest, Outcome, Outcomes, Round
+from hpcverify.isolation.search import GroupOutcome, GroupTest, Outcomes, Round
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
@@ -56,7 +56,7 @@ class IsolationRunner:
     end_reason: str = ""
     """Why it ended before its time, if it did."""
     _number: int = 0
-    _reference: Reference = field(default_factory=Reference)
+    _reference: PeerReference = field(default_factory=PeerReference)
 
     def run(self) -> Isolation:
         """
@@ -139,7 +139,7 @@ class IsolationRunner:
         )
         self.journal.append(judged)
         for test, one in zip(tests, judged.judgements, strict=True):
-            if one.outcome is Outcome.FAILED:
+            if one.outcome is GroupOutcome.FAILED:
                 self.say(f"  failed: {name_members(test.members)}: {one.reason}")
         return judged
 

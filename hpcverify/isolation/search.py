@@ -69,7 +69,7 @@ MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 
 
-class Outcome(StrEnum):
+class GroupOutcome(StrEnum):
     """What came of a test."""
 
     PASSED = auto()
@@ -78,7 +78,7 @@ class Outcome(StrEnum):
     """It did not come to its end for another reason. It is planned again."""
 
 
-class Purpose(StrEnum):
+class GroupPurpose(StrEnum):
     """What a test is for."""
 
     GROUP = auto()
@@ -105,7 +105,7 @@ class GroupTest(Struct, frozen=True):
     """One collective over two or more *members*."""
 
     members: Members
-    purpose: Purpose
+    purpose: GroupPurpose
 
 
 Round = tuple[GroupTest, ...]
@@ -129,13 +129,13 @@ class Found(Struct, frozen=True):
     """Most groups failed, and most pairs: a cause that all share."""
 
 
-JUDGING = frozenset({Purpose.PAIR, Purpose.WHOLE})
+JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE})
 """Tests by which members are blamed."""
 
-CONTROLS = frozenset({Purpose.REST, Purpose.CONTROL})
+CONTROLS = frozenset({GroupPurpose.REST, GroupPurpose.CONTROL})
 """Tests that pass, unless something disturbs the round or a bad member is not found yet."""
 
-Outcomes = Sequence[Outcome] | None
+Outcomes = Sequence[GroupOutcome] | None
 """Of a round, test by test; None: no further round may run."""
 Plan = Generator[Round, Outcomes, Found]
 
@@ -166,11 +166,11 @@ def search(
     They are in no later test, and untested unless they were bad before.
     """
     state = _Search(groups, random, zones, gone)
-    seen = yield from _test_each(groups, Purpose.GROUP, gone)
+    seen = yield from _test_each(groups, GroupPurpose.GROUP, gone)
     if len(seen) >= MIN_GROUPS and _share_of_failures(seen) > WIDESPREAD_GROUPS:
         mixed = list(state.known)
         random.shuffle(mixed)
-        seen = yield from _test_each(_pair_up(mixed), Purpose.PAIRS, gone)
+        seen = yield from _test_each(_pair_up(mixed), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) > WIDESPREAD_PAIRS:
             return Found(is_widespread=True)
     for group, outcome in seen.items():
@@ -182,18 +182,18 @@ def search(
         state.learn(tests, outcomes)
     found = state.conclude()
     if len(found.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
-        seen = yield from _test_each(_pair_up(found.bad), Purpose.PAIRS, gone)
+        seen = yield from _test_each(_pair_up(found.bad), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) < FITTING_PAIRS:
             return Found(is_widespread=True)
     return found
 
 
 def _test_each(
-    groups: Sequence[Members], purpose: Purpose, gone: Collection[str]
-) -> Generator[Round, Outcomes, dict[Members, Outcome]]:
+    groups: Sequence[Members], purpose: GroupPurpose, gone: Collection[str]
+) -> Generator[Round, Outcomes, dict[Members, GroupOutcome]]:
     """Test each of the *groups*, again if need be; leave out what did not come to its end."""
     left = [group for group in groups if len(group) > 1]
-    seen: dict[Members, Outcome] = {}
+    seen: dict[Members, GroupOutcome] = {}
     for _ in range(MAX_ATTEMPTS):
         present = [tuple(member for member in group if member not in gone) for group in left]
         left = [group for group in present if len(group) > 1]
@@ -203,7 +203,7 @@ def _test_each(
         if outcomes is None:
             break
         results = dict(zip(left, outcomes, strict=True))
-        seen |= {group: o for group, o in results.items() if o is not Outcome.UNKNOWN}
+        seen |= {group: o for group, o in results.items() if o is not GroupOutcome.UNKNOWN}
         left = [group for group in left if group not in seen]
     return seen
 
@@ -212,8 +212,8 @@ def _pair_up(members: Sequence[str]) -> list[Members]:
     return list(zip(members[::2], members[1::2], strict=False))
 
 
-def _share_of_failures(seen: Mapping[Members, Outcome]) -> float:
-    return sum(outcome is Outcome.FAILED for outcome in seen.values()) / len(seen)
+def _share_of_failures(seen: Mapping[Members, GroupOutcome]) -> float:
+    return sum(outcome is GroupOutcome.FAILED for outcome in seen.values()) / len(seen)
 
 
 class _Record(Struct):
@@ -321,22 +321,22 @@ class _Search:
         lost = self._list_lost()
         taken = {*self.bad, *self._list_suspects(), *self.given_up, *ends, *lost}
         for clash in self.clashes:
-            tests += [GroupTest(both, Purpose.BETWEEN) for both in clash.list_tests()]
+            tests += [GroupTest(both, GroupPurpose.BETWEEN) for both in clash.list_tests()]
         for whole in self.repeats:
             if taken.isdisjoint(whole):
-                tests.append(GroupTest(whole, Purpose.WHOLE))
+                tests.append(GroupTest(whole, GroupPurpose.WHOLE))
                 taken.update(whole)
         good = self._list_good(taken)
         for half in self._choose_halves():
             if len(half) > 1:
-                tests.append(GroupTest(half, Purpose.HALF))
+                tests.append(GroupTest(half, GroupPurpose.HALF))
             elif partner := self._choose_partner(*half, good=good):
-                tests.append(GroupTest((*half, partner), Purpose.PAIR))
+                tests.append(GroupTest((*half, partner), GroupPurpose.PAIR))
                 taken.add(partner)
                 good.remove(partner)
         tests += self._plan_rest(taken, good)
         purposes = {test.purpose for test in tests}
-        if purposes & JUDGING and Purpose.REST not in purposes:
+        if purposes & JUDGING and GroupPurpose.REST not in purposes:
             taken.update(chain.from_iterable(test.members for test in tests))
             tests += self._plan_controls([one for one in good if one not in taken])
         return tuple(tests)
@@ -370,7 +370,7 @@ class _Search:
     def _plan_controls(self, good: Sequence[str]) -> Iterator[GroupTest]:
         count = 1 + MORE_CONTROLS * (self.disturbances > 0)
         for pair in _pair_up(good)[:count]:
-            yield GroupTest(pair, Purpose.CONTROL)
+            yield GroupTest(pair, GroupPurpose.CONTROL)
 
     def _choose_halves(self) -> Iterator[Members]:
         """Choose one half of each suspicion; both of two members if others are further on."""
@@ -423,7 +423,7 @@ class _Search:
             group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
             spare = [one for one in spare if one not in group]
             if 1 < len(group) < smallest:
-                yield GroupTest(tuple(group), Purpose.REST)
+                yield GroupTest(tuple(group), GroupPurpose.REST)
 
     def _count_needed(self, member: str) -> int:
         """Count the passes that clear *member*: more, after failures that nobody explains."""
@@ -432,38 +432,38 @@ class _Search:
 
     # Learning
 
-    def learn_group(self, group: Members, outcome: Outcome) -> None:
+    def learn_group(self, group: Members, outcome: GroupOutcome) -> None:
         """Take the *outcome* of one of the first groups."""
-        has_failed = outcome is Outcome.FAILED
-        self._count(GroupTest(group, Purpose.GROUP), has_failed=has_failed)
+        has_failed = outcome is GroupOutcome.FAILED
+        self._count(GroupTest(group, GroupPurpose.GROUP), has_failed=has_failed)
         if has_failed:
             self.suspicions.append(_Suspicion(group, group))
 
-    def learn(self, tests: Round, outcomes: Sequence[Outcome]) -> None:
+    def learn(self, tests: Round, outcomes: Sequence[GroupOutcome]) -> None:
         """Take the *outcomes* of *tests*, in their order."""
         self.rounds += 1
         results = dict(zip(tests, outcomes, strict=True))
-        failed = [test for test, o in results.items() if o is Outcome.FAILED]
-        passed = [test for test, o in results.items() if o is Outcome.PASSED]
+        failed = [test for test, o in results.items() if o is GroupOutcome.FAILED]
+        passed = [test for test, o in results.items() if o is GroupOutcome.PASSED]
         for test, outcome in results.items():
             for member in test.members:
                 record = self.known[member]
-                record.unknowns = record.unknowns + 1 if outcome is Outcome.UNKNOWN else 0
-        self.disturbances += any(test.purpose is Purpose.CONTROL for test in failed)
+                record.unknowns = record.unknowns + 1 if outcome is GroupOutcome.UNKNOWN else 0
+        self.disturbances += any(test.purpose is GroupPurpose.CONTROL for test in failed)
         if any(test.purpose in CONTROLS for test in failed):  # what disturbed it may disturb others
             failed = [test for test in failed if test.purpose not in JUDGING]
         for test in passed:
             self._count(test, has_failed=False)
         for test in failed:
             self._count(test, has_failed=True)
-        if any(test.purpose is Purpose.REST for test in (*failed, *passed)):
+        if any(test.purpose is GroupPurpose.REST for test in (*failed, *passed)):
             self.has_new_link = False
         verdicts = {_name_part(test): test in failed for test in (*failed, *passed)}
         self._follow_all(verdicts)
         for test in (*failed, *passed):
-            if test.purpose is Purpose.WHOLE:
+            if test.purpose is GroupPurpose.WHOLE:
                 self._learn_whole(test.members, has_failed=test in failed)
-            elif test.purpose is Purpose.REST and test in failed:
+            elif test.purpose is GroupPurpose.REST and test in failed:
                 self._suspect_rest(test.members)
 
     def _count(self, test: GroupTest, *, has_failed: bool) -> None:
@@ -471,7 +471,7 @@ class _Search:
             if member not in self.gone:  # the test may have run without it
                 self.known[member].passes += not has_failed
                 self.known[member].failures += has_failed
-        if test.purpose is Purpose.PAIR:
+        if test.purpose is GroupPurpose.PAIR:
             member, partner = test.members
             self.known[member].meet(partner, has_failed=has_failed)
 
@@ -609,4 +609,4 @@ class _Search:
 
 def _name_part(test: GroupTest) -> Members:
     """Name what a test is about: of a pair, its first member."""
-    return test.members[:1] if test.purpose is Purpose.PAIR else test.members
+    return test.members[:1] if test.purpose is GroupPurpose.PAIR else test.members

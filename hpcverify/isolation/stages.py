@@ -24,11 +24,11 @@ from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
 from hpcverify.isolation.search import (
     TWO,
     Found,
+    GroupOutcome,
+    GroupPurpose,
     GroupTest,
     Members,
-    Outcome,
     Outcomes,
-    Purpose,
     Round,
     make_groups,
     search,
@@ -100,13 +100,13 @@ def _test_inside(
         left = [node for node in left if node not in gone]
         if not left:
             break
-        outcomes = yield tuple(GroupTest((node,), Purpose.INSIDE) for node in left)
+        outcomes = yield tuple(GroupTest((node,), GroupPurpose.INSIDE) for node in left)
         if outcomes is None:
             break
         results = dict(zip(left, outcomes, strict=True))
         for node, outcome in results.items():
-            failures[node] += outcome is Outcome.FAILED
-        open_nodes = {n for n in left if failures[n] or results[n] is Outcome.UNKNOWN}
+            failures[node] += outcome is GroupOutcome.FAILED
+        open_nodes = {n for n in left if failures[n] or results[n] is GroupOutcome.UNKNOWN}
         left = [node for node in left if node in open_nodes and failures[node] < INSIDE_FAILURES]
     return tuple(node for node, count in failures.items() if count >= INSIDE_FAILURES)
 
@@ -139,17 +139,17 @@ def _confirm(
             break
         random.shuffle(partners)
         pairs = zip(left, partners[TWO:], strict=False)
-        tests = [GroupTest(pair, Purpose.PAIR) for pair in pairs]
+        tests = [GroupTest(pair, GroupPurpose.PAIR) for pair in pairs]
         others = [*partners[:TWO], *partners[TWO + len(tests) :]][: TWO * CONFIRM_CONTROLS]
         controls = zip(others[::2], others[1::2], strict=False)
-        tests += [GroupTest(pair, Purpose.CONTROL) for pair in controls]
+        tests += [GroupTest(pair, GroupPurpose.CONTROL) for pair in controls]
         outcomes = yield tuple(tests)
         if outcomes is None:
             break
         for test, outcome in zip(tests, outcomes, strict=True):
-            if test.purpose is Purpose.PAIR:
-                passes[test.members[0]] += outcome is Outcome.PASSED
-                failures[test.members[0]] += outcome is Outcome.FAILED
+            if test.purpose is GroupPurpose.PAIR:
+                passes[test.members[0]] += outcome is GroupOutcome.PASSED
+                failures[test.members[0]] += outcome is GroupOutcome.FAILED
     few = sum(node not in gone for node in good) <= TWO  # no control beside a pair
     doubtful = [node for node, count in passes.items() if few or count >= REFUTING_PASSES]
     return replace(

@@ -19,7 +19,7 @@ from hpcverify.isolation.answer import (
     TestRecord,
     describe_rest,
 )
-from hpcverify.isolation.search import Outcome
+from hpcverify.isolation.search import GroupOutcome
 from hpcverify.model import Verdict
 from hpcverify_reports.labels import ICONS, format_number
 from hpcverify_reports.pages import render_page
@@ -28,7 +28,11 @@ from hpcverify_reports.ranks import Lag, LagBlock, LagPanel, LagRow, draw_blocks
 MAX_NAMED_NODES = 8
 """Nodes that the headline names."""
 EVIDENCE_HEADS = ("Round", "With", "Result", "Measured")
-OUTCOME_WORDS = {Outcome.FAILED: "failed", Outcome.PASSED: "passed", Outcome.UNKNOWN: "no end"}
+OUTCOME_WORDS = {
+    GroupOutcome.FAILED: "failed",
+    GroupOutcome.PASSED: "passed",
+    GroupOutcome.UNKNOWN: "no end",
+}
 Row = tuple[str, ...]
 
 
@@ -89,8 +93,8 @@ def _list_facts(answer: IsolationAnswer) -> Iterator[tuple[str, str]]:
 
 def _build_section(place: int, one: AccusedNode) -> AccusedSection:
     records = [
-        *((Outcome.FAILED, record) for record in one.failed),
-        *((Outcome.PASSED, record) for record in one.passed),
+        *((GroupOutcome.FAILED, record) for record in one.failed),
+        *((GroupOutcome.PASSED, record) for record in one.passed),
     ]
     rows = sorted(records, key=lambda pair: pair[1].round)
     return AccusedSection(
@@ -101,7 +105,7 @@ def _build_section(place: int, one: AccusedNode) -> AccusedSection:
     )
 
 
-def _format_record(outcome: Outcome, record: TestRecord) -> Row:
+def _format_record(outcome: GroupOutcome, record: TestRecord) -> Row:
     partners = fold_names(record.partners) or "alone"
     return str(record.round), partners, OUTCOME_WORDS[outcome], record.reason
 
@@ -110,7 +114,7 @@ def _draw_matrix(sent: Sequence[SendRecord]) -> tuple[LagBlock, ...]:
     """Draw who was slow to whom; a cell that was tested more than once by its share."""
     cells: dict[tuple[str, str], list[SendRecord]] = {}
     for one in sent:
-        if one.outcome is not Outcome.UNKNOWN:
+        if one.outcome is not GroupOutcome.UNKNOWN:
             cells.setdefault((one.sender, one.receiver), []).append(one)
     nodes = sorted({name for cell in cells for name in cell}, key=make_natural_key)
     rows = [
@@ -129,6 +133,6 @@ def _draw_matrix(sent: Sequence[SendRecord]) -> tuple[LagBlock, ...]:
 def _build_cell(records: Sequence[SendRecord] | None) -> Lag | None:
     if not records:
         return None
-    failed = [one for one in records if one.outcome is Outcome.FAILED]
+    failed = [one for one in records if one.outcome is GroupOutcome.FAILED]
     told = f"{len(failed)} of {len(records)} tests failed: {(failed or records)[-1].reason}"
     return Lag(len(failed) / len(records), told)

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from hpcverify.isolation.search import (
     Found,
+    GroupOutcome,
     GroupTest,
     Members,
-    Outcome,
     Outcomes,
     Round,
     make_groups,
@@ -47,7 +47,9 @@ def walk(
             check_round(todo)
             tests, rounds = tests + len(todo), rounds + 1
             has_failed = [fails(t, rounds, random) != (random.random() < flaky) for t in todo]
-            todo = plan.send([Outcome.FAILED if bad else Outcome.PASSED for bad in has_failed])
+            todo = plan.send(
+                [GroupOutcome.FAILED if bad else GroupOutcome.PASSED for bad in has_failed]
+            )
     except StopIteration as end:
         return end.value, Walk(tests, rounds)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from math import log2
 from random import Random
 
-from hpcverify.isolation.judge import Reference
-from hpcverify.isolation.search import GroupTest, Purpose
+from hpcverify.isolation.judge import PeerReference
+from hpcverify.isolation.search import GroupPurpose, GroupTest
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankPlace
 from tests.isolation.clusters import name_nodes
@@ -23,8 +23,8 @@ def measure(test: GroupTest, slow: Collection[str], spread: float, random: Rando
     nodes = test.members
     doublings = log2(len(nodes))
     share = 1.0 if set(slow).isdisjoint(nodes) else SLOW_SHARE
-    operations = ["broadcast"] if test.purpose is Purpose.SEND else ["all_reduce"]
-    if len(nodes) == 2 and test.purpose is not Purpose.SEND:
+    operations = ["broadcast"] if test.purpose is GroupPurpose.SEND else ["all_reduce"]
+    if len(nodes) == 2 and test.purpose is not GroupPurpose.SEND:
         operations.append("broadcast")
     timings = []
     for operation in operations:
@@ -45,7 +45,7 @@ def isolate_noisy(
     count: int, slow: Sequence[str], spread: float, seed: int
 ) -> tuple[Isolation, int]:
     """Isolate in a cluster of *count* nodes; return what was found, and the number of tests."""
-    random, reference = Random(f"noise {seed}"), Reference()
+    random, reference = Random(f"noise {seed}"), PeerReference()
     plan = isolate(name_nodes(count), {}, Random(seed), inside=False)
     took = 0
     try:

@@ -20,15 +20,17 @@ from hpcverify.isolation.journal import (
     list_isolations,
     resume_journal,
 )
-from hpcverify.isolation.judge import Judgement
-from hpcverify.isolation.search import GroupTest, Outcome, Purpose
+from hpcverify.isolation.judge import GroupJudgement
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
 
-TEST = GroupTest(("a", "b"), Purpose.GROUP)
+TEST = GroupTest(("a", "b"), GroupPurpose.GROUP)
 ENTRIES = (
     PlannedRound(number=1, tests=(TEST,)),
     SubmittedJob(round=1, tests=(0,), name="j", nodes=("a", "b")),
     EndedJob(round=1, tests=(0,), documents=("j.0.json",), name="j", job=7, nodes=("a", "b")),
-    JudgedRound(number=1, judgements=(Judgement(Outcome.PASSED, "40 GB/s"),), gone={"b": "busy"}),
+    JudgedRound(
+        number=1, judgements=(GroupJudgement(GroupOutcome.PASSED, "40 GB/s"),), gone={"b": "busy"}
+    ),
     PlannedRound(number=2, tests=(TEST,)),
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.isolation.judge import Judgement, Reference
-from hpcverify.isolation.search import GroupTest, Outcome, Purpose
+from hpcverify.isolation.judge import GroupJudgement, PeerReference
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.records.collectives import (
     CollectiveRun,
     CollectiveTiming,
@@ -35,8 +35,10 @@ def make_run(
 
 
 def judge(
-    reference: Reference, *runs: CollectiveRun | None, purpose: Purpose = Purpose.GROUP
-) -> list[Judgement]:
+    reference: PeerReference,
+    *runs: CollectiveRun | None,
+    purpose: GroupPurpose = GroupPurpose.GROUP,
+) -> list[GroupJudgement]:
     tests = [
         GroupTest(tuple(place.node for place in run.ranks) if run else ("a", "b"), purpose)
         for run in runs
@@ -44,15 +46,15 @@ def judge(
     return reference.judge_round(tests, list(runs))
 
 
-def list_outcomes(judged: list[Judgement]) -> list[Outcome]:
+def list_outcomes(judged: list[GroupJudgement]) -> list[GroupOutcome]:
     return [one.outcome for one in judged]
 
 
-PASSED, FAILED, UNKNOWN = Outcome.PASSED, Outcome.FAILED, Outcome.UNKNOWN
+PASSED, FAILED, UNKNOWN = GroupOutcome.PASSED, GroupOutcome.FAILED, GroupOutcome.UNKNOWN
 
 
 def test_a_group_far_below_the_others_of_its_round_fails() -> None:
-    judged = judge(Reference(), *(make_run(bw) for bw in (40, 40, 39, 20)))
+    judged = judge(PeerReference(), *(make_run(bw) for bw in (40, 40, 39, 20)))
 
     assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
     assert judged[3].reason == "all_reduce 20 GB/s, 50% of what others reach"
@@ -60,23 +62,23 @@ def test_a_group_far_below_the_others_of_its_round_fails() -> None:
 
 def test_a_round_in_which_most_groups_are_slow_does_not_pass() -> None:
     """Five bad nodes may be in five of seven groups, and nothing has passed before."""
-    judged = judge(Reference(), *(make_run(bw) for bw in (20, 20, 40, 20, 20, 40, 20)))
+    judged = judge(PeerReference(), *(make_run(bw) for bw in (20, 20, 40, 20, 20, 40, 20)))
 
     assert list_outcomes(judged).count(FAILED) == 5
 
 
 def test_of_two_groups_the_slow_one_fails() -> None:
-    assert list_outcomes(judge(Reference(), make_run(40), make_run(25))) == [PASSED, FAILED]
+    assert list_outcomes(judge(PeerReference(), make_run(40), make_run(25))) == [PASSED, FAILED]
 
 
 def test_groups_that_differ_by_a_little_pass() -> None:
-    judged = judge(Reference(), *(make_run(bw) for bw in (40, 32, 36, 42, 38)))
+    judged = judge(PeerReference(), *(make_run(bw) for bw in (40, 32, 36, 42, 38)))
 
     assert set(list_outcomes(judged)) == {PASSED}
 
 
 def test_later_rounds_are_compared_with_what_passed() -> None:
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(40)] * 4, make_run(10))
 
     judged = judge(reference, make_run(28), make_run(29))
@@ -85,7 +87,7 @@ def test_later_rounds_are_compared_with_what_passed() -> None:
 
 
 def test_a_smaller_group_must_be_as_fast_as_larger_ones() -> None:
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(40)] * 4)
 
     assert list_outcomes(judge(reference, make_run(20, 8))) == [FAILED]
@@ -93,7 +95,7 @@ def test_a_smaller_group_must_be_as_fast_as_larger_ones() -> None:
 
 
 def test_a_larger_group_may_be_slower_by_what_its_ring_is_longer() -> None:
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(40)] * 4)
 
     assert list_outcomes(judge(reference, make_run(20, 232))) == [PASSED]
@@ -103,18 +105,18 @@ def test_a_larger_group_may_be_slower_by_what_its_ring_is_longer() -> None:
 def test_where_latency_decides_far_more_is_allowed() -> None:
     small = [make_run(bw, size=SMALL) for bw in (0.10, 0.11, 0.06, 0.02)]
 
-    assert list_outcomes(judge(Reference(), *small)) == [PASSED, PASSED, PASSED, FAILED]
+    assert list_outcomes(judge(PeerReference(), *small)) == [PASSED, PASSED, PASSED, FAILED]
 
 
 def test_where_latency_decides_groups_of_another_size_say_nothing() -> None:
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(0.1, 2, size=SMALL)] * 4)
 
     assert list_outcomes(judge(reference, make_run(0.01, 64, size=SMALL))) == [PASSED]
 
 
 def test_each_operation_and_size_counts_by_itself() -> None:
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(40)] * 4)
 
     assert list_outcomes(judge(reference, make_run(5, operation="broadcast"))) == [PASSED]
@@ -123,10 +125,10 @@ def test_each_operation_and_size_counts_by_itself() -> None:
 
 def test_nodes_alone_are_compared_with_nodes_alone() -> None:
     """Their adapters do what all nodes' adapters do in a group, or less."""
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(40)] * 4)
 
-    judged = judge(reference, *[make_run(9, 1)] * 3, make_run(4, 1), purpose=Purpose.INSIDE)
+    judged = judge(reference, *[make_run(9, 1)] * 3, make_run(4, 1), purpose=GroupPurpose.INSIDE)
 
     assert list_outcomes(judged) == [PASSED, PASSED, PASSED, FAILED]
 
@@ -139,14 +141,14 @@ def test_a_slow_cluster_does_not_pass_by_its_own_measure() -> None:
         for number in range(16)
     )
 
-    judged = judge(Reference(), *[replace(slow, ranks=ranks, algorithm="ring")] * 4)
+    judged = judge(PeerReference(), *[replace(slow, ranks=ranks, algorithm="ring")] * 4)
 
     assert set(list_outcomes(judged)) == {FAILED}
     assert judged[0].reason == "all_reduce 40 GB/s, 18% of the least of this platform"
 
 
 def test_the_worst_of_several_timings_decides() -> None:
-    reference = Reference()
+    reference = PeerReference()
     both = [
         replace(make_run(40), timings=make_run(40).timings + make_run(bw, size=2**24).timings)
         for bw in (30, 30, 30, 9)
@@ -160,18 +162,18 @@ def test_the_worst_of_several_timings_decides() -> None:
 
 def test_a_wrong_result_fails_however_fast_it_came() -> None:
     wrong = WrongResult(3, "all_reduce", BIG, 7, 1, 0, "1", "2")
-    judged = judge(Reference(), replace(make_run(40), wrong=(wrong,)), make_run(40))
+    judged = judge(PeerReference(), replace(make_run(40), wrong=(wrong,)), make_run(40))
 
-    assert judged[0] == Judgement(
+    assert judged[0] == GroupJudgement(
         FAILED, "1 wrong result, the first on n3: all_reduce of 268435456 bytes"
     )
     assert judged[1].outcome is PASSED
 
 
 def test_a_missing_rank_fails_and_names_its_node() -> None:
-    judged = judge(Reference(), replace(make_run(40), timings=(), missing=(2, 5)))
+    judged = judge(PeerReference(), replace(make_run(40), timings=(), missing=(2, 5)))
 
-    assert judged == [Judgement(FAILED, "no answer from n2, n5")]
+    assert judged == [GroupJudgement(FAILED, "no answer from n2, n5")]
 
 
 @pytest.mark.parametrize(
@@ -183,11 +185,11 @@ def test_a_missing_rank_fails_and_names_its_node() -> None:
     ],
 )
 def test_what_could_not_be_measured_says_nothing(run: CollectiveRun | None, why: str) -> None:
-    assert judge(Reference(), run) == [Judgement(UNKNOWN, why)]
+    assert judge(PeerReference(), run) == [GroupJudgement(UNKNOWN, why)]
 
 
 def test_what_failed_is_no_reference() -> None:
-    reference = Reference()
+    reference = PeerReference()
     judge(reference, *[make_run(40)] * 3, *[make_run(10)] * 3)
 
     assert list_outcomes(judge(reference, make_run(12))) == [FAILED]
@@ -196,7 +198,7 @@ def test_what_failed_is_no_reference() -> None:
 @pytest.mark.parametrize("nonsense", [0.0, -3.0, float("inf")])
 def test_a_bandwidth_that_cannot_be_is_no_measure_for_others(nonsense: float) -> None:
     """The logarithm of it would end the isolation."""
-    reference = Reference()
+    reference = PeerReference()
 
     judged = judge(reference, *[make_run(40)] * 3, make_run(nonsense))
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.matrix import MatrixFound, find_directions, pair_all, read_matrix
-from hpcverify.isolation.search import Outcome, Purpose
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose
 from tests.isolation.clusters import Walk, name_nodes, walk
 
 NODES = name_nodes(16)
@@ -106,7 +106,7 @@ def test_a_cell_that_passes_when_it_is_repeated_is_flaky() -> None:
             for test in tests:
                 is_first = test.members == ("a", "b") and not failed
                 failed |= is_first
-                outcomes.append(Outcome.FAILED if is_first else Outcome.PASSED)
+                outcomes.append(GroupOutcome.FAILED if is_first else GroupOutcome.PASSED)
             tests = plan.send(outcomes)
     except StopIteration as end:
         found = end.value
@@ -121,8 +121,8 @@ def test_what_did_not_come_to_its_end_is_no_failure() -> None:
 def test_without_a_further_round_a_cell_is_not_confirmed() -> None:
     plan = find_directions(["a", "b"], {})
     (there, _) = next(plan)
-    assert (there.members, there.purpose) == (("a", "b"), Purpose.SEND)
-    plan.send([Outcome.FAILED, Outcome.PASSED])
+    assert (there.members, there.purpose) == (("a", "b"), GroupPurpose.SEND)
+    plan.send([GroupOutcome.FAILED, GroupOutcome.PASSED])
 
     with pytest.raises(StopIteration) as end:
         plan.send(None)
@@ -138,7 +138,7 @@ def test_who_is_gone_is_left_out() -> None:
         tests = next(plan)
         while True:
             seen |= {test.members for test in tests}
-            tests = plan.send([Outcome.PASSED] * len(tests))
+            tests = plan.send([GroupOutcome.PASSED] * len(tests))
     except StopIteration:
         pass
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.pairs import try_pairs
-from hpcverify.isolation.search import Found, GroupTest, Outcome, Purpose
+from hpcverify.isolation.search import Found, GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.stages import Isolation
 from tests.isolation.clusters import Failing, Walk, contains_any, contains_pair, name_nodes, walk
 
@@ -22,7 +22,7 @@ def sweep(
     """Try pairs in a simulated cluster; no node fails alone."""
 
     def between(test: GroupTest, number: int, random: Random) -> bool:
-        return test.purpose is not Purpose.INSIDE and fails(test, number, random)
+        return test.purpose is not GroupPurpose.INSIDE and fails(test, number, random)
 
     return walk(try_pairs(pairs, spare, {}, Random(seed)), between, Random(seed))
 
@@ -73,6 +73,6 @@ def test_a_pair_that_did_not_end_is_untested() -> None:
     plan = try_pairs(PAIRS[:2], SPARE, {}, Random(1))
     next(plan)
     with pytest.raises(StopIteration) as ended:
-        plan.send([Outcome.PASSED, Outcome.UNKNOWN])
+        plan.send([GroupOutcome.PASSED, GroupOutcome.UNKNOWN])
 
     assert ended.value.value == Isolation(nodes=Found(untested=PAIRS[1]))

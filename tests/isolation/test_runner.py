@@ -12,7 +12,7 @@ from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.journal import Journal, resume_journal
 from hpcverify.isolation.rounds import Interrupted, read_run
-from hpcverify.isolation.search import Purpose
+from hpcverify.isolation.search import GroupPurpose
 from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
 from tests.isolation.stand_in import SimulatedCluster
 
@@ -31,7 +31,7 @@ def test_a_bad_node_is_accused_with_its_evidence_and_all_others_are_cleared(
 
     (accused,) = answer.accused
     assert (accused.node, answer.cleared, answer.is_certain) == ("n3", size - 1, True)
-    pairs = [one for one in accused.failed if one.purpose is Purpose.PAIR]
+    pairs = [one for one in accused.failed if one.purpose is GroupPurpose.PAIR]
     assert len({one.partners for one in pairs}) >= 2
     assert all("n3" not in one.partners for one in accused.failed)
     assert set(accused.directions) <= {"sends", "receives"}

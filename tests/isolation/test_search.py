@@ -9,9 +9,9 @@ import pytest
 
 from hpcverify.isolation.search import (
     MAX_ATTEMPTS,
+    GroupOutcome,
+    GroupPurpose,
     GroupTest,
-    Outcome,
-    Purpose,
     make_groups,
     search,
 )
@@ -198,7 +198,7 @@ def test_partners_are_of_the_same_switch() -> None:
     bad = {NODES[20]}
 
     def fails(test: GroupTest, _round: int, _random: Random) -> bool:
-        if test.purpose is Purpose.PAIR:
+        if test.purpose is GroupPurpose.PAIR:
             assert len({RACKS[member] for member in test.members}) == 1
         return not bad.isdisjoint(test.members)
 
@@ -212,7 +212,7 @@ def test_each_partner_of_a_suspect_is_another_one() -> None:
     bad = choose(3, 5)
 
     def fails(test: GroupTest, _round: int, _random: Random) -> bool:
-        if test.purpose is Purpose.PAIR:
+        if test.purpose is GroupPurpose.PAIR:
             suspect, partner = test.members
             met.setdefault(suspect, []).append(partner)
         return not bad.isdisjoint(test.members)
@@ -227,7 +227,7 @@ def test_a_test_that_does_not_come_to_its_end_is_planned_again() -> None:
     plan = search(make_groups(NODES, random), random, {})
     first = next(plan)
 
-    again = plan.send([Outcome.UNKNOWN, *[Outcome.PASSED] * (len(first) - 1)])
+    again = plan.send([GroupOutcome.UNKNOWN, *[GroupOutcome.PASSED] * (len(first) - 1)])
 
     assert [test.members for test in again] == [first[0].members]
 
@@ -239,7 +239,7 @@ def test_what_never_comes_to_its_end_is_untested_and_not_blamed() -> None:
     rounds = 1
     try:
         while True:
-            todo = plan.send([Outcome.UNKNOWN] * len(todo))
+            todo = plan.send([GroupOutcome.UNKNOWN] * len(todo))
             rounds += 1
     except StopIteration as end:
         found = end.value
@@ -253,7 +253,7 @@ def test_without_a_further_round_what_is_known_is_told() -> None:
     random = Random("budget")
     plan = search(make_groups(NODES, random), random, {})
     first = next(plan)
-    plan.send([Outcome.FAILED, *[Outcome.PASSED] * (len(first) - 1)])
+    plan.send([GroupOutcome.FAILED, *[GroupOutcome.PASSED] * (len(first) - 1)])
 
     with pytest.raises(StopIteration) as end:
         plan.send(None)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.search import GroupTest, Outcome, Purpose
+from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.stages import Isolation, isolate
 from tests.isolation.clusters import Failing, Walk, contains_any, name_nodes, walk
 
@@ -31,7 +31,7 @@ def test_what_fails_alone_is_in_no_test_with_others() -> None:
     bad, together = "n00007", set[str]()
 
     def fails(test: GroupTest, _round: int, _random: Random) -> bool:
-        if test.purpose is not Purpose.INSIDE:
+        if test.purpose is not GroupPurpose.INSIDE:
             together.update(test.members)
         return bad in test.members
 
@@ -85,7 +85,7 @@ def test_a_bad_node_gets_its_direction(way: str) -> None:
     bad = "n00020"
 
     def fails(test: GroupTest, _round: int, _random: Random) -> bool:
-        if test.purpose is Purpose.SEND:
+        if test.purpose is GroupPurpose.SEND:
             return test.members[way == "receivers"] == bad
         return bad in test.members
 
@@ -113,7 +113,10 @@ def test_nodes_that_are_gone_are_untested_and_in_no_later_test() -> None:
                     gone |= {"n00030", "n00050"}
                 here = [set(test.members) - gone for test in tests]
                 tests = plan.send(
-                    [Outcome.PASSED if bad.isdisjoint(some) else Outcome.FAILED for some in here]
+                    [
+                        GroupOutcome.PASSED if bad.isdisjoint(some) else GroupOutcome.FAILED
+                        for some in here
+                    ]
                 )
         except StopIteration as end:
             found = end.value

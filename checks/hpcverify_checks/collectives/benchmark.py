@@ -60,7 +60,7 @@ class CollectiveJob(RankGroup, frozen=True):
     """Of the data."""
 
 
-class WrongWords(Struct, frozen=True):
+class WrongStepWords(Struct, frozen=True):
     """The first step with a wrong result: how many words, and the first of them."""
 
     step: int
@@ -86,7 +86,7 @@ class StepTimes(Struct, frozen=True):
     end: tuple[float, ...]
     checked: int
     """Results verified, those of the warm-up included."""
-    wrong: WrongWords | None = None
+    wrong: WrongStepWords | None = None
 
 
 def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> Iterator[StepTimes]:
@@ -238,12 +238,12 @@ class CollectiveBenchmark:
             self.rows.compare(part, data, (whole, piece.start, at), row)
             at += piece.length
 
-    def _find_wrong(self, rows: Sequence[Sequence[int]], steps: range) -> WrongWords | None:
+    def _find_wrong(self, rows: Sequence[Sequence[int]], steps: range) -> WrongStepWords | None:
         for step, (count, index, found, expected) in zip(steps, rows, strict=True):
             if count:
                 floats = self._choose_data(step).floats
                 values = [format_value(word, floats=floats) for word in (found, expected)]
-                return WrongWords(step, count, index, values[0], values[1])
+                return WrongStepWords(step, count, index, values[0], values[1])
         return None
 
 

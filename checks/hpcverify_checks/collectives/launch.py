@@ -148,7 +148,7 @@ def list_ports(order: LaunchOrder) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
+class _RankProcess:
     rank: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
@@ -182,10 +182,10 @@ class _Child:
 @contextmanager
 def _start_ranks(
     order: LaunchOrder, job: CollectiveJob, settings: Mapping[str, str]
-) -> Generator[list[_Child]]:
+) -> Generator[list[_RankProcess]]:
     environment = {**os.environ, **settings}
     with ExitStack() as stack:
-        children: list[_Child] = []
+        children: list[_RankProcess] = []
         for rank, local_rank in order.ranks:
             progress = make_file()
             rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
@@ -199,7 +199,7 @@ def _start_ranks(
                 env=environment,
                 pass_fds=[progress],
             )
-            children.append(_Child(rank, process, log, progress))
+            children.append(_RankProcess(rank, process, log, progress))
             stack.callback(children[-1].end)
         yield children
 
@@ -348,7 +348,7 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
     return None
 
 
-def _tell(board: SocketBoard, children: Sequence[_Child]) -> None:
+def _tell(board: SocketBoard, children: Sequence[_RankProcess]) -> None:
     """Tell how far the ranks launched here are, and which of them died."""
     beats = {child.rank: child.read_beat() for child in children}
     board.post(BEAT, children[0].rank, msgspec.msgpack.encode(beats))
@@ -391,7 +391,7 @@ class _Watch:
         self.order, self.server = order, server
         self.hangs = HangWatch(monotonic(), order.timeout)
 
-    def wait(self, children: Sequence[_Child]) -> None:
+    def wait(self, children: Sequence[_RankProcess]) -> None:
         """Wait until all ranks have reported, or those that can have."""
         trouble: float | None = None
         while len(self._read(REPORT)) < self.order.world:
