@@ -39,7 +39,7 @@ test: test-tools lint
 test-all: test
 	./.ci/trixie sh -ec 'python3 -m venv /opt/venv; \
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[cluster,report,bmc]" hypothesis pytest sushy-tools; \
+		--editable ".[cluster,report,bmc,fleet]" hypothesis pytest sushy-tools; \
 	./.ci/apart pytest -p no:cacheprovider \
 		tests/slurm tests/fleet'
 
@@ -74,7 +74,7 @@ $(BIN)/hpcverify: pyproject.toml constraints.txt
 	@./.ci/need --venv $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster,bmc]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[gpu,report,cluster,bmc,fleet]"
 	@touch $@
 
 $(VENV)/tests-installed: $(BIN)/hpcverify
