@@ -109,7 +109,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     type=click.FloatRange(min=1, max=600),
     default=30.0,
     show_default=True,
-    help="Seconds after which a rank that says nothing is missing.",
+    help="Seconds to wait for ranks that start, and for a collective in which all wait. A rank "
+    "that stops or dies while it measures is missing within a minute, whatever this says.",
 )
 @click.option(
     "--second-opinion",
