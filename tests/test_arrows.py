@@ -17,7 +17,7 @@ PACKAGES = {
 }
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust"),
+    ("units", "trust", "reliability"),
     ("check",),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
