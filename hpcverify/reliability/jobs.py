@@ -15,21 +15,23 @@ says: what it says is the best case.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.reliability.outages import DAY_S, Estimate
 
 MINUTE_S = 60.0
 
 
-class JobAssumptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is assumed of jobs: table `[reliability]` of the site file."""
+class JobAssumptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is assumed of the jobs of a site: the table ``[reliability]``."""
 
-    checkpoint_write_minutes: float = 5.0
+    checkpoint_write_minutes: Annotated[float, Meta(gt=0)] = 5.0
     """How long a job stands still to write a checkpoint."""
-    restart_minutes: float = 10.0
+    restart_minutes: Annotated[float, Meta(ge=0)] = 10.0
     """From a failure to the first new step, without the time in the queue."""
+    gpus_per_node: Annotated[int, Meta(ge=0)] = 8
 
 
 class JobOutlook(Struct, frozen=True):
@@ -47,16 +49,14 @@ class JobOutlook(Struct, frozen=True):
     """By one interruption."""
 
 
-def forecast_job(
-    nodes: int, gpus_per_node: int, rate: Estimate, given: JobAssumptions
-) -> JobOutlook:
+def forecast_job(nodes: int, rate: Estimate, given: JobAssumptions) -> JobOutlook:
     """Say what a job on *nodes* has to expect at *rate*, failures per node and day."""
     write, restart = (
         minutes * MINUTE_S for minutes in (given.checkpoint_write_minutes, given.restart_minutes)
     )
     interrupted = rate.map(lambda each: nodes * each / DAY_S)
     every = find_checkpoint_interval(interrupted.value, write)
-    gpus = nodes * gpus_per_node
+    gpus = nodes * given.gpus_per_node
     return JobOutlook(
         nodes=nodes,
         gpus=gpus,

@@ -20,7 +20,7 @@ RSC_1 = Estimate(6.5e-3, 6.0e-3, 7.0e-3)
 
 @pytest.mark.parametrize(("nodes", "mtbf_hours", "ettr"), [(128, 28.8, 0.921), (2048, 1.80, 0.656)])
 def test_figures_of_the_study_come_out(nodes: int, mtbf_hours: float, ettr: float) -> None:
-    outlook = forecast_job(nodes, 8, RSC_1, JobAssumptions())
+    outlook = forecast_job(nodes, RSC_1, JobAssumptions())
 
     assert outlook.mtbf_hours.value == pytest.approx(mtbf_hours, abs=0.05)
     assert outlook.ettr.value == pytest.approx(ettr, abs=5e-4)
@@ -38,7 +38,7 @@ def test_no_other_interval_between_checkpoints_is_clearly_better() -> None:
 def test_a_job_that_is_never_interrupted_makes_progress_all_the_time() -> None:
     never = Estimate(0.0, 0.0, 0.0)
 
-    outlook = forecast_job(8, 8, never, JobAssumptions())
+    outlook = forecast_job(8, never, JobAssumptions())
 
     assert outlook.ettr == Estimate(1.0, 1.0, 1.0)
     assert outlook.mtbf_hours.value == math.inf
