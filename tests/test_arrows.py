@@ -22,7 +22,7 @@ FLOORS = (
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
-    ("run", "console", "isolation"),
+    ("run", "console", "isolation", "history"),
     ("fleet", "qualification", "cli"),
     ("commands", "testing"),
     ("entry",),
