@@ -18,7 +18,7 @@ PACKAGES = {
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust", "reliability"),
-    ("check",),
+    ("check", "peers"),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
