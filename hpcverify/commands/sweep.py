@@ -15,6 +15,7 @@ from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import plan_fabric, try_links
+from hpcverify.fleet.job_sensor import leave_suspicions
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
@@ -52,6 +53,7 @@ def command(
     """
     Verify idle nodes through the scheduler.
 
+    Nodes on which users' jobs die young become suspects first, if Slurm keeps accounts.
     Nodes that failed or came back go first, then those never verified, then those
     verified longest ago. Each gets a job that gives way to anybody. Then pairs of nodes
     that are idle try the links between them, if [fabric] period_days is set: each once in
@@ -177,6 +179,7 @@ class Sweep:
         try:
             with self.acting.hold_lock():
                 if not self._began:
+                    leave_suspicions(self.acting)
                     self.acting.reconcile()
                     self._submit()
                 elif self.acting.collect_results() or self.list_under_way() != self._last_under_way:
