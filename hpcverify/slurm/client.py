@@ -198,18 +198,19 @@ class Slurm:
             raise
         return topology.from_text(printed)
 
-    def reserve(self, name: str, node: str) -> None:
+    def reserve(self, name: str, *nodes: str, minutes: int = 0) -> None:
         """
-        Keep *node* for our user's jobs that ask for the reservation *name*.
+        Keep *nodes* for our user's jobs that ask for the reservation *name*.
 
-        Jobs that run there continue. The node itself may show the reservation only
-        some seconds later: use `list_reservations`.
+        It ends after so many *minutes*, if any. It may overlap with others; a job that asks
+        for several gets the nodes of one. Jobs that run there continue. The nodes may show
+        the reservation only some seconds later: use `list_reservations`.
         """
         where = [
             f"reservationname={_require_single_name(name)}",
-            f"nodes={_require_single_name(node)}",
+            f"nodes={','.join(map(_require_single_name, nodes))}",
         ]
-        when = ["starttime=now", "duration=UNLIMITED"]
+        when = ["starttime=now", f"duration={minutes or 'UNLIMITED'}"]
         how = [f"users={self.user}", "flags=maint,ignore_jobs"]
         self.run(["scontrol", "create", "reservation", *where, *when, *how])
 

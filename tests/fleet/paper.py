@@ -53,6 +53,9 @@ class PaperSlurm:
 
     nodes: dict[str, PaperNode]
     reserved: set[str] = field(default_factory=set[str])
+    """The nodes in a reservation of their own."""
+    shared: dict[str, str] = field(default_factory=dict[str, str])
+    """Reservations of several nodes, by name."""
     jobs: dict[int, PaperJob] = field(default_factory=dict[int, PaperJob])
     began: float = 1.0
     """When slurmctld was started."""
@@ -128,11 +131,12 @@ class PaperSlurm:
         }
 
     def _show_reservations(self) -> str:
-        if not self.reserved:
+        there = {f"hpcverify-{name}": name for name in sorted(self.reserved)} | self.shared
+        if not there:
             return "No reservations in the system\n"
         return "".join(
-            f"ReservationName=hpcverify-{name} Nodes={name} Flags=MAINT State=ACTIVE\n"
-            for name in sorted(self.reserved)
+            f"ReservationName={name} Nodes={nodes} Flags=MAINT State=ACTIVE\n"
+            for name, nodes in there.items()
         )
 
     def _show_config(self) -> str:
@@ -160,9 +164,13 @@ class PaperSlurm:
             case ["scontrol", "update"]:
                 self._update(self._named(words["nodename"]), words)
             case ["scontrol", "create"]:
-                self.reserved.add(words["nodes"])
+                if words["reservationname"] == f"hpcverify-{words['nodes']}":
+                    self.reserved.add(words["nodes"])
+                else:
+                    self.shared[words["reservationname"]] = words["nodes"]
             case ["scontrol", "delete"]:
                 self.reserved.discard(words["reservationname"].removeprefix("hpcverify-"))
+                self.shared.pop(words["reservationname"], None)
             case ["sbatch", _]:
                 number = len(self.jobs) + 100
                 (name,) = re.findall(r"--job-name=(\S+)", " ".join(command))
