@@ -53,6 +53,8 @@ class Standing(StrEnum):
     TOO_FEW = "too few"
     TOO_NOISY = "too noisy"
     SPLIT = "split in two"
+    ZERO = "zero"
+    """The usual value is 0, of which nothing is a share."""
     TRAILING = "trailing off"
     """Far values are common in this list: only one far beyond all others is named."""
 
