@@ -8,7 +8,7 @@ four GPUs, one that is slow drags the other three along, and it is the node that
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from statistics import correlation, median
 
 from msgspec import Struct
@@ -18,9 +18,9 @@ from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
-from hpcverify.peers.level import PeerSpread, Standing, judge_level
+from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.rule import MIN_PEERS, find_distance
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
     NODE_PART,
@@ -30,6 +30,7 @@ from hpcverify.peers.values import (
     find_errors,
     find_resolution,
 )
+from hpcverify.units import format_count
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
@@ -69,10 +70,15 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     outliers: tuple[PeerOutlier, ...] = ()
     correlations: dict[str, float] = {}
     """How a bad value goes with a sensor over the fleet: Pearson's r, by the sensor."""
-    reference: str = ""
-    """The day of the learned reference that the metric was compared with."""
     moved: float | None = None
-    """How much worse the fleet's median is than that of the reference."""
+    """How much worse the fleet's median is than that of the learned reference."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict; a fleet that is worse than its reference is worth a look."""
+        degraded = self.moved is not None and self.moved >= self.floor
+        least = Verdict.WARN if degraded else Verdict.PASS
+        return max((outlier.verdict for outlier in self.outliers), default=least)
 
 
 class Comparison(Struct):
@@ -80,10 +86,10 @@ class Comparison(Struct):
 
     parts: Sequence[PartValue]
     left: list[float]
-    errors: Sequence[float]
-    resolution: float
     floor: PeerFloor
     low_is_bad: bool
+    errors: Sequence[float] = ()
+    resolution: float = 0.0
     outliers: list[PeerOutlier] = []
     notes: list[str] = []
 
@@ -161,7 +167,7 @@ def judge_metric(
         moved=_find_move(reference, centre, worse),
     )
     if len(parts) < MIN_PEERS:
-        return replace(entry, note=f"{len(parts)} parts: at least {MIN_PEERS} make a comparison")
+        return _judge_few(entry, parts, floor, reference)
     if centre == 0:
         note = "the usual value is 0, of which nothing is a share: its limits judge it"
         return replace(entry, standing=Standing.ZERO, note=note)
@@ -184,11 +190,37 @@ def judge_metric(
     return replace(
         entry,
         standing=spread.standing,
-        note="; ".join([*comparison.notes, *_describe_standing(spread, len(parts))]),
+        note="; ".join([*comparison.notes, *_describe_standing(spread, comparison.left)]),
         spread=spread.spread,
         outliers=tuple(comparison.outliers),
         correlations=_correlate(parts, distances),
     )
+
+
+def _judge_few(
+    entry: MetricJudgement,
+    parts: Sequence[PartValue],
+    floor: PeerFloor,
+    reference: ReferenceEntry | None,
+) -> MetricJudgement:
+    """Judge parts that are too few to judge each other, by the reference if there is one."""
+    note = f"{format_count(len(parts), 'part')}: at least {MIN_PEERS} make a comparison"
+    if reference is None or reference.median == 0:
+        return replace(entry, note=note)
+    low = entry.worse == "low"
+    comparison = Comparison(
+        parts=parts,
+        left=[find_distance(p.value, reference.median, low_is_bad=low) for p in parts],
+        floor=floor,
+        low_is_bad=low,
+    )
+    for i, distance in enumerate(comparison.left):
+        score = distance / reference.spread if reference.spread else inf
+        rare = find_tail(score, reference.parts) <= FALSE_SHARE / len(parts)
+        if distance >= floor.floor and score >= SCREEN_SCORE and rare:
+            comparison.name("part", parts[i].name, distance, score, [i])
+    note += f", so each was compared with the reference of {reference.parts} parts"
+    return replace(entry, note=note, outliers=tuple(comparison.outliers))
 
 
 def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) -> float | None:
@@ -275,17 +307,19 @@ def _name_parts(comparison: Comparison) -> PeerSpread:
     return judged.spread
 
 
-def _describe_standing(spread: PeerSpread, parts: int) -> Iterable[str]:
+def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[str]:
     """Say in a sentence what a standing means, if it is not plainly judged."""
     if spread.standing is Standing.TOO_NOISY:
         yield (
             f"healthy parts differ too much (spread {format_percent(spread.spread)}): only what "
             "is far beyond all others is named"
         )
-    elif spread.standing is Standing.SPLIT:
+    elif spread.standing is Standing.SPLIT and spread.cut is not None:
+        better, worse = ([d for d in left if (d > spread.cut) is side] for side in (False, True))
+        apart = format_percent(median(worse) - median(better))
         yield (
-            f"the {parts} parts are of two kinds, and no column says which: only the tail of the "
-            "worse kind is judged"
+            f"{len(better)} parts and {len(worse)} that are {apart} worse: two kinds, and no column "
+            "says which is which, so only the tail of the worse kind is judged"
         )
     elif spread.standing is Standing.TRAILING:
         yield "far values are common here: only what is far beyond all others is named"

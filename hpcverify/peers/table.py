@@ -42,6 +42,8 @@ EMPTY = frozenset({"", "-1", "nan", "none", "null", "unknown"})
 NOT_A_NUMBER = frozenset({"", "nan", "none", "null", "inf", "-inf"})
 
 Row = Mapping[str, object]
+CollectedRuns = dict[MetricName, dict[tuple[str, str], PartRuns]]
+"""The runs of each part, by its node and its name, in each metric."""
 
 
 class Columns(Struct, frozen=True):
@@ -74,7 +76,7 @@ def choose_columns(
         role: next((a for a in aliases if a in header and a not in taken), "")
         for role, aliases in ALIASES.items()
     }
-    roles = {role: column for role, column in (found | named).items() if column}
+    roles = {role: column for role, column in {**found, **named}.items() if column}
     if "value" not in roles:
         raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
     if not {"node", "part"} & roles.keys():
@@ -82,9 +84,7 @@ def choose_columns(
     return Columns(roles, tuple(groups) or tuple(c for c in (*PLACES, *VERSIONS) if c in header))
 
 
-def collect_runs(
-    rows: Iterable[Row], columns: Columns
-) -> dict[MetricName, dict[tuple[str, str], PartRuns]]:
+def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
     """
     Collect the runs of each part by metric.
 
@@ -92,7 +92,7 @@ def collect_runs(
         ConfigError: a cell is no number where one is due.
 
     """
-    found: dict[MetricName, dict[tuple[str, str], PartRuns]] = {}
+    found: CollectedRuns = {}
     for number, row in enumerate(rows, 1):
         cells = {role: row[column] for role, column in columns.roles.items()}
         groups = {g: text for g in columns.groups if (text := _read_text(row[g]))}

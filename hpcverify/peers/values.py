@@ -62,6 +62,8 @@ class PartValue(Struct, frozen=True):
     groups: dict[str, str]
     sensors: dict[str, float]
     limit: float | None = None
+    times: tuple[float, ...] = ()
+    """When its first and its last run began (s since 1970), where that is known."""
 
     @property
     def name(self) -> str:
@@ -78,6 +80,7 @@ def reduce_runs(runs: PartRuns) -> PartValue | None:
         return None
     centre = median(values)
     spread = MAD_SCALE * find_mad(values, centre) if len(values) >= MIN_RUNS else None
+    times = list(filter(math.isfinite, runs.times))
     readings = {name: list(filter(math.isfinite, read)) for name, read in runs.sensors.items()}
     return PartValue(
         node=runs.node,
@@ -88,6 +91,7 @@ def reduce_runs(runs: PartRuns) -> PartValue | None:
         groups=runs.groups,
         sensors={name: median(read) for name, read in readings.items() if read},
         limit=runs.limit,
+        times=(min(times), max(times)) if times else (),
     )
 
 
