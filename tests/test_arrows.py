@@ -17,8 +17,8 @@ PACKAGES = {
 }
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust"),
-    ("check",),
+    ("units", "trust", "reliability"),
+    ("check", "peers"),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.errors import ActionError, SlurmError, StoreError
+from hpcverify.isolation.group_tests import TWO, GroupPurpose, GroupTest
 from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
-from hpcverify.isolation.search import TWO, GroupPurpose, GroupTest
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify.records.documents import MAX_DOCUMENT_BYTES, write_bytes
 from hpcverify.slurm import Host, Job

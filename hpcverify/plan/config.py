@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.reliability.jobs import JobAssumptions
 from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
 T = TypeVar("T")
@@ -178,6 +179,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quarantine: Quarantine = Quarantine()
     bmc: Bmcs = Bmcs()
     fabric: Fabric = Fabric()
+    reliability: JobAssumptions = JobAssumptions()
     suppress: tuple[Suppression, ...] = ()
     path: str = "(no site file)"
 
