@@ -16,7 +16,7 @@ MIN_TREND_RUNS = 8
 """With fewer, a slope is chance."""
 
 
-class PartTrend(Struct, frozen=True, kw_only=True):
+class PartTrend(Struct, frozen=True):
     """How one part has moved in one metric."""
 
     node: str
