@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
+from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import (
     IsolationOrder,
     Journal,
     create_journal,
     make_isolation_id,
 )
-from hpcverify.isolation.rounds import GroupJobSettings, RoundTester
+from hpcverify.isolation.rounds import RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.slurm.client import Slurm
 from tests.fleet.paper import PaperNode, PaperSlurm
