@@ -251,6 +251,48 @@ def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
     assert len({name.rsplit("a", 1)[0] for name in names}) == len(names), "submitted twice"
 
 
+Death = Callable[[PaperCluster, TestJob], object]
+
+
+def die_before(slurm: PaperCluster, job: TestJob) -> None:
+    """Die before Slurm has the job: it never will."""
+    del slurm.tests[job.id]
+
+
+def die_meanwhile(slurm: PaperCluster, job: TestJob) -> None:
+    """Die with the request under way: Slurm has the job only some seconds later."""
+    slurm.arriving.append((slurm.now + 5, slurm.tests.pop(job.id)))
+
+
+def die_after(_slurm: PaperCluster, _job: TestJob) -> None:
+    """Die once Slurm has the job, and before we know its number."""
+
+
+@pytest.mark.parametrize("death", [die_before, die_meanwhile, die_after])
+@pytest.mark.parametrize("number", range(1, 10))
+def test_killed_at_any_submission_no_test_is_submitted_twice(
+    tmp_path: Path, number: int, death: Death
+) -> None:
+    paper = make_paper(tmp_path, 9, SimulatedCluster(bad=("n3",)))
+
+    def die(slurm: PaperCluster, job: TestJob) -> None:
+        if job.id == number:
+            death(slurm, job)
+            raise Killed
+
+    paper.slurm.meddle = die
+    with pytest.raises(Killed):
+        paper.run()
+    paper.slurm.meddle = lambda *_: None
+
+    answer = paper.run(resume_journal(paper.folder))
+
+    assert list_blamed(answer) == ["n3"]
+    assert not paper.slurm.arriving
+    tests = [job.name.rsplit("a", 1)[0] for job in paper.slurm.tests.values()]
+    assert len(tests) == len(set(tests))
+
+
 def test_an_interrupted_one_cancels_its_jobs_and_can_be_resumed(tmp_path: Path) -> None:
     paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n3",)))
     paper.stop = lambda: len(paper.slurm.tests) > 6
