@@ -17,7 +17,8 @@ from statistics import median
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.isolation.search import GroupOutcome, make_groups, search  # noqa: E402 - as this
+from hpcverify.isolation.group_tests import GroupOutcome  # noqa: E402 - as all three
+from hpcverify.isolation.search import make_groups, search  # noqa: E402 - are
 from hpcverify.isolation.stages import isolate  # noqa: E402 - below the path
 
 CLUSTERS = 200

@@ -27,6 +27,7 @@ COMMAND_GROUPS = {
     },
     "Cluster": {
         "nodes": "List the nodes and their states, worst first.",
+        "reliability": "Say how often nodes fail, and what that costs jobs.",
         "sweep": "Verify idle nodes through Slurm.",
         "isolate": "Find the node, link or switch that spoils collectives between nodes.",
         "bmc": "Ask the BMCs of the nodes for fans, power supplies and events.",
@@ -37,6 +38,7 @@ COMMAND_GROUPS = {
         "release": "Return nodes to service by hand.",
         "adopt": "Adopt nodes that hpcverify drained, after the ledger was lost.",
         "forget": "Forget nodes that are no longer in Slurm.",
+        "peers": "Name the parts that are worse than their peers.",
         "breaker": "Show or reset the circuit breaker; show which checks are suspect.",
     },
     "Set-up": {

@@ -17,12 +17,12 @@ PACKAGES = {
 }
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust"),
-    ("check",),
+    ("units", "trust", "reliability"),
+    ("check", "peers"),
     ("processes", "limits", "plan"),
     ("telemetry", "slurm", "summary"),
     ("records",),
-    ("run", "console", "isolation"),
+    ("run", "console", "isolation", "history"),
     ("fleet", "qualification", "cli"),
     ("commands", "testing"),
     ("entry",),

@@ -18,6 +18,8 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, NodeChange
 from hpcverify.fleet.transitions import Decision
 from hpcverify.fleet.validate import refuse_mistakes
+from hpcverify.history.duck import is_installed
+from hpcverify.history.writer import MeasurementWriter
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
@@ -49,6 +51,7 @@ def make_controller(run: RunCommand = run_command) -> Controller:
         slurm=slurm,
         backend=choose_backend(site, slurm),
         say=say,
+        measurements=MeasurementWriter(state) if is_installed() else None,
     )
 
 

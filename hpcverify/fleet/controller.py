@@ -18,7 +18,14 @@ from socket import gethostname
 
 from msgspec.structs import replace
 
-from hpcverify.errors import ActionError, HpcverifyError, SlurmError, SpoolError, StoreError
+from hpcverify.errors import (
+    ActionError,
+    ConfigError,
+    HpcverifyError,
+    SlurmError,
+    SpoolError,
+    StoreError,
+)
 from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
 from hpcverify.fleet.holds import (
@@ -48,6 +55,7 @@ from hpcverify.fleet.states import (
     State,
     add_return,
     compute_elapsed,
+    is_kept_for_fabric,
 )
 from hpcverify.fleet.transitions import (
     explains_refusal,
@@ -56,6 +64,7 @@ from hpcverify.fleet.transitions import (
     release_if_doubted,
     reserve_overdue,
 )
+from hpcverify.history.writer import MeasurementWriter
 from hpcverify.model import Run
 from hpcverify.plan.config import Site
 from hpcverify.records import spool
@@ -80,6 +89,8 @@ class Controller:
     say: Callable[[str], None]
     """Prints what an operator should know, a line at a time."""
     clock: Callable[[], float] = time.time
+    measurements: MeasurementWriter | None = None
+    """Keeps what runs measured; None: DuckDB is not installed."""
     runs_taken_in: int = 0
     _refusals: set[spool.Refusal] = field(default_factory=set[spool.Refusal])
     _errors: list[str] = field(default_factory=list[str])
@@ -179,11 +190,13 @@ class Controller:
         intake = Intake(self.site, self.store, self.ledger, self.clock)
         taken: list[spool.Arrival] = []
         tripped = self.ledger.read_trip_reason()
+        self._keep_measurements(lambda writer: writer.recover(self.ledger.is_judged))
         try:
             for judged in intake.take_in(self._gather_arrivals(taken), eligible):
                 self._report(judged)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
+        self._keep_measurements(MeasurementWriter.write)
         if not tripped and (why := self.ledger.read_trip_reason()):
             self.say(f"the breaker tripped: {why}")
         for arrival in taken:
@@ -203,11 +216,23 @@ class Controller:
             where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
             if isinstance(found, spool.Arrival):
+                self._keep_measurements(partial(MeasurementWriter.add, run=found.run))
                 yield found.run
                 taken.append(replace(found, run=replace(found.run, results=())))
             elif found not in self._refusals:
                 self._refusals.add(found)
                 self.say(f"{found.node}: {found.reason}")
+        self._keep_measurements(MeasurementWriter.settle)
+
+    def _keep_measurements(self, act: Callable[[MeasurementWriter], None]) -> None:
+        """Write measurements, if that can be done: judging does not wait for it."""
+        if self.measurements is None:
+            return
+        try:
+            act(self.measurements)
+        except (StoreError, ConfigError) as exc:
+            self._record_error(str(exc))
+            self.measurements = None
 
     def _report(self, judged: JudgedRun) -> None:
         old, new = judged.before, judged.after
@@ -463,6 +488,7 @@ class Controller:
             and not node.foreign
             and node.name in seen
             and node.name not in busy
+            and not is_kept_for_fabric(node)
             and is_rerun_due(node, ended.get(node.name), self.clock())
         ]
         if not due:

@@ -22,9 +22,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.holds import Intent
+from hpcverify.fleet.outages import NodeOutage, follow_outage
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, Ticket
 from hpcverify.fleet.transition_log import (
     BREAKER_CLOSED,
@@ -94,6 +96,13 @@ create table pair_speeds (
     busbw real not null
 );
 """,
+    """
+create table outages (
+    number integer primary key, node text not null, began real not null,
+    ended real not null, record blob not null
+);
+create index outages_by_node on outages (node, ended);
+""",
 )
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
@@ -126,6 +135,7 @@ NODE_TABLES = (
     ("holds", "node"),
     ("intents", "node"),
     ("node_links", "node"),
+    ("outages", "node"),
 )
 """What is known of a node, by table and column."""
 IDENTITY_FACT = "identity"
@@ -245,7 +255,7 @@ class Ledger:
             db.execute("update tickets set run = ? where number = ?", (run, ticket))
             if held:
                 db.execute("insert into holds values (?, ?)", (now, node.name))
-            self._put(db, node)
+            self._put(db, node, ordered=bool(ticket))
             if what:
                 self._add_audit_line(db, node.name, what, detail)
         return True
@@ -299,6 +309,13 @@ class Ledger:
         """Say when nodes were last forgotten: what ran there before is not shown."""
         rows = self._select("select name, value from facts where name glob 'forgotten:*'")
         return {name.removeprefix(FORGOTTEN_FACT_PREFIX): float(at) for name, at in rows}
+
+    def list_outages(self, since: float = 0.0) -> list[NodeOutage]:
+        """List the outages that were not over by *since*, the oldest first."""
+        rows = self._select(
+            "select record from outages where ended = 0 or ended > ? order by began, number", since
+        )
+        return [msgspec.json.decode(record, type=NodeOutage) for (record,) in rows]
 
     # -- tickets
 
@@ -630,9 +647,11 @@ class Ledger:
             (self.clock(), node, FOUND_ACT, drain_reason),
         )
 
-    def _put(self, db: Connection, node: Node) -> None:
-        if changed := build_transition(_read_node(db, node.name), node, self.clock()):
+    def _put(self, db: Connection, node: Node, *, ordered: bool = False) -> None:
+        now = self.clock()
+        if changed := build_transition(_read_node(db, node.name), node, now):
             _queue(db, changed)
+            _follow_outage(db, node, now, ordered=ordered)
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
 
@@ -678,6 +697,24 @@ class Ledger:
 def _read_node(db: Connection, name: str) -> Node:
     row = db.execute("select record from nodes where name = ?", (name,)).fetchone()
     return msgspec.json.decode(row[0], type=Node) if row else Node(name=name)
+
+
+def _follow_outage(db: Connection, node: Node, now: float, *, ordered: bool) -> None:
+    """Write what a transition of *node* means for its outage."""
+    row = db.execute(
+        "select record from outages where node = ? and ended = 0", (node.name,)
+    ).fetchone()
+    known = msgspec.json.decode(row[0], type=NodeOutage) if row else None
+    outage = follow_outage(known, node, now, ordered=ordered)
+    if outage is None:
+        return
+    if not outage.number:
+        number = db.execute("select ifnull(max(number), 0) + 1 from outages").fetchone()[0]
+        outage = replace(outage, number=number)
+    db.execute(
+        "insert or replace into outages values (?, ?, ?, ?, ?)",
+        (outage.number, outage.node, outage.began, outage.ended, msgspec.json.encode(outage)),
+    )
 
 
 def _format_run_prefix(when: float) -> str:

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.errors import StoreError
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members
 from hpcverify.isolation.journal import Journal
 from hpcverify.isolation.runner import count_node_minutes, name_members
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose, Members
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 

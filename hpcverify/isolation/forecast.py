@@ -8,9 +8,10 @@ from random import Random
 
 from msgspec import Struct
 
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Round
 from hpcverify.isolation.journal import IsolationOrder
 from hpcverify.isolation.runner import USUAL_TEST_MINUTES
-from hpcverify.isolation.search import MAX_BAD_SHARE, GroupOutcome, GroupPurpose, Round
+from hpcverify.isolation.search import MAX_BAD_SHARE
 from hpcverify.isolation.stages import isolate
 
 FEW_SHARE = 0.02

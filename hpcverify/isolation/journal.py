@@ -22,8 +22,8 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify.errors import ActionError, ConfigError, StoreError
+from hpcverify.isolation.group_tests import GroupTest, Members
 from hpcverify.isolation.judge import GroupJudgement, PairSpeed
-from hpcverify.isolation.search import GroupTest, Members
 
 FOLDER_NAME = "isolations"
 JOURNAL_NAME = "journal.jsonl"

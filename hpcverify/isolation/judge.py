@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcverify.isolation.floors import floors_of
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming
 from hpcverify.units import format_count
 

@@ -16,7 +16,7 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
 
 MAX_NODES = 16
 """Of a matrix: as many rounds."""

@@ -13,7 +13,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from hpcverify.isolation.search import (
+from hpcverify.isolation.group_tests import (
     GroupOutcome,
     GroupPurpose,
     GroupTest,

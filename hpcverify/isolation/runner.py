@@ -19,11 +19,11 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
+from hpcverify.isolation.group_tests import GroupOutcome, GroupTest, Outcomes, Round
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import GroupOutcome, GroupTest, Outcomes, Round
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 

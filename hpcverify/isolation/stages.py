@@ -20,19 +20,17 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
-from hpcverify.isolation.search import (
+from hpcverify.isolation.group_tests import (
     TWO,
-    Found,
     GroupOutcome,
     GroupPurpose,
     GroupTest,
     Members,
     Outcomes,
     Round,
-    make_groups,
-    search,
 )
+from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.search import Found, make_groups, search
 
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""

@@ -19,7 +19,7 @@ from hpcverify.isolation.answer import (
     TestRecord,
     describe_rest,
 )
-from hpcverify.isolation.search import GroupOutcome
+from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.model import Verdict
 from hpcverify_reports.labels import ICONS, format_number
 from hpcverify_reports.pages import render_page

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Ledger
+from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair
@@ -405,6 +407,7 @@ def test_a_ledger_from_before_links_were_tried_gets_their_tables(
     with closing(sqlite3.connect(ledger.path)) as db:
         db.executescript(
             "drop table node_links; drop table switch_links; drop table pair_speeds;"
+            "drop table outages;"
             "pragma user_version = 1;"
         )
 
@@ -427,3 +430,27 @@ def test_what_pairs_usually_reach_is_the_median_of_the_last_weeks(
 
     assert ledger.read_usual_speeds("8 GPUs") == (PairSpeed("all_reduce", 64, 4.0),)
     assert ledger.read_usual_speeds("0 GPUs") == ()
+
+
+def test_an_outage_of_a_node_is_one_row_from_its_failure_to_its_return(
+    ledger: Ledger, clock: Clock
+) -> None:
+    for state in (State.SUSPECT, State.QUARANTINED, State.VERIFYING, State.HEALTHY):
+        node = replace(N1, state=state)
+        ledger.record_judgment(node, f"run {state}", {}, state.value, ticket=1)
+        clock.now += HOUR
+    ledger.put(N1, "quarantined")
+
+    first, second = ledger.list_outages()
+
+    assert (first.began, first.ended) == (NOW, NOW + 3 * HOUR)
+    assert first.cause is OutageCause.VERIFICATION
+    assert (second.began, second.ended) == (NOW + 4 * HOUR, 0.0)
+    assert [each.began for each in ledger.list_outages(NOW + 3 * HOUR)] == [second.began]
+
+
+def test_outages_of_a_forgotten_node_are_forgotten(ledger: Ledger) -> None:
+    ledger.put(N1, "quarantined")
+    ledger.forget("n1", "ada", "gone")
+
+    assert ledger.list_outages() == []

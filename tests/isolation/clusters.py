@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from hpcverify.isolation.search import (
-    Found,
-    GroupOutcome,
-    GroupTest,
-    Members,
-    Outcomes,
-    Round,
-    make_groups,
-    search,
-)
+from hpcverify.isolation.group_tests import GroupOutcome, GroupTest, Members, Outcomes, Round
+from hpcverify.isolation.search import Found, make_groups, search
 
 T = TypeVar("T")
 Failing = Callable[[GroupTest, int, Random], bool]

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from math import log2
 from random import Random
 
+from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
 from hpcverify.isolation.judge import PeerReference
-from hpcverify.isolation.search import GroupPurpose, GroupTest
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankPlace
 from tests.isolation.clusters import name_nodes

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ActionError, ConfigError, StoreError
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.journal import (
     FOLDER_NAME,
     JOURNAL_NAME,
@@ -21,7 +22,6 @@ from hpcverify.isolation.journal import (
     resume_journal,
 )
 from hpcverify.isolation.judge import GroupJudgement
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
 
 TEST = GroupTest(("a", "b"), GroupPurpose.GROUP)
 ENTRIES = (

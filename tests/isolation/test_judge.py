@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.judge import GroupJudgement, PeerReference
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.records.collectives import (
     CollectiveRun,
     CollectiveTiming,

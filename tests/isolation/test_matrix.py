@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose
 from hpcverify.isolation.matrix import MatrixFound, find_directions, pair_all, read_matrix
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose
 from tests.isolation.clusters import Walk, name_nodes, walk
 
 NODES = name_nodes(16)

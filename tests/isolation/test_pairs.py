@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.pairs import try_pairs
-from hpcverify.isolation.search import Found, GroupOutcome, GroupPurpose, GroupTest
+from hpcverify.isolation.search import Found
 from hpcverify.isolation.stages import Isolation
 from tests.isolation.clusters import Failing, Walk, contains_any, contains_pair, name_nodes, walk
 

@@ -10,9 +10,9 @@ import pytest
 
 from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
+from hpcverify.isolation.group_tests import GroupPurpose
 from hpcverify.isolation.journal import Journal, resume_journal
 from hpcverify.isolation.rounds import Interrupted, read_run
-from hpcverify.isolation.search import GroupPurpose
 from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
 from tests.isolation.stand_in import SimulatedCluster
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.search import GroupOutcome, GroupPurpose, GroupTest
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.stages import Isolation, isolate
 from tests.isolation.clusters import Failing, Walk, contains_any, name_nodes, walk
 

@@ -1,0 +1,112 @@
+"""
+When nodes failed or were held, and when they were back: a row of the ledger each.
+
+An outage begins when a node that was in service fails or is held, by whomever, and ends
+when it is in service again. What lies between, such as its verification after a repair,
+is part of it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.fleet.states import FAILED_STATES, OTHERS_STATE, Node, State
+
+
+class OutageCause(StrEnum):
+    """Who says that the node is out of order."""
+
+    VERIFICATION = "verification"
+    """A run that the controller ordered."""
+    OWN_RUN = "own run"
+    """A run that it did not order: a hook, or a person on the node."""
+    OTHERS = "others"
+    """Somebody else drained it, or Slurm set it down; its reason says why."""
+    PERSON = "person"
+    """`hpcverify hold`."""
+
+
+SLURM_REASONS = (
+    "not responding",
+    "unexpectedly rebooted",
+    "kill task failed",
+    "low realmemory",
+    "low cpu",
+    "low socket",
+    "gres/gpu count",
+    "prolog error",
+    "epilog error",
+    "batch job complete failure",
+    "duplicate jobid",
+)
+"""In the reasons that Slurm itself gives for a node that it sets down or drains."""
+
+
+class NodeOutage(Struct, frozen=True, kw_only=True):
+    """One outage of a node; times are seconds since 1970."""
+
+    number: int = 0
+    node: str
+    began: float
+    ended: float = 0.0
+    """0: it is not over."""
+    cause: OutageCause
+    reason: str
+    checks: tuple[str, ...] = ()
+    """Those that failed."""
+    confirmed: bool = False
+    """Whether it was more than a suspicion that a rerun has cleared."""
+    held: bool = False
+    """Whether users' jobs were kept off the node."""
+
+    @property
+    def is_failure(self) -> bool:
+        """
+        Whether the node failed, as far as its record shows.
+
+        Not if a person or another program held it for reasons that are not ours to read,
+        such as maintenance.
+        """
+        told = self.reason.lower()
+        by_slurm = any(words in told for words in SLURM_REASONS)
+        failed = self.cause in (OutageCause.VERIFICATION, OutageCause.OWN_RUN)
+        return self.confirmed and (failed or (self.cause is OutageCause.OTHERS and by_slurm))
+
+
+def follow_outage(
+    known: NodeOutage | None, after: Node, at: float, *, ordered: bool
+) -> NodeOutage | None:
+    """
+    Begin, go on with or end the outage of a node that is now as *after*.
+
+    *known* is its open one, *ordered* says whether a run that the controller ordered has
+    changed the node. None: it has none.
+    """
+    state = after.shown_state
+    if known is None:
+        if state not in FAILED_STATES and state not in (State.HELD, OTHERS_STATE):
+            return None
+        known = NodeOutage(
+            node=after.name,
+            began=at,
+            cause=_name_cause(after, ordered=ordered),
+            reason=after.foreign or after.reason,
+        )
+    return replace(
+        known,
+        ended=at if state in (State.HEALTHY, State.UNVERIFIED) else 0.0,
+        checks=known.checks or after.checks,
+        confirmed=known.confirmed or state not in (State.SUSPECT, State.HEALTHY, State.UNVERIFIED),
+        held=known.held or after.enforced or bool(after.foreign),
+    )
+
+
+def _name_cause(node: Node, *, ordered: bool) -> OutageCause:
+    if node.foreign:
+        return OutageCause.OTHERS
+    if node.by:
+        return OutageCause.PERSON
+    return OutageCause.VERIFICATION if ordered else OutageCause.OWN_RUN

@@ -1,0 +1,88 @@
+"""What verification is worth to this site: from its own outages to figures for its jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.outages import NodeOutage, OutageCause
+from hpcverify.fleet.states import DAY_S, is_gone
+from hpcverify.reliability.jobs import JobAssumptions, JobOutlook, forecast_job
+from hpcverify.reliability.outages import (
+    MIN_NODE_DAYS,
+    MIN_OUTAGES,
+    FleetReliability,
+    Outage,
+    measure_reliability,
+)
+
+DEFAULT_DAYS = 90.0
+SIZE_STEP = 4
+"""From one size of a job to the next."""
+
+
+class FleetWorth(Struct, frozen=True, kw_only=True):
+    """How reliable the fleet was, and what its jobs have to expect."""
+
+    days: float
+    """For which the ledger has outages, those that were asked for at most."""
+    reliability: FleetReliability
+    assumptions: JobAssumptions
+    jobs: tuple[JobOutlook, ...]
+    """From one node to all of them; empty: there is no history yet."""
+
+
+def assess_worth(
+    ledger: Ledger, assumptions: JobAssumptions, days: float = DEFAULT_DAYS
+) -> FleetWorth:
+    """Assess the last *days* of the nodes that the scheduler still has."""
+    now = ledger.clock()
+    began = max(now - days * DAY_S, ledger.read_fleet_start())
+    nodes = (node for node in ledger.list_nodes().values() if not is_gone(node, now))
+    seen_since = {node.name: node.first_seen_at for node in nodes}
+    outages = list(_select_failures(ledger.list_outages(began)))
+    found = measure_reliability(seen_since, outages, began, now)
+    sizes = list_job_sizes(found.nodes)
+    rate = found.failure_rate
+    return FleetWorth(
+        days=(now - began) / DAY_S,
+        reliability=found,
+        assumptions=assumptions,
+        jobs=tuple(forecast_job(size, rate, assumptions) for size in sizes) if rate else (),
+    )
+
+
+def list_job_sizes(nodes: int) -> list[int]:
+    """List sizes of jobs from one node to all *nodes*."""
+    steps = (SIZE_STEP**power for power in range(math.ceil(math.log(max(nodes, 1), SIZE_STEP))))
+    return [*steps, nodes] if nodes else []
+
+
+def _select_failures(outages: Iterable[NodeOutage]) -> Iterable[Outage]:
+    for one in outages:
+        if one.is_failure:
+            found = one.cause is OutageCause.VERIFICATION
+            yield Outage(one.node, one.began, one.ended or math.inf, is_found=found)
+
+
+def describe_worth(worth: FleetWorth) -> list[str]:
+    """Say in a few lines what is known, and from what."""
+    found = worth.reliability
+    span = (
+        f"{found.nodes} nodes, {worth.days:.0f} days, {found.node_days:,.0f} node-days in service"
+    )
+    if found.failure_rate is None or found.share_out is None:
+        needed = f"at least {MIN_OUTAGES} failures in {MIN_NODE_DAYS:.0f} node-days"
+        return [f"no history yet: {found.outages} failures of {span}; a rate needs {needed}"]
+    mtbf = found.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
+    rate, out = found.failure_rate.map(lambda r: r * 1000), found.share_out.map(lambda s: s * 100)
+    return [
+        f"{found.outages} failures of {span}",
+        f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
+        f"MTBF of a node: {mtbf.value:,.0f} days ({mtbf.low:,.0f} to {mtbf.high:,.0f})",
+        f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",
+        f"found by a verification, before a job met them: {found.found} of {found.outages}",
+    ]

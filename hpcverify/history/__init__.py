@@ -1,0 +1,16 @@
+"""
+The measurements of a fleet over many nights, as Parquet files that anybody can read.
+
+The run documents are the truth, and these files are made from them. A notebook asks with
+
+>>> from hpcverify.history import read_measurements
+>>> read_measurements(checks=["gemm"], nodes=["gpu0017"])  # doctest: +SKIP
+
+See docs/history.md for the columns, and for how Spark and others read the same files.
+"""
+
+from __future__ import annotations
+
+from hpcverify.history.reader import read_measurements
+
+__all__ = ["read_measurements"]

@@ -1,0 +1,102 @@
+"""DuckDB, embedded: opened with bounds, and its errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.history.columns import COLUMNS_VERSION, SCHEMA_KEY
+from hpcverify.processes import write_install_command
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MEMORY_MIB = 256
+"""What DuckDB may take; beyond it, it sorts on the disk."""
+THREADS = 2
+
+
+def is_installed() -> bool:
+    """Whether DuckDB can be imported, without doing so."""
+    return find_spec("duckdb") is not None
+
+
+@contextmanager
+def open_duckdb(
+    spill: Path, memory_mib: int = MEMORY_MIB, threads: int = THREADS
+) -> Generator[DuckDBPyConnection]:
+    """
+    Open a DuckDB in memory, which may write to the folder *spill* what does not fit.
+
+    Raises:
+        ConfigError: it is not installed.
+        StoreError: a file cannot be read or written, or is damaged.
+
+    """
+    try:
+        import duckdb
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"the history of measurements needs duckdb: {write_install_command('duckdb')}"
+        ) from exc
+    bounds: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": f"{memory_mib}MiB",
+        "threads": threads,
+        "temp_directory": str(spill / "_duckdb"),
+        "autoinstall_known_extensions": False,  # it never asks the network
+        "autoload_known_extensions": False,
+        "preserve_insertion_order": False,
+    }
+    try:
+        with duckdb.connect(config=bounds) as db:
+            db.execute("set timezone = 'UTC'")
+            yield db
+    except (duckdb.Error, OSError) as exc:
+        why = " ".join(str(exc).split())
+        raise StoreError(
+            f"the measurements in {spill} cannot be used ({why}): if a file is damaged, "
+            "move it away; hpcverify history --rebuild makes it again"
+        ) from exc
+
+
+def quote(text: object) -> str:
+    """Write *text* as a string of SQL."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def read_parquet(paths: Sequence[Path]) -> str:
+    """Write the table function of SQL that reads *paths*, with the night as a column."""
+    listed = ", ".join(map(quote, paths))
+    return f"read_parquet([{listed}], hive_partitioning = true, union_by_name = true)"
+
+
+def write_parquet(rows: str, order: str, path: Path) -> str:
+    """Write the statement of SQL that puts *rows*, in their *order*, into the file *path*."""
+    return (
+        f"copy (from ({rows}) order by {order}) to {quote(path)} (format parquet,"
+        f" compression zstd, kv_metadata {{{SCHEMA_KEY}: '{COLUMNS_VERSION}'}})"
+    )
+
+
+def refuse_newer(db: DuckDBPyConnection, paths: Sequence[Path]) -> None:
+    """
+    Refuse files that a later hpcverify has written.
+
+    Raises:
+        StoreError: one of *paths* is such a file.
+
+    """
+    listed = ", ".join(map(quote, paths))
+    newest = db.execute(
+        f"select file_name, value::varchar::integer from parquet_kv_metadata([{listed}])"
+        f" where key::varchar = '{SCHEMA_KEY}' order by 2 desc limit 1"
+    ).fetchone()
+    if newest and newest[1] > COLUMNS_VERSION:
+        raise StoreError(
+            f"{newest[0]} has schema {newest[1]}, but this hpcverify knows {COLUMNS_VERSION}: "
+            "upgrade hpcverify"
+        )

@@ -1,0 +1,93 @@
+"""
+Where the measurements of a night lie, and which of its files count.
+
+``measurements/night=2026-11-21/000001-000004.parquet`` in the state directory holds the
+first four batches of that night. A file that lies within the numbers of another was
+merged into that one and is left over from a writer that was killed: it does not count.
+What begins with ``_`` is no data, as for Spark and Hive.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.errors import StoreError
+
+MEASUREMENTS_FOLDER = "measurements"
+WEEKS_FOLDER = "measurements_weekly"
+FOLDER_PATTERN = re.compile(r"(?:night|week)=([0-9]{4}-[0-9]{2}-[0-9]{2})")
+FILE_PATTERN = re.compile(r"([0-9]{6})-([0-9]{6})\.parquet")
+
+
+class BatchFile(Struct, frozen=True, order=True):
+    """A file with the batches of a night from *first* to *last*."""
+
+    first: int
+    last: int
+    path: Path
+
+    def covers(self, other: BatchFile) -> bool:
+        """Whether *other* was merged into this one."""
+        return self != other and self.first <= other.first and other.last <= self.last
+
+
+def list_folders(top: Path) -> dict[date, Path]:
+    """List the folders of nights, or of weeks, below *top*, the oldest first."""
+    try:
+        names = sorted(path.name for path in top.iterdir())
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise StoreError(f"{top} cannot be read: {exc.strerror}") from exc
+    found = filter(None, map(FOLDER_PATTERN.fullmatch, names))
+    return {date.fromisoformat(each[1]): top / each[0] for each in found}
+
+
+def list_files(folder: Path) -> list[BatchFile]:
+    """List the files of a night that count, in order."""
+    there = _list_all(folder)
+    return [one for one in there if not any(other.covers(one) for other in there)]
+
+
+def list_left_over(folder: Path) -> Iterator[Path]:
+    """Yield what a writer left in *folder* that was killed: merged files and half ones."""
+    there = _list_all(folder)
+    yield from (one.path for one in there if any(other.covers(one) for other in there))
+    yield from folder.glob("_*")
+
+
+def _list_all(folder: Path) -> list[BatchFile]:
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise StoreError(f"{folder} cannot be read: {exc.strerror}") from exc
+    found = filter(None, map(FILE_PATTERN.fullmatch, names))
+    return sorted(BatchFile(int(each[1]), int(each[2]), folder / each[0]) for each in found)
+
+
+def make_path(folder: Path, first: int, last: int) -> Path:
+    """Make the path of the file with the batches from *first* to *last*."""
+    return folder / f"{first:06d}-{last:06d}.parquet"
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a finished file its name, so that it survives a power cut."""
+    _sync(temporary)
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,222 @@
+"""
+Write the measurements of runs: a small file for each batch, one file once a night is over.
+
+What a batch measured is first put into a queue, ``_queue.ndjson``, which lasts: a writer
+that is killed leaves it, and the next one goes on from there. Each file is written under
+another name and renamed once it is on the disk. There is one writer at a time: it has the
+controller's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcverify.errors import StoreError
+from hpcverify.history.columns import COLUMNS, ORDER, collect_cells, find_night
+from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer, write_parquet
+from hpcverify.history.files import (
+    MEASUREMENTS_FOLDER,
+    list_files,
+    list_folders,
+    list_left_over,
+    make_path,
+    publish,
+)
+from hpcverify.model import Run
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MAX_BATCHES = 32
+"""Files of a night at which they are merged into one: a collect each minute leaves many."""
+NAMES = ", ".join(column.name for column in COLUMNS)
+QUEUE_NAME, TEMPORARY_NAME = "_queue.ndjson", "_writing.parquet"
+QUEUED_COLUMNS = """{
+    night: 'date', started: 'timestamptz', run: 'varchar', node: 'varchar', suite: 'varchar',
+    parts: 'struct(part varchar, label varchar, kind varchar, model varchar, driver varchar,
+        firmware varchar, cells struct(check_name varchar, metric varchar, value double,
+        unit varchar, verdict varchar)[])[]'
+}"""
+MAX_WAITING_BYTES = 2**20
+"""Of the queue: more than that is put into its file."""
+MAX_LINE_BYTES = 4 * 2**20
+"""Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred,
+and one that claims more is not kept."""
+
+
+class MeasurementWriter:
+    """Writes the files of measurements in the state directory *state*."""
+
+    def __init__(
+        self, state: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        """Nothing is opened before there is something to write."""
+        self.folder = state / MEASUREMENTS_FOLDER
+        self._queue_path = self.folder / QUEUE_NAME
+        self._clock = clock
+        self._encode = msgspec.json.Encoder().encode
+        self._waiting = bytearray()
+        """What is queued and not in the file yet."""
+        self._begun = False
+        """Whether the file has runs of this batch."""
+
+    def recover(self, is_judged: Callable[[str], bool]) -> None:
+        """
+        Write what a killed writer had left in its queue.
+
+        Of its runs only those of which *is_judged* holds: the others will come again.
+
+        Raises:
+            StoreError: that failed; the queue is kept.
+
+        """
+        try:
+            lines = self._queue_path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise StoreError(f"{self._queue_path} cannot be read: {exc.strerror}") from exc
+        for line in lines[:-1]:  # the last one is empty, or half
+            if is_judged(_read_run_id(line)):
+                self._waiting += line + b"\n"
+        self._write_queue(replace_runs=True)
+
+    def add(self, run: Run) -> None:
+        """
+        Queue what *run* measured.
+
+        Raises:
+            StoreError: the disk is full, or the like.
+
+        """
+        if (cells := collect_cells(run)) is None:
+            return
+        line = self._encode(cells) + b"\n"
+        if len(line) <= MAX_LINE_BYTES:
+            self._waiting += line
+        if len(self._waiting) > MAX_WAITING_BYTES:
+            self._spill(sync=False)
+
+    def settle(self) -> None:
+        """
+        Put the queue on the disk: from now on, its runs are not lost.
+
+        Raises:
+            StoreError: that failed.
+
+        """
+        if self._begun or self._waiting:
+            self._spill(sync=True)
+
+    def _spill(self, *, sync: bool) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._queue_path.open("ab" if self._begun else "wb") as queue:
+                queue.write(self._waiting)
+                if sync:
+                    queue.flush()
+                    os.fsync(queue.fileno())
+        except OSError as exc:
+            raise StoreError(
+                f"the measurements in {self.folder} cannot be written: {exc.strerror}"
+            ) from exc
+        self._begun = True
+        self._waiting.clear()
+
+    def write(self) -> None:
+        """
+        Write the queue into files, and merge those of nights that are over.
+
+        Raises:
+            ConfigError: DuckDB is not installed.
+            StoreError: a file cannot be written; the queue is kept.
+
+        """
+        self._write_queue(replace_runs=False)
+        tonight = find_night(self._clock())
+        for night, folder in list_folders(self.folder).items():
+            count = len(list_files(folder))
+            if count > (MAX_BATCHES if night >= tonight else 1):
+                self.merge(folder)
+
+    def replace(self, runs: Iterable[Run]) -> None:
+        """
+        Write *runs* in place of what the files have of them; other rows stay.
+
+        Raises:
+            StoreError: as in `write`.
+
+        """
+        for run in runs:
+            self.add(run)
+        self._write_queue(replace_runs=True)
+
+    def merge(self, folder: Path) -> None:
+        """Merge the files of a night, and remove them."""
+        paths = [file.path for file in list_files(folder)]
+        with open_duckdb(self.folder) as db:
+            refuse_newer(db, paths)
+            self._publish(db, folder, f"select {NAMES} from {read_parquet(paths)}", whole=True)
+
+    def _write_queue(self, *, replace_runs: bool) -> None:
+        self.settle()
+        if self._begun:
+            with open_duckdb(self.folder) as db:
+                for night in self._read_nights(db):
+                    self._write_night(db, night, replace_runs=replace_runs)
+        self._queue_path.unlink(missing_ok=True)
+        self._begun = False
+
+    def _read_nights(self, db: DuckDBPyConnection) -> list[date]:
+        rows = db.execute(f"select distinct night from {self._read_queued()}").fetchall()
+        return sorted(night for (night,) in rows)
+
+    def _read_queued(self) -> str:
+        return (
+            f"read_json({quote(self._queue_path)}, format = 'newline_delimited',"
+            f" maximum_object_size = {MAX_LINE_BYTES}, columns = {QUEUED_COLUMNS})"
+        )
+
+    def _write_night(self, db: DuckDBPyConnection, night: date, *, replace_runs: bool) -> None:
+        folder = self.folder / f"night={night}"
+        folder.mkdir(exist_ok=True)
+        queued = f"{self._read_queued()} where night = '{night}'"
+        rows = (
+            "with one as (select started, run, node, suite, unnest(parts) p from"
+            f" {queued}), cell as (select started, run, node, suite, p, unnest(p.cells) c from one)"
+            " select started, run, node, p.part, p.label, p.kind, p.model, c.check_name,"
+            " c.metric, c.value, c.unit, c.verdict, suite, p.driver, p.firmware from cell"
+        )
+        there = [file.path for file in list_files(folder)]
+        if replace_runs and there:
+            refuse_newer(db, there)
+            rows = (
+                f"({rows}) union all select {NAMES} from {read_parquet(there)}"
+                f" where run not in (select run from {queued})"
+            )
+        self._publish(db, folder, rows, whole=replace_runs)
+
+    def _publish(self, db: DuckDBPyConnection, folder: Path, rows: str, *, whole: bool) -> None:
+        """Write *rows* as a file: the *whole* night in place of its files, or one more."""
+        there = list_files(folder)
+        number = there[-1].last + 1 if there else 1
+        first = there[0].first if whole and there else number
+        temporary = folder / TEMPORARY_NAME
+        db.execute(write_parquet(rows, ORDER, temporary))
+        publish(temporary, make_path(folder, first, number))
+        for path in list(list_left_over(folder)):
+            path.unlink(missing_ok=True)
+
+
+def _read_run_id(line: bytes) -> str:
+    return msgspec.json.decode(line, type=_QueuedRun).run
+
+
+class _QueuedRun(msgspec.Struct):
+    run: str

@@ -1,0 +1,74 @@
+"""
+The rule by which a part is compared with its peers: constants and formulas, no data.
+
+One metric of a fleet is a list of values, one per part: the median of the part's runs. With m
+the median of the list and MAD the median of abs(x - m):
+
+    spread    s = 1.4826 * MAD / abs(m)              relative; of normal values the sigma
+    distance  d = (x - m) / abs(m), or (m - x) / abs(m) where a low value is the bad one
+    score     z = d / s
+
+A part is an *outlier* if it is far in both senses: d is at least the floor of the metric (a
+practical size, about 2 %) and z is beyond what chance gives among as many peers. Neither is
+enough. On Longhorn's PageRank (s = 0.09 %) z > 4 alone names a GPU that is 0.4 % slow, and a
+rule of 5 % alone misses a whole node that is 4 % slow in BERT (s = 0.55 %).
+
+How far chance goes depends on the number of peers and on how many are far: p is the tail of
+Student's t beyond z, and Benjamini and Hochberg's procedure (J. R. Stat. Soc. B 57, 1995) keeps
+the share of healthy parts among the named ones below `FALSE_SHARE`.
+
+Most metrics of most nights have nothing to judge. `needs_judgement` says so from four numbers
+that any database computes: no metric that it turns away has an outlier or is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+MAD_SCALE = 1.4826
+"""1 / 0.6745: makes the MAD of normal values their standard deviation."""
+DEFAULT_FLOOR = 0.02
+"""The least relative distance that is worth a word, where the table has no other."""
+MIN_PEERS = 8
+"""Fewer values have no spread that could be trusted."""
+SCREEN_SCORE = 3.0
+"""The z below which no part is ever named, however many others are."""
+FALSE_SHARE = 0.01
+"""The expected share of healthy parts among the named ones; of fleets without a bad part, the
+share in which one is named."""
+NOISY_SPREAD = 0.03
+"""The spread from which a metric is too noisy: the bad parts that it could show, beyond four
+spreads, are those that any limit shows."""
+
+
+def find_mad(values: Sequence[float], centre: float) -> float:
+    """Return the median absolute deviation of *values* from *centre*, unscaled."""
+    return median(abs(value - centre) for value in values)
+
+
+def find_distance(value: float, centre: float, *, low_is_bad: bool) -> float:
+    """
+    Return how much worse than *centre* the *value* is: 0.03 is 3 %, a negative one is better.
+
+    Raises:
+        ZeroDivisionError: *centre* is 0, of which nothing is a share.
+
+    """
+    return (centre - value if low_is_bad else value - centre) / abs(centre)
+
+
+def needs_judgement(centre: float, mad: float, worst: float, floor: float) -> bool:
+    """
+    Whether a metric has to be judged in full: no other one has an outlier or is split.
+
+    Args:
+        centre: The median of the values of all parts; not 0.
+        mad: Their median absolute deviation, unscaled.
+        worst: The largest `find_distance` of them.
+        floor: The floor of the metric.
+
+    """
+    spread = MAD_SCALE * mad / abs(centre)
+    far = worst >= max(floor, SCREEN_SCORE * spread)
+    return far or spread >= floor / 2

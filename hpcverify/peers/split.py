@@ -1,0 +1,55 @@
+"""
+Find out whether values are of two kinds, such as those of two drivers or two kinds of parts.
+
+The cut is the one that leaves the least variance on both sides (Otsu, IEEE Trans. SMC 9, 1979;
+Fisher's natural breaks), among cuts with enough values on either side. Any list has such a cut;
+two kinds also are far from each other, and hardly a value lies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
+
+from hpcverify.peers.rule import MAD_SCALE, find_mad
+
+MIN_SHARE, MIN_HALF = 0.1, 4
+"""The smaller kind has this share of the values, and this many."""
+MIN_SEPARATION = 4.0
+"""Between the medians of the kinds, in spreads of the wider one. The two halves of a normal
+distribution are 2.3 of them apart, those of a uniform one 2.7."""
+MAX_BETWEEN = 0.05
+"""The share of values in the middle third between the medians; of a uniform list it is 0.17."""
+
+
+def find_cut(values: Sequence[float], floor: float) -> float | None:
+    """Return what divides *values* of two kinds, which differ by at least *floor*, or None."""
+    ordered = sorted(values)
+    if ordered[-1] - ordered[0] < floor:
+        return None
+    count = _count_below(ordered)
+    below, above = ordered[:count], ordered[count:]
+    if not below or not above:
+        return None
+    low, high = median(below), median(above)
+    width = max(MAD_SCALE * find_mad(below, low), MAD_SCALE * find_mad(above, high))
+    if high - low < max(floor, MIN_SEPARATION * width):
+        return None
+    third = (high - low) / 3
+    between = sum(low + third < value < high - third for value in ordered)
+    return None if between > MAX_BETWEEN * len(ordered) else (below[-1] + above[0]) / 2
+
+
+def _count_below(ordered: Sequence[float]) -> int:
+    """Return how many values the best cut leaves below it; 0 if there is none."""
+    least = max(MIN_HALF, int(MIN_SHARE * len(ordered)))
+    sums = list(accumulate(ordered, initial=0.0))
+    whole = len(ordered)
+
+    def separate(count: int) -> float:
+        difference = sums[count] / count - (sums[-1] - sums[count]) / (whole - count)
+        return difference * difference * count * (whole - count)
+
+    cuts = [c for c in range(least, whole - least + 1) if ordered[c - 1] < ordered[c]]
+    return max(cuts, key=separate, default=0)

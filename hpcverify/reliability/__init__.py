@@ -1,0 +1,1 @@
+"""How often nodes fail, and what that costs jobs. Pure: from outages to numbers with intervals."""

@@ -1,0 +1,79 @@
+"""
+What failures of nodes cost a job, by the formulas of Meta's study of its clusters.
+
+Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research
+Clusters" (HPCA 2025, arXiv:2410.21680): a job on N nodes that fail with rate r each is
+interrupted with rate N r, and its expected effective training time ratio (ETTR) is
+
+    ETTR = (1 - N r (u + c / 2)) / (1 + w / c)
+
+with u the time to restart, c that between checkpoints and w that to write one; the best
+c is sqrt(2 w / (N r)) (Young 1974). They found that large jobs fail more often than this
+says: what it says is the best case.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from hpcverify.reliability.outages import DAY_S, Estimate
+
+MINUTE_S = 60.0
+
+
+class JobAssumptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is assumed of the jobs of a site: the table ``[reliability]``."""
+
+    checkpoint_write_minutes: Annotated[float, Meta(gt=0)] = 5.0
+    """How long a job stands still to write a checkpoint."""
+    restart_minutes: Annotated[float, Meta(ge=0)] = 10.0
+    """From a failure to the first new step, without the time in the queue."""
+    gpus_per_node: Annotated[int, Meta(ge=0)] = 8
+
+
+class JobOutlook(Struct, frozen=True):
+    """What a job on so many nodes has to expect."""
+
+    nodes: int
+    gpus: int
+    mtbf_hours: Estimate
+    """Between two interruptions."""
+    checkpoint_minutes: float
+    """Between two checkpoints, at the best."""
+    ettr: Estimate
+    """Of its time, what makes progress: 0 to 1."""
+    lost_gpu_hours: float
+    """By one interruption."""
+
+
+def forecast_job(nodes: int, rate: Estimate, given: JobAssumptions) -> JobOutlook:
+    """Say what a job on *nodes* has to expect at *rate*, failures per node and day."""
+    write, restart = (
+        minutes * MINUTE_S for minutes in (given.checkpoint_write_minutes, given.restart_minutes)
+    )
+    interrupted = rate.map(lambda each: nodes * each / DAY_S)
+    every = find_checkpoint_interval(interrupted.value, write)
+    gpus = nodes * given.gpus_per_node
+    return JobOutlook(
+        nodes=nodes,
+        gpus=gpus,
+        mtbf_hours=interrupted.map(lambda each: 1 / each / 3600 if each else math.inf),
+        checkpoint_minutes=every / MINUTE_S,
+        ettr=interrupted.map(lambda each: compute_ettr(each, every, write, restart)),
+        lost_gpu_hours=gpus * (restart + every / 2) / 3600,
+    )
+
+
+def find_checkpoint_interval(rate: float, write: float) -> float:
+    """Find the best seconds between checkpoints, for *rate* per second; at least *write*."""
+    return max(write, math.sqrt(2 * write / rate)) if rate else math.inf
+
+
+def compute_ettr(rate: float, every: float, write: float, restart: float) -> float:
+    """Compute the ETTR for interruptions of *rate* per second; all times are seconds."""
+    if not rate:
+        return 1.0
+    return max(0.0, (1 - rate * (restart + every / 2)) / (1 + write / every))

@@ -1,0 +1,1 @@
+"""Tests of what outages say of a fleet."""

@@ -1,0 +1,79 @@
+"""Rates of failures come with intervals that hold, also where a few nodes have most of them."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from hpcverify.reliability.outages import (
+    DAY_S,
+    FleetReliability,
+    Outage,
+    find_poisson_interval,
+    measure_reliability,
+)
+
+DAYS = 100
+
+
+def simulate(rates: list[float], seed: int, repair_days: float = 2.0) -> FleetReliability:
+    """Nodes that fail at these rates per day in service, for `DAYS`."""
+    draw = random.Random(seed)  # noqa: S311 - a simulation
+    outages: list[Outage] = []
+    for number, rate in enumerate(rates):
+        at = draw.expovariate(rate)
+        while at < DAYS:
+            back = at + draw.expovariate(1 / repair_days)
+            outages.append(Outage(f"n{number}", at * DAY_S, back * DAY_S))
+            at = back + draw.expovariate(rate)
+    since = {f"n{number}": 0.0 for number in range(len(rates))}
+    return measure_reliability(since, outages, 0.0, DAYS * DAY_S)
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(0, 0.0, 3.689), (1, 0.0253, 5.572), (3, 0.6187, 8.767), (100, 81.36, 121.63)],
+)
+def test_intervals_of_counts_are_those_of_the_tables(count: int, low: float, high: float) -> None:
+    """Garwood (1936), as tables of the Poisson distribution have them."""
+    assert find_poisson_interval(count) == pytest.approx((low, high), rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("rates", [[0.01] * 100, [0.002] * 80 + [0.05] * 20])
+def test_intervals_hold_the_true_rate_nearly_as_often_as_they_say(rates: list[float]) -> None:
+    truth = sum(rates) / len(rates)
+    found = [simulate(rates, seed, repair_days=0.01).failure_rate for seed in range(200)]
+
+    held = sum(bool(each and each.low <= truth <= each.high) for each in found)
+    assert held >= 0.9 * len(found)
+
+
+def test_time_out_of_service_does_not_count_as_service() -> None:
+    began, ended = 10 * DAY_S, 40 * DAY_S
+    outages = [Outage("n1", began, ended), Outage("n2", began, math.inf)]
+    found = measure_reliability({"n1": 0.0, "n2": 0.0}, outages, 0.0, 100 * DAY_S)
+
+    assert found.node_days == pytest.approx(70 + 10)
+
+
+def test_a_node_counts_from_when_it_was_first_seen() -> None:
+    found = measure_reliability({"old": 0.0, "new": 90 * DAY_S}, [], 50 * DAY_S, 100 * DAY_S)
+
+    assert found.node_days == pytest.approx(50 + 10)
+
+
+def test_an_outage_from_before_counts_for_its_time_only() -> None:
+    long = [Outage("n1", 0.0, 60 * DAY_S)]
+    found = measure_reliability({"n1": 0.0}, long, 50 * DAY_S, 100 * DAY_S)
+
+    assert found.outages == 0
+    assert found.node_days == pytest.approx(40)
+
+
+def test_with_too_little_history_there_is_no_rate() -> None:
+    few = [Outage("n1", DAY_S, 2 * DAY_S)] * 2
+    found = measure_reliability({"n1": 0.0}, few, 0.0, 100 * DAY_S)
+
+    assert (found.failure_rate, found.share_out) == (None, None)
