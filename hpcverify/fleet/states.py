@@ -233,6 +233,31 @@ def is_gone(node: Node, now: float) -> bool:
     return bool(node.missing_since) and now - node.missing_since > GONE_AFTER_S
 
 
+class NodeOutage(Struct, frozen=True):
+    """A time for which a node was out of service, or under suspicion."""
+
+    node: str
+    began: float
+    ended: float
+    """0: it is under way."""
+
+
+PLANNED_ABSENCES = ("POWER", "MAINT", "RESERVED", "REBOOT")
+"""How the reasons begin that Slurm gives for nodes that are switched off to save power, or
+kept for maintenance: nobody found anything wrong with them."""
+
+
+def has_failed(node: Node) -> bool:
+    """Whether *node* failed, or is out of service by a person's decision or Slurm's."""
+    held = bool(node.foreign) and not node.foreign.startswith(PLANNED_ABSENCES)
+    return held or node.state in FAILED_STATES or node.state is State.HELD
+
+
+def is_in_service(node: Node) -> bool:
+    """Whether *node* is in service and nothing is held against it."""
+    return not node.foreign and node.state in (State.HEALTHY, State.UNVERIFIED)
+
+
 class Ticket(Struct, frozen=True):
     """
     The order for one verification of a node, by which its run is recognized.
