@@ -110,9 +110,7 @@ def plan_sweep(
             over[each.host.name] = full
             continue
         room.take(each.host)
-        chosen.append(
-            Pick(node=each.host.name, gpus=each.host.gpus, why=each.why, risk=each.risk)
-        )
+        chosen.append(Pick(node=each.host.name, gpus=each.host.gpus, why=each.why, risk=each.risk))
     return SweepPlan(
         chosen=tuple(chosen),
         passed_over=tuple(sorted(over.items())),

@@ -72,9 +72,7 @@ def backtest(
             picked = frozenset(ranked[:count])
             hit += sum(name in picked for name in struck)
         chance = len(struck) * count / max(1, len(names))
-        found.append(
-            WeekOutcome(day=day, outages=len(struck), by_chance=chance, hit=hit / seeds)
-        )
+        found.append(WeekOutcome(day=day, outages=len(struck), by_chance=chance, hit=hit / seeds))
         day += WEEK_DAYS
     return found
 
