@@ -105,6 +105,12 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     help="One node by itself, without direct copies between its GPUs: its adapters do it all.",
 )
 @click.option(
+    "--stragglers/--no-stragglers",
+    default=True,
+    show_default=True,
+    help="Find out who holds the others up as well; it takes some seconds more.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=1, max=600),
     default=30.0,
@@ -212,6 +218,7 @@ def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
         "seed": uuid4().int % 2**63,
         "algorithm": options["algorithm"] or "",
         "alone": options["alone"],
+        "timeline": options["stragglers"],
         "node": node_name(),
         "group": chosen.group,
         "world": chosen.world,

@@ -13,8 +13,10 @@ import msgspec
 from hpcverify.commands._controller import make_controller, refuse_unknown, report_brakes
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
+from hpcverify.fleet.admission import BatchTester
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import plan_fabric, try_links
+from hpcverify.fleet.job_sensor import leave_suspicions
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
@@ -70,10 +72,12 @@ def command(
     """
     Verify idle nodes through the scheduler.
 
-    Nodes that failed or came back go first, then those with the highest risk that they fail
-    next. One place in ten is for the node verified longest ago. Each gets a job that gives way to anybody. Then pairs of nodes
-    that are idle try the links between them, if [fabric] period_days is set: each once in
-    that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
+    Nodes on which users' jobs die young become suspects first, if Slurm keeps accounts.
+    Nodes that failed or came back go first, then those with the highest risk that they
+    fail next; one place in ten is for the node that was verified longest ago. Each gets a
+    job that gives way to anybody. Then nodes that were admitted together, and have passed,
+    are tested with each other; and pairs of nodes that are idle try the links between
+    them, if [fabric] period_days is set: each once in that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
 
     Stopping the sweep does not stop the verifications: `hpcverify collect` takes in their
     results. Exit status 4 while the breaker is tripped or a check is doubted.
@@ -213,13 +217,14 @@ def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int 
             say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
             return UNCLEAR_STATUS
         statuses = {sweep.choose_exit_status()}
+        statuses.add(report_isolations(acting, BatchTester(acting, limit, stop).test_ready(only)))
         if acting.site.fabric.period_days:
-            statuses.add(report_links(acting, try_links(acting, only, limit, stop)))
+            statuses.add(report_isolations(acting, try_links(acting, only, limit, stop)))
             statuses.add(UNCLEAR_STATUS if stop() else 0)
     return next((status for status in STATUS_RANKS if status in statuses), 0)
 
 
-def report_links(acting: Controller, answers: Iterable[IsolationAnswer]) -> int:
+def report_isolations(acting: Controller, answers: Iterable[IsolationAnswer]) -> int:
     """Print what was isolated, and act on it; return the exit status."""
     status = 0
     for answer in answers:
@@ -272,6 +277,7 @@ class Sweep:
         try:
             with self.acting.hold_lock():
                 if not self._began:
+                    leave_suspicions(self.acting)
                     self.acting.reconcile()
                     self._submit()
                 elif self.acting.collect_results() or self.list_under_way() != self._last_under_way:

@@ -56,6 +56,7 @@ from hpcverify.fleet.states import (
     State,
     add_return,
     compute_elapsed,
+    is_kept_for_fabric,
 )
 from hpcverify.fleet.transitions import (
     explains_refusal,
@@ -492,6 +493,7 @@ class Controller:
             and not node.foreign
             and node.name in seen
             and node.name not in busy
+            and not is_kept_for_fabric(node)
             and is_rerun_due(node, ended.get(node.name), self.clock())
         ]
         if not due:

@@ -27,15 +27,7 @@ from msgspec.structs import replace
 from hpcverify.errors import StoreError
 from hpcverify.fleet.holds import Intent
 from hpcverify.fleet.outages import NodeOutage, follow_outage
-from hpcverify.fleet.states import (
-    DAY_S,
-    Node,
-    NodeChange,
-    NodeOutage,
-    Ticket,
-    has_failed,
-    is_in_service,
-)
+from hpcverify.fleet.states import DAY_S, Node, NodeChange, Ticket
 from hpcverify.fleet.transition_log import (
     BREAKER_CLOSED,
     BREAKER_TRIPPED,
@@ -324,14 +316,6 @@ class Ledger:
             "select record from outages where ended = 0 or ended > ? order by began, number", since
         )
         return [msgspec.json.decode(record, type=NodeOutage) for (record,) in rows]
-
-    def list_outages(self, since: float) -> list[NodeOutage]:
-        """List the outages that were not over at *since*, by their beginning."""
-        rows = self._select(
-            "select node, began, ended from outages where ended = 0 or ended > ? order by began",
-            since,
-        )
-        return [NodeOutage(*row) for row in rows]
 
     # -- tickets
 
@@ -670,20 +654,6 @@ class Ledger:
             _follow_outage(db, node, now, ordered=ordered)
         record = msgspec.json.encode(node)
         db.execute("insert or replace into nodes values (?, ?)", (node.name, record))
-
-    def _record_outage(self, db: Connection, before: Node, after: Node) -> None:
-        """Record that a node went out of service, or is back after an outage."""
-        if has_failed(after) and not has_failed(before):
-            db.execute(
-                "insert or ignore into outages (node, began) select ?1, ?2 where not exists"
-                " (select 1 from outages where ended = 0 and node = ?1)",
-                (after.name, self.clock()),
-            )
-        elif is_in_service(after) and not is_in_service(before):
-            db.execute(
-                "update outages set ended = ? where ended = 0 and node = ?",
-                (self.clock(), after.name),
-            )
 
     def _add_doubt(self, db: Connection, check: str, before: str, after: str, why: str) -> None:
         self._add_audit_line(db, "", f"check {after}", why)

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
-from hpcverify.fleet.states import DAY_S, HOUR_S, Node, NodeOutage
+from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.states import DAY_S, HOUR_S, Node
 from hpcverify.selection.outages import Outage, make_history
 from hpcverify.selection.places import locate_nodes
 from hpcverify.selection.ranking import RiskRanking
 
 HISTORY_S = 730 * DAY_S
 """How far back outages count: parts, drivers and jobs are others by then."""
+PLANNED_REASONS = ("power", "maint", "reserved", "reboot_", "future")
+"""How the reasons begin of nodes that are switched off to save power, or kept for maintenance:
+nobody found anything wrong with them."""
 SAME_RETURN_S = HOUR_S
 """A return that is dated as near to the end of an outage is its end."""
 
@@ -39,11 +43,15 @@ def rank_fleet(
     first = min([began, *(outage.began for outage in known)], default=began)
     first = max(min(first, now), now - HISTORY_S)
     since = {node.name: max(first, node.first_seen_at) / DAY_S for node in listed}
-    past = [_convert(each) for each in known if each.began <= now]
+    past = [_convert(each) for each in known if each.began <= now and not _is_planned(each)]
     past += _list_untold_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
     ranking.advance(now / DAY_S)
     return ranking
+
+
+def _is_planned(outage: NodeOutage) -> bool:
+    return outage.reason.lower().startswith(PLANNED_REASONS)
 
 
 def _convert(outage: NodeOutage) -> Outage:

@@ -26,6 +26,7 @@ from hpcverify.fleet.states import (
     State,
     Ticket,
     compute_elapsed,
+    is_kept_for_fabric,
     is_suspect_between_nodes,
     is_watched,
 )
@@ -228,6 +229,8 @@ def _explain_hold(node: Node) -> str:
         return f"is held by others: {node.foreign}"
     if node.desired_hold is Hold.DRAIN:
         return f"is {node.state}: {node.full_reason}"
+    if is_kept_for_fabric(node):
+        return f"is {node.state}, and runs no suite by itself: {node.full_reason}"
     return ""
 
 

@@ -150,6 +150,9 @@ class Node(Struct, frozen=True, kw_only=True):
     """A run counts only with a later ticket than this one."""
     suite: str = ""
     """The suite that it is to pass."""
+    batch: str = ""
+    """The nodes that were admitted together, as a host list: once it has passed its suite, it
+    is tested with them. Empty: it was admitted alone, or is not being admitted."""
     hold_id: str = ""
     """The id of our hold, which its reason begins with; empty: we do not hold it."""
     hold_confirmed_at: float = 0.0
@@ -228,34 +231,19 @@ def is_suspect_between_nodes(node: Node) -> bool:
     return node.state is State.SUSPECT and node.suite == FABRIC_SUITE
 
 
+def awaits_batch(node: Node) -> bool:
+    """Whether *node* has passed by itself, and is to be tested with its batch."""
+    return node.state is State.VERIFYING and node.suite == FABRIC_SUITE
+
+
+def is_kept_for_fabric(node: Node) -> bool:
+    """Whether *node* is reserved for what is between nodes, so that no suite of its own is due."""
+    return node.desired_hold is Hold.RESERVATION and node.suite == FABRIC_SUITE
+
+
 def is_gone(node: Node, now: float) -> bool:
     """Whether the scheduler has not named *node* for more than `GONE_AFTER_S`."""
     return bool(node.missing_since) and now - node.missing_since > GONE_AFTER_S
-
-
-class NodeOutage(Struct, frozen=True):
-    """A time for which a node was out of service, or under suspicion."""
-
-    node: str
-    began: float
-    ended: float
-    """0: it is under way."""
-
-
-PLANNED_ABSENCES = ("POWER", "MAINT", "RESERVED", "REBOOT")
-"""How the reasons begin that Slurm gives for nodes that are switched off to save power, or
-kept for maintenance: nobody found anything wrong with them."""
-
-
-def has_failed(node: Node) -> bool:
-    """Whether *node* failed, or is out of service by a person's decision or Slurm's."""
-    held = bool(node.foreign) and not node.foreign.startswith(PLANNED_ABSENCES)
-    return held or node.state in FAILED_STATES or node.state is State.HELD
-
-
-def is_in_service(node: Node) -> bool:
-    """Whether *node* is in service and nothing is held against it."""
-    return not node.foreign and node.state in (State.HEALTHY, State.UNVERIFIED)
 
 
 class Ticket(Struct, frozen=True):

@@ -58,6 +58,8 @@ class CollectiveJob(RankGroup, frozen=True):
     """For all operations and sizes together."""
     seed: int = 0
     """Of the data."""
+    timeline: bool = True
+    """Whether equal steps and transfers follow, which tell who is slow."""
 
 
 class WrongStepWords(Struct, frozen=True):
