@@ -177,4 +177,5 @@ class FleetState:
 
 def combine(weights: Traits, traits: Traits) -> float:
     """Return the logarithm of the risk that *traits* mean, up to a constant."""
-    return sum(map(mul, weights, traits))
+    total: float = sum(map(mul, weights, traits))
+    return total

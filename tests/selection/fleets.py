@@ -84,7 +84,7 @@ def wears_out(node: NodeAge) -> float:
 def comes_in_batches(node: NodeAge) -> float:
     """Make one batch in four wear out six times as fast."""
     bad = node.number // 100 % 4 == 1
-    return RATE * 2 * (node.since_repair / 500) ** 1.5 * (3 if bad else 0.5)
+    return RATE * 2 * (node.since_repair / 500) * (3 if bad else 0.5)
 
 
 def is_placed(node: NodeAge) -> float:
@@ -125,7 +125,7 @@ HAZARDS: dict[str, Hazard] = {
 }
 
 
-def simulate_fleet(hazard: Hazard, seed: int, count: int = 600, days: float = 730) -> FleetHistory:
+def simulate_fleet(hazard: Hazard, seed: int, count: int = 400, days: float = 600) -> FleetHistory:
     """Simulate nodes in racks of three cages with ten slots each; batches join in half years."""
     chance = Random(seed)
     outages: list[Outage] = []
