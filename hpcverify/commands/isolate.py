@@ -16,6 +16,7 @@ from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.fabric import carry_out_pairs
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
@@ -110,7 +111,8 @@ def command(
         some = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
         say(f"{some}, {fold(order.nodes)}")
     with closing(journal), stop_on_signals() as stop:
-        answer = carry_out_isolation(acting, journal, limit, stop)
+        carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
+        answer = carry_out(acting, journal, limit, stop)
     if answer is None:
         say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)

@@ -31,6 +31,10 @@ USUAL_TEST_MINUTES = 1.0
 """Of one test, until some were measured: the start and end of a job, and torch on each rank."""
 
 
+class VersionError(StoreError):
+    """Another version has begun an isolation, and would go on in another way."""
+
+
 class Tester(Protocol):
     """What tests the rounds."""
 
@@ -64,7 +68,8 @@ class IsolationRunner:
 
         Raises:
             Interrupted: it can be resumed.
-            StoreError: the journal is of another version, or cannot be written.
+            VersionError: the journal is of another version.
+            StoreError: it cannot be written.
             ActionError: Slurm takes no job, or does not answer.
 
         """
@@ -106,7 +111,7 @@ class IsolationRunner:
             self.journal.append(PlannedRound(number=self._number, tests=tests))
         record = self.journal.rounds[self._number - 1]
         if record.tests != tests:
-            raise StoreError(
+            raise VersionError(
                 f"{self.journal.folder} was begun by another version, which plans other tests: "
                 "begin a new isolation"
             )
