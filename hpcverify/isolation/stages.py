@@ -32,6 +32,7 @@ from hpcverify.isolation.group_tests import (
 from hpcverify.isolation.links import find_switch_pair
 from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
 from hpcverify.isolation.search import Found, Plan, make_groups, search
+from hpcverify.isolation.three import THREE, search_three
 
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
@@ -164,7 +165,10 @@ def _search_switches(
     if len(at) <= 1:
         return Found()
     empty: set[str] = set()
-    plan = _search_and_confirm(make_groups(at, random), random, {}, empty)
+    if len(at) == THREE:
+        plan = search_three(tuple(at), empty)
+    else:
+        plan = _search_and_confirm(make_groups(at, random), random, {}, empty)
     tests = next(plan)
     try:
         while True:

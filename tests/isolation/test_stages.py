@@ -69,6 +69,19 @@ def test_nodes_of_a_slow_switch_are_well_among_themselves_and_not_to_blame() -> 
         assert found.switches.bad == ("s3",)
 
 
+def test_of_three_switches_the_slow_one_is_named() -> None:
+    """None of them has partners that are known to pass."""
+    switches = {node: f"s{number // 24}" for number, node in enumerate(NODES)}
+
+    def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+        at = {switches[node] for node in test.members}
+        return "s1" in at and len(at) > 1
+
+    found, _ = run_stages(fails, switches=switches)
+
+    assert found == Isolation(switches=Found(bad=("s1",)))
+
+
 def test_a_slow_link_between_two_switches_is_theirs() -> None:
     def fails(test: GroupTest, _round: int, _random: Random) -> bool:
         return {"s2", "s5"} <= {SWITCHES[node] for node in test.members}
