@@ -64,8 +64,6 @@ def test_on_healthy_nodes_nobody_is_to_blame(site: FabricSite) -> None:
 
 
 NODE_FAULTS: dict[str, tuple[Inject, str, set[str]]] = {
-    "slow to send": (lambda f: f.network.slow_to_send("n2", SLOW), "n2", {"sends"}),
-    "slow to receive": (lambda f: f.network.slow_to_receive("n3", SLOW), "n3", {"receives"}),
     "lossy": (lambda f: f.network.lossy("n1", 8), "n1", {"sends"}),
     "far away": (lambda f: f.network.delayed("n4", 0.02), "n4", {"sends", "receives"}),
     "unplugged": (lambda f: f.network.unplugged("n6"), "n6", {"sends", "receives"}),
@@ -106,7 +104,7 @@ def test_a_slow_switch_is_named_and_all_nodes_are_cleared(site: FabricSite) -> N
     assert status == EXIT_FOUND
 
 
-def test_a_node_that_a_user_takes_is_untested_and_a_bad_one_is_named_all_the_same(
+def test_a_slow_receiver_is_named_though_a_user_takes_another_node(
     site: FabricSite,
 ) -> None:
     cluster = site.fabric.cluster
@@ -121,12 +119,13 @@ def test_a_node_that_a_user_takes_is_untested_and_a_bad_one_is_named_all_the_sam
             cluster.run("scancel", "--name=user")
 
     assert list_blamed(answer) == {"n5"}
+    assert answer.accused[0].directions == ("receives",)
     assert set(answer.untested) == {"n4"}
     assert set(answer.cleared_nodes) == NODES - {"n4", "n5"}
     assert status == EXIT_FOUND
 
 
-def test_an_isolation_that_is_killed_names_the_same_when_it_is_resumed(site: FabricSite) -> None:
+def test_a_slow_sender_is_named_by_an_isolation_that_was_killed(site: FabricSite) -> None:
     """No test that had ended, or that ran on, is repeated."""
     with site.fabric.network.slow_to_send("n6", SLOW):
         begun = site.begin()
@@ -138,6 +137,7 @@ def test_an_isolation_that_is_killed_names_the_same_when_it_is_resumed(site: Fab
         answer, status = site.isolate("--resume")
 
     assert list_blamed(answer) == {"n6"}
+    assert answer.accused[0].directions == ("sends",)
     assert set(answer.cleared_nodes) == NODES - {"n6"}
     assert status == EXIT_FOUND
     assert max(Counter(site.list_tested()).values()) == 1
