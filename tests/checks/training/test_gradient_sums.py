@@ -145,7 +145,7 @@ def test_whatever_ranks_get_wrong_fails_and_names_them_alone(
     together = [f for f in training.reconcile(found, ctx.inventory) if isinstance(f, Finding)]
     judgement = judge(together, [], training.CHECK.finding_rules)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert f"rank {max(ranks)} of 2 got" in judgement.reason or ranks == {0, 1}
+    assert any(f"rank {rank} of 2 got" in judgement.reason for rank in ranks)
 
 
 def test_healthy_ranks_pass(tmp_path: Path) -> None:
