@@ -17,6 +17,7 @@ from statistics import median
 from msgspec import Struct
 
 from hpcverify.peers.level import measure_spread
+from hpcverify.peers.rule import SCREEN_SCORE
 
 MIN_PAST = 8
 """Runs before a step: with fewer, the part has no past to be compared with."""
@@ -76,7 +77,8 @@ def _find_next(values: Sequence[float], begin: int, least: float) -> LevelChange
             continue
         after = _count_after(scores if worse > better else [-score for score in scores])
         size = (median(values[i + 1 - after : i + 1]) - centre) / abs(centre)
-        if after >= MIN_AFTER and abs(size) >= least:
+        far = abs(size) >= max(least, SCREEN_SCORE * spread)
+        if after >= MIN_AFTER and far:
             return LevelChange(i + 1 - after, i, size, size / spread)
     return None
 
