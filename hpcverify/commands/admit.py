@@ -10,6 +10,7 @@ import click
 from hpcverify.commands._controller import UNDER_VERIFICATION, decide, make_controller
 from hpcverify.commands._options import reason_option
 from hpcverify.fleet import transitions
+from hpcverify.slurm.hostlist import expand, fold
 
 
 @click.command("admit")
@@ -21,7 +22,8 @@ def command(hostlist: str, suite: str, reason: str) -> None:
     Verify new nodes before any job runs on them, and admit those that pass.
 
     Each stays in a maintenance reservation until it has passed. `hpcverify collect`
-    moves them on, and `hpcverify nodes` shows their progress.
+    moves them on, and `hpcverify nodes` shows their progress. Several nodes are then
+    tested with each other by `hpcverify sweep`, if [fabric] period_days is set.
 
     \b
     Examples:
@@ -30,5 +32,7 @@ def command(hostlist: str, suite: str, reason: str) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     acting = make_controller()
     acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
-    admit = partial(transitions.admit, suite=suite)
+    names = expand(hostlist)
+    batch = fold(names) if acting.site.fabric.period_days and len(names) > 1 else ""
+    admit = partial(transitions.admit, suite=suite, batch=batch)
     sys.exit(decide(acting, hostlist, reason, admit, UNDER_VERIFICATION))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from socket import gethostname
 
@@ -18,13 +16,12 @@ from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.isolations import carry_out_isolation, read_switches
+from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
 from hpcverify.isolation.journal import (
     IsolationOrder,
     create_journal,
-    make_isolation_id,
     resume_journal,
 )
 from hpcverify.isolation.runner import name_members
@@ -149,14 +146,11 @@ def make_order(
         raise ConfigError(f"fewer than two nodes can be tested: {explain(left_out)}")
     switches = read_switches(acting)
     gpus = {hosts[node].gpus for node in nodes}
-    return IsolationOrder(
-        id=make_isolation_id(),
-        at=acting.clock(),
-        version=version("hpcverify"),
-        nodes=tuple(nodes),
+    return order_isolation(
+        acting,
+        nodes,
+        switches,
         left_out=left_out,
-        switches={node: switches[node] for node in nodes if node in switches},
-        seed=os.urandom(8).hex(),
         inside=min(gpus) > 1,  # with one rank there is nothing to exchange
         budget=budget,
         wait=wait,

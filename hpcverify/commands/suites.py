@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from hpcverify.plan.suite import list_suites, load_suite
+from hpcverify.model import FABRIC_SUITE
+from hpcverify.plan.suite import FABRIC_HOW, list_suites, load_suite
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.summary.wording import format_duration
 
@@ -31,3 +32,4 @@ def command(*, as_json: bool) -> None:
     ]
     head = ("suite", "budget", "rounds", "when", "checks")
     print_table(Console(highlight=False), head, rows)
+    click.echo(f"{FABRIC_SUITE} is the suite between nodes: {FABRIC_HOW}")

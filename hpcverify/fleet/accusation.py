@@ -2,7 +2,8 @@
 What becomes of a node that an isolation accuses: a run in the spool, as from a hook.
 
 It has no ticket, so it can make the node a suspect and nothing else. A node that was
-cleared gets no run: collectives with others are no verification of it.
+cleared gets no run: collectives with others are no verification of it. Only at the end of
+an admission both are ordered, with a ticket.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.run.orchestrator import collect_versions
+from hpcverify.units import format_count
 
 ISOLATED_CODE = "isolated"
 ISOLATED_RULE = FindingRule(Verdict.FAIL, Remedy.INSPECT)
+CLEARED_CODE = "cleared"
+CLEARED_RULE = FindingRule(Verdict.PASS)
 
 
 def build_accusation(answer: IsolationAnswer, accused: AccusedNode, now: datetime) -> Run:
@@ -55,10 +59,28 @@ def build_accusation(answer: IsolationAnswer, accused: AccusedNode, now: datetim
         findings=(finding,),
         rulings={ISOLATED_CODE: ISOLATED_RULE},
     )
-    mark = crc32(f"{answer.id} {accused.node}".encode()) % 16**6
+    return _build_run(answer, accused.node, result, now)
+
+
+def build_clearance(answer: IsolationAnswer, node: str, now: datetime) -> Run:
+    """Build the run that says that *node* was tested with others and is not to blame."""
+    reason = f"not to blame for anything in {format_count(answer.tests, 'test')} between nodes"
+    finding = Finding(CLEARED_CODE, "node", reason, {"isolation": answer.id})
+    result = Result(
+        check=COLLECTIVES_CHECK,
+        verdict=Verdict.PASS,
+        reason=reason,
+        findings=(finding,),
+        rulings={CLEARED_CODE: CLEARED_RULE},
+    )
+    return _build_run(answer, node, result, now)
+
+
+def _build_run(answer: IsolationAnswer, node: str, result: Result, now: datetime) -> Run:
+    mark = crc32(f"{answer.id} {node}".encode()) % 16**6
     return Run(
         id=f"{answer.id[:-6]}{mark:06x}",
-        node=accused.node,
+        node=node,
         suite=FABRIC_SUITE,
         started=now,
         seconds=0.0,

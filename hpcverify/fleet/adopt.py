@@ -24,6 +24,7 @@ from hpcverify.fleet.holds import (
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Node
 from hpcverify.fleet.transitions import Decision, adopt_drain, adopt_reservation
+from hpcverify.model import FABRIC_SUITE
 
 ADOPTION_OUTCOME = "adopted: it was in place already"
 _FAILED_CHECK_PATTERN = re.compile(r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?=: )")
@@ -72,7 +73,8 @@ def adopt(
     else:
         hold_id = make_hold_id()
         act, reason = "reserve", format_reason(hold_id, decision.reason)
-        owed = known.suite if known.checks else ""
+        # What it did to others it cannot show by itself.
+        owed = known.suite if known.checks and known.suite != FABRIC_SUITE else ""
         node = adopt_reservation(known, decision, hold_id, owed or suite)
     # The node first: a hold that we own and do not want would be removed.
     detail = f"{decision.reason}: {node.state}: {node.reason}"

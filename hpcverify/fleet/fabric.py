@@ -7,13 +7,11 @@ that fail, is an isolation like any other. A pair names nobody.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from importlib.metadata import version
 from itertools import chain
 from math import ceil
 from random import Random
@@ -21,20 +19,19 @@ from random import Random
 from msgspec import Struct
 
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.isolations import carry_out_isolation, read_switches
+from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.isolation.journal import (
     IsolationOrder,
     Journal,
     create_journal,
     list_documents,
-    make_isolation_id,
 )
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
-from hpcverify.isolation.rounds import read_run
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import fold
@@ -68,7 +65,7 @@ def plan_fabric(
     """
     partition = acting.site.fleet.partition
     switches = read_switches(acting)
-    kinds = {n: _name_kind(host) for n, host in hosts.items() if partition in host.partitions}
+    kinds = {n: name_kind(host) for n, host in hosts.items() if partition in host.partitions}
     nodes = acting.ledger.list_nodes()
     busy = {ticket.node for ticket in acting.ledger.list_open_tickets()}
     idle = {
@@ -95,14 +92,14 @@ def record_fabric(acting: Controller, hosts: Mapping[str, Host], plan: FabricPla
     partition = acting.site.fleet.partition
     acting.ledger.record_fabric(
         {
-            name: (_name_kind(host), plan.switches.get(name, ""))
+            name: (name_kind(host), plan.switches.get(name, ""))
             for name, host in hosts.items()
             if partition in host.partitions
         }
     )
 
 
-def _name_kind(host: Host) -> str:
+def name_kind(host: Host) -> str:
     """Name what nodes must have in common to be tested together."""
     return f"{host.gpus} GPUs"
 
@@ -123,13 +120,10 @@ def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[tuple[str, Iso
         others = (node for node, other in plan.idle.items() if other == kind)
         spare = [node for node in others if node not in set(paired)][:MAX_SPARE]
         nodes = (*paired, *spare)
-        order = IsolationOrder(
-            id=make_isolation_id(),
-            at=acting.clock(),
-            version=version("hpcverify"),
-            nodes=nodes,
-            switches={node: plan.switches[node] for node in nodes if node in plan.switches},
-            seed=os.urandom(8).hex(),
+        order = order_isolation(
+            acting,
+            nodes,
+            plan.switches,
             inside=kind not in {"0 GPUs", "1 GPUs"},  # with one rank there is nothing to exchange
             wait=WAIT_S,
             pairs=tuple(pair.nodes for pair in pairs),

@@ -22,7 +22,7 @@ _UNTOUCHABLE_FLAG_PREFIXES = ("FAIL", "INVAL", "REBOOT", "POWER")
 _RESERVATION_FLAGS = frozenset({"MAINT", "RESERVED"})
 """Flags of a node in an active reservation."""
 
-_RESERVATION_BUSY_TEXT = "reservation is in use"
+RESERVATION_BUSY_TEXT = "reservation is in use"
 """Slurm's error if a job waits for it or runs in it: ESLURM_RESERVATION_BUSY."""
 
 
@@ -68,7 +68,7 @@ class SlurmBackend:
         try:
             self.slurm.unreserve(RESERVATION_FORMAT.format(node=node))
         except SlurmError as exc:
-            if _RESERVATION_BUSY_TEXT not in str(exc):
+            if RESERVATION_BUSY_TEXT not in str(exc):
                 raise
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.accusation import build_accusation
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import list_site_options, look_up_uid
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
-from hpcverify.isolation.journal import Journal
-from hpcverify.isolation.rounds import GroupJobSettings, Interrupted, RoundTester
+from hpcverify.isolation.group_jobs import GroupJobSettings
+from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
+from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.plan.config import Site
 from hpcverify.records import spool
@@ -38,23 +41,41 @@ def read_switches(acting: Controller) -> dict[str, str]:
         raise ConfigError(f"{acting.site.path}: fabric.switches: {exc}") from exc
 
 
+def order_isolation(
+    acting: Controller, nodes: Sequence[str], switches: Mapping[str, str], **own: Any
+) -> IsolationOrder:
+    """Order the isolation of *nodes* at their *switches*, with *own* fields of the order."""
+    return IsolationOrder(
+        id=make_isolation_id(),
+        at=acting.clock(),
+        version=version("hpcverify"),
+        nodes=tuple(nodes),
+        switches={node: switches[node] for node in nodes if node in switches},
+        seed=os.urandom(8).hex(),
+        **own,
+    )
+
+
 def carry_out_isolation(
     acting: Controller,
     journal: Journal,
     at_once: int,
     stop: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
+    *,
+    accuse: bool = True,
 ) -> IsolationAnswer | None:
     """
-    Test until it is known who is to blame, and leave runs of those; None: interrupted.
+    Test until it is known who is to blame; None: interrupted.
 
-    At most *at_once* jobs run at a time.
+    Runs of those are left in the spool, unless the caller does it: not *accuse*. At most
+    *at_once* jobs run at a time.
     """
     site = acting.site
     tester = RoundTester(
         journal=journal,
         slurm=acting.slurm,
-        settings=make_settings(site),
+        settings=make_settings(site, journal.order.reservation),
         spool=Path(site.fleet.spool),
         owner=look_up_uid(site.fleet.user),
         at_once=at_once,
@@ -70,7 +91,7 @@ def carry_out_isolation(
     except Interrupted:
         return None
     answer = build_answer(journal, found, tester.gone, runner.end_reason)
-    if journal.concluded is None:
+    if journal.concluded is None and accuse:
         for accused in answer.accused:
             run = build_accusation(answer, accused, datetime.now(UTC))
             spool.deposit(run, Path(site.fleet.spool), owner=tester.owner)
@@ -79,11 +100,12 @@ def carry_out_isolation(
     return answer
 
 
-def make_settings(site: Site) -> GroupJobSettings:
-    """Take over what the jobs of a sweep have."""
+def make_settings(site: Site, reservation: str) -> GroupJobSettings:
+    """Take over what the jobs of a sweep have; use the nodes of *reservation*, if any."""
     fleet = site.fleet
     return GroupJobSettings(
         partition=fleet.partition,
+        reservation=reservation,
         user="" if look_up_uid(fleet.user) == os.geteuid() else fleet.user,
         program=fleet.program,
         options=tuple(list_site_options(fleet)),

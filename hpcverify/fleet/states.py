@@ -150,6 +150,9 @@ class Node(Struct, frozen=True, kw_only=True):
     """A run counts only with a later ticket than this one."""
     suite: str = ""
     """The suite that it is to pass."""
+    batch: str = ""
+    """The nodes that were admitted together, as a host list: once it has passed its suite, it
+    is tested with them. Empty: it was admitted alone, or is not being admitted."""
     hold_id: str = ""
     """The id of our hold, which its reason begins with; empty: we do not hold it."""
     hold_confirmed_at: float = 0.0
@@ -226,6 +229,16 @@ def needs_repair(node: Node, now: float) -> bool:
 def is_suspect_between_nodes(node: Node) -> bool:
     """Whether *node* is a suspect for what it did to collectives with other nodes."""
     return node.state is State.SUSPECT and node.suite == FABRIC_SUITE
+
+
+def awaits_batch(node: Node) -> bool:
+    """Whether *node* has passed by itself, and is to be tested with its batch."""
+    return node.state is State.VERIFYING and node.suite == FABRIC_SUITE
+
+
+def is_kept_for_fabric(node: Node) -> bool:
+    """Whether *node* is reserved for what is between nodes, so that no suite of its own is due."""
+    return node.desired_hold is Hold.RESERVATION and node.suite == FABRIC_SUITE
 
 
 def is_gone(node: Node, now: float) -> bool:

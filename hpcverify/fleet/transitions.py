@@ -32,6 +32,7 @@ from hpcverify.fleet.states import (
     NodeChange,
     State,
     add_return,
+    awaits_batch,
     is_suspect_between_nodes,
 )
 from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
@@ -145,6 +146,7 @@ def _enter(
         "enforced": rule.effect is Effect.HELD or (rule.effect is Effect.SITE and enforced),
         "caveat": Caveat.NONE,
         "caveat_why": "",
+        "batch": "",
     }
     return replace(node, **(entered | changes))
 
@@ -265,20 +267,20 @@ def _add_failures(node: Node, found: Evidence, kept: tuple[str, ...]) -> Node:
 
 
 def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
+    kept = _is_requested_by_person(node)  # it was out of service, and stays so
     if node.state in DRAINED_STATES:
         if node.enforced:  # it is out of service already
             return node
         confirmed = node.state is not State.HELD
     else:
-        confirmed = _confirms_suspicion(node, found) or _is_requested_by_person(node)
+        confirmed = _confirms_suspicion(node, found) or (kept and found.suite != FABRIC_SUITE)
     acted_on = is_enforced([f.check for f in found.failures], site)
     still = tuple(c for c in node.checks if c not in found.settled_checks)
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
         return _add_failures(node, found, still)
     failure = _describe_failures(node, found)
     if not (confirmed or any(f.hard for f in found.failures)):
-        return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on, **failure)
-    kept = _is_requested_by_person(node)  # it was out of service, and stays so
+        return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on or kept, **failure)
     return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
 
 
@@ -402,6 +404,9 @@ def _return_to_service(node: Node, found: Evidence, now: float, reason: str) -> 
         waits = f"{reason}; only a person releases a repeat offender"
         return _enter(node, NodeEvent.UNDECIDED, now, reason=waits, checks=())
     back = add_return(node, now) if node.checks else node
+    if node.batch and not (found.passive or awaits_batch(node)):
+        waits = f"{reason}; to be tested with the others of {node.batch}"
+        return replace(back, suite=FABRIC_SUITE, reason=waits, checks=(), hard=False)
     if not found.passive:
         return _make_healthy(back, now, reason)
     why = f"{reason}, which loads nothing: not fully verified"
@@ -624,9 +629,11 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
     return _decide(node, NodeEvent.REPAIR, decision, "repair", hard=False, suite=suite)
 
 
-def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
+def admit(node: Node, decision: Decision, *, suite: str, batch: str = "") -> NodeChange:
     """
     Have *node*, which is new, pass *suite* before any job runs on it.
+
+    Then it is to be tested with the other nodes of *batch*, if that names any.
 
     Raises:
         ActionError: it is out of service, and may need a repair.
@@ -635,7 +642,15 @@ def admit(node: Node, decision: Decision, *, suite: str) -> NodeChange:
     if node.desired_hold is Hold.DRAIN:
         raise ActionError(f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …")
     node = _drop_fabric(node)
-    return _decide(node, NodeEvent.ADMISSION, decision, "admit", hard=False, run="", suite=suite)
+    own = {"hard": False, "run": "", "suite": suite, "batch": batch}
+    return _decide(node, NodeEvent.ADMISSION, decision, "admit", **own)
+
+
+def admit_untested(node: Node, why: str, now: float) -> NodeChange:
+    """Admit *node*, which has passed by itself; *why* says why no more is known of it."""
+    reason = f"passed by itself; not tested with its batch: {why}"
+    healthy = _make_healthy(node, now, reason[:MAX_REASON_CHARS])
+    return NodeChange(node=healthy, what=healthy.state.value, detail=healthy.reason)
 
 
 def _drop_fabric(node: Node) -> Node:

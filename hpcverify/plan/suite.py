@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from hpcverify.check import Check, Params, Placement, Rule
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import Cause, Verdict
+from hpcverify.model import FABRIC_SUITE, Cause, Verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Setting, Site, convert_config, read_toml, suites_dir
 from hpcverify.trust import refuse_if_others_can_change, refuse_tree_others_can_change
@@ -31,6 +31,9 @@ MAX_RUN_SECONDS = 30 * 86400.0
 MAX_SUITE_ROUNDS = 1000
 EVERY_OTHER_CHECK = "*"
 """The name of an entry for every check that the suite does not name."""
+
+
+FABRIC_HOW = "hpcverify isolate tests between nodes, and so do sweep and admit"
 
 
 class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,7 +103,16 @@ def _list_suite_files() -> Iterator[Path]:
 
 
 def load_suite(name: str) -> Suite:
-    """Read the suite *name*, the site's own first."""
+    """
+    Read the suite *name*, the site's own first.
+
+    Raises:
+        ConfigError: no node runs it by itself, or there is a mistake in it.
+        UnknownNameError: there is none.
+
+    """
+    if name == FABRIC_SUITE:
+        raise ConfigError(f"no node runs the suite {name} by itself: {FABRIC_HOW}")
     for path in _list_suite_files():
         if path.stem == name:
             # Anyone who can change a suite that ships can change our code as well.

@@ -22,11 +22,13 @@ from hpcverify.slurm import (
     Partition,
     Preemption,
     Reservation,
+    accounting,
     hosts,
     jobs,
     reservations,
     topology,
 )
+from hpcverify.slurm.accounting import EndedJob
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN
 
@@ -135,6 +137,19 @@ class Slurm:
         listed = ",".join(map(str, ids))
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
+    def list_ended_jobs(self, minutes: int) -> list[EndedJob]:
+        """Read everybody's jobs that ended in the last *minutes*; none without accounting."""
+        if not self._has_accounting:
+            return []
+        command = ["sacct", "-anXP", "-S", f"now-{minutes}minutes", "-E", "now"]
+        printed = self.run([*command, "-o", ",".join(accounting.ENDED_COLUMNS)])
+        return list(accounting.parse_ended_jobs(printed))
+
+    def list_avoided_nodes(self) -> dict[str, set[int]]:
+        """Read which nodes everybody's jobs that wait or run must not use, and their users."""
+        printed = self.run(["squeue", "-ha", "-o", accounting.AVOIDED_FORMAT])
+        return accounting.parse_avoided_nodes(printed)
+
     def submit(self, script: Path, *options: str) -> int:
         """Submit *script* with sbatch's *options*; return the job's id."""
         printed = self.run(["sbatch", "--parsable", *options, str(script)])
@@ -183,18 +198,19 @@ class Slurm:
             raise
         return topology.from_text(printed)
 
-    def reserve(self, name: str, node: str) -> None:
+    def reserve(self, name: str, *nodes: str, minutes: int = 0) -> None:
         """
-        Keep *node* for our user's jobs that ask for the reservation *name*.
+        Keep *nodes* for our user's jobs that ask for the reservation *name*.
 
-        Jobs that run there continue. The node itself may show the reservation only
-        some seconds later: use `list_reservations`.
+        It ends after so many *minutes*, if any. It may overlap with others; a job that asks
+        for several gets the nodes of one. Jobs that run there continue. The nodes may show
+        the reservation only some seconds later: use `list_reservations`.
         """
         where = [
             f"reservationname={_require_single_name(name)}",
-            f"nodes={_require_single_name(node)}",
+            f"nodes={','.join(map(_require_single_name, nodes))}",
         ]
-        when = ["starttime=now", "duration=UNLIMITED"]
+        when = ["starttime=now", f"duration={minutes or 'UNLIMITED'}"]
         how = [f"users={self.user}", "flags=maint,ignore_jobs"]
         self.run(["scontrol", "create", "reservation", *where, *when, *how])
 

@@ -36,6 +36,7 @@ MAX_NAMED_NODES = 8
 TIMING_HEADS = ("Collective", "Size", "Steps", "p50", "p95", "p99", "algbw", "busbw")
 STRAGGLER_HEADS = ("Rank", "Node", "Device", "How", "More than the median rank", "All would gain")
 WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at", "Found", "Right")
+OPINION_HEADS = ("Collective", "Size", "Its busbw", "Our busbw", "Wrong elements")
 MISSING_HEADS = ("Node", "Ranks", "Why")
 BAR_PIXELS = 24
 """Of a full bar; a column is as wide."""
@@ -77,6 +78,9 @@ def render(runs: Sequence[CollectiveRun]) -> str:
         more_wrong=max(0, len(run.wrong) - MAX_WRONG_ROWS),
         timing_heads=TIMING_HEADS,
         timings=tuple(_list_timings(run)),
+        opinion_heads=OPINION_HEADS,
+        opinion=tuple(_list_opinion(run)),
+        opinion_source=_describe_opinion(run),
         versions=tuple(_list_versions(run)),
         counts=tuple(_describe_place_count(nodes, ranks) for nodes, ranks in counts),
         scaling=tuple(_list_scaling(points, counts)),
@@ -239,6 +243,33 @@ def _list_timings(run: CollectiveRun) -> Iterator[Row]:
             *(format_scaled(seconds, "s") for seconds in (timing.p50, timing.p95, timing.p99)),
             *(f"{format_number(speed)} GB/s" for speed in (timing.algbw, timing.busbw)),
         )
+
+
+def _list_opinion(run: CollectiveRun) -> Iterator[Row]:
+    """List what another program measured, beside ours of the same size."""
+    own = {one.size: one.busbw for one in run.timings if one.operation == "all_reduce"}
+    for one in run.second_opinion.rates if run.second_opinion else ():
+        yield (
+            "all_reduce",
+            format_size(one.size),
+            f"{format_number(one.busbw)} GB/s",
+            f"{format_number(own[one.size])} GB/s" if one.size in own else "",
+            "not counted" if one.wrong is None else f"{one.wrong:g}",
+        )
+
+
+def _describe_opinion(run: CollectiveRun) -> str:
+    """Say who was asked, and what stood in the way; empty if nobody was."""
+    opinion = run.second_opinion
+    if opinion is None:
+        return ""
+    where = f"{opinion.program} on {_count(opinion.ranks, 'GPU')} of {opinion.node}"
+    told = [f"{where}, the mean of its steps. It judges nothing."] if opinion.rates else []
+    if opinion.rates and any(place.node != opinion.node for place in run.ranks):
+        told.append("It is of this one node; ours went over the network.")
+    if opinion.unable:
+        told.append(f"{'Not all' if opinion.rates else 'Nothing'} was measured: {opinion.unable}.")
+    return " ".join(told)
 
 
 def _list_scaling(

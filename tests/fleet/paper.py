@@ -53,12 +53,19 @@ class PaperSlurm:
 
     nodes: dict[str, PaperNode]
     reserved: set[str] = field(default_factory=set[str])
+    """The nodes in a reservation of their own."""
+    shared: dict[str, str] = field(default_factory=dict[str, str])
+    """Reservations of several nodes, by name."""
     jobs: dict[int, PaperJob] = field(default_factory=dict[int, PaperJob])
     began: float = 1.0
     """When slurmctld was started."""
     clock: Callable[[], float] = time.time
     topology: str = ""
     """What it says of its switches; nothing without any."""
+    ended: str = ""
+    """What accounting has of everybody's jobs; without any, the site keeps no account."""
+    avoided: str = ""
+    """Users and the nodes that their jobs must not use."""
     asked: list[str] = field(default_factory=list[str])
     """The questions, in order."""
     told: list[str] = field(default_factory=list[str])
@@ -68,8 +75,12 @@ class PaperSlurm:
 
     def __call__(self, command: Sequence[str]) -> str:
         """Answer, or do as told."""
+        if command[0] == "sacct":
+            return self.ended
         if command[:2] != ["scontrol", "show"] and command[0] != "squeue":
             return self._told(list(command))
+        if command[0] == "squeue" and "-o" in command:
+            return self.avoided
         question = "jobs" if command[0] == "squeue" else command[2]
         self.asked.append(question)
         answers: dict[str, Callable[[], str]] = {
@@ -120,16 +131,18 @@ class PaperSlurm:
         }
 
     def _show_reservations(self) -> str:
-        if not self.reserved:
+        there = {f"hpcverify-{name}": name for name in sorted(self.reserved)} | self.shared
+        if not there:
             return "No reservations in the system\n"
         return "".join(
-            f"ReservationName=hpcverify-{name} Nodes={name} Flags=MAINT State=ACTIVE\n"
-            for name in sorted(self.reserved)
+            f"ReservationName={name} Nodes={nodes} Flags=MAINT State=ACTIVE\n"
+            for name, nodes in there.items()
         )
 
     def _show_config(self) -> str:
+        accounts = "accounting_storage/slurmdbd" if self.ended else "none"
         return (
-            "SlurmUser = slurm(64030)\nAccountingStorageType = none\n"
+            f"SlurmUser = slurm(64030)\nAccountingStorageType = {accounts}\n"
             f"BOOT_TIME = {self.began:.0f}\n"
         )
 
@@ -151,9 +164,13 @@ class PaperSlurm:
             case ["scontrol", "update"]:
                 self._update(self._named(words["nodename"]), words)
             case ["scontrol", "create"]:
-                self.reserved.add(words["nodes"])
+                if words["reservationname"] == f"hpcverify-{words['nodes']}":
+                    self.reserved.add(words["nodes"])
+                else:
+                    self.shared[words["reservationname"]] = words["nodes"]
             case ["scontrol", "delete"]:
                 self.reserved.discard(words["reservationname"].removeprefix("hpcverify-"))
+                self.shared.pop(words["reservationname"], None)
             case ["sbatch", _]:
                 number = len(self.jobs) + 100
                 (name,) = re.findall(r"--job-name=(\S+)", " ".join(command))

@@ -902,3 +902,41 @@ def test_a_node_that_spoiled_collectives_comes_back_by_a_suite_that_it_runs_alon
 
     assert (node.state, node.suite, node.checks) == (State.VERIFYING, "quick", ())
     assert what_becomes(node, run_of(a_result("gemm"))).state is State.HEALTHY
+
+
+def admitted(batch: str = "n[1-2]") -> Node:
+    """Make a node that a person admitted with others."""
+    decision = Decision(by="ann", reason="new", at=NOW, last_ticket=4)
+    return admit(Node(name="n1"), decision, suite="quick", batch=batch).node
+
+
+def test_a_node_of_a_batch_that_passes_by_itself_stays_out_until_it_is_tested_with_others() -> None:
+    waits = what_becomes(admitted(), run_of(a_result("gemm")))
+    inside = what_becomes(waits, between_nodes(Verdict.PASS), ticket(6, suite=FABRIC_SUITE))
+
+    assert (waits.state, waits.suite, waits.desired_hold) == (
+        State.VERIFYING,
+        FABRIC_SUITE,
+        Hold.RESERVATION,
+    )
+    assert waits.reason == "passed quick; to be tested with the others of n[1-2]"
+    assert (inside.state, inside.batch, inside.desired_hold) == (State.HEALTHY, "", Hold.NONE)
+
+
+def test_a_node_of_a_batch_that_fails_with_others_is_a_suspect_out_of_service() -> None:
+    """Also where the site does not enforce the check: it was never in service."""
+    waits = what_becomes(admitted(), run_of(a_result("gemm")))
+    order = ticket(6, suite=FABRIC_SUITE)
+    node = what_becomes(waits, between_nodes(), order, site=OBSERVING)
+
+    assert (node.state, node.desired_hold, node.batch) == (State.SUSPECT, Hold.RESERVATION, "")
+
+
+def test_a_node_of_a_batch_that_fails_by_itself_is_quarantined_as_any() -> None:
+    node = what_becomes(admitted(), run_of(failed("gemm")))
+
+    assert (node.state, node.batch) == (State.QUARANTINED, "")
+
+
+def test_a_node_that_was_admitted_alone_waits_for_nobody() -> None:
+    assert what_becomes(admitted(""), run_of(a_result("gemm"))).state is State.HEALTHY

@@ -216,3 +216,73 @@ def test_a_sweep_isolates_what_spoils_a_pair_and_suspects_that_node_only(fleet: 
     assert {name for name, state in fleet.states().items() if state != "healthy"} == {"n3"}
     assert fleet.node("n3").state is State.SUSPECT
     assert fleet.drained() == set()
+
+
+def admit_batch(fleet: Fleet) -> None:
+    """Admit all six nodes, of which n5 fails its own suite; the others pass it."""
+    with fleet.config.open("a") as site:
+        site.write("[fabric]\nperiod_days = 7\n")
+    fleet.tell("n5", "corrupt")
+    assert fleet("admit", "n[1-6]", "--suite", "told").returncode == 0
+    fleet.collected()
+    assert fleet.states() == {
+        name: "quarantined" if name == "n5" else "verifying" for name in fleet.states()
+    }
+
+
+def reserved(fleet: Fleet) -> set[str]:
+    """Name the reservations that there are."""
+    return set(fleet.cluster.slurm.list_reservations())
+
+
+def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet) -> None:
+    """Five of them pass alone, each in its reservation; n3 spoils collectives."""
+    simulate(fleet, SimulatedCluster(bad=("n3",)))
+    admit_batch(fleet)
+    assert reserved(fleet) == {f"hpcverify-n{number}" for number in (1, 2, 3, 4, 6)}
+
+    done = fleet("sweep")
+
+    assert done.returncode == 1, done.stderr
+    assert "n3 spoils collectives" in done.stdout
+    assert fleet.states() == {
+        **dict.fromkeys(("n1", "n2", "n4", "n6"), "healthy"),
+        "n3": "suspect",
+        "n5": "quarantined",
+    }
+    assert reserved(fleet) == {"hpcverify-n3"}
+    fleet.cluster.until(lambda: fleet.cluster.idle("n1", "n2", "n4", "n6"))
+    newest = fleet("history", "n3").stdout
+    assert "fabric" in newest
+
+    again = fleet("admit", "n3", "--suite", "told", "--reason", "cable replaced")
+    assert again.returncode == 0, again.stderr
+    fleet.collected()
+    assert fleet.node("n3").state is State.HEALTHY
+    assert reserved(fleet) == set()
+
+
+def test_a_sweep_that_is_killed_while_it_tests_a_batch_leaves_it_to_the_next(fleet: Fleet) -> None:
+    """Meanwhile no user's job gets in, and no job or reservation of ours is left behind."""
+    pause = fleet.folder / "pause"
+    simulate(fleet, SimulatedCluster(pause=str(pause)))
+    admit_batch(fleet)
+    pause.touch()
+    begun = fleet.begin("sweep")
+    fleet.cluster.until(lambda: "RUNNING" in list_states(fleet))
+    begun.send_signal(signal.SIGKILL)
+    begun.communicate()
+    user = ("sbatch", "-p", "batch", "-w", "n2", "-J", "user", "-o", "/dev/null")
+    fleet.cluster.run(*user, "--wrap", "true")
+    pause.unlink()
+
+    done = fleet("sweep")
+
+    assert done.returncode == 0, done.stderr
+    assert set(fleet.states().items()) == {
+        ("n5", "quarantined"),
+        *((name, "healthy") for name in ("n1", "n2", "n3", "n4", "n6")),
+    }
+    assert reserved(fleet) == set()
+    fleet.cluster.until(lambda: list_states(fleet, "user") == ["COMPLETED"])
+    assert not {"RUNNING", "PENDING"}.intersection(list_states(fleet))

@@ -69,6 +69,12 @@ def test_an_unknown_suite_gets_a_hint() -> None:
         load_suite("quik")
 
 
+def test_what_is_between_nodes_is_no_suite_that_a_node_runs() -> None:
+    with pytest.raises(ConfigError, match="no node runs the suite fabric by itself: hpcverify iso"):
+        load_suite("fabric")
+    assert "fabric" not in list_suites()
+
+
 def test_checks_run_in_the_order_of_the_file() -> None:
     steps = planned(SuiteEntry(name="steady"), SuiteEntry(name="naughty")).steps
 

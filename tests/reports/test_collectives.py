@@ -14,8 +14,10 @@ from hpcverify.isolation.scaling import STEP
 from hpcverify.isolation.stragglers import compute_delays
 from hpcverify.records.collectives import (
     CollectiveRun,
+    OpinionRate,
     RankPlace,
     RankSteps,
+    SecondOpinion,
     Straggler,
     Transfers,
     WrongResult,
@@ -130,6 +132,7 @@ def test_ranks_of_a_node_stand_together_in_the_order_in_which_people_count() -> 
     assert names == ["n9 rank 1", "n9 rank 3", "n10 rank 0", "n10 rank 2"]
 
 
+OPINION = SecondOpinion("all_reduce_perf", "n1", 8, (OpinionRate(2**28, 243.7, 12.0),))
 WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
 
 
@@ -161,6 +164,18 @@ WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
         (
             a_collective_run(unable="torch is not installed", timings=(), delays=()),
             ["Could not be measured", "torch is not installed"],
+        ),
+        (
+            a_collective_run(2, 8, second_opinion=OPINION),
+            [
+                "all_reduce_perf on 8 GPUs of n1, the mean of its steps",
+                "of this one node; ours went over the network",
+                "all_reduce 256 MiB 243.7 GB/s 50.3 GB/s 12",
+            ],
+        ),
+        (
+            a_collective_run(second_opinion=replace(OPINION, rates=(), unable="it is not there")),
+            ["Second opinion", "Nothing was measured: it is not there."],
         ),
         (a_collective_run(), ["ring", "12.5 % of all bytes", "2.27.5", "50.3 GB/s", "256 MiB"]),
     ],

@@ -148,6 +148,7 @@ HARD_FINDINGS = {
     ("training", "miscopied"),
     ("training", "wrong_sum"),
     ("allreduce", "wrong_sum"),
+    ("collectives", "wrong_result"),
     ("p2p", "p2p_corrupted"),
     ("p2p", "words_wrong"),
     ("pcie_bandwidth", "transfer_corrupted"),

@@ -71,8 +71,9 @@ def main() -> None:
             with use_thread_share(job), join_group(job, order.rank, device):
                 for number, times in enumerate(measure_collectives(job, order.rank, device)):
                     board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
-                line = measure_timeline(job, order.rank, order.node, device)
-            board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
+                if job.timeline:
+                    line = measure_timeline(job, order.rank, order.node, device)
+                    board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
     except LostRanks as exc:
         report = msgspec.structs.replace(report, lost=exc.lost)
     except Unable as exc:

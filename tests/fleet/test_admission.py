@@ -1,0 +1,217 @@
+"""Nodes that were admitted together are tested with each other before they are in service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from hpcverify.fleet.admission import MAX_WAIT_S, BatchTester
+from hpcverify.fleet.states import Hold, Node, State, awaits_batch
+from hpcverify.fleet.transitions import Decision, admit
+from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.model import FABRIC_SUITE
+from hpcverify.plan.config import Fabric
+from tests.fleet.test_fabric import Site16, make_site
+from tests.isolation.paper import PaperCluster, TestJob
+from tests.isolation.stand_in import SimulatedCluster
+
+BATCH = "n[1-8]"
+NAMES = [f"n{number}" for number in range(1, 9)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site16:
+    """Make a site whose nodes n1 to n8 were admitted together, and have passed their suite."""
+    site = make_site(tmp_path)
+    for name in NAMES:
+        put(site, name, suite=FABRIC_SUITE, last_pass_at=site.slurm.now)
+    site.controller.reconcile()
+    assert site.slurm.reserved == set(NAMES)
+    return site
+
+
+def put(site: Site16, name: str, *, batch: str = BATCH, suite: str, last_pass_at: float) -> None:
+    """Put a node into the ledger that is being admitted with *batch*."""
+    decision = Decision(by="ann", reason="new", at=site.slurm.now, last_ticket=0)
+    node = admit(Node(name=name), decision, suite=suite, batch=batch).node
+    made = replace(node, suite=suite, last_pass_at=last_pass_at)
+    site.ledger.put(made, "admit")
+
+
+def finish(site: Site16, *only: str, stop: Callable[[], bool] = lambda: False) -> list[str]:
+    """Do what a sweep does for admissions; name the nodes that are accused."""
+    answers = run(site, *only, stop=stop)
+    return [one.node for answer in answers for one in answer.accused]
+
+
+def run(
+    site: Site16, *only: str, stop: Callable[[], bool] = lambda: False
+) -> list[IsolationAnswer]:
+    """Do what a sweep does for admissions."""
+    tester = BatchTester(site.controller, None, stop, site.slurm.sleep)
+    answers = list(tester.test_ready(only))
+    site.controller.reconcile()
+    return answers
+
+
+def states(site: Site16) -> dict[State, set[str]]:
+    """Name the nodes of the batch that are in each state."""
+    found: dict[State, set[str]] = {}
+    for name in NAMES:
+        found.setdefault(site.ledger.read_node(name).state, set()).add(name)
+    return found
+
+
+def test_nodes_that_pass_with_each_other_go_into_service(site: Site16) -> None:
+    assert run(site) == []
+
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+    assert site.slurm.reserved == set()
+    assert site.slurm.shared == {}
+    assert {node for job in site.jobs for node in job.nodes} == set(NAMES)
+
+
+def test_their_jobs_are_in_one_reservation_of_all_which_ends_by_itself(site: Site16) -> None:
+    seen: list[tuple[dict[str, str], set[str]]] = []
+
+    def look(slurm: PaperCluster, _job: TestJob) -> None:
+        seen.append((dict(slurm.shared), set(slurm.reserved)))
+
+    site.slurm.meddle = look
+    run(site)
+
+    (shared, own), *_ = seen
+    assert list(shared.values()) == [",".join(NAMES)]
+    assert own == set(NAMES), "each keeps its own"
+    created = [line for line in site.slurm.told if "create" in line and "hpcverify-fabric" in line]
+    assert len(created) == 1
+    assert "duration=240" in created[0]
+
+
+def test_one_that_fails_between_nodes_is_a_suspect_and_stays_out_and_the_others_go_in(
+    site: Site16,
+) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n3",))
+
+    assert finish(site) == ["n3"]
+
+    assert states(site) == {State.SUSPECT: {"n3"}, State.HEALTHY: set(NAMES) - {"n3"}}
+    suspect = site.ledger.read_node("n3")
+    assert (suspect.desired_hold, suspect.checks) == (Hold.RESERVATION, ("collectives",))
+    assert site.slurm.reserved == {"n3"}
+    assert site.ledger.list_open_tickets() == [], "no suite of its own could clear it"
+    assert site.controller.store.load(suspect.run).suite == FABRIC_SUITE
+    site.slurm.cluster = SimulatedCluster()
+    assert run(site) == []
+    assert site.ledger.read_node("n3").state is State.SUSPECT
+
+
+def test_a_slow_link_is_told_and_keeps_nobody_out(site: Site16) -> None:
+    site.slurm.cluster = SimulatedCluster(links=(("n1", "n5"), ("n5", "n1")))
+
+    answers = run(site)
+
+    assert not any(answer.accused for answer in answers)
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+
+
+def test_a_batch_waits_for_those_that_have_not_passed_but_not_for_ever(site: Site16) -> None:
+    put(site, "n9", suite="burnin", last_pass_at=0)
+    assert run(site) == []
+    assert states(site) == {State.VERIFYING: set(NAMES)}
+    assert all("fabric" not in job.name and job.nodes == ["n9"] for job in site.jobs)
+
+    site.slurm.now += MAX_WAIT_S + 1
+    run(site)
+
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+    assert site.ledger.read_node("n9").state is State.VERIFYING
+
+
+def test_one_that_comes_late_and_alone_goes_in_without(site: Site16) -> None:
+    for name in NAMES[1:]:
+        site.ledger.put(Node(name=name), "quarantined, say")
+
+    assert run(site) == []
+
+    node = site.ledger.read_node("n1")
+    assert node.state is State.HEALTHY
+    assert node.reason.endswith("not tested with its batch: no other node like it has passed")
+    assert site.jobs == []
+
+
+def test_a_node_that_goes_down_meanwhile_keeps_nobody(site: Site16) -> None:
+    def break_down(slurm: PaperCluster, _job: TestJob) -> None:
+        slurm.nodes["n2"].state = "DOWN"
+
+    site.slurm.meddle = break_down
+    (answer,) = run(site)
+
+    assert answer.untested == {"n2": "is down"}
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+    reason = site.ledger.read_node("n2").reason
+    assert reason == "passed by itself; not tested with its batch: is down"
+
+
+def test_what_a_person_decides_during_the_tests_stands(site: Site16) -> None:
+    def hold(slurm: PaperCluster, _job: TestJob) -> None:
+        site.ledger.put(
+            Node(name="n2", state=State.HELD, enforced=True, by="ann", reason="mine"), "hold"
+        )
+        slurm.meddle = lambda *_: None
+
+    site.slurm.meddle = hold
+    run(site)
+
+    assert states(site) == {State.HELD: {"n2"}, State.HEALTHY: set(NAMES) - {"n2"}}
+
+
+def test_a_site_that_tries_no_links_lets_them_in(site: Site16) -> None:
+    site.fabric = Fabric()
+    run(site)
+
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+    assert site.jobs == []
+
+
+def test_an_interrupted_sweep_leaves_all_of_it_to_the_next(site: Site16) -> None:
+    stopped: list[bool] = []
+    site.slurm.meddle = lambda *_: stopped.append(True)
+    assert run(site, stop=partial(bool, stopped)) == []
+    assert states(site) == {State.VERIFYING: set(NAMES)}
+    assert site.slurm.shared == {}
+
+    site.slurm.meddle = lambda *_: None
+    assert run(site) == []
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+
+
+def test_what_a_killed_sweep_left_is_removed(site: Site16) -> None:
+    left = "20261122-133330-710a4a"
+    site.slurm.shared[f"hpcverify-fabric-{left}"] = "n1,n2"
+    journal = site.folder / "state" / "isolations" / left
+    journal.mkdir(parents=True)
+    run(site)
+
+    assert site.slurm.shared == {}
+    assert not journal.exists()
+
+
+def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:
+    run(site, "n1", "n2")
+
+    assert states(site) == {State.VERIFYING: set(NAMES)}
+
+
+def test_no_suite_is_ordered_for_one_that_waits(site: Site16) -> None:
+    acting = site.controller
+    acting.reconcile()
+    plan = acting.plan(acting.slurm.list_hosts(), only=NAMES)
+
+    assert site.ledger.list_open_tickets() == []
+    assert plan.chosen == ()
+    assert all(awaits_batch(site.ledger.read_node(name)) for name in NAMES)
