@@ -32,7 +32,7 @@ from hpcverify.selection.backtest import (  # noqa: E402 - as this
     split_quarters,
     summarize,
 )
-from hpcverify.selection.outages import FleetHistory, Outage  # noqa: E402 - as this
+from hpcverify.selection.outages import FleetHistory, PastOutage  # noqa: E402 - as this
 from hpcverify.selection.ranking import RiskRanking  # noqa: E402 - as this
 from tests.selection.fleets import (  # noqa: E402 - as this
     HAZARDS,
@@ -57,8 +57,8 @@ class Past:
     def __init__(self, history: FleetHistory) -> None:
         """Begin before the first."""
         self._rest = iter(history.outages)
-        self._next: Outage | None = next(self._rest, None)
-        self.own: dict[str, list[Outage]] = {}
+        self._next: PastOutage | None = next(self._rest, None)
+        self.own: dict[str, list[PastOutage]] = {}
 
     def advance(self, day: float) -> None:
         """Move on to *day*."""
