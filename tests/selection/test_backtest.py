@@ -45,7 +45,8 @@ def test_what_falls_on_picked_nodes_is_a_hit() -> None:
 
     (week,) = backtest(history, lambda _day, _names: pick("n1", "n9"), 7)
 
-    assert (week.outages, week.hit, week.by_chance) == (3, 2, pytest.approx(0.3))
+    assert (week.outages, week.hit) == (3, 2)
+    assert week.by_chance == pytest.approx(0.3)
 
 
 def test_equal_scores_are_picked_by_chance() -> None:
