@@ -410,7 +410,9 @@ class _Watch:
             if trouble is None and (accused or any(one.unable for one in reports.values())):
                 trouble = now
             is_complete = len({*reports, *accused}) == self.order.world
-            grace = GRACE_SECONDS if is_complete else ROLL_CALL_SECONDS + 2 * ABORT_SECONDS
+            grace = GRACE_SECONDS if is_complete else GRACE_SECONDS + 2 * ABORT_SECONDS
+            if not is_complete and not self._read(DIED):
+                grace += ROLL_CALL_SECONDS  # else all ranks were told who is lost
             if trouble is not None and now > trouble + grace:
                 return
             if now > self.server.touched_at + QUIET_SECONDS:
