@@ -111,6 +111,16 @@ class Transfers(Struct, frozen=True):
     times: tuple[float, ...]
 
 
+class RecordedCollective(Struct, frozen=True):
+    """The last collective that a rank began before it gave up, by torch's Flight Recorder."""
+
+    rank: int
+    number: int
+    """From 1; all ranks begin the same ones in the same order."""
+    operation: str
+    is_done: bool
+
+
 class OpinionRate(Struct, frozen=True):
     """What another program measures of one size."""
 
@@ -164,6 +174,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Ranks that did not answer any more: the others waited in vain."""
     reasons: dict[int, str] = {}
     """What is known of why each of them is missing."""
+    recorded: tuple[RecordedCollective, ...] = ()
+    """Of the ranks that waited in vain, where torch says so."""
     steps: tuple[RankSteps, ...] = ()
     """Each a piece of work and an all-reduce: what stragglers are told from."""
     transfers: tuple[Transfers, ...] = ()

@@ -98,8 +98,13 @@ def _judge(run: CollectiveRun) -> Verdict:
     return Verdict.WARN if run.stragglers else Verdict.PASS
 
 
+def _list_nodes(run: CollectiveRun) -> set[str]:
+    """List the nodes; it may not be known where a rank was that never came."""
+    return {place.node for place in run.ranks} - {""}
+
+
 def _count_nodes(run: CollectiveRun) -> int:
-    return len({place.node for place in run.ranks})
+    return len(_list_nodes(run))
 
 
 def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
@@ -108,7 +113,9 @@ def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
 
 def _name_nodes(run: CollectiveRun, ranks: Iterable[int]) -> str:
     places = _find_places(run)
-    nodes = sorted({places[r].node for r in ranks if r in places}, key=make_natural_key)
+    known = {r: places[r].node if r in places else "" for r in ranks}
+    names = {node or f"rank {rank}" for rank, node in known.items()}
+    nodes = sorted(names, key=make_natural_key)
     more = f" and {len(nodes) - MAX_NAMED_NODES} more" if len(nodes) > MAX_NAMED_NODES else ""
     return ", ".join(nodes[:MAX_NAMED_NODES]) + more
 
@@ -172,7 +179,8 @@ def _list_facts(run: CollectiveRun) -> Iterator[tuple[str, str]]:
         yield "Job", str(run.job)
     if run.algorithm:
         yield "Algorithm", run.algorithm
-    yield "Over the network", f"{format_number(run.wire_share * 100)} % of all bytes"
+    if run.wire_share:  # 0: it is not known
+        yield "Over the network", f"{format_number(run.wire_share * 100)} % of all bytes"
     if best := max((timing.busbw for timing in run.timings), default=0.0):
         yield "Fastest busbw", f"{format_number(best)} GB/s"
 
@@ -311,4 +319,4 @@ def _list_versions(run: CollectiveRun) -> Iterator[tuple[str, str]]:
     yield "hpcverify", run.version
     yield from run.libraries.items()
     yield from run.settings.items()
-    yield "nodes", fold_names({place.node for place in run.ranks})
+    yield "nodes", fold_names(_list_nodes(run))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands.sweep import report_links, show_plan, warn_if_passive
+from hpcverify.commands.sweep import report_isolations, show_plan, warn_if_passive
 from hpcverify.fleet.fabric import try_links
 from hpcverify.fleet.states import State
 from hpcverify.isolation.answer import IsolationAnswer
@@ -66,7 +66,7 @@ def test_what_was_isolated_is_told_and_acted_on(
     acting = cluster.controller
     tried = try_links(acting, (), None, lambda: False, cluster.slurm.sleep)
 
-    assert report_links(acting, tried) == 1
+    assert report_isolations(acting, tried) == 1
     assert capsys.readouterr().out.startswith("n7 spoils collectives with ")
     assert cluster.ledger.read_node("n7").state is State.SUSPECT
 
@@ -75,7 +75,7 @@ def test_links_that_all_pass_are_no_news(cluster: Site16) -> None:
     acting = cluster.controller
     tried = try_links(acting, (), None, lambda: False, cluster.slurm.sleep)
 
-    assert report_links(acting, tried) == 0
+    assert report_isolations(acting, tried) == 0
 
 
 def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
@@ -83,4 +83,4 @@ def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
         id="x", intermittent=(("n1", "n2"),), cleared=0, rounds=3, tests=9, node_minutes=9.0
     )
 
-    assert report_links(cluster.controller, [vague]) == 3
+    assert report_isolations(cluster.controller, [vague]) == 3

@@ -50,12 +50,14 @@ from hpcverify_checks.collectives.hangs import (
     read_state,
 )
 from hpcverify_checks.collectives.rank import RankOrder
+from hpcverify_checks.collectives.recorder import BUFFER
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
 from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
     ABORT_SECONDS,
+    MAX_REASON_CHARACTERS,
     ROLL_CALL_SECONDS,
     LostRanks,
     exchange_messages,
@@ -63,7 +65,7 @@ from hpcverify_checks.common.rendezvous import (
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0
-"""Without any message from any rank: then all of them hang."""
+"""Without any rank that moves on: then all of them hang, or none can say why not."""
 GRACE_SECONDS = 3.0
 """For a rank that is only late to report after all."""
 LEAVE_SECONDS = 5.0
@@ -167,7 +169,8 @@ class _RankProcess:
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
-        return f"died with {name}: {lines[-1] if lines else 'it printed nothing'}"
+        last = lines[-1][:MAX_REASON_CHARACTERS] if lines else "it printed nothing"
+        return f"died with {name}: {last}"
 
     def end(self) -> None:
         """Kill it if it still runs."""
@@ -183,7 +186,7 @@ class _RankProcess:
 def _start_ranks(
     order: LaunchOrder, job: CollectiveJob, settings: Mapping[str, str]
 ) -> Generator[list[_RankProcess]]:
-    environment = {**os.environ, **settings}
+    environment = {**BUFFER, **os.environ, **settings}
     with ExitStack() as stack:
         children: list[_RankProcess] = []
         for rank, local_rank in order.ranks:
@@ -323,8 +326,10 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
     job = _make_job(order, board)
     try:
         nodes, job = _meet(order, job)
-    except LostRanks:
-        return None  # rank 0's launcher knows as well
+    except LostRanks as exc:
+        if isinstance(exc.__cause__, BoardError):
+            raise  # rank 0's launcher is lost: nobody else would say so
+        return None  # it knows as well
     settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
     with (
         Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
@@ -399,6 +404,7 @@ class _Watch:
                 if why := child.describe_end():
                     self._accuse(child.rank, why)
             now = monotonic()
+            self.hangs.look(now)
             self._listen({child.rank: child.read_beat() for child in children}, now)
             reports = self._reports()
             for rank, why in self.hangs.find_missing(now, reports).items():
@@ -410,7 +416,7 @@ class _Watch:
             grace = GRACE_SECONDS if is_complete else ROLL_CALL_SECONDS + 2 * ABORT_SECONDS
             if trouble is not None and now > trouble + grace:
                 return
-            if now > self.server.touched_at + QUIET_SECONDS:
+            if now > self.hangs.moved + QUIET_SECONDS:
                 return
             sleep(WATCH_SECONDS)
 
