@@ -145,6 +145,16 @@ class SecondOpinion(Struct, frozen=True):
     """Why it measured nothing, or not all; empty if it did."""
 
 
+class WireOpinion(Struct, frozen=True):
+    """What ib_write_bw of perftest measures from one node to another. It judges nothing."""
+
+    sender: str
+    receiver: str
+    rate: float = 0.0
+    """In GB/s, through the first RDMA device of each; 0: nothing was measured."""
+    unable: str = ""
+
+
 class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Collectives over some ranks, measured once."""
 
@@ -185,6 +195,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
     second_opinion: SecondOpinion | None = None
     """None if nobody asked for it."""
+    wire_opinions: tuple[WireOpinion, ...] = ()
+    """Of pairs of nodes, if somebody asked."""
 
 
 def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:

@@ -37,6 +37,7 @@ TIMING_HEADS = ("Collective", "Size", "Steps", "p50", "p95", "p99", "algbw", "bu
 STRAGGLER_HEADS = ("Rank", "Node", "Device", "How", "More than the median rank", "All would gain")
 WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at", "Found", "Right")
 OPINION_HEADS = ("Collective", "Size", "Its busbw", "Our busbw", "Wrong elements")
+WIRE_HEADS = ("From", "To", "ib_write_bw")
 MISSING_HEADS = ("Node", "Ranks", "Why")
 BAR_PIXELS = 24
 """Of a full bar; a column is as wide."""
@@ -81,6 +82,8 @@ def render(runs: Sequence[CollectiveRun]) -> str:
         opinion_heads=OPINION_HEADS,
         opinion=tuple(_list_opinion(run)),
         opinion_source=_describe_opinion(run),
+        wire_heads=WIRE_HEADS,
+        wire=tuple(_list_wire_opinions(run)),
         versions=tuple(_list_versions(run)),
         counts=tuple(_describe_place_count(nodes, ranks) for nodes, ranks in counts),
         scaling=tuple(_list_scaling(points, counts)),
@@ -264,6 +267,12 @@ def _list_opinion(run: CollectiveRun) -> Iterator[Row]:
             f"{format_number(own[one.size])} GB/s" if one.size in own else "",
             "not counted" if one.wrong is None else f"{one.wrong:g}",
         )
+
+
+def _list_wire_opinions(run: CollectiveRun) -> Iterator[Row]:
+    for one in run.wire_opinions:
+        rate = f"{format_number(one.rate)} GB/s" if one.rate else one.unable
+        yield one.sender, one.receiver, rate
 
 
 def _describe_opinion(run: CollectiveRun) -> str:

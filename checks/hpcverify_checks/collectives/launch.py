@@ -52,6 +52,7 @@ from hpcverify_checks.collectives.hangs import (
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
+from hpcverify_checks.collectives.wire import WirePair, collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
 from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
@@ -108,6 +109,8 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     """Of rank 0's node."""
     expected: tuple[str, ...] = ()
     """The node on which each rank should be, as far as Slurm says."""
+    second_opinion: bool = False
+    """Whether pairs of nodes are asked what ib_write_bw measures; rank 0's launcher decides."""
     port: int = 0
     """0: one that follows from *group*; any free one if all ranks are launched here."""
 
@@ -235,9 +238,15 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
         with _start_ranks(order, job, settings) as children:
             watch.wait(children)
             run = watch.conclude({}, algorithm)
-            board.post(OVER, 0)
-            tell_deputy(board)
-            watch.await_leavers()
+        is_whole = order.second_opinion and not run.missing
+        pairs = pair_nodes(nodes) if is_whole else ()
+        board.post(OVER, 0, msgspec.json.encode(pairs))
+        tell_deputy(board)
+        if pairs:
+            take_part(pairs, 0, board, _find_own_address(server))
+            opinions = collect_answers(pairs, nodes, board)
+            run = msgspec.structs.replace(run, wire_opinions=opinions)
+        watch.await_leavers()
         return run
     finally:
         server.shutdown()
@@ -348,6 +357,9 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
                 sleep(board.pause)
             deputy.tell({child.rank: child.read_beat() for child in children})
     with suppress(BoardError):  # it has the results, and need not wait
+        told = board.read(OVER)[0]
+        pairs = msgspec.json.decode(told, type=tuple[WirePair, ...])
+        take_part(pairs, order.ranks[0][0], board, own_address)
         for rank, _ in order.ranks:
             board.post(LEFT, rank)
     return None
