@@ -96,6 +96,7 @@ def measure(ranks: int) -> CollectiveRun:
         seed=1,
         algorithm="auto",
         alone=False,
+        timeline=True,
         node="n1",
         group="bench",
         world=ranks,

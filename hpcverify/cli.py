@@ -38,6 +38,7 @@ COMMAND_GROUPS = {
         "release": "Return nodes to service by hand.",
         "adopt": "Adopt nodes that hpcverify drained, after the ledger was lost.",
         "forget": "Forget nodes that are no longer in Slurm.",
+        "peers": "Name the parts that are worse than their peers.",
         "breaker": "Show or reset the circuit breaker; show which checks are suspect.",
     },
     "Set-up": {

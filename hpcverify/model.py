@@ -29,6 +29,8 @@ FABRIC_SUITE = "fabric"
 """The suite of what is tested between nodes: none of them can show or clear it by itself."""
 COLLECTIVES_CHECK = "collectives"
 """The check that such runs have."""
+JOBS_SUITE = JOBS_CHECK = "jobs"
+"""The suite, and its check, of what users' jobs say of a node."""
 
 
 @total_ordering

@@ -22,6 +22,7 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.isolation.journal import (
     IsolationOrder,
@@ -31,7 +32,6 @@ from hpcverify.isolation.journal import (
 )
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
-from hpcverify.isolation.rounds import read_run
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import fold

@@ -15,8 +15,9 @@ from hpcverify.fleet.accusation import build_accusation
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import list_site_options, look_up_uid
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
+from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
-from hpcverify.isolation.rounds import GroupJobSettings, Interrupted, RoundTester
+from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.plan.config import Site
 from hpcverify.records import spool
@@ -74,7 +75,7 @@ def carry_out_isolation(
     tester = RoundTester(
         journal=journal,
         slurm=acting.slurm,
-        settings=make_settings(site),
+        settings=make_settings(site, journal.order.reservation),
         spool=Path(site.fleet.spool),
         owner=look_up_uid(site.fleet.user),
         at_once=at_once,
@@ -99,11 +100,12 @@ def carry_out_isolation(
     return answer
 
 
-def make_settings(site: Site) -> GroupJobSettings:
-    """Take over what the jobs of a sweep have."""
+def make_settings(site: Site, reservation: str) -> GroupJobSettings:
+    """Take over what the jobs of a sweep have; use the nodes of *reservation*, if any."""
     fleet = site.fleet
     return GroupJobSettings(
         partition=fleet.partition,
+        reservation=reservation,
         user="" if look_up_uid(fleet.user) == os.geteuid() else fleet.user,
         program=fleet.program,
         options=tuple(list_site_options(fleet)),

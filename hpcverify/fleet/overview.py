@@ -33,7 +33,7 @@ from hpcverify.fleet.states import (
     needs_repair,
 )
 from hpcverify.isolation.links import LinkCoverage, count_coverage
-from hpcverify.model import BMC_SUITE, Verdict
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
@@ -228,7 +228,7 @@ def build_overview(
             if name in nodes
             else _build_unknown_node(name, entries.get(name)),
             entries.get(name),
-            _keep_latest(by_node.get(name, ())),
+            _keep_latest(by_node.get(name, ()), nodes.get(name)),
             failed.get(name, ()),
             moved.get(name, {}),
             now=now,
@@ -337,19 +337,32 @@ def format_age(when: float, now: float) -> str:
     return f"{passed:.0f} s"
 
 
-def _keep_latest(said: Iterable[LastResult]) -> tuple[LastResult, ...]:
+def _keep_latest(said: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
     """
-    Keep the last result of each check, whatever suite it ran in, by name.
+    Keep the last result of each check of *node*, whatever suite it ran in, by name.
 
     If the node and its BMC both speak of one, neither takes back what the other found.
     """
     newest: dict[tuple[str, bool], LastResult] = {}
-    for one in sorted(said, key=lambda one: one.started):
+    counting = (one for one in said if not _is_over(one, node))
+    for one in sorted(counting, key=lambda one: one.started):
         newest[one.check, one.suite == BMC_SUITE] = one
     worst: dict[str, LastResult] = {}
     for (check, _), one in sorted(newest.items()):
         worst[check] = max(worst.get(check, one), one, key=_rank_said)
     return tuple(worst[check] for check in sorted(worst))
+
+
+def _is_over(said: LastResult, node: Node | None) -> bool:
+    """
+    Whether *node* became healthy after something outside it spoke against it.
+
+    No run of the node itself has such a check again, and could take that back.
+    """
+    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE) and said.verdict is Verdict.FAIL
+    if node is None or node.state is not State.HEALTHY:
+        return False
+    return outside and node.since > said.started.timestamp()
 
 
 def _rank_said(said: LastResult) -> tuple[bool, Verdict]:

@@ -7,7 +7,7 @@ of a part is written once: DuckDB unfolds them into rows when it makes a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 
 from msgspec import Struct
@@ -20,6 +20,9 @@ SCHEMA_KEY = "hpcverify_schema"
 COLUMNS_VERSION = 1
 NIGHT_BEGINS = timedelta(hours=12)
 """A night goes from noon to noon, UTC: a sweep that begins before midnight is one night."""
+
+NODE = "node"
+"""The part that stands for the whole node."""
 
 
 class Column(Struct, frozen=True):
@@ -37,7 +40,7 @@ COLUMNS = (
     Column("part", "varchar", "id of the part (a GPU's UUID), or `node`"),
     Column("label", "varchar", "what the part is called on its node: `GPU 3`"),
     Column("kind", "varchar", "kind of the part: gpu, cpu, memory, nic, disk, system"),
-    Column("model", "varchar", "product name of the part"),
+    Column("model", "varchar", "product name of the part; of a node, with that of its GPUs"),
     Column("check_name", "varchar", "the check that measured"),
     Column("metric", "varchar", "what it measured, with its mode: `bf16.sustained`"),
     Column("value", "double", "in `unit`; the median of several rounds; null: no number"),
@@ -114,18 +117,29 @@ def collect_cells(run: Run) -> RunCells | None:
 
 def _describe_parts(inventory: Inventory, by_part: dict[str, list[Cell]]) -> Iterator[PartCells]:
     known = {part.id: part for part in inventory.parts}
-    system = next(iter(inventory.of_kind("system")), None)
-    drivers = {part.facts.get("driver", "") for part in inventory.of_kind("gpu")}
-    driver = ", ".join(sorted(drivers - {""}))
+    gpus = inventory.of_kind("gpu")
+    driver = _join(part.facts.get("driver", "") for part in gpus)
+    machine = next(iter(inventory.of_kind("system")), Part("system", NODE, NODE))
     for where, cells in by_part.items():
-        part = known.get(where) or (system if where == "node" else None) or Part("", where, where)
+        part = machine if where == NODE else known.get(where, Part("", where, where))
         facts = part.facts
+        model = _name_model(part)
+        if where == NODE:  # the same machine with other GPUs is another model
+            model = ", ".join(filter(None, (model, _join(map(_name_model, gpus)))))
         yield PartCells(
             part=where,
             label=part.label,
             kind=part.kind,
-            model=facts.get("name") or facts.get("model") or facts.get("product", ""),
+            model=model,
             driver=facts.get("driver", driver),
             firmware=facts.get("vbios") or facts.get("firmware") or facts.get("bios", ""),
             cells=cells,
         )
+
+
+def _name_model(part: Part) -> str:
+    return next(filter(None, map(part.facts.get, ("name", "model", "product"))), "")
+
+
+def _join(words: Iterable[str]) -> str:
+    return ", ".join(sorted(set(words) - {""}))

@@ -40,7 +40,7 @@ class BatchFile(Struct, frozen=True, order=True):
 def list_folders(top: Path) -> dict[date, Path]:
     """List the folders of nights, or of weeks, below *top*, the oldest first."""
     try:
-        names = sorted(os.listdir(top))
+        names = sorted(path.name for path in top.iterdir())
     except FileNotFoundError:
         return {}
     except OSError as exc:
@@ -64,7 +64,7 @@ def list_left_over(folder: Path) -> Iterator[Path]:
 
 def _list_all(folder: Path) -> list[BatchFile]:
     try:
-        names = os.listdir(folder)
+        names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []
     except OSError as exc:

@@ -39,6 +39,21 @@ class Choice(Struct, frozen=True, kw_only=True):
             for file in list_files(folder)
         ]
 
+    def require_paths(self, state: Path) -> list[Path]:
+        """
+        List the same files.
+
+        Raises:
+            StoreError: there are none.
+
+        """
+        if paths := self.list_paths(state):
+            return paths
+        raise StoreError(
+            f"no measurements of these nights in {state / MEASUREMENTS_FOLDER}: hpcverify "
+            "collect writes them; hpcverify history --rebuild makes them from the documents"
+        )
+
     def write_condition(self) -> str:
         """Write the condition of SQL for the rows."""
         wanted = {"node": self.nodes, "check_name": self.checks, "metric": self.metrics}
@@ -75,7 +90,7 @@ def read_measurements(
         ) from exc
     choice = Choice(since=since, until=until, nodes=nodes, checks=checks, metrics=metrics)
     where = Path(state) if state is not None else state_dir()
-    paths = _require_paths(choice, where)
+    paths = choice.require_paths(where)
     with open_duckdb(where / MEASUREMENTS_FOLDER) as db:
         refuse_newer(db, paths)
         columns: dict[str, Any] = db.execute(
@@ -98,7 +113,7 @@ def export_measurements(
         StoreError: there are none, or the file cannot be written.
 
     """
-    paths = _require_paths(choice, state)
+    paths = choice.require_paths(state)
     temporary = path.with_name(f".{path.name}.writing")
     rows = _select(paths, choice)
     with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
@@ -121,16 +136,6 @@ def _select(paths: Sequence[Path], choice: Choice) -> str:
         f"select {names} from {read_parquet(paths)} where {choice.write_condition()}"
         f" order by night, {ORDER}"
     )
-
-
-def _require_paths(choice: Choice, state: Path) -> list[Path]:
-    paths = choice.list_paths(state)
-    if not paths:
-        raise StoreError(
-            f"no measurements of these nights in {state / MEASUREMENTS_FOLDER}: hpcverify "
-            "collect writes them; hpcverify history --rebuild makes them from the documents"
-        )
-    return paths
 
 
 def _join(names: Sequence[str]) -> str:

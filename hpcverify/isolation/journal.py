@@ -71,6 +71,8 @@ class SubmittedJob(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sub
     """Their places in the round, from 0: both directions of a pair are one job."""
     name: str
     nodes: tuple[str, ...]
+    at: float = 0.0
+    """Seconds since 1970."""
 
 
 class EndedJob(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ended"):

@@ -58,18 +58,23 @@ def pair_all(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def find_directions(
-    nodes: Sequence[str], switches: Mapping[str, str], gone: Collection[str] = frozenset()
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    gone: Collection[str] = frozenset(),
+    bad: Collection[str] = frozenset(),
 ) -> Generator[Round, Outcomes, MatrixFound]:
     """
     Yield the rounds of a matrix of *nodes*, take their outcomes, and explain the failures.
 
-    Those who are *gone* by then are left out.
+    Those who are *gone* by then are left out. A node that is known to be *bad* explains
+    whatever failed with it: it has no slow link.
     """
     cells: dict[tuple[str, str], bool] = {}
     for pairs in pair_all(nodes):
         if not (yield from _test_pairs(pairs, gone, cells)):
-            return read_matrix(cells, switches)
-    found = read_matrix(cells, switches)
+            found = read_matrix(cells, switches, bad)
+            return replace(found, links=(), flaky=found.links)
+    found = read_matrix(cells, switches, bad)
     suspected = list(found.links)
     for _ in range(REPEATS):
         again: dict[tuple[str, str], bool] = {}
@@ -112,12 +117,18 @@ def _make_disjoint(links: Iterable[tuple[str, str]]) -> list[list[tuple[str, str
     return rounds
 
 
-def read_matrix(cells: Cells, switches: Mapping[str, str]) -> MatrixFound:
-    """Explain the failures among *cells* by as few causes as can be, the largest first."""
+def read_matrix(
+    cells: Cells, switches: Mapping[str, str], bad: Collection[str] = frozenset()
+) -> MatrixFound:
+    """
+    Explain the failures among *cells* by as few causes as can be, the largest first.
+
+    Those of *bad* nodes are theirs, or if several are at one switch perhaps that one's.
+    """
     left = {cell for cell, has_failed in cells.items() if has_failed}
     explained: set[tuple[str, str]] = set()
     found: dict[str, list[str]] = {"senders": [], "receivers": [], "switches": []}
-    while cause := max(_list_causes(cells, left, explained, switches), default=None):
+    while cause := max(_list_causes(cells, left, explained, switches, bad), default=None):
         _, _, kind, name, own = cause
         found[kind].append(name)
         left.difference_update(own)
@@ -126,7 +137,7 @@ def read_matrix(cells: Cells, switches: Mapping[str, str]) -> MatrixFound:
         senders=tuple(found["senders"]),
         receivers=tuple(found["receivers"]),
         switches=tuple(found["switches"]),
-        links=tuple(sorted(left)),
+        links=tuple(sorted(link for link in left if set(bad).isdisjoint(link))),
     )
 
 
@@ -140,9 +151,9 @@ def _list_causes(
     left: Collection[tuple[str, str]],
     explained: Collection[tuple[str, str]],
     switches: Mapping[str, str],
+    bad: Collection[str],
 ) -> Iterator[Cause]:
-    nodes = set(chain.from_iterable(cells))
-    counts = Counter(switches.get(node, "") for node in nodes)
+    counts = Counter(switches.get(node, "") for node in bad)
     shared = {switch for switch, count in counts.items() if switch and count > 1}
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for sender, receiver in cells:
@@ -155,6 +166,18 @@ def _list_causes(
             for switch in {one, other} & shared:
                 rows.setdefault(("switches", switch), []).append((sender, receiver))
     for (kind, name), mine in rows.items():
+        if kind == "switches" and not _is_well_inside(name, cells, switches):
+            continue
         failed = tuple(cell for cell in mine if cell in left)
         if len(failed) >= MIN_CELLS and len(failed) > MIN_SHARE * len(mine):
             yield len(failed) / len(mine), len(failed), kind, name, failed
+
+
+def _is_well_inside(switch: str, cells: Cells, switches: Mapping[str, str]) -> bool:
+    """Whether nodes of *switch* were tested with each other, and most of them are well."""
+    inside = [
+        has_failed
+        for (one, other), has_failed in cells.items()
+        if switches.get(one) == switches.get(other) == switch
+    ]
+    return bool(inside) and sum(inside) <= MIN_SHARE * len(inside)

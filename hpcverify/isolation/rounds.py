@@ -11,27 +11,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from hpcverify.errors import ActionError, SlurmError, StoreError
-from hpcverify.isolation.group_tests import TWO, GroupPurpose, GroupTest
+from hpcverify.isolation.group_jobs import (
+    GroupJob,
+    GroupJobSettings,
+    build_job_spec,
+    name_document,
+    read_run,
+)
+from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
 from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
 from hpcverify.records.collectives import CollectiveRun
-from hpcverify.records.documents import MAX_DOCUMENT_BYTES, write_bytes
+from hpcverify.records.documents import write_bytes
 from hpcverify.slurm import Host, Job
 from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.command import TIMEOUT_S
 from hpcverify.slurm.idle import explain_not_idle
 from hpcverify.slurm.submit import (
     JOB_NAME_PREFIX,
     Ending,
-    GroupJobSpec,
-    JobStep,
     classify_ending,
     describe_ending,
     submit,
@@ -39,17 +44,9 @@ from hpcverify.slurm.submit import (
 
 OUTBOX_NAME = ".isolate"
 """In the spool; no node can have this name."""
-JOB_MINUTES = 5
-"""The time limit of a test: torch starts on a cold node within one or two."""
-GPU_SIZES, CPU_SIZES = ("64K", "1G"), ("64K", "4M")
-"""Of what is sent: one that latency decides, and one that bandwidth does."""
-TEST_SECONDS = 10.0
-"""What the measurement takes, without the start."""
-OPERATION = "all_reduce"
-SEND_OPERATION = "broadcast"
-"""From the first of two nodes to the second, one way. All tests of two nodes measure it, so
-that there is something to compare with."""
 POLL_S = 1.0
+MAX_SUBMISSION_S = TIMEOUT_S
+"""So long after it was begun, a submission may still take effect."""
 MAX_AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""
 LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
@@ -63,16 +60,6 @@ WHOLE_PURPOSES = frozenset(
 
 class Interrupted(Exception):  # noqa: N818 - control flow: the state is kept
     """A person, or the system, has ended us."""
-
-
-class GroupJobSettings(Struct, frozen=True, kw_only=True):
-    """What all jobs of an isolation have in common."""
-
-    partition: str
-    reservation: str = ""
-    user: str = ""
-    program: str = ""
-    options: tuple[str, ...] = ()
 
 
 class TestEnd(Struct, frozen=True):
@@ -206,23 +193,43 @@ class RoundTester:
     def _adopt(self, number: int, slots: Iterable[_Slot]) -> list[_Slot]:
         """Find the jobs that a process before us submitted, by their names."""
         submitted = self.journal.rounds[number - 1].submitted
-        if not submitted:
-            return []
-        known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
+        begun = {
+            slot.tests: [job for job in submitted if job.tests == slot.tests] for slot in slots
+        }
+        last = [jobs[-1] for jobs in begun.values() if jobs]
+        known = self._find_submitted(last) if last else {}
         adopted: list[_Slot] = []
         for slot in slots:
-            mine = [each for each in submitted if each.tests == slot.tests]
-            slot.attempt = len(mine)
-            if mine and (mine[-1].name in known or self._are_all_there(mine[-1])):
-                job = known.get(mine[-1].name)
-                slot.name, slot.nodes, slot.since = mine[-1].name, mine[-1].nodes, self.clock()
+            slot.attempt = len(begun[slot.tests])
+            mine = begun[slot.tests][-1] if slot.attempt else None
+            if mine and (mine.name in known or self._are_all_there(mine)):
+                job = known.get(mine.name)
+                slot.name, slot.nodes, slot.since = mine.name, mine.nodes, self.clock()
                 slot.job = job.id if job else 0
                 adopted.append(slot)
         return adopted
 
+    def _find_submitted(self, wanted: Sequence[SubmittedJob]) -> dict[str, Job]:
+        """
+        Find the jobs *wanted*, by name; wait for those that Slurm may still be taking in.
+
+        Whoever submitted them was killed, perhaps with the request under way.
+        """
+        while True:
+            known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
+            missing = (each for each in wanted if each.name not in known)
+            ages = [self.clock() - each.at for each in missing if not self._are_all_there(each)]
+            if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
+                return known
+            if self.stop():
+                raise Interrupted
+            self.sleep(POLL_S)
+
     def _are_all_there(self, job: SubmittedJob) -> bool:
-        names = (name_document(job.name, index) for index in range(len(job.tests)))
-        return all((self.outbox / name).exists() for name in names)
+        return all(path.exists() for path in self._list_outputs(job.name, job.tests))
+
+    def _list_outputs(self, job: str, tests: Sequence[int]) -> Iterator[Path]:
+        yield from (self.outbox / name_document(job, index) for index in range(len(tests)))
 
     def _look_at(self, number: int, running: Sequence[_Slot]) -> list[_Slot]:
         """Take in the jobs that have ended; return the others."""
@@ -234,9 +241,9 @@ class RoundTester:
         return [s for s in running if not self._end_if_over(number, s, by_name.get(s.name))]
 
     def _end_if_over(self, number: int, slot: _Slot, job: Job | None) -> bool:
-        names = [name_document(slot.name, index) for index in range(len(slot.tests))]
-        documents = [n for n in names if read_run(self.outbox / n, slot.nodes) is not None]
-        ending = classify_ending(job, document=len(documents) == len(names), now=self.clock())
+        paths = list(self._list_outputs(slot.name, slot.tests))
+        documents = [path for path in paths if read_run(path, slot.nodes) is not None]
+        ending = classify_ending(job, document=len(documents) == len(paths), now=self.clock())
         wait = self.journal.order.wait
         if ending is Ending.PENDING and self.clock() - slot.since > wait:
             ending = Ending.NEVER_STARTED
@@ -246,8 +253,8 @@ class RoundTester:
             self.slurm.cancel(job.id)
         if ending is not Ending.FINISHED:  # ranks that were ended are missed by the others
             documents = []
-        for name in documents:
-            write_bytes(self.journal.folder / name, (self.outbox / name).read_bytes())
+        for path in documents:
+            write_bytes(self.journal.folder / path.name, path.read_bytes())
         reason = "" if documents else self._explain(slot, ending, job)
         if reason:
             self.say(reason)
@@ -255,7 +262,7 @@ class RoundTester:
             EndedJob(
                 round=number,
                 tests=slot.tests,
-                documents=tuple(name if name in documents else "" for name in names),
+                documents=tuple(path.name if path in documents else "" for path in paths),
                 name=slot.name,
                 job=slot.job,
                 nodes=slot.nodes,
@@ -337,9 +344,23 @@ class RoundTester:
         """Submit the job of *slot*; return whether it is there."""
         slot.name = f"{self.prefix}r{number}t{slot.tests[0]}a{slot.attempt}"
         self.journal.append(
-            SubmittedJob(round=number, tests=slot.tests, name=slot.name, nodes=slot.nodes)
+            SubmittedJob(
+                round=number,
+                tests=slot.tests,
+                name=slot.name,
+                nodes=slot.nodes,
+                at=self.clock(),
+            )
         )
-        spec = self._build_spec(test, slot, min(hosts[node].gpus for node in slot.nodes))
+        job = GroupJob(
+            name=slot.name,
+            nodes=slot.nodes,
+            test=test,
+            documents=tuple(self._list_outputs(slot.name, slot.tests)),
+        )
+        gpus = min(hosts[node].gpus for node in slot.nodes)
+        start_within = self.journal.order.wait + POLL_S
+        spec = build_job_spec(job, self.settings, gpus=gpus, start_within=start_within)
         try:
             slot.job = submit(spec, self.slurm)
         except SlurmError as exc:
@@ -358,46 +379,6 @@ class RoundTester:
         self.journal.append(EndedJob(round=number, tests=slot.tests, reason=str(exc)))
         return False
 
-    def _build_spec(self, test: GroupTest, slot: _Slot, gpus: int) -> GroupJobSpec:
-        wait = self.journal.order.wait
-        return GroupJobSpec(
-            nodes=slot.nodes,
-            gpus=gpus,
-            name=slot.name,
-            minutes=JOB_MINUTES,
-            deadline_hours=(wait + POLL_S) / 3600,
-            partition=self.settings.partition,
-            reservation=self.journal.order.reservation,
-            user=self.settings.user,
-            program=self.settings.program,
-            options=self.settings.options,
-            steps=tuple(
-                self._build_step(test, slot, index, GPU_SIZES if gpus else CPU_SIZES)
-                for index in range(len(slot.tests))
-            ),
-        )
-
-    def _build_step(
-        self, test: GroupTest, slot: _Slot, index: int, sizes: Sequence[str]
-    ) -> JobStep:
-        is_pair = len(slot.nodes) == TWO
-        operations = (OPERATION, SEND_OPERATION) if is_pair else (OPERATION,)
-        more: tuple[str, ...] = ("--algorithm", "ring")
-        order: tuple[str, ...] = ()
-        if test.purpose is GroupPurpose.SEND:
-            operations = (SEND_OPERATION,)
-            order = test.members if index == 0 else test.members[::-1]
-            more = (*more, "--address", order[0])
-        elif test.purpose is GroupPurpose.INSIDE:
-            more = ("--alone",)
-        chosen = [word for one in operations for word in ("--operation", one)]
-        chosen += [word for one in sizes for word in ("--size", one)]
-        out = str(self.outbox / name_document(slot.name, index))
-        seconds = ("--seconds", f"{TEST_SECONDS:g}")
-        return JobStep(
-            arguments=("collectives", "--out", out, *chosen, *seconds, *more), order=order
-        )
-
     def _wait_for_slurm(self, exc: SlurmError) -> None:
         """Wait for a scheduler that is away for a while: what runs goes on."""
         now = self.clock()
@@ -410,11 +391,6 @@ class RoundTester:
 
 MAX_NAMED = 4
 """Nodes of a job in a message."""
-
-
-def name_document(job: str, index: int) -> str:
-    """Name the document of the test *index* of a job."""
-    return f"{job}.{index}.json"
 
 
 def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
@@ -434,28 +410,3 @@ def _says_something(test: GroupTest, nodes: Sequence[str]) -> bool:
     if test.purpose in WHOLE_PURPOSES:
         return len(nodes) == len(test.members)
     return len(nodes) > 1 or (test.purpose is GroupPurpose.INSIDE and len(nodes) == 1)
-
-
-READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-def read_run(path: Path, nodes: Sequence[str] = ()) -> CollectiveRun | None:
-    """
-    Read the document *path*, if it is there, whole, and of just these *nodes*.
-
-    Nothing in it is trusted: a node that runs the test may be broken.
-    """
-    try:
-        file = os.open(path, READ_FLAGS)
-    except OSError:
-        return None
-    with os.fdopen(file, "rb") as content:
-        try:
-            read = content.read(MAX_DOCUMENT_BYTES)
-            run = msgspec.json.decode(read, type=CollectiveRun)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-    ranks = {place.rank for place in run.ranks}
-    named = {*run.missing, *(wrong.rank for wrong in run.wrong)}
-    of_these = {place.node for place in run.ranks} == set(nodes) or not nodes
-    return run if of_these and named <= ranks else None

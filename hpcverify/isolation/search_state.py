@@ -28,6 +28,8 @@ BLAME_LEAD = 2
 """Failures more than passes, each with another partner, that make a member bad."""
 LINK_LEAD = 3
 """More passes than failures, each with another partner, of two that fail with each other."""
+OTHER_FAILURES = 1
+"""The most of them, with other partners: what fails more often has no single slow link."""
 BLAME_FAILURES = 4
 """Failed tests of a bad member in all; with fewer, it takes a lead of one more."""
 MAX_PAIR_TESTS = 8
@@ -317,12 +319,17 @@ class SearchState:
             self._suspect(mixed, mixed, is_careful=True)
 
     def _judge_link(self, pair: Members) -> None:
-        if all(self.known[member].lead <= -LINK_LEAD for member in pair):
+        ways = (pair, pair[::-1])
+        are_well = all(self.known[member].lead <= -LINK_LEAD for member in pair)
+        if are_well and all(self._count_other_failures(*way) <= OTHER_FAILURES for way in ways):
             self.links.append(pair)
             self.has_new_link = True
         else:
             for member in pair:
                 self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
+
+    def _count_other_failures(self, member: str, end: str) -> int:
+        return sum(partner != end for partner in self.known[member].failed_with)
 
     def _suspect_rest(self, members: Members) -> None:
         """Suspect those who have not passed; if all have, the cause may be between them."""

@@ -20,8 +20,8 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.isolation.confirm import confirm
 from hpcverify.isolation.group_tests import (
-    TWO,
     GroupOutcome,
     GroupPurpose,
     GroupTest,
@@ -29,16 +29,14 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
+from hpcverify.isolation.links import find_switch_pair
 from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
-from hpcverify.isolation.search import Found, make_groups, search
+from hpcverify.isolation.search import Found, Plan, make_groups, search
+from hpcverify.isolation.three import THREE, search_three
 
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
 INSIDE_TESTS = 3
-CONFIRM_FAILURES, REFUTING_PASSES = 4, 2
-"""Of each bad node, when all are found: what comes first, decides."""
-CONFIRM_CONTROLS = 4
-"""Pairs beside them, of those that have passed."""
 
 
 class Isolation(Struct, frozen=True):
@@ -69,92 +67,67 @@ def isolate(
     """
     bad_inside: Members = ()
     if inside:
-        bad_inside = yield from _test_inside(nodes, gone)
+        alone = {node: (node,) for node in nodes}
+        bad_inside = yield from _test_inside(alone, GroupPurpose.INSIDE, gone)
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
-    of_nodes = yield from search(_group_by_switch(left, switches, random), random, switches, gone)
-    lost = tuple(n for n in nodes if n in gone and n not in {*bad_inside, *of_nodes.untested})
-    of_nodes = replace(of_nodes, untested=of_nodes.untested + lost)
-    of_nodes = yield from _confirm(of_nodes, left, switches, random, gone)
+    groups = _group_by_switch(left, switches, random)
+    of_nodes = yield from _search_and_confirm(groups, random, switches, gone)
+    judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
+    lost = tuple(node for node in nodes if node in gone and node not in judged)
+    far = tuple(link for link in of_nodes.links if find_switch_pair(link, switches))
+    of_nodes = replace(
+        of_nodes,
+        links=tuple(link for link in of_nodes.links if link not in far),
+        intermittent=of_nodes.intermittent + far,  # what is between switches is tested next
+        untested=of_nodes.untested + lost,
+    )
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
     good = [node for node in left if node not in {*accused, *of_nodes.untested}]
-    of_switches = yield from _search_switches(good, switches, random, gone)
+    # What fails within a switch would fail between switches as well.
+    failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
+    sound = [node for node in good if node not in failing]
+    of_switches = yield from _search_switches(sound, switches, random, gone)
     suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
     matrix = MatrixFound()
     if chosen:
-        matrix = yield from find_directions(chosen, switches, gone)
+        matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
     return Isolation(bad_inside, of_nodes, of_switches, matrix)
 
 
 def _test_inside(
-    nodes: Sequence[str], gone: Collection[str]
+    groups: Mapping[str, Members], purpose: GroupPurpose, gone: Collection[str]
 ) -> Generator[Round, Outcomes, Members]:
-    """Test each node alone; again what failed, or did not come to its end."""
-    failures = dict.fromkeys(nodes, 0)
-    left = list(nodes)
+    """Test each of the *groups* by itself; again what failed, or did not come to its end."""
+    failures = dict.fromkeys(groups, 0)
+    left = dict(groups)
     for _ in range(INSIDE_TESTS):
-        left = [node for node in left if node not in gone]
+        left = {name: some for name, some in left.items() if set(gone).isdisjoint(some)}
         if not left:
             break
-        outcomes = yield tuple(GroupTest((node,), GroupPurpose.INSIDE) for node in left)
+        outcomes = yield tuple(GroupTest(some, purpose) for some in left.values())
         if outcomes is None:
             break
         results = dict(zip(left, outcomes, strict=True))
-        for node, outcome in results.items():
-            failures[node] += outcome is GroupOutcome.FAILED
-        open_nodes = {n for n in left if failures[n] or results[n] is GroupOutcome.UNKNOWN}
-        left = [node for node in left if node in open_nodes and failures[node] < INSIDE_FAILURES]
-    return tuple(node for node, count in failures.items() if count >= INSIDE_FAILURES)
+        for name, outcome in results.items():
+            failures[name] += outcome is GroupOutcome.FAILED
+        left = {
+            name: some
+            for name, some in left.items()
+            if (failures[name] or results[name] is GroupOutcome.UNKNOWN)
+            and failures[name] < INSIDE_FAILURES
+        }
+    return tuple(name for name, count in failures.items() if count >= INSIDE_FAILURES)
 
 
-def _confirm(
-    found: Found,
-    nodes: Sequence[str],
-    switches: Mapping[str, str],
-    random: Random,
-    gone: Collection[str],
-) -> Generator[Round, Outcomes, Found]:
-    """
-    Test those that were found bad once more, and take back who passes.
-
-    The tests by which they were found were chosen since they failed, and what they were
-    compared with since it passed: on a noisy network both may be chance. These are not, and
-    nor are the controls beside them, whatever comes of them.
-    """
-    if found.is_widespread:
-        return found
-    zones = set(found.bad_zones)
-    vague = {*found.bad, *found.untested, *chain.from_iterable((*found.links, *found.intermittent))}
-    good = [node for node in nodes if node not in vague and switches.get(node) not in zones]
-    passes, failures = dict.fromkeys(found.bad, 0), dict.fromkeys(found.bad, 0)
-    for _ in range(CONFIRM_FAILURES + REFUTING_PASSES - 1):
-        left = [node for node in found.bad if node not in gone]
-        left = [n for n in left if failures[n] < CONFIRM_FAILURES and passes[n] < REFUTING_PASSES]
-        partners = [node for node in good if node not in gone]
-        if not left or len(partners) <= TWO:
-            break
-        random.shuffle(partners)
-        pairs = zip(left, partners[TWO:], strict=False)
-        tests = [GroupTest(pair, GroupPurpose.PAIR) for pair in pairs]
-        others = [*partners[:TWO], *partners[TWO + len(tests) :]][: TWO * CONFIRM_CONTROLS]
-        controls = zip(others[::2], others[1::2], strict=False)
-        tests += [GroupTest(pair, GroupPurpose.CONTROL) for pair in controls]
-        outcomes = yield tuple(tests)
-        if outcomes is None:
-            break
-        for test, outcome in zip(tests, outcomes, strict=True):
-            if test.purpose is GroupPurpose.PAIR:
-                passes[test.members[0]] += outcome is GroupOutcome.PASSED
-                failures[test.members[0]] += outcome is GroupOutcome.FAILED
-    few = sum(node not in gone for node in good) <= TWO  # no control beside a pair
-    doubtful = [node for node, count in passes.items() if few or count >= REFUTING_PASSES]
-    return replace(
-        found,
-        bad=tuple(node for node in found.bad if node not in doubtful),
-        intermittent=(*found.intermittent, *((node,) for node in doubtful)),
-    )
+def _search_and_confirm(
+    groups: Sequence[Members], random: Random, zones: Mapping[str, str], gone: Collection[str]
+) -> Plan:
+    found = yield from search(groups, random, zones, gone)
+    members = list(chain.from_iterable(groups))
+    return (yield from confirm(found, members, zones, random, gone))
 
 
 def _group_by_switch(
@@ -180,7 +153,11 @@ def _group_by_switch(
 def _search_switches(
     nodes: Sequence[str], switches: Mapping[str, str], random: Random, gone: Collection[str]
 ) -> Generator[Round, Outcomes, Found]:
-    """Search for switches that spoil what is between them, by tests of all their nodes."""
+    """
+    Search for switches that spoil what is between them, by tests of all their nodes.
+
+    If these fail without any other node, it is not the switch.
+    """
     at: dict[str, list[str]] = {}
     for node in nodes:
         if switch := switches.get(node):
@@ -188,7 +165,10 @@ def _search_switches(
     if len(at) <= 1:
         return Found()
     empty: set[str] = set()
-    plan = search(make_groups(at, random), random, {}, empty)
+    if len(at) == THREE:
+        plan = search_three(tuple(at), empty)
+    else:
+        plan = _search_and_confirm(make_groups(at, random), random, {}, empty)
     tests = next(plan)
     try:
         while True:
@@ -200,7 +180,13 @@ def _search_switches(
             tests = plan.send(outcomes)
     except StopIteration as end:
         found: Found = end.value
-        return found
+    own = {s: here for s in found.bad if len(here := tuple(n for n in at[s] if n not in gone)) > 1}
+    inside = yield from _test_inside(own, GroupPurpose.WHOLE, gone)
+    return replace(
+        found,
+        bad=tuple(switch for switch in found.bad if switch not in inside),
+        intermittent=(*found.intermittent, *((switch,) for switch in inside)),
+    )
 
 
 def _choose_for_matrix(suspects: Sequence[str], good: Sequence[str], random: Random) -> list[str]:

@@ -53,6 +53,8 @@ class Standing(StrEnum):
     TOO_FEW = "too few"
     TOO_NOISY = "too noisy"
     SPLIT = "split in two"
+    ZERO = "zero"
+    """The usual value is 0, of which nothing is a share."""
     TRAILING = "trailing off"
     """Far values are common in this list: only one far beyond all others is named."""
 
@@ -187,14 +189,14 @@ def _find_far(
     return {i: scores[i] for i in far}
 
 
-def _keep_apart(far: Sequence[int], distances: Sequence[float], centre: float) -> Sequence[int]:
+def _keep_apart(far: list[int], distances: Sequence[float], centre: float) -> list[int]:
     """Keep of those *far* the ones that stand apart from all the rest, on either side."""
     for count in range(len(far), 0, -1):
         group = set(far[:count])
         rest = max(abs(d - centre) for i, d in enumerate(distances) if i not in group)
         if min(distances[i] for i in group) - centre >= APART * rest:
             return far[:count]
-    return ()
+    return []
 
 
 def find_tail(score: float, peers: int) -> float:

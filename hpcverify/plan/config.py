@@ -23,6 +23,7 @@ from msgspec import Meta, Struct
 
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.peers.floors import PeerFloor
 from hpcverify.reliability.jobs import JobAssumptions
 from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
@@ -181,6 +182,8 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fabric: Fabric = Fabric()
     reliability: JobAssumptions = JobAssumptions()
     suppress: tuple[Suppression, ...] = ()
+    peers: tuple[PeerFloor, ...] = ()
+    """From which distance parts are outliers among their peers: before the table that ships."""
     path: str = "(no site file)"
 
     @property

@@ -22,11 +22,13 @@ from hpcverify.slurm import (
     Partition,
     Preemption,
     Reservation,
+    accounting,
     hosts,
     jobs,
     reservations,
     topology,
 )
+from hpcverify.slurm.accounting import EndedJob
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN
 
@@ -134,6 +136,19 @@ class Slurm:
         command = ["sacct", "-nXP", "-o", ",".join(jobs.SACCT_COLUMNS)]
         listed = ",".join(map(str, ids))
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
+
+    def list_ended_jobs(self, minutes: int) -> list[EndedJob]:
+        """Read everybody's jobs that ended in the last *minutes*; none without accounting."""
+        if not self._has_accounting:
+            return []
+        command = ["sacct", "-anXP", "-S", f"now-{minutes}minutes", "-E", "now"]
+        printed = self.run([*command, "-o", ",".join(accounting.ENDED_COLUMNS)])
+        return list(accounting.parse_ended_jobs(printed))
+
+    def list_avoided_nodes(self) -> dict[str, set[int]]:
+        """Read which nodes everybody's jobs that wait or run must not use, and their users."""
+        printed = self.run(["squeue", "-ha", "-o", accounting.AVOIDED_FORMAT])
+        return accounting.parse_avoided_nodes(printed)
 
     def submit(self, script: Path, *options: str) -> int:
         """Submit *script* with sbatch's *options*; return the job's id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from tests.slurm_lab.lab import Cluster, a_cluster
 
 NOT_RANKS = {"4294967291", "4294967292", "4294967294", "4294967295"}
 """Steps of Slurm that are no tasks of srun: batch script, extern, … (slurm.h)."""
+RANK = b"hpcverify_checks.collectives.rank"
 DUTY_CYCLE_S = 0.02
 """Each step of a measurement meets it, and a busy machine keeps it."""
 LOOK_S = 1.0
@@ -42,6 +43,27 @@ class Fabric:
             yield
         finally:
             _signal(ranks, signal.SIGCONT)
+
+    @contextmanager
+    def hanging(self, node: str) -> Generator[None]:
+        """Stop each process that measures on a node soon after it began."""
+        over = Event()
+        stopped: set[int] = set()
+
+        def look() -> None:
+            while not over.wait(LOOK_S):
+                ranks = [pid for pid in self.find_ranks(node) if _measures(pid)]
+                _signal(ranks, signal.SIGSTOP)
+                stopped.update(ranks)
+
+        thread = Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            _signal([pid for pid in stopped if _measures(pid)], signal.SIGCONT)
 
     @contextmanager
     def slow_cpu(self, node: str, share: float) -> Generator[None]:
@@ -84,7 +106,14 @@ class Fabric:
                     yield int(folder.name)
 
 
-def _signal(pids: Sequence[int], number: int) -> None:
+def _measures(pid: int) -> bool:
+    """Whether a process is a rank itself, and not what launched it."""
+    with suppress(OSError):  # it has ended
+        return RANK in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

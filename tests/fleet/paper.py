@@ -62,6 +62,10 @@ class PaperSlurm:
     clock: Callable[[], float] = time.time
     topology: str = ""
     """What it says of its switches; nothing without any."""
+    ended: str = ""
+    """What accounting has of everybody's jobs; without any, the site keeps no account."""
+    avoided: str = ""
+    """Users and the nodes that their jobs must not use."""
     asked: list[str] = field(default_factory=list[str])
     """The questions, in order."""
     told: list[str] = field(default_factory=list[str])
@@ -71,8 +75,12 @@ class PaperSlurm:
 
     def __call__(self, command: Sequence[str]) -> str:
         """Answer, or do as told."""
+        if command[0] == "sacct":
+            return self.ended
         if command[:2] != ["scontrol", "show"] and command[0] != "squeue":
             return self._told(list(command))
+        if command[0] == "squeue" and "-o" in command:
+            return self.avoided
         question = "jobs" if command[0] == "squeue" else command[2]
         self.asked.append(question)
         answers: dict[str, Callable[[], str]] = {
@@ -132,8 +140,9 @@ class PaperSlurm:
         )
 
     def _show_config(self) -> str:
+        accounts = "accounting_storage/slurmdbd" if self.ended else "none"
         return (
-            "SlurmUser = slurm(64030)\nAccountingStorageType = none\n"
+            f"SlurmUser = slurm(64030)\nAccountingStorageType = {accounts}\n"
             f"BOOT_TIME = {self.began:.0f}\n"
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from math import log2
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import ceil, log2
 from random import Random
 
 from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
@@ -18,11 +18,40 @@ SLOW_SHARE = 0.5
 """Of its rate, that a bad node still has."""
 
 
-def measure(test: GroupTest, slow: Collection[str], spread: float, random: Random) -> CollectiveRun:
+Slow = Callable[[Collection[str]], bool]
+"""Whether a collective over some nodes is slow."""
+
+
+def be_well(_: Collection[str]) -> bool:
+    """Have nothing that is slow."""
+    return False
+
+
+def slow_nodes(*bad: str) -> Slow:
+    """Make all slow in which one of the *bad* nodes takes part."""
+    return lambda nodes: not set(bad).isdisjoint(nodes)
+
+
+def slow_link(*ends: str) -> Slow:
+    """Make all slow in which both *ends* take part."""
+    return lambda nodes: {*ends} <= {*nodes}
+
+
+def slow_switch(name: str, switches: Mapping[str, str]) -> Slow:
+    """Make all slow that goes through the switch of that *name*."""
+    return lambda nodes: name in (at := {switches[node] for node in nodes}) and len(at) > 1
+
+
+def slow_between(one: str, other: str, switches: Mapping[str, str]) -> Slow:
+    """Make all slow in which nodes of both switches take part."""
+    return lambda nodes: {one, other} <= {switches[node] for node in nodes}
+
+
+def measure(test: GroupTest, slow: Slow, spread: float, random: Random) -> CollectiveRun:
     """Measure a *test*: each timing is off by a lognormal factor of this *spread*."""
     nodes = test.members
     doublings = log2(len(nodes))
-    share = 1.0 if set(slow).isdisjoint(nodes) else SLOW_SHARE
+    share = SLOW_SHARE if slow(nodes) else 1.0
     operations = ["broadcast"] if test.purpose is GroupPurpose.SEND else ["all_reduce"]
     if len(nodes) == 2 and test.purpose is not GroupPurpose.SEND:
         operations.append("broadcast")
@@ -41,19 +70,27 @@ def measure(test: GroupTest, slow: Collection[str], spread: float, random: Rando
     )
 
 
+def name_switches(count: int) -> dict[str, str]:
+    """Name the switch of each of *count* nodes: four to eight switches."""
+    at_each = max(2, ceil(count / 8))
+    return {node: f"s{number // at_each}" for number, node in enumerate(name_nodes(count))}
+
+
 def isolate_noisy(
-    count: int, slow: Sequence[str], spread: float, seed: int
-) -> tuple[Isolation, int]:
-    """Isolate in a cluster of *count* nodes; return what was found, and the number of tests."""
+    nodes: Sequence[str],
+    slow: Slow,
+    spread: float,
+    seed: int,
+    switches: Mapping[str, str] | None = None,
+) -> Isolation:
+    """Isolate what is *slow* in a cluster of *nodes*, by lot or at *switches*."""
     random, reference = Random(f"noise {seed}"), PeerReference()
-    plan = isolate(name_nodes(count), {}, Random(seed), inside=False)
-    took = 0
+    plan = isolate(nodes, switches or {}, Random(seed), inside=False)
     try:
         tests = next(plan)
         while True:
-            took += len(tests)
             runs = [measure(test, slow, spread, random) for test in tests]
             tests = plan.send([one.outcome for one in reference.judge_round(tests, runs)])
     except StopIteration as end:
         found: Isolation = end.value
-    return found, took
+    return found

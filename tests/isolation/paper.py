@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
+from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import (
     IsolationOrder,
     Journal,
     create_journal,
     make_isolation_id,
 )
-from hpcverify.isolation.rounds import GroupJobSettings, RoundTester
+from hpcverify.isolation.rounds import RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.slurm.client import Slurm
 from tests.fleet.paper import PaperNode, PaperSlurm
@@ -52,12 +53,19 @@ class PaperCluster(PaperSlurm):
     now: float = 1_700_000_000.0
     meddle: Callable[[PaperCluster, TestJob], None] = lambda *_: None
     """Is called with each job that was submitted."""
+    arriving: list[tuple[float, TestJob]] = field(default_factory=list[tuple[float, TestJob]])
+    """Jobs that Slurm takes in at some time: whoever submitted them is no more."""
     written: Callable[[Path], object] = lambda _: None
     """Is called with each document."""
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
+        for at, job in list(self.arriving):
+            if at <= self.now:
+                self.arriving.remove((at, job))
+                job.start = self.now
+                self.tests[job.id] = job
         for job in self.tests.values():
             if job.state == "RUNNING" and self.now - job.start >= JOB_S:
                 job.state, job.end = "COMPLETED", self.now
@@ -104,7 +112,7 @@ class PaperCluster(PaperSlurm):
         busy = {n for j in self.tests.values() if j.state == "RUNNING" for n in j.nodes}
         assert busy.isdisjoint(nodes), "two jobs of a round share a node"
         assert {"no-requeue", "exclusive", "parsable"} <= {word[2:] for word in words}
-        number = len(self.tests) + 1
+        number = len(self.tests) + len(self.arriving) + 1
         steps = [
             _read_step(line, nodes)
             for line in Path(words[-1]).read_text().splitlines()

@@ -89,6 +89,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--address")
     parser.add_argument("--algorithm")
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--no-stragglers", action="store_true")
     return parser.parse_args(words)
 
 

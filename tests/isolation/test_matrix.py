@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose
+from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.isolation.matrix import MatrixFound, find_directions, pair_all, read_matrix
 from tests.isolation.clusters import Walk, name_nodes, walk
 
@@ -16,9 +16,14 @@ Slow = Callable[[str, str], bool]
 
 
 def measure(
-    slow: Slow, *, switches: dict[str, str] | None = None, flaky: float = 0.0, seed: int = 0
+    slow: Slow,
+    *,
+    switches: dict[str, str] | None = None,
+    bad: tuple[str, ...] = (),
+    flaky: float = 0.0,
+    seed: int = 0,
 ) -> tuple[MatrixFound, Walk]:
-    plan = find_directions(NODES, switches or {})
+    plan = find_directions(NODES, switches or {}, bad=bad)
     random = Random(f"matrix {seed}")
     return walk(plan, lambda test, _, __: slow(*test.members), random, flaky)
 
@@ -80,9 +85,30 @@ def test_a_bad_switch_is_one_finding() -> None:
             switches[one] != switches[other] and "s1" in {switches[one], switches[other]}
         ),
         switches=switches,
+        bad=tuple(NODES[4:8]),
     )
 
     assert found == MatrixFound(switches=("s1",))
+
+
+@pytest.mark.parametrize("others", [NODES[8:10], NODES[8:16]])
+def test_two_bad_nodes_at_a_switch_are_two_bad_nodes(others: list[str]) -> None:
+    """And no switch: not theirs, since they fail with each other, nor that of those they meet."""
+    bad = ("n00004", "n00005")
+    switches = {node: f"s{number // 4}" for number, node in enumerate(NODES)}
+    plan = find_directions([*bad, *others], switches, bad=bad)
+
+    found, _ = walk(plan, lambda test, _, __: not set(bad).isdisjoint(test.members), Random(0))
+
+    assert {*found.senders} == {*found.receivers} == {*bad}
+    assert (found.switches, found.links) == ((), ())
+
+
+def test_a_bad_node_has_no_slow_link_whatever_fails_with_it() -> None:
+    found, took = measure(lambda *pair: pair == ("n00002", "n00009"), bad=("n00002",))
+
+    assert found == MatrixFound()
+    assert took.rounds == 15
 
 
 def test_cells_that_fail_by_chance_are_no_links() -> None:
@@ -118,16 +144,17 @@ def test_what_did_not_come_to_its_end_is_no_failure() -> None:
     assert read_matrix({("a", "b"): False, ("b", "a"): False}, {}) == MatrixFound()
 
 
-def test_without_a_further_round_a_cell_is_not_confirmed() -> None:
-    plan = find_directions(["a", "b"], {})
-    (there, _) = next(plan)
-    assert (there.members, there.purpose) == (("a", "b"), GroupPurpose.SEND)
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_without_a_further_round_a_cell_is_not_confirmed(names: str) -> None:
+    """Whether all were tested once, or not even that."""
+    plan = find_directions([*names], {})
+    failed = [test.members for test in next(plan)][:1]
     plan.send([GroupOutcome.FAILED, GroupOutcome.PASSED])
 
     with pytest.raises(StopIteration) as end:
         plan.send(None)
 
-    assert end.value.value == MatrixFound(flaky=(("a", "b"),))
+    assert end.value.value == MatrixFound(flaky=tuple(failed))
 
 
 def test_who_is_gone_is_left_out() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
+from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupPurpose
 from hpcverify.isolation.journal import Journal, resume_journal
-from hpcverify.isolation.rounds import Interrupted, read_run
+from hpcverify.isolation.rounds import Interrupted
 from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
 from tests.isolation.stand_in import SimulatedCluster
 
@@ -248,6 +249,48 @@ def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
     names = [job.name for job in paper.slurm.tests.values()]
     assert len(names) == len(set(names))
     assert len({name.rsplit("a", 1)[0] for name in names}) == len(names), "submitted twice"
+
+
+Death = Callable[[PaperCluster, TestJob], object]
+
+
+def die_before(slurm: PaperCluster, job: TestJob) -> None:
+    """Die before Slurm has the job: it never will."""
+    del slurm.tests[job.id]
+
+
+def die_meanwhile(slurm: PaperCluster, job: TestJob) -> None:
+    """Die with the request under way: Slurm has the job only some seconds later."""
+    slurm.arriving.append((slurm.now + 5, slurm.tests.pop(job.id)))
+
+
+def die_after(_slurm: PaperCluster, _job: TestJob) -> None:
+    """Die once Slurm has the job, and before we know its number."""
+
+
+@pytest.mark.parametrize("death", [die_before, die_meanwhile, die_after])
+@pytest.mark.parametrize("number", range(1, 10))
+def test_killed_at_any_submission_no_test_is_submitted_twice(
+    tmp_path: Path, number: int, death: Death
+) -> None:
+    paper = make_paper(tmp_path, 9, SimulatedCluster(bad=("n3",)))
+
+    def die(slurm: PaperCluster, job: TestJob) -> None:
+        if job.id == number:
+            death(slurm, job)
+            raise Killed
+
+    paper.slurm.meddle = die
+    with pytest.raises(Killed):
+        paper.run()
+    paper.slurm.meddle = lambda *_: None
+
+    answer = paper.run(resume_journal(paper.folder))
+
+    assert list_blamed(answer) == ["n3"]
+    assert not paper.slurm.arriving
+    tests = [job.name.rsplit("a", 1)[0] for job in paper.slurm.tests.values()]
+    assert len(tests) == len(set(tests))
 
 
 def test_an_interrupted_one_cancels_its_jobs_and_can_be_resumed(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
+from hpcverify.isolation.search import Found
 from hpcverify.isolation.stages import Isolation, isolate
-from tests.isolation.clusters import Failing, Walk, contains_any, name_nodes, walk
+from tests.isolation.clusters import Failing, Walk, contains_any, contains_pair, name_nodes, walk
 
 NODES = name_nodes(64)
 SWITCHES = {node: f"s{number // 8}" for number, node in enumerate(NODES)}
@@ -68,6 +69,19 @@ def test_nodes_of_a_slow_switch_are_well_among_themselves_and_not_to_blame() -> 
         assert found.switches.bad == ("s3",)
 
 
+def test_of_three_switches_the_slow_one_is_named() -> None:
+    """None of them has partners that are known to pass."""
+    switches = {node: f"s{number // 24}" for number, node in enumerate(NODES)}
+
+    def fails(test: GroupTest, _round: int, _random: Random) -> bool:
+        at = {switches[node] for node in test.members}
+        return "s1" in at and len(at) > 1
+
+    found, _ = run_stages(fails, switches=switches)
+
+    assert found == Isolation(switches=Found(bad=("s1",)))
+
+
 def test_a_slow_link_between_two_switches_is_theirs() -> None:
     def fails(test: GroupTest, _round: int, _random: Random) -> bool:
         return {"s2", "s5"} <= {SWITCHES[node] for node in test.members}
@@ -78,6 +92,23 @@ def test_a_slow_link_between_two_switches_is_theirs() -> None:
         assert not (found.nodes.bad)
         assert not (found.switches.bad)
         assert [sorted(link) for link in found.switches.links] == [["s2", "s5"]]
+
+
+def test_a_slow_link_within_a_switch_is_not_that_switch() -> None:
+    for seed in range(20):
+        found, _ = run_stages(contains_pair(("n00000", "n00001")), switches=SWITCHES, seed=seed)
+
+        assert [sorted(link) for link in found.nodes.links] == [["n00000", "n00001"]]
+        assert (found.nodes.bad, found.switches) == ((), Found())
+
+
+def test_two_bad_nodes_at_one_switch_are_not_that_switch() -> None:
+    for seed in range(20):
+        bad = set(Random(seed).sample(NODES[8:16], 2))
+        found, _ = run_stages(contains_any(bad), switches=SWITCHES, seed=seed)
+
+        assert set(found.nodes.bad) == bad
+        assert (found.matrix.switches, found.matrix.links) == ((), ())
 
 
 @pytest.mark.parametrize("way", ["senders", "receivers"])

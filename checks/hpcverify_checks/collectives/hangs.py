@@ -23,6 +23,8 @@ SILENT_SECONDS = 15.0
 """Without a word from a launcher, which takes hardly any time of its node."""
 STALL_SHARE = 2 / 3
 """Of the timeout of the ranks, without any that moves on: before they give up themselves."""
+MAX_STALL_SECONDS = 20.0
+"""However patient the ranks are: who is missing has a name within a minute."""
 PAUSE_SECONDS = 5.0
 """Between two looks, which take turns of a tenth of a second: then it was this node."""
 STOPPED = ("T", "t")
@@ -58,7 +60,7 @@ class HangWatch:
 
     def __init__(self, now: float, timeout: float) -> None:
         """Begin at the time *now*, on any clock; ranks give up after *timeout*; in seconds."""
-        self.stall = STALL_SHARE * timeout
+        self.stall = min(STALL_SHARE * timeout, MAX_STALL_SECONDS)
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
         self.stopped: dict[int, float] = {}

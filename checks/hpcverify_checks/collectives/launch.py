@@ -98,6 +98,8 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     algorithm: str
     """ring or auto; empty: ring between nodes, auto in one."""
     alone: bool
+    timeline: bool
+    """Whether equal steps and transfers follow, which tell who is slow."""
     node: str
     group: str
     """Tells these ranks from those of other jobs."""
@@ -220,6 +222,7 @@ def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
         sizes=order.sizes,
         seconds=order.seconds,
         seed=order.seed,
+        timeline=order.timeline,
     )
 
 

@@ -27,6 +27,7 @@ SMALL: Mapping[str, Any] = {
     "seed": 1,
     "algorithm": "auto",
     "alone": False,
+    "timeline": True,
     "group": "test",
     "address": "127.0.0.1",
 }

@@ -1,0 +1,178 @@
+"""
+What it costs to ask the history of a large fleet, beside a bare loop over the same night.
+
+A night is made of 10,000 nodes with eight GPUs: 20 metrics of each GPU and 40 of each node,
+200 values a node. 20 GPUs are 4 % slow in one metric. The loop reads a line of JSON per node
+with the same values and compares each with a number that it was given: it learns nothing, so
+it is the floor of what reading takes. Each figure is that of a process of its own, with its
+imports: CPU seconds, and the most memory that it ever had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import date, timedelta
+from pathlib import Path
+
+from duckdb import DuckDBPyConnection
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from hpcverify.history.columns import COLUMNS, ORDER  # noqa: E402 - as this
+from hpcverify.history.duck import open_duckdb, read_parquet, write_parquet  # noqa: E402 - below the path
+from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path  # noqa: E402 - as this
+from hpcverify.history.reader import Choice  # noqa: E402 - as this
+from hpcverify.history.screen import open_screen  # noqa: E402 - as this
+from hpcverify.peers.rule import DEFAULT_FLOOR  # noqa: E402 - as this
+
+SIZES = (1000, 10_000)
+NIGHTS = 90
+FIRST = date(2026, 8, 24)
+SCREEN_S, SCREEN_MIB, TREND_S = 1.5, 150, 60
+"""The targets: CPU seconds and MiB of a night, seconds of the trends."""
+REPEATS = 3
+SLOW_GPUS = 20
+LEAST_TREND = 0.01
+NAMES = ", ".join(column.name for column in COLUMNS)
+
+
+def main() -> None:
+    """Measure, and print one line for each figure."""
+    with tempfile.TemporaryDirectory(prefix="hvhistory-") as name:
+        for nodes in SIZES:
+            state = Path(name, str(nodes))
+            make(state, "night")
+            for _ in range(REPEATS):
+                report(f"{nodes} nodes, one night, bare loop", "loop", state)
+                report(f"{nodes} nodes, one night, screened", "screen", state)
+        make(state, "nights")
+        size = sum(path.stat().st_size for path in state.rglob("*.parquet")) / 2**20
+        print(f"{NIGHTS} nights of {SIZES[-1]} nodes: {size:.0f} MiB of Parquet")
+        report(f"{SIZES[-1]} nodes, {NIGHTS} nights, trends", "trend", state)
+
+
+def make(state: Path, what: str) -> None:
+    """Make measurements in another process: what it takes is not to be counted."""
+    subprocess.run([sys.executable, __file__, what, str(state)], check=True)
+
+
+def make_night(state: Path) -> str:
+    """Make the first night: values that spread by 0.6 % around what the metric has."""
+    nodes = int(state.name)
+    folder = state / MEASUREMENTS_FOLDER / f"night={FIRST}"
+    folder.mkdir(parents=True)
+    rows = f"""
+        select timestamptz '{FIRST} 23:00:00+00' + to_seconds(n % 20000) as started,
+            printf('%s-230000-%06x', strftime(date '{FIRST}', '%Y%m%d'), n) as run,
+            printf('gpu%05d', n) as node,
+            if(g < 8, 'GPU-' || md5(n || '-' || g), 'node') as part,
+            if(g < 8, 'GPU ' || g, 'node') as label, if(g < 8, 'gpu', 'system') as kind,
+            if(g < 8, 'NVIDIA H100 80GB HBM3', 'PowerEdge XE9680') as model,
+            'check' || m // 5 as check_name, 'metric' || m % 5 as metric,
+            (1000 + 10 * m) * (1 + 0.006 * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))
+                * if(m = 7 and g = 3 and n < {SLOW_GPUS}, 0.96, 1) as value,
+            'TFLOP/s' as unit, 'pass' as verdict, 'idle' as suite,
+            '565.57.01' as driver, '96.00.A5.00.01' as firmware
+        from range({nodes}) t(n), (select * from range(20) a(m), range(8) b(g)
+            union all select 20 + m, 8 from range(40) c(m))
+    """
+    with open_duckdb(folder, memory_mib=2048) as db:
+        db.execute("select setseed(0.17)")
+        write(db, rows, folder)
+    return make_lines(state)
+
+
+def make_lines(state: Path) -> str:
+    """Write the same values as lines of JSON, one for each node."""
+    (path,) = Choice().list_paths(state)
+    with open_duckdb(state, memory_mib=2048) as db:
+        db.execute(
+            "copy (select node, map(list(check_name || '/' || metric || ':' || label),"
+            f" list(value))::json as metrics from {read_parquet([path])} group by node)"
+            f" to '{state}/night.ndjson' (format json)"
+        )
+    return ""
+
+
+def repeat_night(state: Path) -> str:
+    """Make the nights after the first: each value changes by 0.15 % from run to run."""
+    (path,) = Choice().list_paths(state)
+    for night in range(1, NIGHTS):
+        day = FIRST + timedelta(days=night)
+        folder = state / MEASUREMENTS_FOLDER / f"night={day}"
+        folder.mkdir()
+        rows = (
+            f"select * exclude (night) replace (started + interval {night} days as started,"
+            f" '{day:%Y%m%d}' || run[9:] as run,"
+            f" value * (1 + 0.0026 * (random() + random() - 1)) as value)"
+            f" from {read_parquet([path])}"
+        )
+        with open_duckdb(folder, memory_mib=2048) as db:
+            write(db, rows, folder)
+    return ""
+
+
+def write(db: DuckDBPyConnection, rows: str, folder: Path) -> None:
+    """Write *rows* as the one file of a night."""
+    db.execute(write_parquet(f"select {NAMES} from ({rows})", ORDER, make_path(folder, 1, 1)))
+
+
+def report(what: str, mode: str, state: Path) -> None:
+    """Do *mode* in a process of its own, and print what it took and what it found."""
+    with subprocess.Popen(
+        [sys.executable, __file__, mode, str(state)], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None  # noqa: S101 - narrows the type
+        found = child.stdout.read().strip()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        sys.exit(f"{what}: failed")
+    cpu, memory = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    print(f"{what}: {cpu:.2f} s CPU, {memory:.0f} MiB: {found}", flush=True)
+
+
+def loop(state: Path) -> str:
+    """Compare each value with a number that was given: the mean, less 3 %."""
+    least = {f"check{m // 5}/metric{m % 5}": 0.97 * (1000 + 10 * m) for m in range(60)}
+    bad = 0
+    with (state / "night.ndjson").open() as lines:
+        for line in lines:
+            for name, value in json.loads(line)["metrics"].items():
+                bad += value < least[name.partition(":")[0]]
+    return f"{bad} values are low"
+
+
+def screen(state: Path) -> str:
+    """Screen each metric, of parts and of whole nodes, and read the lists to be judged."""
+    with open_screen(state, Choice()) as opened:
+        lists = list(opened.screen(lambda _: DEFAULT_FLOOR))
+        chosen = [one for one in lists if one.needs_judgement]
+        values = sum(len(opened.read_values(one.of, whole_nodes=one.whole_nodes)) for one in chosen)
+    return f"{len(chosen)} of {len(lists)} lists to judge, with {values} values"
+
+
+def trend(state: Path) -> str:
+    """Read the trends of each metric."""
+    with open_screen(state, Choice()) as opened:
+        moved = [one for m in opened.list_metrics() for one in opened.read_trends(m, LEAST_TREND)]
+    return f"{len(moved)} parts moved by {LEAST_TREND:.0%}"
+
+
+MODES = {
+    "night": make_night,
+    "nights": repeat_night,
+    "loop": loop,
+    "screen": screen,
+    "trend": trend,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        print(MODES[sys.argv[1]](Path(sys.argv[2])))
+    else:
+        main()

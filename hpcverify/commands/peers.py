@@ -1,0 +1,273 @@
+"""``hpcverify peers``: which parts of a fleet are worse than their peers."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.text import Text
+
+from hpcverify.commands._measurements import open_table
+from hpcverify.console import say
+from hpcverify.errors import ConfigError
+from hpcverify.model import Verdict
+from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
+from hpcverify.peers.fleet import MetricJudgement, PeerOutlier, format_percent
+from hpcverify.peers.floors import Worse
+from hpcverify.peers.reference import read_reference, write_reference
+from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
+from hpcverify.peers.values import MetricName, PartRuns
+from hpcverify.plan.config import load_site
+from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.trends.judge import (
+    PartChange,
+    PartHistory,
+    SharedChange,
+    TrendJudgement,
+    format_crossing,
+    format_date,
+    judge_histories,
+)
+from hpcverify.units import format_count
+
+EXIT_FAIL = 1
+PAST_HEADS = ("verdict", "who", "metric", "change", "day and runs", "why")
+HEADS = ("verdict", "level", "who", "metric", "worse by", "spreads", "why")
+
+
+def read_pairs(_: click.Context, option: click.Parameter, text: str) -> dict[str, str]:
+    """Read an option of the form ``role=column,role=column``."""
+    pairs = [pair.partition("=") for pair in filter(None, text.split(","))]
+    for role, _equals, column in pairs:
+        if not column:
+            raise click.BadParameter(f"{role!r} names no column: write {role}=COLUMN", param=option)
+    return {role.strip(): column.strip() for role, _equals, column in pairs}
+
+
+def read_names(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
+    """Read an option that lists names, with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@click.command("peers")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--columns",
+    default="",
+    callback=read_pairs,
+    metavar="ROLE=COLUMN,...",
+    help="Which column holds what, as in node=host,value=tflops.",
+)
+@click.option(
+    "--by",
+    default="",
+    callback=read_names,
+    metavar="COLUMN,...",
+    help="Columns to compare as groups; default: cabinet, rack, switch, driver and the like.",
+)
+@click.option(
+    "--worse",
+    type=click.Choice(["low", "high"]),
+    help="Which values are worse, where the unit does not say it.",
+)
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Compare with this learned file too.",
+)
+@click.option(
+    "--learn",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write what a good fleet measures to this new file, for a review.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    *,
+    file: Path,
+    columns: Mapping[str, str],
+    by: Sequence[str],
+    worse: Worse | None,
+    reference: Path | None,
+    learn: Path | None,
+    as_json: bool,
+) -> None:
+    """
+    Compare the parts of a fleet, as measured in FILE (CSV or Parquet), with each other.
+
+    FILE has a row for each run of each part: node, part, metric, value, unit, and, if known,
+    time, cabinet, rack, driver, limit, clock, temperature, power.
+
+    \b
+    Example:
+      hpcverify peers sgemm.csv --columns part=gpu,value=milliseconds
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    known = read_reference(reference) if reference else None
+    runs = read_runs(file, columns, by)
+    fleet = reduce_fleet(runs)
+    if not fleet:
+        raise ConfigError(f"{file} has no value that is a number")
+    document = judge_fleet(
+        fleet, source=str(file), of_site=load_site().peers, worse=worse, reference=known
+    )
+    if not document.metrics:
+        raise ConfigError(
+            f"{file}: nothing says which values of {', '.join(document.unjudged)} are worse: "
+            "add --worse low or --worse high"
+        )
+    if learn:
+        write_reference(learn, learn_reference(fleet, str(file), time.time()))
+        say(f"{learn} is written: review it, then compare with --reference {learn}")
+    past = judge_past(runs, document)
+    if as_json:
+        click.echo(msgspec.json.format(encode(document, past), indent=1))
+    else:
+        show(document)
+        show_past(past)
+    sys.exit(EXIT_FAIL if document.verdict is Verdict.FAIL else 0)
+
+
+def read_runs(file: Path, columns: Mapping[str, str], by: Sequence[str]) -> CollectedRuns:
+    """Read the runs of each part by metric."""
+    with open_table(file) as table:
+        chosen = choose_columns(table.header, columns, by)
+        return collect_runs(iterate_cells(table.header, table.rows), chosen)
+
+
+def judge_past(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName, TrendJudgement]:
+    """Judge the past of the parts in each metric that was judged and whose runs have a time."""
+    return {
+        entry.name: judge_histories(histories, low_is_bad=entry.worse == "low")
+        for entry in document.metrics
+        if (histories := list(filter(None, map(make_history, runs[entry.name].values()))))
+    }
+
+
+def make_history(runs: PartRuns) -> PartHistory | None:
+    """Put the runs of a part in order; None if no run has a time."""
+    order = [
+        i
+        for _, i in sorted(zip(runs.times, range(len(runs.times)), strict=True))
+        if math.isfinite(runs.times[i]) and math.isfinite(runs.values[i])
+    ]
+    if not order:
+        return None
+    return PartHistory(
+        node=runs.node,
+        part=runs.part,
+        times=tuple(runs.times[i] for i in order),
+        values=tuple(runs.values[i] for i in order),
+        marks={field: tuple(seen[i] for i in order) for field, seen in runs.marks.items()},
+        limit=runs.limit,
+    )
+
+
+def encode(document: PeersDocument, past: Mapping[MetricName, TrendJudgement]) -> bytes:
+    """Build the document of ``--json``."""
+    return msgspec.json.encode(
+        {
+            "verdict": document.verdict,
+            **msgspec.structs.asdict(document),
+            "past": [
+                {"name": name, **msgspec.structs.asdict(judged)} for name, judged in past.items()
+            ],
+        }
+    )
+
+
+def show(document: PeersDocument) -> None:
+    """Print how much was judged, who is worse than its peers, and what could not be judged."""
+    console = Console(highlight=False)
+    outliers = [(entry, each) for entry in document.metrics for each in entry.outliers]
+    most = max(document.metrics, key=lambda entry: entry.parts)
+    console.print(
+        f"{format_count(len(document.metrics), 'metric')} of {format_count(most.parts, 'part')} "
+        f"on {format_count(most.nodes, 'node')}: {format_count(len(outliers), 'outlier')}",
+        markup=False,
+    )
+    if outliers:
+        console.print()
+        print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
+    notes = [*list_moves(document), *list_notes(document)]
+    if notes:
+        console.print()
+    for note in notes:
+        console.print(note, markup=False)
+
+
+def format_outlier(entry: MetricJudgement, outlier: PeerOutlier) -> tuple[str | Text, ...]:
+    """Print the columns of an outlier."""
+    once = "" if outlier.runs > len(outlier.members) else "in one run only: run it again"
+    return (
+        render_badge(outlier.verdict),
+        outlier.level,
+        outlier.name,
+        str(entry.name),
+        format_percent(outlier.distance),
+        "-" if outlier.score is None else f"{outlier.score:.1f}",
+        "; ".join(filter(None, [outlier.cause, once])),
+    )
+
+
+def list_moves(document: PeersDocument) -> Iterator[str]:
+    """Say how the fleet differs from its reference."""
+    for entry in document.metrics:
+        if entry.moved is not None and abs(entry.moved) >= entry.floor:
+            side = "worse" if entry.moved > 0 else "better"
+            yield (
+                f"{entry.name}: the whole fleet is {format_percent(entry.moved)} {side} than its "
+                f"reference of {document.reference}"
+            )
+
+
+def list_notes(document: PeersDocument) -> Iterator[str]:
+    """Say what was not judged in full, and why."""
+    for entry in document.metrics:
+        if entry.note:
+            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
+    if document.unjudged:
+        yield f"not compared, as nothing says which side is worse: {', '.join(document.unjudged)}"
+
+
+def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
+    """Print the parts that became worse, and what many have in common; JSON has the rest."""
+    console = Console(highlight=False)
+    shared = [(name, one) for name, judged in past.items() for one in judged.shared]
+    changes = [
+        (name, one) for name, judged in past.items() for one in judged.changes if one.size > 0
+    ]
+    if shared or changes:
+        console.print()
+    for name, one in shared:
+        console.print(f"{name}: {describe_shared(one)}", markup=False)
+    if changes:
+        console.print("compared with their own past:")
+        print_table(console, PAST_HEADS, (format_change(name, one) for name, one in changes))
+
+
+def describe_shared(shared: SharedChange) -> str:
+    """Say what many parts have in common."""
+    side = "worse" if shared.size > 0 else "better"
+    parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
+    by = f"{format_percent(shared.size)} {side}"
+    if shared.mark:
+        return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
+    when = format_date(shared.day)
+    return f"{parts} became {by} around {when}: look for what they share, as cooling or software"
+
+
+def format_change(name: MetricName, change: PartChange) -> tuple[str | Text, ...]:
+    """Print the columns of a part that changed."""
+    crossing = format_crossing(change.crossing) if change.crossing else ""
+    return (
+        render_badge(change.verdict),
+        " ".join(filter(None, [change.node, change.part])),
+        str(name),
+        f"{change.kind} of {format_percent(change.size)}",
+        f"{format_date(change.day)}, {format_count(change.runs, 'run')}",
+        "; ".join(filter(None, [crossing, change.why])),
+    )

@@ -1,0 +1,184 @@
+"""
+Jobs as a sensor: nodes that users' jobs say something of, since a day.
+
+It makes suspects and nothing more: each node that it names gets a run in the spool
+without a ticket, as from a hook, and the next sweep verifies it first. A pass of the
+node by itself clears it. Who the users are is not kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from zlib import crc32
+
+from msgspec import Struct
+
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.orders import look_up_uid
+from hpcverify.fleet.states import DAY_S
+from hpcverify.model import (
+    JOBS_CHECK,
+    JOBS_SUITE,
+    Finding,
+    FindingRule,
+    Inventory,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+    verdict_of,
+)
+from hpcverify.records import spool
+from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
+from hpcverify.run.orchestrator import collect_versions
+from hpcverify.slurm.accounting import EndedJob
+
+WINDOW_MINUTES = 24 * 60
+"""How far back jobs are looked at: a nightly sweep then sees each once."""
+EARLY_S = 600
+"""
+A job that fails within so many seconds died young.
+
+By Alibaba's figures 73 % of the jobs that failed did so within ten minutes (Aegis, NSDI
+2025, as quoted by others).
+"""
+MAX_NODES = 4
+"""A job on more nodes says too little of any of them."""
+DEAD_STATES = ("FAILED", "BOOT_FAIL", "NODE_FAIL", "OUT_OF_MEMORY")
+UNCLEAR_STATES = ("CANCELLED", "PREEMPTED", "REVOKED", "REQUEUED", "RESIZING", "SUSPENDED")
+"""A person or the scheduler ended such a job, if it was young."""
+MAX_AVOIDED_SHARE = 0.05
+"""Users who avoid more of the nodes than this avoid a kind of nodes."""
+RULE = FindingRule(Verdict.FAIL, Remedy.INSPECT)
+
+
+class JobSuspicion(Struct, frozen=True, kw_only=True):
+    """What jobs say of a node."""
+
+    node: str
+    code: str
+    """black_hole, node_fail or avoided."""
+    reason: str
+    at: float
+    """When the last of these jobs ended, in seconds since 1970."""
+
+
+def find_suspicions(
+    jobs: Iterable[EndedJob], avoided: Mapping[str, set[int]], nodes: int, now: float
+) -> Iterator[JobSuspicion | str]:
+    """
+    Find the nodes, of so many *nodes*, that *jobs* speak against, or users avoid.
+
+    Partitions are judged apart: programs that are being tried out die on the nodes that
+    are there for it. A string says what is true of too many nodes to accuse one.
+    """
+    by_partition: defaultdict[str, list[EndedJob]] = defaultdict(list)
+    for job in jobs:
+        by_partition[job.partition].append(job)
+    for partition, there in sorted(by_partition.items()):
+        judged = judge_job_endings(ending for job in there for ending in _list_endings(job))
+        if judged.widespread:
+            yield (
+                f"jobs die young on {judged.widespread} nodes of partition {partition}: "
+                "look for what they share, such as a file system"
+            )
+        for hole in judged.black_holes:
+            told = (
+                f"jobs of {hole.died} of {hole.users} users died within "
+                f"{EARLY_S // 60} min, where {hole.expected:.1f} were to be expected"
+            )
+            yield JobSuspicion(node=hole.node, code="black_hole", reason=told, at=hole.last)
+        yield from _find_node_failures(there)
+    yield from _find_avoided(avoided, nodes, now)
+
+
+def _list_endings(job: EndedJob) -> Iterator[JobEnding]:
+    young = job.end - job.start < EARLY_S
+    if len(job.nodes) > MAX_NODES or (young and job.state in UNCLEAR_STATES):
+        return
+    died = young and job.state in DEAD_STATES
+    yield from (JobEnding(job.user, node, died, job.end) for node in job.nodes)
+
+
+def _find_node_failures(jobs: Iterable[EndedJob]) -> Iterator[JobSuspicion]:
+    """Of a job on several nodes, Slurm does not say which of them failed."""
+    last = {
+        job.nodes[0]: job.end for job in jobs if job.state == "NODE_FAIL" and len(job.nodes) == 1
+    }
+    for node, end in sorted(last.items()):
+        yield JobSuspicion(
+            node=node, code="node_fail", reason="Slurm ended a job there as NODE_FAIL", at=end
+        )
+
+
+def _find_avoided(
+    avoided: Mapping[str, set[int]], nodes: int, now: float
+) -> Iterator[JobSuspicion | str]:
+    counts = {node: len(users) for node, users in avoided.items() if len(users) >= MIN_USERS}
+    if len(counts) > max(2, MAX_AVOIDED_SHARE * nodes):
+        yield f"{len(counts)} nodes are avoided by {median(counts.values()):.0f} users each"
+        return
+    for node, count in sorted(counts.items()):
+        week = now - now % (7 * DAY_S)
+        reason = f"jobs of {count} users must not run there (sbatch --exclude)"
+        yield JobSuspicion(node=node, code="avoided", reason=reason, at=week)
+
+
+def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
+    """
+    Ask Slurm for the jobs of the last day, and leave a run of each node that is suspected.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+
+    """
+    own = acting.site.fleet.partition
+    hosts = acting.slurm.list_hosts()
+    jobs = [job for job in acting.slurm.list_ended_jobs(WINDOW_MINUTES) if job.partition != own]
+    found: list[JobSuspicion] = []
+    avoided = acting.slurm.list_avoided_nodes()
+    for one in find_suspicions(jobs, avoided, len(hosts), acting.clock()):
+        if isinstance(one, str):
+            acting.say(one)
+        elif one.node in hosts:
+            found.append(one)
+    owner = look_up_uid(acting.site.fleet.user)
+    for one in found:
+        if not acting.ledger.is_judged(make_run_id(one)):
+            spool.deposit(build_run(one), Path(acting.site.fleet.spool), owner=owner)
+    return found
+
+
+def make_run_id(found: JobSuspicion) -> str:
+    """Make an id from what was found: the same, found again, counts once."""
+    mark = crc32(f"{found.node} {found.code}".encode()) % 16**6
+    return f"{datetime.fromtimestamp(found.at, UTC):%Y%m%d-%H%M%S}-{mark:06x}"
+
+
+def build_run(found: JobSuspicion) -> Run:
+    """Build the run that says what jobs say of a node."""
+    result = Result(
+        check=JOBS_CHECK,
+        verdict=Verdict.FAIL,
+        reason=found.reason,
+        remedy=Remedy.INSPECT,
+        findings=(Finding(found.code, "node", found.reason),),
+        rulings={found.code: RULE},
+    )
+    return Run(
+        id=make_run_id(found),
+        node=found.node,
+        suite=JOBS_SUITE,
+        started=datetime.fromtimestamp(found.at, UTC),
+        seconds=0.0,
+        verdict=verdict_of((result,)),
+        complete=True,
+        passive=False,
+        inventory=Inventory(),
+        results=(result,),
+        versions=collect_versions(),
+    )

@@ -1,0 +1,192 @@
+"""
+What a night says of each metric, and the parts worth a look.
+
+DuckDB takes the medians, check by check, so that a night of 10,000 nodes needs no more memory
+than the values of one check. `hpcverify.peers.screen` says by them which metrics have to
+be judged in full, and only of those are all values read. One part has one value, the median of
+its runs; one node has the median of its parts, so that a node that is slow as a whole is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.history.columns import NODE
+from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
+from hpcverify.history.files import MEASUREMENTS_FOLDER
+from hpcverify.history.reader import Choice
+from hpcverify.history.trend import PartTrend, write_trend_query
+from hpcverify.peers.screen import ListSummary, may_have_outlier
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+SCREEN_MIB = 80
+"""What DuckDB may take; the rest of a process that screens is Python and DuckDB itself."""
+FETCHED_ROWS = 10_000
+PEER_KEY = "suite, check_name, metric, unit, kind, model"
+"""What like values have in common: the suite sets the sizes, and the model what is usual."""
+
+
+class PeerMetric(Struct, frozen=True, order=True):
+    """What one metric is measured on: like parts, by the same suite."""
+
+    suite: str
+    check: str
+    metric: str
+    unit: str
+    kind: str
+    model: str
+
+
+class PartMedian(Struct, frozen=True):
+    """What one part reached: the median of its *runs*. A whole node has no part and no label."""
+
+    node: str
+    part: str
+    label: str
+    value: float
+    runs: int
+
+
+class ScreenedList(Struct, frozen=True):
+    """A list of a metric, of parts or of whole nodes, and its values that are *far*."""
+
+    of: PeerMetric
+    whole_nodes: bool
+    summary: ListSummary
+    far: tuple[PartMedian, ...]
+    """Beyond the reach of the rule, if chance alone does not explain them; else empty."""
+    may_be_split: bool
+
+    @property
+    def needs_judgement(self) -> bool:
+        """Whether the list has to be judged in full: no other one has an outlier."""
+        return bool(self.far) or self.may_be_split
+
+
+class Screen:
+    """The measurements of some nights, open to be asked."""
+
+    def __init__(self, db: DuckDBPyConnection, paths: Sequence[Path]) -> None:
+        """Of the files *paths*."""
+        self._db = db
+        self._rows = f"(select * from {read_parquet(paths)} where value is not null)"
+
+    @cached_property
+    def _ran_once(self) -> bool:
+        """Whether each node ran each suite once, as in most nights: its values are medians."""
+        again = (
+            f"select 1 from {self._rows} group by node, suite"
+            " having min(started) <> max(started) limit 1"
+        )
+        return self._db.execute(again).fetchone() is None
+
+    def list_metrics(self) -> list[PeerMetric]:
+        """List what was measured, check by check."""
+        rows = self._db.execute(f"select distinct {PEER_KEY} from {self._rows} order by all")
+        return [PeerMetric(*row) for row in rows.fetchall()]
+
+    def screen(self, find_floor: Callable[[PeerMetric], float]) -> Iterator[ScreenedList]:
+        """
+        Screen each metric twice: over its parts, and over whole nodes if those have several.
+
+        *find_floor* gives the least relative distance that is worth a word.
+        """
+        for check in dict.fromkeys(metric.check for metric in self.list_metrics()):
+            rows = f"(select * from {self._rows} where check_name = {quote(check)})"
+            for whole_nodes in (False, True):
+                for metric, summary in self._summarize(rows, whole_nodes=whole_nodes):
+                    floor = find_floor(metric)
+                    yield self._screen_one(metric, summary, floor, whole_nodes=whole_nodes)
+
+    def _summarize(
+        self, rows: str, *, whole_nodes: bool
+    ) -> Iterator[tuple[PeerMetric, ListSummary]]:
+        values = self._write_medians(rows, whole_nodes=whole_nodes)
+        found = self._db.execute(
+            f"select {PEER_KEY}, count(*), median(value), mad(value), min(value), max(value)"
+            f" from ({values}) group by {PEER_KEY} order by {PEER_KEY}"
+        ).fetchall()
+        for row in found:
+            yield PeerMetric(*row[:6]), ListSummary(*row[6:])
+
+    def _screen_one(
+        self, metric: PeerMetric, summary: ListSummary, floor: float, *, whole_nodes: bool
+    ) -> ScreenedList:
+        far: list[PartMedian] = []
+        if summary.has_far(floor):
+            values = self._write_medians(self._select(metric), whole_nodes=whole_nodes)
+            beyond = f"abs(value - {summary.centre!r}) >= {summary.find_reach(floor)!r}"
+            far = self._fetch_medians(f"select * from ({values}) where {beyond}")
+        if not may_have_outlier(summary, [one.value for one in far]):
+            far = []
+        return ScreenedList(metric, whole_nodes, summary, tuple(far), summary.may_be_split(floor))
+
+    def read_values(self, metric: PeerMetric, *, whole_nodes: bool = False) -> list[PartMedian]:
+        """Read the value of each part, or of each node, by name."""
+        return self._fetch_medians(
+            self._write_medians(self._select(metric), whole_nodes=whole_nodes)
+        )
+
+    def read_trends(self, metric: PeerMetric, least: float) -> list[PartTrend]:
+        """Read how the parts have moved that did so by at least the share *least*."""
+        query = write_trend_query(self._select(metric), least)
+        return [PartTrend(*row) for row in self._fetch(query)]
+
+    def _write_medians(self, rows: str, *, whole_nodes: bool) -> str:
+        """Write the query of SQL for one value of each part of *rows*, or of each node."""
+        parts = f"select {PEER_KEY}, node, part, label, value, 1 as runs from {rows}"
+        if not self._ran_once:
+            parts = (
+                f"select {PEER_KEY}, node, part, max(label) as label, median(value) as value,"
+                f" count(*) as runs from {rows} group by {PEER_KEY}, node, part"
+            )
+        if not whole_nodes:
+            return parts
+        return (
+            f"select {PEER_KEY}, node, '' as part, '' as label, median(value) as value,"
+            f" max(runs) as runs from ({parts}) where part <> '{NODE}' group by {PEER_KEY}, node"
+        )
+
+    def _select(self, metric: PeerMetric) -> str:
+        keys = " and ".join(
+            f"{name} = {quote(value)}"
+            for name, value in zip(
+                PEER_KEY.split(", "), msgspec.structs.astuple(metric), strict=True
+            )
+        )
+        return f"(select * from {self._rows} where {keys})"
+
+    def _fetch_medians(self, values: str) -> list[PartMedian]:
+        columns = "node, part, label, value, runs"
+        query = f"select {columns} from ({values}) order by node, part"
+        return [PartMedian(*row) for row in self._fetch(query)]
+
+    def _fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+        found = self._db.execute(query)
+        while some := found.fetchmany(FETCHED_ROWS):
+            yield from some
+
+
+@contextmanager
+def open_screen(state: Path, choice: Choice) -> Generator[Screen]:
+    """
+    Open the measurements of *choice* in the state directory *state*.
+
+    Raises:
+        ConfigError: DuckDB is not installed.
+        StoreError: there are none, or a file is damaged.
+
+    """
+    paths = choice.require_paths(state)
+    with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=SCREEN_MIB) as db:
+        refuse_newer(db, paths)
+        yield Screen(db, paths)

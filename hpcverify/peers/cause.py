@@ -1,0 +1,94 @@
+"""
+Say what the numbers of the same runs show about why a part is slow: clock, heat, power.
+
+Names no cause that the numbers do not have: a part at the clock of its peers does not throttle,
+whatever else is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from hpcverify.peers.rule import MAD_SCALE, find_mad
+from hpcverify.peers.values import SENSORS, PartValue
+
+MIN_SCORE = 2.0
+"""A part that is named already needs no more: one in forty is as far by chance."""
+LEAST = {"clock": 0.01, "power": 0.03}
+"""The least relative distances from the peers that explain anything."""
+LEAST_DEGREES = 5.0
+"""The same for a temperature (°C)."""
+MIN_PEERS_READ = 8
+
+
+class SensorReading(Struct, frozen=True):
+    """What a sensor of a part read in its runs, and those of its peers."""
+
+    sensor: str
+    value: float
+    peers: float
+    """The median of the peers."""
+    side: int
+    """-1 if it is notably lower than theirs, 1 if higher, else 0."""
+
+    def __str__(self) -> str:
+        """Print it with its unit."""
+        return f"{self.sensor} {self.value:.0f} {SENSORS[self.sensor]} (peers {self.peers:.0f})"
+
+
+def compare_sensors(part: PartValue, peers: Sequence[PartValue]) -> dict[str, SensorReading]:
+    """Compare each sensor of *part* with those of its *peers*, if enough of them have it."""
+    readings = {}
+    for sensor, value in part.sensors.items():
+        others = [peer.sensors[sensor] for peer in peers if sensor in peer.sensors]
+        if len(others) >= MIN_PEERS_READ:
+            readings[sensor] = _compare(sensor, value, others)
+    return readings
+
+
+def _compare(sensor: str, value: float, others: Sequence[float]) -> SensorReading:
+    centre = median(others)
+    least = LEAST_DEGREES if sensor == "temperature" else LEAST[sensor] * centre
+    away = max(least, MIN_SCORE * MAD_SCALE * find_mad(others, centre))
+    side = (value - centre >= away) - (centre - value >= away)
+    return SensorReading(sensor, value, centre, side)
+
+
+def explain(readings: Mapping[str, SensorReading]) -> str:
+    """Say what *readings* of a slow part mean; empty if there are none."""
+    sides = {sensor: reading.side for sensor, reading in readings.items()}
+    said = [f"{r}" for r in readings.values() if r.side or r.sensor == "clock"]
+    return f"{_name_cause(sides)}: {', '.join(said)}" if said else ""
+
+
+def _name_cause(sides: Mapping[str, int]) -> str:
+    """Name what the sensors of a slow part have in common."""
+    low = {sensor for sensor, side in sides.items() if side == -1}
+    if sides.get("temperature") == 1 and low & {"clock", "power"}:
+        return "throttles by heat"
+    if low >= {"clock", "power"}:
+        return "held back by its power or by software"
+    if "clock" in low:
+        return "a low clock at the power of its peers" if sides.get("power") == 0 else "a low clock"
+    if "power" in low:
+        return "draws less at the clock of its peers, so it waits or throttles in bursts"
+    return "not by its clock, so not by throttling" if "clock" in sides else "its clock is unknown"
+
+
+def explain_members(members: Iterable[PartValue], peers: Sequence[PartValue]) -> str:
+    """Say why a node is slow: by the part with the lowest clock if one stands out, or by all."""
+    compared = [(part, compare_sensors(part, peers)) for part in members]
+    read = [(part, readings) for part, readings in compared if readings]
+    if not read:
+        return ""
+    held = [(p, r) for p, r in read if "clock" in r and r["clock"].side == -1]
+    if held:
+        part, readings = min(held, key=lambda each: each[1]["clock"].value)
+        if len(held) < len(read):
+            return f"{part.name} {explain(readings)}; the other parts may wait for it"
+        return f"all of its parts run at a low clock; {part.name} {explain(readings)}"
+    part, readings = read[0]
+    return explain(readings)

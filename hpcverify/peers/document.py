@@ -1,0 +1,112 @@
+"""All metrics of a fleet, judged; and what a good fleet teaches for later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from hpcverify.model import Verdict
+from hpcverify.peers.fleet import MetricJudgement, judge_metric
+from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
+from hpcverify.peers.level import measure_spread
+from hpcverify.peers.reference import FleetReference, ReferenceEntry, format_day, list_versions
+from hpcverify.peers.rule import MIN_PEERS
+from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
+
+
+class PeersDocument(Struct, frozen=True, kw_only=True):
+    """What is said of a fleet, as ``hpcverify peers --json`` prints it."""
+
+    source: str
+    reference: str
+    """The day on which the reference was learned; empty if there is none."""
+    metrics: tuple[MetricJudgement, ...]
+    unjudged: tuple[str, ...]
+    """Metrics of which neither a table nor the unit says which side is worse."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of all."""
+        return max((entry.verdict for entry in self.metrics), default=Verdict.PASS)
+
+
+def judge_fleet(
+    fleet: Mapping[MetricName, Sequence[PartValue]],
+    *,
+    source: str,
+    of_site: Sequence[PeerFloor] = (),
+    worse: Worse | None = None,
+    reference: FleetReference | None = None,
+) -> PeersDocument:
+    """
+    Judge each metric of *fleet* by its peers, and by *reference* if there is one.
+
+    Args:
+        fleet: The values of the parts in each metric; at least one in each.
+        source: Where they are from, for people.
+        of_site: Lines that go before those of `floors.csv`.
+        worse: Which side is bad where neither a line nor the unit says it.
+        reference: What the same fleet measured when it was good.
+
+    """
+    judged, unjudged = [], []
+    for name, parts in sorted(fleet.items()):
+        floor = find_floor(name.check, name.metric, of_site)
+        if (side := find_worse_side(floor, name.unit) or worse) is None:
+            unjudged.append(str(name))
+            continue
+        entry = reference.find(name) if reference else None
+        judged.append(judge_metric(name, parts, floor, side, entry))
+    return PeersDocument(
+        source=source,
+        reference=reference.learned if reference else "",
+        metrics=tuple(judged),
+        unjudged=tuple(unjudged),
+    )
+
+
+def reduce_fleet(
+    runs: Mapping[MetricName, Mapping[tuple[str, str], PartRuns]],
+) -> dict[MetricName, list[PartValue]]:
+    """Reduce the runs of each part to a value; metrics without a number are left out."""
+    reduced = {
+        name: [value for part in parts.values() if (value := reduce_runs(part))]
+        for name, parts in runs.items()
+    }
+    return {name: values for name, values in reduced.items() if values}
+
+
+def learn_reference(
+    fleet: Mapping[MetricName, Sequence[PartValue]], source: str, now: float
+) -> FleetReference:
+    """Learn from a good fleet what it measures: of metrics with enough parts, and no outliers."""
+    everyone = [part for parts in fleet.values() for part in parts]
+    times = [time for part in everyone for time in part.times]
+    return FleetReference(
+        learned=format_day(now),
+        source=source,
+        first=format_day(min(times)) if times else "",
+        last=format_day(max(times)) if times else "",
+        versions=list_versions(part.groups for part in everyone),
+        metrics=tuple(
+            _learn(name, parts) for name, parts in sorted(fleet.items()) if len(parts) >= MIN_PEERS
+        ),
+    )
+
+
+def _learn(name: MetricName, parts: Sequence[PartValue]) -> ReferenceEntry:
+    """Learn one metric; the median and the spread are robust to a few bad parts."""
+    centre = median(part.value for part in parts)
+    share = [part.value / centre for part in parts] if centre else [0.0] * len(parts)
+    return ReferenceEntry(
+        metric=name.metric,
+        check=name.check,
+        mode=name.mode,
+        unit=name.unit,
+        median=centre,
+        spread=measure_spread(share, 0.0, len(parts)).spread,
+        parts=len(parts),
+        nodes=len({part.node for part in parts if part.node}),
+    )

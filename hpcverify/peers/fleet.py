@@ -1,0 +1,346 @@
+"""
+Judge one metric of a fleet, from the coarse to the fine: places and versions, nodes, parts.
+
+What a group explains is taken off its members before the next level is judged: in a job over
+four GPUs, one that is slow drags the other three along, and it is the node that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf, isfinite
+from statistics import correlation, median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.model import Verdict
+from hpcverify.peers.cause import compare_sensors, explain, explain_members
+from hpcverify.peers.floors import PeerFloor, Worse
+from hpcverify.peers.groups import explain_split, find_group_outliers
+from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
+from hpcverify.peers.reference import ReferenceEntry
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.split import find_cut
+from hpcverify.peers.values import (
+    NODE_PART,
+    SENSORS,
+    MetricName,
+    PartValue,
+    find_errors,
+    find_resolution,
+)
+from hpcverify.units import format_count
+
+MIN_DRAGGED = 2
+"""The parts of a node that can drag each other along."""
+
+
+class PeerOutlier(Struct, frozen=True, kw_only=True):
+    """Who is worse than its peers, by how much, and why if the numbers show it."""
+
+    level: str
+    """What is named: part, node, or the field of a group, as cabinet."""
+    name: str
+    node: str = ""
+    verdict: Verdict
+    distance: float
+    """From its peers, relative: 0.04 is 4 % worse."""
+    score: float | None
+    """The same in spreads of its peers; None: they do not differ at all."""
+    members: tuple[str, ...]
+    runs: int
+    cause: str = ""
+
+
+class MetricJudgement(Struct, frozen=True, kw_only=True):
+    """What is said of one metric of a fleet."""
+
+    name: MetricName
+    standing: Standing
+    note: str
+    """Why it could not be judged in full, in a sentence; empty if it was."""
+    parts: int
+    nodes: int
+    median: float | None = None
+    spread: float | None = None
+    """Robust and relative, of the parts."""
+    floor: float
+    worse: Worse
+    outliers: tuple[PeerOutlier, ...] = ()
+    correlations: dict[str, float] = {}
+    """How a bad value goes with a sensor over the fleet: Pearson's r, by the sensor."""
+    moved: float | None = None
+    """How much worse the fleet's median is than that of the learned reference."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict; a fleet that is worse than its reference is worth a look."""
+        degraded = self.moved is not None and self.moved >= self.floor
+        least = Verdict.WARN if degraded else Verdict.PASS
+        return max((outlier.verdict for outlier in self.outliers), default=least)
+
+
+class Comparison(Struct):
+    """The parts of a fleet, and what of each distance no group explains yet."""
+
+    parts: Sequence[PartValue]
+    left: list[float]
+    floor: PeerFloor
+    low_is_bad: bool
+    errors: Sequence[float] = ()
+    resolution: float = 0.0
+    outliers: list[PeerOutlier] = []
+    notes: list[str] = []
+
+    def list_nodes(self) -> dict[str, list[int]]:
+        """Return the indices of the parts of each known node."""
+        nodes: dict[str, list[int]] = {}
+        for i, part in enumerate(self.parts):
+            if part.node:
+                nodes.setdefault(part.node, []).append(i)
+        return nodes
+
+    def list_units(self) -> dict[str, list[int]]:
+        """Return what counts as one in a group: nodes, and parts whose node is unknown."""
+        strays = {part.name: [i] for i, part in enumerate(self.parts) if not part.node}
+        return self.list_nodes() | strays
+
+    def find_middle(self, indices: Iterable[int]) -> float:
+        """Return the median of what is left of the distances of some parts."""
+        return median(self.left[i] for i in indices)
+
+    def name(self, level: str, name: str, distance: float, score: float, who: list[int]) -> None:
+        """Name who is worse, and take off its members what that explains."""
+        members = [self.parts[i] for i in who]
+        inside = set(who)
+        peers = [part for i, part in enumerate(self.parts) if i not in inside]
+        if level == "part":
+            cause = explain(compare_sensors(members[0], peers))
+        else:
+            cause = explain_members(members, peers)
+        self.outliers.append(
+            PeerOutlier(
+                level=level,
+                name=name,
+                node=members[0].node if level in {"part", "node"} else "",
+                verdict=self._judge_verdict(members),
+                distance=distance,
+                score=score if isfinite(score) else None,
+                members=tuple(part.name for part in members),
+                runs=sum(part.runs for part in members),
+                cause=cause,
+            )
+        )
+        for i in who:
+            self.left[i] -= distance
+
+    def _judge_verdict(self, members: Iterable[PartValue]) -> Verdict:
+        """FAIL where the limits of the specification say the same, or where the site says so."""
+        beyond = all(
+            part.limit is not None
+            and (part.value < part.limit if self.low_is_bad else part.value > part.limit)
+            for part in members
+        )
+        return Verdict.FAIL if beyond else self.floor.otherwise
+
+
+def judge_metric(
+    name: MetricName,
+    parts: Sequence[PartValue],
+    floor: PeerFloor,
+    worse: Worse,
+    reference: ReferenceEntry | None = None,
+) -> MetricJudgement:
+    """Judge the values of *parts* in one metric by each other."""
+    nodes = len({part.node for part in parts if part.node})
+    centre = median(part.value for part in parts)
+    entry = MetricJudgement(
+        name=name,
+        standing=Standing.TOO_FEW,
+        note="",
+        parts=len(parts),
+        nodes=nodes,
+        median=centre,
+        floor=floor.floor,
+        worse=worse,
+        moved=_find_move(reference, centre, worse),
+    )
+    if len(parts) < MIN_PEERS:
+        return _judge_few(entry, parts, floor, reference)
+    if centre == 0:
+        note = "the usual value is 0, of which nothing is a share: its limits judge it"
+        return replace(entry, standing=Standing.ZERO, note=note)
+    low = worse == "low"
+    comparison = Comparison(
+        parts=parts,
+        left=[find_distance(part.value, centre, low_is_bad=low) for part in parts],
+        errors=find_errors(parts, centre),
+        resolution=find_resolution(part.value for part in parts) / abs(centre),
+        floor=floor,
+        low_is_bad=low,
+    )
+    distances = tuple(comparison.left)
+    fields = sorted({field for part in parts for field in part.groups})
+    _compare_with_like(comparison, fields)
+    for field in fields:
+        _name_groups(comparison, field)
+    _name_nodes(comparison)
+    spread = _name_parts(comparison)
+    return replace(
+        entry,
+        standing=spread.standing,
+        note="; ".join([*comparison.notes, *_describe_standing(spread, comparison.left)]),
+        spread=spread.spread,
+        outliers=tuple(comparison.outliers),
+        correlations=_correlate(parts, distances),
+    )
+
+
+def _judge_few(
+    entry: MetricJudgement,
+    parts: Sequence[PartValue],
+    floor: PeerFloor,
+    reference: ReferenceEntry | None,
+) -> MetricJudgement:
+    """Judge parts that are too few to judge each other, by the reference if there is one."""
+    note = f"{format_count(len(parts), 'part')}: at least {MIN_PEERS} make a comparison"
+    if reference is None or reference.median == 0:
+        return replace(entry, note=note)
+    low = entry.worse == "low"
+    comparison = Comparison(
+        parts=parts,
+        left=[find_distance(p.value, reference.median, low_is_bad=low) for p in parts],
+        floor=floor,
+        low_is_bad=low,
+    )
+    for i, distance in enumerate(comparison.left):
+        score = distance / reference.spread if reference.spread else inf
+        rare = find_tail(score, reference.parts) <= FALSE_SHARE / len(parts)
+        if distance >= floor.floor and score >= SCREEN_SCORE and rare:
+            comparison.name("part", parts[i].name, distance, score, [i])
+    note += f", so each was compared with the reference of {reference.parts} parts"
+    return replace(entry, note=note, outliers=tuple(comparison.outliers))
+
+
+def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) -> float | None:
+    """Return by how much the fleet is worse than its reference."""
+    if reference is None or reference.median == 0:
+        return None
+    return find_distance(centre, reference.median, low_is_bad=worse == "low")
+
+
+def _compare_with_like(comparison: Comparison, fields: Sequence[str]) -> None:
+    """If the fleet is of two kinds and a field says which is which, compare like with like."""
+    units = list(comparison.list_units().values())
+    middles = [comparison.find_middle(unit) for unit in units]
+    if len(units) < MIN_PEERS or (cut := find_cut(middles, comparison.floor.floor)) is None:
+        return
+    kinds = [comparison.parts[unit[0]].groups for unit in units]
+    sides = [
+        [k for k, m in zip(kinds, middles, strict=True) if (m > cut) is worse]
+        for worse in (False, True)
+    ]
+    field = explain_split(sides[0], sides[1], fields)
+    if not field:
+        return
+    likes: dict[str, list[int]] = {}
+    for i, part in enumerate(comparison.parts):
+        likes.setdefault(part.groups[field], []).append(i)
+    centres = {value: comparison.find_middle(like) for value, like in likes.items()}
+    best = min(centres.values())
+    told = ", ".join(
+        f"{value}: {len(likes[value])} parts, {format_percent(c - best)} worse"
+        if c > best
+        else f"{value}: {len(likes[value])} parts"
+        for value, c in sorted(centres.items(), key=lambda each: each[1])
+    )
+    comparison.notes.append(f"two kinds by {field}, each compared with its like ({told})")
+    for value, like in likes.items():
+        for i in like:
+            comparison.left[i] -= centres[value]
+
+
+def _name_groups(comparison: Comparison, field: str) -> None:
+    """Name the places and versions whose nodes are worse than those of the others."""
+    units: dict[str, list[float]] = {}
+    for unit in comparison.list_units().values():
+        if value := comparison.parts[unit[0]].groups.get(field):
+            units.setdefault(value, []).append(comparison.find_middle(unit))
+    for group in find_group_outliers(units, comparison.floor.floor):
+        who = [i for i, p in enumerate(comparison.parts) if p.groups.get(field) == group.name]
+        comparison.name(field, group.name, group.distance, group.score, who)
+
+
+def _name_nodes(comparison: Comparison) -> None:
+    """Name the nodes of which every part is far; a few nodes are compared as groups are."""
+    floor = comparison.floor.floor
+    nodes = {n: who for n, who in comparison.list_nodes().items() if len(who) >= MIN_DRAGGED}
+    middles = {node: comparison.find_middle(who) for node, who in nodes.items()}
+    scores: dict[str, float]
+    if len(nodes) >= MIN_PEERS:
+        errors = [min(comparison.errors[i] for i in who) for who in nodes.values()]
+        judged = judge_level(list(middles.values()), floor, errors, comparison.resolution)
+        names = list(nodes)
+        scores = {names[i]: score for i, score in judged.outliers.items()}
+        centre = judged.spread.centre
+    else:
+        units = {node: [comparison.left[i] for i in who] for node, who in nodes.items()}
+        groups = find_group_outliers(units, floor, MIN_DRAGGED)
+        scores = {group.name: group.score for group in groups}
+        centre = 0.0
+    for node, score in scores.items():
+        if all(comparison.left[i] - centre >= floor for i in nodes[node]):
+            comparison.name("node", node, middles[node] - centre, score, nodes[node])
+
+
+def _name_parts(comparison: Comparison) -> PeerSpread:
+    """Name single parts, and return how all parts differ in what is left."""
+    judged = judge_level(
+        comparison.left, comparison.floor.floor, comparison.errors, comparison.resolution
+    )
+    centre = judged.spread.centre
+    for i, score in sorted(judged.outliers.items(), key=lambda each: -each[1]):
+        part = comparison.parts[i]
+        level = "node" if part.part == NODE_PART else "part"
+        comparison.name(level, part.name, comparison.left[i] - centre, score, [i])
+    return judged.spread
+
+
+def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[str]:
+    """Say in a sentence what a standing means, if it is not plainly judged."""
+    if spread.standing is Standing.TOO_NOISY:
+        yield (
+            f"healthy parts differ too much (spread {format_percent(spread.spread)}): only what "
+            "is far beyond all others is named"
+        )
+    elif spread.standing is Standing.SPLIT and spread.cut is not None:
+        better, worse = ([d for d in left if (d > spread.cut) is side] for side in (False, True))
+        apart = format_percent(median(worse) - median(better))
+        yield (
+            f"{len(better)} parts and {len(worse)} that are {apart} worse: two kinds, and no "
+            "column says which is which, so only the tail of the worse kind is judged"
+        )
+    elif spread.standing is Standing.TRAILING:
+        yield "far values are common here: only what is far beyond all others is named"
+
+
+def format_percent(share: float) -> str:
+    """Print a share with two significant digits at least, as 0.09 % or 12 %."""
+    percent = abs(share) * 100
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"  # noqa: PLR2004 - digits
+
+
+def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:
+    """Return how *distances* go with each sensor that most parts have and that varies."""
+    found = {}
+    for sensor in SENSORS:
+        pairs = [
+            (distance, part.sensors[sensor])
+            for part, distance in zip(parts, distances, strict=True)
+            if sensor in part.sensors
+        ]
+        columns = list(zip(*pairs, strict=True))
+        if 2 * len(pairs) >= len(parts) and all(len(set(column)) > 1 for column in columns):
+            found[sensor] = correlation(columns[0], columns[1])
+    return found

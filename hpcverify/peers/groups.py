@@ -1,0 +1,84 @@
+"""
+Find out whether all parts of one place, or with one version, are worse than the rest.
+
+A group is named if it is as far as a part would have to be, for its size: the median of k units
+is known 1 / sqrt(k) times as well as one of them. Where there are enough groups, their own
+differences count too: no two racks are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from hpcverify.peers.level import find_tail, measure_spread
+from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_mad
+from hpcverify.peers.values import MEDIAN_ERROR
+
+MIN_UNITS = 3
+"""Fewer units, such as the nodes of a rack, are judged one by one."""
+MIN_GROUPS = 4
+"""Fewer other groups have no spread of their own."""
+MOST = 0.75
+"""The share of a group's units that are beyond the floor themselves."""
+MIN_PURITY = 0.95
+"""The share of units that a field puts on their side of a split."""
+FEW = 3
+"""A field explains a split if it has so many times fewer values than there are units."""
+
+
+class GroupOutlier(Struct, frozen=True):
+    """A group that is worse than the rest: by how much, and how many spreads that is."""
+
+    name: str
+    distance: float
+    score: float
+
+
+def find_group_outliers(
+    units: Mapping[str, Sequence[float]], floor: float, least_units: int = MIN_UNITS
+) -> list[GroupOutlier]:
+    """Find the groups that are worse than the rest, of *units*: the distances of each group's."""
+    middles = {name: median(ds) for name, ds in units.items() if len(ds) >= least_units}
+    everyone = sum(map(len, units.values()))
+    found = []
+    for name, middle in middles.items():
+        members = units[name]
+        rest = [d for other, ds in units.items() if other != name for d in ds]
+        if len(rest) < max(MIN_PEERS, len(members)):
+            continue
+        spread = measure_spread(rest, 0.0, len(rest))
+        distance = middle - spread.centre
+        error = MEDIAN_ERROR * spread.spread / math.sqrt(len(members))
+        others = [m for other, m in middles.items() if other != name]
+        if len(others) >= MIN_GROUPS:
+            error = max(error, MAD_SCALE * find_mad(others, median(others)))
+        beyond = sum(d - spread.centre >= floor for d in members)
+        score = distance / error if error else math.inf
+        if (
+            distance >= floor
+            and beyond >= MOST * len(members)
+            and score >= SCREEN_SCORE
+            and find_tail(score, everyone) <= FALSE_SHARE / len(units)
+        ):
+            found.append(GroupOutlier(name, distance, score))
+    return sorted(found, key=lambda group: -group.score)
+
+
+def explain_split(
+    better: Sequence[Mapping[str, str]], worse: Sequence[Mapping[str, str]], fields: Sequence[str]
+) -> str:
+    """Name the field whose values are on one side of a split each; empty if there is none."""
+    for field in fields:
+        known = [[unit[field] for unit in side if unit.get(field)] for side in (better, worse)]
+        names = set(known[0] + known[1])
+        total = len(known[0]) + len(known[1])
+        if len(names) < 2 or FEW * len(names) > total or not all(known):  # noqa: PLR2004 - sides
+            continue
+        counts = [(known[0].count(name), known[1].count(name)) for name in names]
+        if sum(map(max, counts)) >= MIN_PURITY * total and total == len(better) + len(worse):
+            return field
+    return ""

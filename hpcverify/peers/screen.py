@@ -1,0 +1,60 @@
+"""
+Say from the summary of a list, and its few worst values, that nobody in it stands apart.
+
+A database gives both for all metrics of a night at once. The test is on the safe side: the
+spread that `level` works with is never less than that of the MAD alone, so no value has a
+higher score than here, and a list that has an outlier is never turned away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from hpcverify.peers.level import find_tail
+from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE
+
+
+class ListSummary(Struct, frozen=True):
+    """A list of values, one for each of its *peers*, in five numbers."""
+
+    peers: int
+    centre: float
+    """The median."""
+    mad: float
+    """The median absolute deviation from it, unscaled."""
+    low: float
+    high: float
+
+    def find_reach(self, floor: float) -> float:
+        """Return how far from the median, in its unit, a value may be and is no outlier."""
+        return max(floor * abs(self.centre), SCREEN_SCORE * MAD_SCALE * self.mad)
+
+    def has_far(self, floor: float) -> bool:
+        """Whether any value is beyond that reach, on either side."""
+        reach = self.find_reach(floor)
+        return self.centre - self.low >= reach or self.high - self.centre >= reach
+
+    def may_be_split(self, floor: float) -> bool:
+        """Whether the values spread so much that they may be of two kinds."""
+        return MAD_SCALE * self.mad >= floor / 2 * abs(self.centre)
+
+
+def may_have_outlier(summary: ListSummary, far: Sequence[float]) -> bool:
+    """
+    Whether chance alone does not explain the values *far*, those beyond the reach.
+
+    It is Benjamini and Hochberg's procedure as `level` has it. Values on both sides may be
+    given: then the test is passed more easily.
+    """
+    if summary.peers < MIN_PEERS:
+        return False
+    spread = MAD_SCALE * summary.mad
+    if not spread:
+        return bool(far)
+    scores = sorted((abs(value - summary.centre) / spread for value in far), reverse=True)
+    allowed = FALSE_SHARE / summary.peers
+    return any(
+        find_tail(score, summary.peers) <= allowed * rank for rank, score in enumerate(scores, 1)
+    )

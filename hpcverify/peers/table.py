@@ -1,0 +1,196 @@
+"""
+Read measurements in long form: one row for each run of each part, whatever tool wrote them.
+
+Columns are found by their names, ours or those that other tools use (`ALIASES`), or are named by
+whoever asks. A cell that says nothing (`EMPTY`) is no value; anything else that is no number, where
+one is due, is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.peers.values import NODE_PART, SENSORS, MetricName, PartRuns
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "node": ("node", "host", "hostname"),
+    "part": ("part", "gpu", "gpu_uuid", "uuid", "device"),
+    "check": ("check", "check_name", "benchmark"),
+    "metric": ("metric",),
+    "mode": ("mode", "suite"),
+    "unit": ("unit",),
+    "value": ("value", "seconds", "milliseconds", "ms", "microseconds"),
+    "time": ("time", "started", "unix_time", "timestamp"),
+    "limit": ("limit",),
+    "clock": ("clock", "mhz"),
+    "temperature": ("temperature", "celsius"),
+    "power": ("power", "watts"),
+}
+"""What we look for, and the names of its column."""
+UNIT_OF_COLUMN = {"seconds": "s", "milliseconds": "ms", "ms": "ms", "microseconds": "us"}
+PLACES = ("room", "row", "cabinet", "rack", "switch")
+"""Columns that say where a node is, the coarsest first."""
+VERSIONS = ("driver", "firmware", "batch")
+"""Columns that say what a part is or runs."""
+EMPTY = frozenset({"", "-1", "nan", "none", "null", "unknown"})
+"""In lower case: what tools write for a name or a number that they do not have."""
+NOT_A_NUMBER = frozenset({"", "nan", "none", "null", "inf", "-inf"})
+
+Row = Mapping[str, object]
+CollectedRuns = dict[MetricName, dict[tuple[str, str], PartRuns]]
+"""The runs of each part, by its node and its name, in each metric."""
+
+
+class Columns(Struct, frozen=True):
+    """Which column holds what."""
+
+    roles: dict[str, str]
+    """The column of each of `ALIASES` that there is."""
+    groups: tuple[str, ...]
+    """Columns whose values are compared as groups."""
+
+
+def choose_columns(
+    header: Sequence[str], named: Mapping[str, str], groups: Sequence[str]
+) -> Columns:
+    """
+    Choose the columns of a table; those that are *named* come first.
+
+    Raises:
+        ConfigError: a column is missing that nothing can be judged without.
+
+    """
+    for role in named:
+        if role not in ALIASES:
+            raise UnknownNameError("role of a column", role, ALIASES)
+    for column in (*named.values(), *groups):
+        if column not in header:
+            raise UnknownNameError("column", column, header)
+    taken = set(named.values())
+    found = {
+        role: next((a for a in aliases if a in header and a not in taken), "")
+        for role, aliases in ALIASES.items()
+    }
+    roles = {role: column for role, column in {**found, **named}.items() if column}
+    if "value" not in roles:
+        raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
+    if not {"node", "part"} & roles.keys():
+        raise ConfigError("no column names the node or the part; see --columns")
+    return Columns(roles, tuple(groups) or tuple(c for c in (*PLACES, *VERSIONS) if c in header))
+
+
+def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
+    """
+    Collect the runs of each part by metric.
+
+    Raises:
+        ConfigError: a cell is no number where one is due.
+
+    """
+    found: CollectedRuns = {}
+    for number, row in enumerate(rows, 1):
+        cells = {role: row[column] for role, column in columns.roles.items()}
+        groups = {g: text for g in columns.groups if (text := _read_text(row[g]))}
+        node, part = _name_part(cells, groups)
+        value_column = columns.roles["value"]
+        name = MetricName(
+            _read_text(cells.get("metric")) or value_column,
+            _read_text(cells.get("check")),
+            _read_text(cells.get("mode")),
+            _read_text(cells.get("unit")) or UNIT_OF_COLUMN.get(value_column, ""),
+        )
+        parts = found.setdefault(name, {})
+        runs = parts.setdefault((node, part), PartRuns(node, part, {}))
+        runs.groups |= groups
+        for column in set(columns.groups) - set(PLACES):
+            runs.marks.setdefault(column, []).append(groups.get(column, ""))
+        runs.values.append(_read_number(cells["value"], number, "value"))
+        runs.times.append(_read_time(cells.get("time"), number))
+        for sensor in SENSORS:
+            read = _read_number(cells.get(sensor), number, sensor)
+            runs.sensors.setdefault(sensor, []).append(read)
+        if math.isfinite(limit := _read_number(cells.get("limit"), number, "limit")):
+            runs.limit = limit
+    return {name: _find_lost_nodes(parts) for name, parts in found.items()}
+
+
+def _name_part(cells: Row, groups: Mapping[str, str]) -> tuple[str, str]:
+    """Name the node and the part of a row; a node that is a number is one of its place."""
+    node, part = _read_text(cells.get("node")), _read_text(cells.get("part"))
+    if node.isdecimal():
+        node = "-".join([*(groups[place] for place in PLACES if place in groups), node])
+    return node, part or NODE_PART
+
+
+def _find_lost_nodes(
+    parts: dict[tuple[str, str], PartRuns],
+) -> dict[tuple[str, str], PartRuns]:
+    """Give runs without a node to the same part on the only node that it is known on."""
+    known: dict[str, list[str]] = {}
+    for node, part in parts:
+        if node:
+            known.setdefault(part, []).append(node)
+    found: dict[tuple[str, str], PartRuns] = {}
+    for (node, part), runs in sorted(parts.items(), reverse=True):
+        home = known[part][0] if not node and len(known.get(part, ())) == 1 else node
+        if (one := found.get((home, part))) is None:
+            found[home, part] = runs
+        else:
+            one.values += runs.values
+            one.times += runs.times
+            one.groups = runs.groups | one.groups
+            for sensor, read in runs.sensors.items():
+                one.sensors.setdefault(sensor, []).extend(read)
+            for field, seen in runs.marks.items():
+                one.marks.setdefault(field, []).extend(seen)
+    return found
+
+
+def _read_text(cell: object) -> str:
+    """Read a name; empty if the cell says nothing."""
+    text = "" if cell is None else str(cell).strip()
+    return "" if text.lower() in EMPTY else text
+
+
+def _read_number(cell: object, row: int, what: str) -> float:
+    """Read a number; NaN if the cell says nothing."""
+    if isinstance(cell, (int, float)):
+        return float(cell)
+    text = "" if cell is None else str(cell).strip()
+    if text.lower() in NOT_A_NUMBER:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"row {row}: the {what} {text[:40]!r} is no number") from None
+
+
+def _read_time(cell: object, row: int) -> float:
+    """Read seconds since 1970, or an ISO date, which is of UTC if it names no zone."""
+    text = "" if cell is None else str(cell).strip()
+    if not text.isdecimal():  # 20261122 is a date to Python, and here seconds
+        with suppress(ValueError):
+            when = datetime.fromisoformat(text)
+            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    seconds = _read_number(cell, row, "time")
+    return seconds if seconds > 0 else math.nan
+
+
+def iterate_cells(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[Row]:
+    """
+    Yield each of *rows* with the names of its columns.
+
+    Raises:
+        ConfigError: a row has more or fewer cells than the header.
+
+    """
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise ConfigError(f"row {number} has {len(row)} cells, but the header {len(header)}")
+        yield dict(zip(header, row, strict=True))

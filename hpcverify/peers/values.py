@@ -1,0 +1,127 @@
+"""What is compared: the runs of each part in one metric, and what they come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+
+from msgspec import Struct
+
+from hpcverify.peers.rule import MAD_SCALE, find_mad
+
+NODE_PART = "node"
+"""The part of what was measured on a node as a whole."""
+MIN_RUNS = 3
+"""Fewer runs of a part have no spread."""
+MEDIAN_ERROR = 1.2533
+"""The standard error of the median of n normal values is 1.2533 sigma / sqrt(n)."""
+SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
+"""What was read during a run and may explain it, each with its unit."""
+
+
+class MetricName(Struct, frozen=True, order=True):
+    """What was measured; values are compared within one of these only."""
+
+    metric: str
+    check: str = ""
+    mode: str = ""
+    """What else must be equal: the suite, the model of the part."""
+    unit: str = ""
+
+    def __str__(self) -> str:
+        """Name it as in a table."""
+        name = f"{self.check} {self.metric}" if self.check else self.metric
+        return f"{name} ({self.mode})" if self.mode else name
+
+
+class PartRuns(Struct):
+    """The runs of one part in one metric; it grows while a table is read."""
+
+    node: str
+    part: str
+    groups: dict[str, str]
+    """Where the part is and what runs on it, as of its last run: cabinet, rack, driver."""
+    values: list[float] = []
+    times: list[float] = []
+    sensors: dict[str, list[float]] = {}
+    marks: dict[str, list[str]] = {}
+    """What ran on the part in each run, by the column: its driver, its firmware."""
+    limit: float | None = None
+    """The limit of the part's own specification, if one stands for the metric."""
+
+
+class PartValue(Struct, frozen=True):
+    """What the runs of a part come to: medians."""
+
+    node: str
+    part: str
+    value: float
+    runs: int
+    spread: float | None
+    """Between its own runs; None if they are too few to have one."""
+    groups: dict[str, str]
+    sensors: dict[str, float]
+    limit: float | None = None
+    times: tuple[float, ...] = ()
+    """When its first and its last run began (s since 1970), where that is known."""
+
+    @property
+    def name(self) -> str:
+        """Name the part within the fleet."""
+        if self.part == NODE_PART or not self.node or self.part.startswith(self.node):
+            return self.part if self.part != NODE_PART else self.node
+        return f"{self.node} {self.part}"
+
+
+def reduce_runs(runs: PartRuns) -> PartValue | None:
+    """Reduce the finite values of *runs* to medians; None if there is none."""
+    values = [value for value in runs.values if math.isfinite(value)]
+    if not values:
+        return None
+    centre = median(values)
+    spread = MAD_SCALE * find_mad(values, centre) if len(values) >= MIN_RUNS else None
+    times = list(filter(math.isfinite, runs.times))
+    readings = {name: list(filter(math.isfinite, read)) for name, read in runs.sensors.items()}
+    return PartValue(
+        node=runs.node,
+        part=runs.part,
+        value=centre,
+        runs=len(values),
+        spread=spread,
+        groups=runs.groups,
+        sensors={name: median(read) for name, read in readings.items() if read},
+        limit=runs.limit,
+        times=(min(times), max(times)) if times else (),
+    )
+
+
+def find_errors(parts: Sequence[PartValue], centre: float) -> list[float]:
+    """
+    Return by how much the value of each part is less certain than most: relative errors.
+
+    The spread of the fleet has the typical error in it already. What a part with fewer runs has
+    beyond that comes on top.
+    """
+    spreads = [part.spread for part in parts if part.spread is not None]
+    if not spreads:
+        return [0.0] * len(parts)
+    own = median(spreads) / abs(centre)
+    errors = [MEDIAN_ERROR * own / math.sqrt(part.runs) for part in parts]
+    typical = median(errors)
+    return [math.sqrt(max(0.0, error**2 - typical**2)) for error in errors]
+
+
+def find_resolution(values: Iterable[float]) -> float:
+    """
+    Return the step in which *values* were recorded: the least difference between them.
+
+    Two different values alone may be a healthy one and a bad one, so that their difference is no
+    step: of those, the last decimal place tells, up to 1.
+    """
+    distinct = sorted(set(values))
+    if len(distinct) > 2:  # noqa: PLR2004 - said above
+        return min(high - low for low, high in pairwise(distinct))
+    places = (len(repr(value).partition(".")[2].removesuffix("0")) for value in distinct)
+    return 10.0 ** -max(places, default=0)

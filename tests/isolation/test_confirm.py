@@ -1,0 +1,164 @@
+"""What a search found is tested once more, and taken back if it passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from hpcverify.isolation.confirm import CONFIRM_CONTROLS, confirm
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Members, Round
+from hpcverify.isolation.search import Found
+from tests.isolation.clusters import check_round, contains_any, contains_pair, name_nodes, walk
+
+NODES = name_nodes(12)
+ZONES = {node: f"s{number // 4}" for number, node in enumerate(NODES)}
+A, B, C = NODES[:3]
+EVERYTHING = Found(bad=(A,), links=((B, C),))
+
+
+def fail_never(_test: GroupTest, _round: int, _random: Random) -> bool:
+    return False
+
+
+def check(
+    found: Found,
+    outcome_of: Callable[[GroupTest], GroupOutcome],
+    *,
+    rounds: int = 100,
+    gone: frozenset[str] = frozenset(),
+    zones: dict[str, str] | None = None,
+    nodes: list[str] = NODES,
+) -> tuple[Found, list[Round]]:
+    """Confirm what was *found*, by at most so many *rounds*."""
+    plan = confirm(found, nodes, zones or {}, Random(1), gone)
+    asked: list[Round] = []
+    try:
+        tests = next(plan)
+        while True:
+            check_round(tests)
+            asked.append(tests)
+            over = len(asked) > rounds
+            tests = plan.send(None if over else [outcome_of(test) for test in tests])
+    except StopIteration as end:
+        return end.value, asked
+
+
+@pytest.mark.parametrize("gone", [A, C])
+def test_who_is_gone_by_then_is_untested(gone: str) -> None:
+    bad = contains_any({A})
+    link = contains_pair((B, C))
+
+    found, _ = check(
+        EVERYTHING,
+        lambda test: (
+            GroupOutcome.FAILED
+            if bad(test, 0, Random()) or link(test, 0, Random())
+            else GroupOutcome.PASSED
+        ),
+        gone=frozenset({gone}),
+    )
+
+    left = {A: Found(links=((B, C),), untested=(A,)), C: Found(bad=(A,), untested=(B, C))}
+    assert found == left[gone]
+
+
+def test_what_fails_again_is_confirmed_in_four_rounds() -> None:
+    fails = contains_any({A})
+    link = contains_pair((B, C))
+
+    found, took = walk(
+        confirm(EVERYTHING, NODES, {}, Random(1), frozenset()),
+        lambda test, number, random: fails(test, number, random) or link(test, number, random),
+        Random(2),
+    )
+
+    assert found == EVERYTHING
+    assert took.rounds == 4
+
+
+def test_what_passes_twice_is_intermittent() -> None:
+    found, took = walk(
+        confirm(EVERYTHING, NODES, {}, Random(1), frozenset()), fail_never, Random(2)
+    )
+
+    assert found == Found(intermittent=((A,), (B, C)))
+    assert took.rounds == 2
+
+
+def test_without_a_further_round_nothing_is_confirmed_and_nothing_is_said_to_have_passed() -> None:
+    found, _ = check(EVERYTHING, lambda _: GroupOutcome.FAILED, rounds=3)
+
+    assert found == Found(untested=(A, B, C))
+
+
+def test_tests_that_come_to_no_end_confirm_nothing() -> None:
+    found, asked = check(EVERYTHING, lambda _: GroupOutcome.UNKNOWN)
+
+    assert found == Found(untested=(A, B, C))
+    assert len(asked) == 5
+
+
+def test_a_member_has_another_partner_each_time_and_controls_beside_it() -> None:
+    _, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.FAILED)
+
+    partners = [test.members[1] for tests in asked for test in tests if A in test.members]
+    controls = [sum(test.purpose is GroupPurpose.CONTROL for test in tests) for tests in asked]
+    assert len(set(partners)) >= 2
+    assert controls == [CONFIRM_CONTROLS] * 4
+
+
+def test_links_that_share_an_end_are_confirmed_in_turn() -> None:
+    links: tuple[Members, ...] = ((A, B), (A, C))
+
+    found, asked = check(Found(links=links), lambda test: _fail_links(test, links))
+
+    assert found.links == links
+    assert len(asked) == 8
+
+
+def _fail_links(test: GroupTest, links: tuple[Members, ...]) -> GroupOutcome:
+    return GroupOutcome.FAILED if test.members in links else GroupOutcome.PASSED
+
+
+def test_partners_are_of_the_same_zone_so_that_a_bad_switch_is_not_a_bad_node() -> None:
+    """All that leaves s0 fails; within it nothing does."""
+
+    def judge(test: GroupTest) -> GroupOutcome:
+        at = {ZONES[node] for node in test.members}
+        return GroupOutcome.FAILED if len(at) > 1 and "s0" in at else GroupOutcome.PASSED
+
+    found, _ = check(Found(bad=(A,)), judge, zones=ZONES)
+
+    assert found == Found(intermittent=((A,),))
+
+
+def test_a_node_whose_neighbours_are_all_vague_is_not_blamed_by_tests_from_afar() -> None:
+    vague = tuple((node,) for node in NODES[1:4])
+
+    found, asked = check(
+        Found(bad=(A,), intermittent=vague), lambda _: GroupOutcome.FAILED, zones=ZONES
+    )
+
+    assert (found.bad, found.intermittent) == ((), (*vague, (A,)))
+    assert asked == []
+
+
+def test_any_member_stands_for_its_zone() -> None:
+    fails = contains_any(set(NODES[:4]))
+
+    def judge(test: GroupTest) -> GroupOutcome:
+        return GroupOutcome.FAILED if fails(test, 0, Random()) else GroupOutcome.PASSED
+
+    found, _ = check(Found(bad_zones=("s0",)), judge, zones=ZONES)
+    cleared, _ = check(Found(bad_zones=("s0",)), lambda _: GroupOutcome.PASSED, zones=ZONES)
+
+    assert found == Found(bad_zones=("s0",))
+    assert cleared == Found(intermittent=(tuple(NODES[:4]),))
+
+
+def test_with_nobody_for_a_control_nothing_is_confirmed() -> None:
+    found, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.FAILED, nodes=NODES[:3])
+
+    assert (found, asked) == (Found(intermittent=((A,),)), [])

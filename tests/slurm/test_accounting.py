@@ -1,0 +1,74 @@
+"""What Slurm's accounting has of everybody's jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcverify.slurm.accounting import EndedJob, parse_avoided_nodes, parse_ended_jobs
+from tests.slurm_lab.lab import a_cluster
+
+MINUTES = 60
+
+
+def test_a_job_that_ended_is_read_with_its_nodes() -> None:
+    printed = "1000|gpu|NODE_FAIL|100|200|n[1-3]\n"
+
+    assert list(parse_ended_jobs(printed)) == [
+        EndedJob(
+            user=1000,
+            partition="gpu",
+            state="NODE_FAIL",
+            start=100,
+            end=200,
+            nodes=("n1", "n2", "n3"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "1000|gpu|RUNNING|100|Unknown|n1",
+        "1000|gpu|CANCELLED by 0|Unknown|200|None assigned",
+        "1000|gpu|FAILED|100",
+    ],
+)
+def test_a_job_that_did_not_run_or_not_end_is_left_out(row: str) -> None:
+    assert list(parse_ended_jobs(f"{row}\n")) == []
+
+
+def test_who_cancelled_a_job_is_no_state() -> None:
+    (job,) = parse_ended_jobs("1000|gpu|CANCELLED by 0|100|200|n1\n")
+
+    assert job.state == "CANCELLED"
+
+
+def test_each_user_counts_once_for_a_node_that_their_jobs_avoid() -> None:
+    printed = "1000|n[1-2]\n1000|n1\n1001|n1\n1002|\n1003|(null)\n"
+
+    assert parse_avoided_nodes(printed) == {"n1": {1000, 1001}, "n2": {1000}}
+
+
+@pytest.mark.slurm
+def test_jobs_of_other_users_are_read_from_a_real_slurm(tmp_path: Path) -> None:
+    script = tmp_path / "fail.sh"
+    script.write_text("#!/bin/sh\nexit 1\n")
+    with a_cluster(2, accounting=True) as cluster:
+        sbatch = ("sbatch", "-o", "/dev/null", "-w", "n1")
+        for user in ("nobody", "daemon"):
+            cluster.run(*sbatch, f"--uid={user}", script, SBATCH_NO_REQUEUE="1")
+        cluster.run(*sbatch, "--uid=nobody", "-x", "n2", "--hold", script)
+
+        def read() -> list[EndedJob]:
+            return cluster.slurm.list_ended_jobs(MINUTES)
+
+        cluster.until(lambda: len(read()) == len(("nobody", "daemon")))
+        jobs = read()
+        avoided = cluster.slurm.list_avoided_nodes()
+
+    assert {(job.state, job.nodes) for job in jobs} == {("FAILED", ("n1",))}
+    assert {job.user for job in jobs} == {1, 65534}
+    assert all(0 < job.start <= job.end for job in jobs)
+    assert avoided == {"n2": {65534}}
