@@ -75,9 +75,10 @@ def command(
     Nodes on which users' jobs die young become suspects first, if Slurm keeps accounts.
     Nodes that failed or came back go first, then those with the highest risk that they
     fail next; one place in ten is for the node that was verified longest ago. Each gets a
-    job that gives way to anybody. Then nodes that were admitted together, and have passed,
-    are tested with each other; and pairs of nodes that are idle try the links between
-    them, if [fabric] period_days is set: each once in that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
+    job that gives way to anybody. Then nodes that were admitted
+    together, and have passed, are tested with each other. At last pairs of idle nodes try
+    the links between them, if [fabric] period_days is set: each once in that time. What
+    spoils a pair that fails is isolated, as by `hpcverify isolate`.
 
     Stopping the sweep does not stop the verifications: `hpcverify collect` takes in their
     results. Exit status 4 while the breaker is tripped or a check is doubted.
