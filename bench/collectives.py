@@ -30,11 +30,11 @@ from hpcverify_checks.collectives.benchmark import (
     CollectiveJob,
     finish,
 )
-from hpcverify_checks.collectives.data import WORD_BYTES, Words
 from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.common.collective import use_thread_share
 from hpcverify_checks.common.rendezvous import exchange_messages, join_group
 from hpcverify_checks.common.sizes import format_size
+from hpcverify_checks.common.step_data import WORD_BYTES, Words
 from pairs import summarise
 
 PAIRS = 15

@@ -19,7 +19,7 @@ FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust", "reliability"),
     ("check", "peers"),
-    ("processes", "limits", "plan"),
+    ("processes", "limits", "plan", "trends"),
     ("telemetry", "slurm", "summary"),
     ("records",),
     ("run", "console", "isolation", "history"),

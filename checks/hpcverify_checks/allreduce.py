@@ -3,7 +3,8 @@ Measure the all-reduce between the devices of a node, and verify every sum.
 
 Each device's worker is one rank. The ranks meet through a file and talk over NVLink or
 PCIe (NCCL); on a node with fewer than two GPUs they are extra processes that talk over
-the loopback (gloo). The inputs are integers whose sum is known exactly, and each result
+the loopback (gloo). The inputs differ at each step and fill every bit, words and floats in
+turn (see `common/step_data.py`); their sum is known exactly, and each result
 is compared to it on the device, outside the timed section. So is each rank's share
 before the sum: a share that one GPU's memory got wrong makes the sums of all GPUs wrong,
 and only that GPU is accused of it. If several get wrong sums and no share was wrong, no
@@ -21,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.check import (
     RANK_LOST_CODE,
@@ -51,7 +52,6 @@ from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
 from hpcverify.units import GIB, GIGA, KIB, MIB, format_count
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
-    MAX_RANKS,
     AllreduceJob,
     MessageTimes,
     Reduce,
@@ -74,6 +74,7 @@ from hpcverify_checks.common.rendezvous import (
 )
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
+from hpcverify_checks.common.step_data import MAX_RANKS
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
@@ -115,7 +116,7 @@ class AllreduceParams(Params, frozen=True):
     """Message sizes in bytes; if empty, those of the part. What does not fit is left out."""
     seconds: float = 3.0
     """For all sizes together."""
-    ranks: int = 2
+    ranks: Annotated[int, Meta(ge=2, le=MAX_RANKS)] = 2
     """Processes on a CPU; each GPU is one rank."""
     timeout_seconds: float = 30.0
     """After this a silent rank counts as lost."""
@@ -156,16 +157,14 @@ def _measure_rank(ctx: Context, params: AllreduceParams, reduce: Reduce) -> Iter
 
 def _build_job(ctx: Context, params: AllreduceParams, backend: str) -> AllreduceJob:
     on_cpu = backend == "gloo"
-    world = params.ranks if on_cpu else len(ctx.peers)
-    if not 1 < world <= MAX_RANKS:
-        raise Skip(f"{world} ranks: sums are exact for 2 to {MAX_RANKS}")
     return AllreduceJob(
         folder=str(ctx.shared),
-        world=world,
+        world=params.ranks if on_cpu else len(ctx.peers),
         backend=backend,
         sizes=params.sizes or (CPU_SIZES if on_cpu else GPU_SIZES),
         timeout=params.timeout_seconds,
         seconds=params.seconds,
+        seed=ctx.seed,
     )
 
 
@@ -227,10 +226,11 @@ def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> I
 
 def describe_elements(wrong: WrongElements) -> str:
     """Describe how many elements are wrong, and the first of them."""
-    return (
+    text = (
         f"{format_count(wrong.elements, 'element')}, the first at {wrong.index} is "
-        f"{wrong.found:.9g}, not {wrong.expected:.9g}"  # tells any two of float32 apart
+        f"{wrong.found}, not {wrong.expected}"
     )
+    return f"{text}: {wrong.hint}" if wrong.hint else text
 
 
 def _build_finding(
@@ -242,8 +242,9 @@ def _build_finding(
         "step": str(wrong.step),
         "wrong_elements": str(wrong.elements),
         "index": str(wrong.index),
-        "found": str(wrong.found),
-        "expected": str(wrong.expected),
+        "found": wrong.found,
+        "expected": wrong.expected,
+        "hint": wrong.hint,
     }
     return Finding(code, where, text, evidence, msgspec.to_builtins(place))
 
@@ -288,7 +289,7 @@ def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> I
     sizes = ", ".join(format_size(one.size) for one in timed)
     left_out = ", ".join(format_size(s) for s in job.sizes[len(timed) :])
     text = (
-        f"{job.world} ranks, {by}: {checked} sums of float32 ({sizes}) verified on "
+        f"{job.world} ranks, {by}: {checked} sums of words and of float32 ({sizes}) verified on "
         "each rank, element by element"
     )
     yield Coverage("node", f"{text}; too large: {left_out}" if left_out else text)

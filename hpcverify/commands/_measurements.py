@@ -39,11 +39,11 @@ def open_table(path: Path) -> Generator[Table]:
             return
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            header = next(rows, None)
+            lines = csv.reader(file, strict=True)
+            header = next(lines, None)
             if not header:
                 raise ConfigError(f"{path} is empty: its first line must name the columns")
-            yield Table([name.strip() for name in header], (row for row in rows if row))
+            yield Table([name.strip() for name in header], (line for line in lines if line))
     except gzip.BadGzipFile as exc:
         raise ConfigError(f"{path} is not compressed by gzip: {exc}") from exc
     except (OSError, EOFError) as exc:

@@ -22,6 +22,7 @@ from hpcverify.check import Unable
 from hpcverify.console import EXIT_UNVERIFIED
 from hpcverify.errors import ConfigError, UnverifiedError
 from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
+from hpcverify.isolation.shares import find_slow_ranks_of_training, read_step_log
 from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.plan.config import node_name
 from hpcverify.records import documents
@@ -115,7 +116,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     type=click.FloatRange(min=1, max=600),
     default=30.0,
     show_default=True,
-    help="Seconds after which a rank that says nothing is missing.",
+    help="Seconds to wait for ranks that start, and for a collective in which all wait. A rank "
+    "that stops or dies while it measures is missing within a minute, whatever this says.",
 )
 @click.option(
     "--second-opinion",
@@ -132,6 +134,13 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     multiple=True,
     metavar="FILE",
     help="Measure nothing; compare results of different numbers of nodes; repeatable.",
+)
+@click.option(
+    "--step-log",
+    metavar="FILE",
+    help="Measure nothing; say which rank slows a training job, by the CSV of its own steps with "
+    "the columns rank, computing, communicating and, if known, waiting_for_input and role: a row "
+    "for each step of each rank, in seconds.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="On the node of rank 0.")
 def command(**options: Any) -> None:
@@ -152,11 +161,14 @@ def command(**options: Any) -> None:
       srun -N 2 --ntasks-per-node 8 hpcverify collectives --operation sendrecv --size 1G
       hpcverify collectives --alone
       hpcverify collectives --scaling two.json --scaling four.json
+      hpcverify collectives --step-log steps.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if options["compared"]:
         for line in describe_scaling([read_run(name) for name in options["compared"]]):
             click.echo(line)
         return
+    if options["step_log"]:
+        sys.exit(judge_step_log(options["step_log"]))
     out: str | None = options["out"]
     chosen = choose_ranks(options)
     if out and (not chosen.ranks or chosen.ranks[0][0] == 0):
@@ -338,6 +350,30 @@ def read_run(name: str) -> CollectiveRun:
         raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{name} is no result of hpcverify collectives: {exc}") from exc
+
+
+def judge_step_log(name: str) -> int:
+    """
+    Say which ranks slow a job, by its step log; return the exit status.
+
+    Raises:
+        ConfigError: it cannot be read, or is no step log.
+
+    """
+    try:
+        lines = Path(name).read_text().splitlines()
+    except OSError as exc:
+        raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{name} is no step log: {exc}") from exc
+    shares = read_step_log(lines, name)
+    found = find_slow_ranks_of_training(shares)
+    for one in found:
+        click.echo(describe_straggler(one, ()))
+    if not found:
+        steps = format_count(len(shares[0].computing), "step")
+        click.echo(f"no rank slows this job: {format_count(len(shares), 'rank')}, {steps}")
+    return EXIT_FOUND if found else 0
 
 
 def describe_scaling(runs: Sequence[CollectiveRun]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +21,22 @@ from hpcverify.peers.fleet import MetricJudgement, PeerOutlier, format_percent
 from hpcverify.peers.floors import Worse
 from hpcverify.peers.reference import read_reference, write_reference
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
+from hpcverify.peers.values import MetricName, PartRuns
 from hpcverify.plan.config import load_site
 from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.trends.judge import (
+    PartChange,
+    PartHistory,
+    SharedChange,
+    TrendJudgement,
+    format_crossing,
+    format_date,
+    judge_histories,
+)
 from hpcverify.units import format_count
 
 EXIT_FAIL = 1
+PAST_HEADS = ("verdict", "who", "metric", "change", "day and runs", "why")
 HEADS = ("verdict", "level", "who", "metric", "worse by", "spreads", "why")
 
 
@@ -95,7 +107,8 @@ def command(
       hpcverify peers sgemm.csv --columns part=gpu,value=milliseconds
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     known = read_reference(reference) if reference else None
-    fleet = reduce_fleet(read_runs(file, columns, by))
+    runs = read_runs(file, columns, by)
+    fleet = reduce_fleet(runs)
     if not fleet:
         raise ConfigError(f"{file} has no value that is a number")
     document = judge_fleet(
@@ -109,10 +122,12 @@ def command(
     if learn:
         write_reference(learn, learn_reference(fleet, str(file), time.time()))
         say(f"{learn} is written: review it, then compare with --reference {learn}")
+    past = judge_past(runs, document)
     if as_json:
-        click.echo(msgspec.json.format(encode(document), indent=1))
+        click.echo(msgspec.json.format(encode(document, past), indent=1))
     else:
         show(document)
+        show_past(past)
     sys.exit(EXIT_FAIL if document.verdict is Verdict.FAIL else 0)
 
 
@@ -123,9 +138,45 @@ def read_runs(file: Path, columns: Mapping[str, str], by: Sequence[str]) -> Coll
         return collect_runs(iterate_cells(table.header, table.rows), chosen)
 
 
-def encode(document: PeersDocument) -> bytes:
+def judge_past(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName, TrendJudgement]:
+    """Judge the past of the parts in each metric that was judged and whose runs have a time."""
+    return {
+        entry.name: judge_histories(histories, low_is_bad=entry.worse == "low")
+        for entry in document.metrics
+        if (histories := list(filter(None, map(make_history, runs[entry.name].values()))))
+    }
+
+
+def make_history(runs: PartRuns) -> PartHistory | None:
+    """Put the runs of a part in order; None if no run has a time."""
+    order = [
+        i
+        for _, i in sorted(zip(runs.times, range(len(runs.times)), strict=True))
+        if math.isfinite(runs.times[i]) and math.isfinite(runs.values[i])
+    ]
+    if not order:
+        return None
+    return PartHistory(
+        node=runs.node,
+        part=runs.part,
+        times=tuple(runs.times[i] for i in order),
+        values=tuple(runs.values[i] for i in order),
+        marks={field: tuple(seen[i] for i in order) for field, seen in runs.marks.items()},
+        limit=runs.limit,
+    )
+
+
+def encode(document: PeersDocument, past: Mapping[MetricName, TrendJudgement]) -> bytes:
     """Build the document of ``--json``."""
-    return msgspec.json.encode({"verdict": document.verdict, **msgspec.structs.asdict(document)})
+    return msgspec.json.encode(
+        {
+            "verdict": document.verdict,
+            **msgspec.structs.asdict(document),
+            "past": [
+                {"name": name, **msgspec.structs.asdict(judged)} for name, judged in past.items()
+            ],
+        }
+    )
 
 
 def show(document: PeersDocument) -> None:
@@ -180,3 +231,43 @@ def list_notes(document: PeersDocument) -> Iterator[str]:
             yield f"{entry.name}: {entry.standing.value}: {entry.note}"
     if document.unjudged:
         yield f"not compared, as nothing says which side is worse: {', '.join(document.unjudged)}"
+
+
+def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
+    """Print the parts that became worse, and what many have in common; JSON has the rest."""
+    console = Console(highlight=False)
+    shared = [(name, one) for name, judged in past.items() for one in judged.shared]
+    changes = [
+        (name, one) for name, judged in past.items() for one in judged.changes if one.size > 0
+    ]
+    if shared or changes:
+        console.print()
+    for name, one in shared:
+        console.print(f"{name}: {describe_shared(one)}", markup=False)
+    if changes:
+        console.print("compared with their own past:")
+        print_table(console, PAST_HEADS, (format_change(name, one) for name, one in changes))
+
+
+def describe_shared(shared: SharedChange) -> str:
+    """Say what many parts have in common."""
+    side = "worse" if shared.size > 0 else "better"
+    parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
+    by = f"{format_percent(shared.size)} {side}"
+    if shared.mark:
+        return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
+    when = format_date(shared.day)
+    return f"{parts} became {by} around {when}: look for what they share, as cooling or software"
+
+
+def format_change(name: MetricName, change: PartChange) -> tuple[str | Text, ...]:
+    """Print the columns of a part that changed."""
+    crossing = format_crossing(change.crossing) if change.crossing else ""
+    return (
+        render_badge(change.verdict),
+        " ".join(filter(None, [change.node, change.part])),
+        str(name),
+        f"{change.kind} of {format_percent(change.size)}",
+        f"{format_date(change.day)}, {format_count(change.runs, 'run')}",
+        "; ".join(filter(None, [crossing, change.why])),
+    )

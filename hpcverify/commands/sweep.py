@@ -21,8 +21,11 @@ from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Site
-from hpcverify.plan.suite import load_suite, make_plan
+from hpcverify.plan.suite import list_suites, load_suite, make_plan
 from hpcverify.run.stop import StopFlag, stop_on_signals
+from hpcverify.selection.ranking import NodeRisk
+from hpcverify.selection.suites import FAULT_SOURCE, SuiteWorth, choose_suite, compute_worth
+from hpcverify.selection.weighting import describe_weighting
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.summary.terminal import Console, print_table
@@ -44,53 +47,134 @@ STATUS_RANKS = (ActionError.exit_code, 1, UNCLEAR_STATUS)
 
 @click.command("sweep")
 @click.option("--suite", help="What to run; default: fleet.suite of the site.")
+@click.option(
+    "--minutes",
+    type=click.IntRange(1),
+    help="Run the suite that sees most faults in so many minutes of a node.",
+)
 @click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only these, if idle.")
 @click.option("--limit", type=click.IntRange(1), help="Verify at most this many at once.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
+@click.option(
+    "--explain", is_flag=True, help="With --dry-run: print the risk of each node, and why."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
-    suite: str | None, hostlist: str | None, limit: int | None, *, dry_run: bool, as_json: bool
+    suite: str | None,
+    minutes: int | None,
+    hostlist: str | None,
+    limit: int | None,
+    *,
+    dry_run: bool,
+    explain: bool,
+    as_json: bool,
 ) -> None:
     """
     Verify idle nodes through the scheduler.
 
     Nodes on which users' jobs die young become suspects first, if Slurm keeps accounts.
-    Nodes that failed or came back go first, then those never verified, then those
-    verified longest ago. Each gets a job that gives way to anybody. Then nodes that were
-    admitted together, and have passed, are tested with each other; and pairs of nodes
-    that are idle try the links between them, if [fabric] period_days is set: each once in
-    that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
+    Nodes that failed or came back go first, then those with the highest risk that they
+    fail next; one place in ten is for the node that was verified longest ago. Each gets a
+    job that gives way to anybody. Then nodes that were admitted together, and have passed,
+    are tested with each other; and pairs of nodes that are idle try the links between
+    them, if [fabric] period_days is set: each once in that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
 
     Stopping the sweep does not stop the verifications: `hpcverify collect` takes in their
     results. Exit status 4 while the breaker is tripped or a check is doubted.
 
     \b
     Examples:
-      hpcverify sweep --dry-run
+      hpcverify sweep --dry-run --explain
       hpcverify sweep --nodes n[1-64] --limit 8
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if suite and minutes:
+        raise click.UsageError("--suite and --minutes exclude each other: --minutes chooses")
+    if explain and not dry_run:
+        raise click.UsageError("--explain needs --dry-run")
     acting = make_controller()
-    suite = suite or acting.site.fleet.suite
+    suite = suite or (find_suite(acting.site, minutes) if minutes else acting.site.fleet.suite)
     only = frozenset(expand(hostlist) if hostlist else ())
     acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
     warn_if_passive(suite, acting.site)
     if dry_run:
-        show_plan(acting, only, limit, as_json=as_json)
+        explained = explain_choice(acting, suite) if explain else ()
+        show_plan(acting, only, limit, explained, as_json=as_json)
     else:
         sys.exit(carry_out(acting, suite, only, limit))
 
 
+def list_worths(site: Site) -> list[SuiteWorth]:
+    """List what each suite is worth at this site."""
+    plans = [make_plan(load_suite(name), site) for name in list_suites()]
+    return [
+        compute_worth(
+            plan.suite,
+            plan.budget / 60,
+            [step.name for step in plan.steps],
+            loads=any(step.is_active for step in plan.steps),
+        )
+        for plan in plans
+    ]
+
+
+def find_suite(site: Site, minutes: int) -> str:
+    """
+    Find the suite that sees most within *minutes*.
+
+    Raises:
+        ConfigError: none is as short.
+
+    """
+    worths = list_worths(site)
+    if chosen := choose_suite(worths, minutes):
+        return chosen.suite
+    shortest = min((one for one in worths if one.loads), key=lambda one: one.minutes)
+    raise ConfigError(
+        f"no suite that loads a node fits into {format_count(minutes, 'minute')}: the shortest, "
+        f"{shortest.suite}, takes {shortest.minutes:g}"
+    )
+
+
+def explain_choice(acting: Controller, suite: str) -> tuple[str, ...]:
+    """Say what *suite* is worth beside the others, and what risks are judged by."""
+    worths = sorted(list_worths(acting.site), key=lambda one: (one.suite != suite, one.minutes))
+    told = "; ".join(describe_worth(one) for one in worths if one.loads or one.suite == suite)
+    return (
+        f"suite {told} (of the faults that {FAULT_SOURCE} names)",
+        f"risk {describe_weighting(acting.rank_risks().weighting)}",
+    )
+
+
+def describe_worth(worth: SuiteWorth) -> str:
+    """Say in a few words what a suite is worth."""
+    return (
+        f"{worth.suite} sees {worth.share:.0%} in {worth.minutes:g} min, "
+        f"{worth.share_per_minute:.2%} a minute"
+    )
+
+
 def show_plan(
-    acting: Controller, only: Collection[str], limit: int | None, *, as_json: bool
+    acting: Controller,
+    only: Collection[str],
+    limit: int | None,
+    explained: Collection[str] = (),
+    *,
+    as_json: bool,
 ) -> None:
-    """Print which nodes a sweep would verify now, and which it passes over."""
+    """
+    Print which nodes a sweep would verify now, and which it passes over.
+
+    If the choice is *explained*, in these lines, so is the risk of each node.
+    """
     hosts = acting.slurm.list_hosts()
     refuse_unknown(only, hosts)
     plan = acting.plan(hosts, only=only, limit=limit)
     wanted = acting.site.fabric.period_days
     pairs = plan_fabric(acting, hosts, only).links.pairs if wanted else ()
+    risks = {name: acting.rank_risks().explain(name) for name in plan.due} if explained else {}
     if as_json:
-        told = {**msgspec.structs.asdict(plan), "links": pairs}
+        told = {"chosen": plan.chosen, "passed_over": plan.passed_over, "links": pairs}
+        told |= {"explained": explained, "risks": risks} if explained else {}
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
@@ -98,10 +182,21 @@ def show_plan(
         click.echo(
             f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then"
         )
+    for line in explained:
+        click.echo(line)
     rows = [("verify", pick.node, pick.why) for pick in plan.chosen]
     rows += [("link", fold(pair.nodes), describe_link(pair)) for pair in pairs]
     rows += [("-", node, why) for node, why in plan.passed_over]
-    print_table(Console(highlight=False), ("", "node", "why"), rows)
+    head = ("", "node", "why")
+    if explained:
+        head = ("", "node", "risk", "because", "why")
+        rows = [(what, node, *describe_risk(risks.get(node)), why) for what, node, why in rows]
+    print_table(Console(highlight=False), head, rows)
+
+
+def describe_risk(risk: NodeRisk | None) -> tuple[str, str]:
+    """Say what the risk of a node is, and why; nothing of a node that is not due."""
+    return (f"{risk.score:.1f}x", "; ".join(risk.reasons)) if risk else ("", "")
 
 
 def describe_link(pair: LinkPair) -> str:

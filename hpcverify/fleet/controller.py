@@ -45,6 +45,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
 from hpcverify.fleet.orders import Dispatcher, look_up_uid
 from hpcverify.fleet.publish import publish_job_gates
+from hpcverify.fleet.risk import HISTORY_S, rank_fleet
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
 from hpcverify.fleet.states import (
     DAY_S,
@@ -69,9 +70,12 @@ from hpcverify.model import Run
 from hpcverify.plan.config import Site
 from hpcverify.records import spool
 from hpcverify.records.store import Store
+from hpcverify.selection.ranking import RiskRanking
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 
+RISK_VALID_S = 600.0
+"""For how long a ranking of the nodes is used: a sweep plans anew every few seconds."""
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
 
@@ -96,6 +100,7 @@ class Controller:
     _errors: list[str] = field(default_factory=list[str])
     _eligible_count: int = 0
     """Nodes in the scheduler's last full list."""
+    _risks: RiskRanking | None = None
 
     def choose_exit_status(self) -> int:
         """Choose the exit status: 0 if every action succeeded."""
@@ -501,6 +506,18 @@ class Controller:
 
     # -- plans
 
+    def rank_risks(self) -> RiskRanking:
+        """Rank the nodes by the risk that each fails next; anew after `RISK_VALID_S`."""
+        now = self.clock()
+        if self._risks is None or not 0 <= now - self._risks.now * DAY_S < RISK_VALID_S:
+            switches = self.ledger.read_links().switches
+            began = self.ledger.read_fleet_start()
+            outages = self.ledger.list_outages(now - HISTORY_S)
+            self._risks = rank_fleet(
+                self.ledger.list_nodes().values(), outages, switches, began, now
+            )
+        return self._risks
+
     def plan(
         self,
         hosts: Mapping[str, Host],
@@ -520,6 +537,7 @@ class Controller:
             done=done,
             limit=limit,
             tried=self.ledger.find_last_ended(),
+            risks=self.rank_risks().scores,
             seed=self.ledger.read_seed(),
         )
 

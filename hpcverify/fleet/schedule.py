@@ -1,6 +1,9 @@
 """
 Which nodes to verify next: idle ones, and first those whose result is awaited.
 
+The rest go by their risk. Every tenth place is for the node that has waited longest, so that
+nobody starves however low its risk is.
+
 A plan is a pure function of Slurm's answer and the ledger. Only a node that is
 certainly idle is chosen. A node that somebody holds, that Slurm has planned a job for,
 or whose state we do not know is passed over, with the reason in plain words.
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil, inf
 
 from msgspec import Struct
@@ -41,12 +44,20 @@ JITTER_SHARE = 0.2
 were verified in one night would always be due together."""
 
 
+PATIENT_PLACES = 10
+"""Of so many nodes, one is chosen because it has waited longest."""
+TELLING_RISK = 1.05
+"""Less than this many times the risk of others is not told."""
+
+
 class Pick(Struct, frozen=True, kw_only=True):
     """A node to verify now."""
 
     node: str
     gpus: int
     why: str
+    risk: float = 1.0
+    """Times that of an average node."""
 
 
 class SweepPlan(Struct, frozen=True, kw_only=True):
@@ -56,6 +67,8 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     """In the order of submission."""
     passed_over: tuple[tuple[str, str], ...]
     """Node and reason, by name."""
+    due: tuple[str, ...] = ()
+    """All that would be verified if there were room, in their order."""
 
 
 def plan_sweep(
@@ -68,6 +81,7 @@ def plan_sweep(
     only: Collection[str] = (),
     done: Collection[str] = (),
     tried: Mapping[str, Ticket] | None = None,
+    risks: Mapping[str, float] | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> SweepPlan:
@@ -77,33 +91,70 @@ def plan_sweep(
     *nodes* are what the ledger knows, *busy* those with an open ticket. With *only*,
     just these are considered, and verified even if they passed lately. Those *done* had
     their turn in this sweep; *tried* has the last verification of each node that ended,
-    with or without a result.
+    with or without a result. *risks* are times the risk of an average node; 1 if unknown.
     *limit* is for this sweep, on top of the site's limits. The same *seed* gives each
     node the same jitter: never change it, so that turns stay spread out.
     """
     names = sorted((set(only) or set(hosts)) - set(done))
     known = {name: nodes.get(name) or Node(name=name) for name in hosts}
-    given = _PlanInput(hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, seed)
+    given = _PlanInput(
+        hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, risks or {}, seed
+    )
     assessed = {name: given.assess(name) for name in names}
     over = {name: found for name, found in assessed.items() if isinstance(found, str)}
     room = _Capacity(given, limit)
     chosen: list[Pick] = []
-    due = (found for found in assessed.values() if isinstance(found, _DueNode))
-    for each in sorted(due, key=lambda d: d.order):
+    due = [found for found in assessed.values() if isinstance(found, _DueNode)]
+    ordered = list(_order_due(due, len(done) + int(now // DAY_S)))
+    for each in ordered:
         if full := room.explain_full(each.host):
             over[each.host.name] = full
             continue
         room.take(each.host)
-        chosen.append(Pick(node=each.host.name, gpus=each.host.gpus, why=each.why))
-    return SweepPlan(chosen=tuple(chosen), passed_over=tuple(sorted(over.items())))
+        chosen.append(Pick(node=each.host.name, gpus=each.host.gpus, why=each.why, risk=each.risk))
+    return SweepPlan(
+        chosen=tuple(chosen),
+        passed_over=tuple(sorted(over.items())),
+        due=tuple(each.host.name for each in ordered),
+    )
 
 
-class _DueNode(Struct, frozen=True):
-    """A node that is due, and its place in the order."""
+class _DueNode(Struct, frozen=True, kw_only=True):
+    """A node that is due, and what gives it its place in the order."""
 
-    order: tuple[int, float, str]
     host: Host
     why: str
+    rank: int
+    risk: float
+    waited: float
+
+    @property
+    def by_risk(self) -> tuple[int, float, float, str]:
+        """Its place in an order by risk; of equal risks, the one that has waited longer."""
+        return self.rank, -self.risk, -self.waited, self.host.name
+
+    @property
+    def by_wait(self) -> tuple[int, float, str]:
+        """Its place in an order by how long it has waited."""
+        return self.rank, -self.waited, self.host.name
+
+
+def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
+    """
+    Yield *due* by rank and risk, but at every `PATIENT_PLACES`-th who has waited longest.
+
+    *phase* counts the places that were given before, and days: a sweep that has room for
+    a single node does not give it to the same kind every time.
+    """
+    by_risk = sorted(due, key=lambda each: each.by_risk)
+    by_wait = iter(sorted(by_risk, key=lambda each: each.by_wait))
+    waiting = {each.host.name: each for each in by_risk}
+    rest = iter(by_risk)
+    while waiting:
+        patient = phase % PATIENT_PLACES == PATIENT_PLACES - 1
+        each = next(e for e in (by_wait if patient else rest) if e.host.name in waiting)
+        phase += 1
+        yield waiting.pop(each.host.name)
 
 
 class _PlanInput(Struct, frozen=True):
@@ -116,6 +167,7 @@ class _PlanInput(Struct, frozen=True):
     now: float
     by_name: bool
     tried: Mapping[str, Ticket]
+    risks: Mapping[str, float]
     seed: int
 
     def assess(self, name: str) -> _DueNode | str:
@@ -138,7 +190,38 @@ class _PlanInput(Struct, frozen=True):
             or _explain_recent_try(node, self.tried.get(name), self.now)
         ):
             return why_not
-        return _rank_due(host, node, self.now, jitter)
+        return self._rank_due(host, node, jitter)
+
+    def _rank_due(self, host: Host, node: Node, jitter: float) -> _DueNode:
+        """
+        Rank *node* among those that are due.
+
+        Those that something was found of come first, though the site only observes it: no
+        other answer is under way; so do those that somebody else put back into service
+        after that. Then those that came back within `WATCH_S`, which fail more often than
+        any other, and those that have waited for longer than the site allows. The rest
+        go by risk. A wait ends with the last run that came to its end, not with the last
+        pass: a node that can never be judged would otherwise have waited longest for ever.
+        """
+        now, risk = self.now, self.risks.get(host.name, 1.0)
+        ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
+        if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
+            rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
+        elif is_watched(node, now):
+            back = _format_duration(compute_elapsed(now, node.returned_at[-1]))
+            rank, why = 1, f"came back to service {back} ago"
+        else:
+            rank = 2 if self._is_overdue(node, ago) else 3
+            why = _describe_wait(node, ago)
+            if risk >= TELLING_RISK:
+                why = f"{risk:.1f}x the usual risk, {why}"
+        waited = min(ago, now) + jitter
+        return _DueNode(host=host, why=why, rank=rank, risk=risk, waited=waited)
+
+    def _is_overdue(self, node: Node, ago: float) -> bool:
+        days = self.fleet.overdue_days
+        waited = min(ago, compute_elapsed(self.now, node.first_seen_at))
+        return days > 0 and waited > days * DAY_S
 
 
 def _explain_hold(node: Node) -> str:
@@ -180,29 +263,11 @@ def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     return f"was tried {_format_duration(now - last.ended)} ago, without a result"
 
 
-def _rank_due(host: Host, node: Node, now: float, jitter: float) -> _DueNode:
-    """
-    Order *node* among those that are due.
-
-    Those that something was found of come first, though the site only observes it: no
-    other answer is under way; so do those that somebody else put back into service
-    after that. Then those that came back within `WATCH_S`, which fail more often
-    than any other. The rest go by the last run that came to its end, not by the last
-    pass: a node that can never be judged would otherwise be the first of every sweep.
-    """
-    ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
-    if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
-        rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
-    elif is_watched(node, now):
-        back = _format_duration(compute_elapsed(now, node.returned_at[-1]))
-        rank, why = 1, f"came back to service {back} ago"
-    elif ago < inf:
-        rank, why = 3, f"last verified {_format_duration(ago)} ago"
-    else:
-        dated = node.last_run_at or node.last_pass_at
-        rank, why = 2, "last verified in the future" if dated else "never verified"
-    order = (rank, -min(ago, now) - jitter, host.name)
-    return _DueNode(order=order, host=host, why=why)
+def _describe_wait(node: Node, ago: float) -> str:
+    if ago < inf:
+        return f"last verified {_format_duration(ago)} ago"
+    dated = node.last_run_at or node.last_pass_at
+    return "last verified in the future" if dated else "never verified"
 
 
 def is_overdue(node: Node, began: float, now: float, days: float) -> bool:

@@ -8,14 +8,19 @@ further than the rest lies from its own median, and by `MIN_DEVIATIONS` robust d
 and the noise of shared machines is not normal). They are slow in most steps and in each
 quarter of the time, so that a pause, a burst of traffic or ranks that are late in turn
 name nobody. How much it matters is for the caller to ask.
+
+Medians do not see delays that are rare and long: a lost packet is sent again after 200 ms
+or more (RFC 6298), a quota of CPU time pauses a process for most of each 100 ms, and in
+between all is as fast as anywhere. Means see them, and also every accident, so
+`find_unsteady` asks for more: the delays come back all the time, and with every partner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
-from math import sqrt
-from statistics import median
+from math import comb, sqrt
+from statistics import fmean, median
 from typing import TypeVar
 
 MIN_UNITS = 3
@@ -36,8 +41,14 @@ GROUPS = 16
 MIN_GROUPS_SHARE = 0.75
 PERIODS = 4
 MIN_STEPS = 8
+WINDOWS = 8
+"""Of consecutive steps: their means are what must be slow where delays are rare."""
+MIN_STEPS_OF_WINDOW = 2
+MAX_CHANCE = 1e-4
+"""That anybody is slow so much more often than the rest, where all are alike."""
 
 Unit = TypeVar("Unit", bound=Hashable)
+Value = TypeVar("Value")
 
 
 def find_outliers(
@@ -50,16 +61,46 @@ def find_outliers(
     Differences below *resolution* are none.
     """
     middles = {unit: median(steps) for unit, steps in excess.items() if len(steps) >= MIN_STEPS}
+    found = _find_apart(middles, resolution)
+    return {u: more for u, more in found.items() if _lasts(excess[u], more)}
+
+
+def find_unsteady(
+    excess: Mapping[Unit, Sequence[Sequence[float]]], resolution: float
+) -> dict[Unit, float]:
+    """
+    Find who has delays that the rest have not, rare or not, and how long they are (the mean).
+
+    *excess* has for each unit a series for each of its partners: what it takes in each step
+    more than the median of all in that step. All series of a unit have the same length. It
+    is as slow as with the partner with which it is fastest. Differences below *resolution*
+    are none.
+    """
+    least = MIN_STEPS_OF_WINDOW * WINDOWS
+    pooled = {
+        unit: [fmean(step) for step in zip(*series, strict=True)] for unit, series in excess.items()
+    }
+    means = {u: min(map(fmean, excess[u])) for u, steps in pooled.items() if len(steps) >= least}
+    found = _find_apart(means, resolution)
+    rest = {unit: steps for unit, steps in pooled.items() if unit not in found}
+    return {
+        unit: more
+        for unit, more in found.items()
+        if _comes_back(unit, {**rest, unit: pooled[unit]}, means[unit] - more, more)
+    }
+
+
+def _find_apart(middles: Mapping[Unit, float], resolution: float) -> dict[Unit, float]:
+    """Find the few that stand apart from the rest, and how far each is from its median."""
     if len(middles) < MIN_UNITS:
         return {}
     ordered = sorted(middles, key=lambda unit: middles[unit])
     few = max(1, int(MAX_SHARE * len(ordered)))
     # The largest group that stands apart: a smaller one would leave one of its like unnamed.
     for count in range(few, 0, -1):
-        rest, apart = ordered[:-count], ordered[-count:]
-        if _stand_apart([middles[u] for u in rest], middles[apart[0]], resolution):
-            found = {u: middles[u] - median(middles[v] for v in rest) for u in apart}
-            return {u: more for u, more in found.items() if _lasts(excess[u], more)}
+        rest, apart = [middles[u] for u in ordered[:-count]], ordered[-count:]
+        if _stand_apart(rest, middles[apart[0]], resolution):
+            return {u: middles[u] - median(rest) for u in apart}
     return {}
 
 
@@ -82,7 +123,39 @@ def _lasts(steps: Sequence[float], more: float) -> bool:
     size = max(1, len(steps) // GROUPS)
     groups = [median(steps[at : at + size]) for at in range(0, len(steps), size)]
     count = sum(value > HALF * more for value in groups)
-    edges = [round(len(steps) * n / PERIODS) for n in range(PERIODS + 1)]
-    periods = [steps[a:b] for a, b in pairwise(edges)]
-    steady = all(median(period) > HALF * more for period in periods)
+    steady = all(median(period) > HALF * more for period in _divide(steps, PERIODS))
     return more > MIN_DEVIATIONS * error and steady and count >= MIN_GROUPS_SHARE * len(groups)
+
+
+def _comes_back(
+    unit: Unit, pooled: Mapping[Unit, Sequence[float]], usual: float, more: float
+) -> bool:
+    """Whether *unit* is slow in most windows, in each quarter, and more often than the rest."""
+    slow = {u: [value - usual > HALF * more for value in steps] for u, steps in pooled.items()}
+    mine = slow[unit]
+    windows = _divide([value - usual for value in pooled[unit]], WINDOWS)
+    count = sum(fmean(window) > HALF * more for window in windows)
+    returns = all(any(period) for period in _divide(mine, PERIODS))
+    others = [value for u, steps in slow.items() if u != unit for value in steps]
+    chance = compute_chance(sum(mine), len(mine), sum(others), len(others))
+    is_rare = chance * len(pooled) < MAX_CHANCE
+    return is_rare and returns and count >= MIN_GROUPS_SHARE * WINDOWS
+
+
+def _divide(steps: Sequence[Value], count: int) -> list[Sequence[Value]]:
+    edges = [round(len(steps) * n / count) for n in range(count + 1)]
+    return [steps[a:b] for a, b in pairwise(edges)]
+
+
+def compute_chance(mine: int, steps: int, others: int, steps_of_others: int) -> float:
+    """
+    Compute the chance of so many slow steps, or more, where all are alike.
+
+    Fisher's exact test (1935): *mine* of *steps* are slow, and *others* of *steps_of_others*.
+    """
+    whole = comb(steps + steps_of_others, mine + others)
+    ways = sum(
+        comb(steps, count) * comb(steps_of_others, mine + others - count)
+        for count in range(mine, min(steps, mine + others) + 1)
+    )
+    return ways / whole

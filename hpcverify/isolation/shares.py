@@ -9,14 +9,21 @@ pipeline that has more layers is a matter of how the job was cut, and not of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from statistics import median
 
 from msgspec import Struct
 
-from hpcverify.isolation.outliers import HALF, find_outliers
+from hpcverify.errors import ConfigError
+from hpcverify.isolation.outliers import HALF, MIN_STEPS, MIN_UNITS, find_outliers
 from hpcverify.isolation.stragglers import MIN_GAIN
 from hpcverify.records.collectives import Straggler
+
+COMPUTING, COMMUNICATING, WAITING = "computing", "communicating", "waiting_for_input"
+COLUMNS = ("rank", COMPUTING, COMMUNICATING)
+"""That a step log must have; `WAITING` and ``role`` are optional."""
 
 
 class RankShares(Struct, frozen=True):
@@ -35,6 +42,60 @@ class RankShares(Struct, frozen=True):
         """What it does without the others, in each step."""
         inputs = self.waiting_for_input or (0.0,) * len(self.computing)
         return [a + b for a, b in zip(self.computing, inputs, strict=True)]
+
+
+class _LoggedStep(Struct, frozen=True):
+    rank: int
+    role: str
+    seconds: tuple[float, float, float]
+    """Of computing, communicating and waiting for input."""
+
+
+def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
+    """
+    Read the step log of a job: CSV with a row for each step of each rank, in seconds.
+
+    Raises:
+        ConfigError: a column is missing, a value is none, or it is too little to judge.
+
+    """
+    rows = csv.DictReader(lines)
+    if without := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+        told = ",".join(COLUMNS)
+        raise ConfigError(
+            f"{subject} has no column {without[0]!r}: its first line must name {told}"
+        )
+    logged: dict[int, list[_LoggedStep]] = {}
+    try:
+        for row in rows:
+            step = _read_step(row)
+            logged.setdefault(step.rank, []).append(step)
+    except (ValueError, TypeError, csv.Error) as exc:
+        raise ConfigError(f"{subject}, line {rows.line_num}: {exc}") from exc
+    counts = {len(steps) for steps in logged.values()}
+    if len(logged) < MIN_UNITS or min(counts) < MIN_STEPS:
+        raise ConfigError(
+            f"{subject} is too little to judge: at least {MIN_UNITS} ranks are needed, and "
+            f"{MIN_STEPS} steps of each"
+        )
+    if len(counts) > 1:
+        raise ConfigError(f"{subject} has more steps of one rank than of another: cut the rest off")
+    return [_join_steps(rank, steps) for rank, steps in sorted(logged.items())]
+
+
+def _read_step(row: Mapping[str, str | None]) -> _LoggedStep:
+    names = (COMPUTING, COMMUNICATING, WAITING)
+    computing, communicating, waiting = (float(row.get(name, "0") or "nan") for name in names)
+    if not all(isfinite(one) and one >= 0 for one in (computing, communicating, waiting)):
+        raise ValueError("a time is no number of seconds, from 0 on")
+    return _LoggedStep(
+        int(row["rank"] or ""), row.get("role") or "", (computing, communicating, waiting)
+    )
+
+
+def _join_steps(rank: int, steps: Sequence[_LoggedStep]) -> RankShares:
+    computing, communicating, waiting = zip(*(step.seconds for step in steps), strict=True)
+    return RankShares(rank, computing, communicating, waiting, steps[0].role)
 
 
 def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler, ...]:

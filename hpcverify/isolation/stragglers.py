@@ -16,17 +16,22 @@ What healing would give back is computed as in the what-if analysis of Lin et al
 "Understanding Stragglers in Large Model Training" (OSDI 2025): the same steps once more,
 with one rank as fast as the median of the others. All other stragglers are
 healed on both sides, else two that are equally slow would hide each other.
+
+Where no median stands out, means are asked: of a rank's own work, and of its transfers to
+each partner. When a rank arrives is not asked for them: a message that the network lost
+makes its innocent receiver late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from statistics import median, median_low
+from itertools import chain
+from statistics import fmean, median, median_low
 from typing import TypeVar
 
 from msgspec import Struct
 
-from hpcverify.isolation.outliers import MIN_STEPS, find_outliers
+from hpcverify.isolation.outliers import MIN_STEPS, find_outliers, find_unsteady
 from hpcverify.records.collectives import (
     RankDelay,
     RankPlace,
@@ -39,6 +44,8 @@ MIN_GAIN = 0.05
 """Of a step's time: less is not worth a node. Good nodes differ by up to 2 %."""
 MIN_OWN_PART = 0.2
 """Of its delay: no network makes a rank slower over its own work."""
+MIN_EXCESS = 0.5
+"""Of what all take, over its own work, or in rare delays: less is anybody's on a busy machine."""
 MIN_PARTNERS = 2
 """With one, a slow transfer may be due to either."""
 LATE = "arrives_late"
@@ -58,6 +65,7 @@ Cell = tuple[int, int]
 Ranks = frozenset[int]
 """Who is judged as one: a rank, or all ranks of a node."""
 Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 Series = Mapping[int, Sequence[float]]
 """Rank -> a value for each step."""
 
@@ -68,6 +76,8 @@ class _Suspect(Struct, frozen=True):
     seconds: float
     is_certain: bool = True
     """Whether it is this, and not only looks like it."""
+    is_steady: bool = True
+    """Whether it is slow in most steps, and not only in some, again and again."""
 
 
 def find_stragglers(
@@ -80,7 +90,7 @@ def find_stragglers(
     late = _find_late(log, places)
     matrix = _Matrix(places, transfers)
     unknown = 2 * max((one.clock_error for one in steps), default=0.0)
-    slow = [one for one in _find_slow_links(matrix, places) if one.seconds > unknown]
+    slow = _find_slow_links(matrix, places, unknown)
     # Who is late without more work of its own may be late for what it got late.
     explained = frozenset[int]().union(*(one.ranks for one in slow))
     late = [one for one in late if one.is_certain or not one.ranks <= explained]
@@ -92,14 +102,15 @@ def find_stragglers(
 
 def _weigh(
     suspects: Sequence[_Suspect],
-    replay: Callable[[Collection[_Suspect]], float],
+    replay: Callable[[Collection[_Suspect]], Sequence[float]],
     places: Sequence[RankPlace],
 ) -> list[Straggler]:
     """Name those of *suspects* whose healing gives back enough."""
     named = []
     for suspect in suspects:
-        with_it = replay([one for one in suspects if one is not suspect])
-        gain = 1 - replay(suspects) / with_it
+        middle = median if suspect.is_steady else fmean
+        with_it = middle(replay([one for one in suspects if one is not suspect]))
+        gain = 1 - middle(replay(suspects)) / with_it
         if gain >= MIN_GAIN:
             named.append(_build_straggler(suspect, gain, places))
     return named
@@ -185,12 +196,12 @@ class _StepLog(Struct, frozen=True):
             2 * max(one.clock_error for one in steps),
         )
 
-    def replay(self, healed: Collection[_Suspect]) -> float:
-        """Run all steps once more with some ranks *healed*; return what the median step takes."""
-        ill = frozenset[int]().union(*(one.ranks for one in healed))
-        arrivals = heal(self.arrivals, ill)
+    def replay(self, healed: Collection[_Suspect]) -> list[float]:
+        """Run all steps once more with some ranks *healed*; return what each step takes."""
+        arrivals = heal(self.arrivals, _list_ill(healed, steady=True))
+        arrivals = replace_times(arrivals, _list_ill(healed, steady=False))
         last: list[float] = [max(step) for step in zip(*arrivals.values(), strict=True)]
-        return median(a + b for a, b in zip(last, self.collective, strict=True))
+        return [a + b for a, b in zip(last, self.collective, strict=True)]
 
     def measure_own_part(self, ranks: Ranks) -> float:
         """Measure how much longer than the median rank some *ranks* take over their own work."""
@@ -215,37 +226,110 @@ def heal(series: Mapping[Key, Sequence[float]], ill: Collection[Key]) -> dict[Ke
     return healed
 
 
-def find_slow_ranks(series: Series, places: Sequence[RankPlace]) -> dict[Ranks, float]:
-    """Find nodes of which all ranks, and then ranks, that take longer than the others."""
+def replace_times(
+    series: Mapping[Key, Sequence[float]], ill: Collection[Key]
+) -> dict[Key, Sequence[float]]:
+    """Give the *ill* in each step the time of the median of the others."""
+    well = [values for key, values in series.items() if key not in ill]
+    if not well or not ill:
+        return dict(series)
+    typical = [median(step) for step in zip(*well, strict=True)]
+    return {key: typical if key in ill else values for key, values in series.items()}
+
+
+def _list_ill(healed: Collection[_Suspect], *, steady: bool) -> Ranks:
+    return frozenset[int]().union(*(one.ranks for one in healed if one.is_steady == steady))
+
+
+def find_slow_ranks(
+    series: Series, places: Sequence[RankPlace], min_excess: float = 0.0
+) -> dict[Ranks, float]:
+    """
+    Find nodes of which all ranks, and then ranks, that take longer than the others.
+
+    By *min_excess* of what all take, at least.
+    """
     typical = [median(step) for step in zip(*series.values(), strict=True)]
     excess = {
         rank: [value - middle for value, middle in zip(values, typical, strict=True)]
         for rank, values in series.items()
     }
+
+    def find_least(some: Sequence[Sequence[float]]) -> list[float]:
+        return [min(step) for step in zip(*some, strict=True)]
+
+    least = min_excess * median(typical) if typical else 0.0
+    return _judge_nodes_first(excess, places, find_least, lambda some: find_outliers(some, least))
+
+
+def find_unsteady_ranks(
+    series: Mapping[int, Sequence[Sequence[float]]], places: Sequence[RankPlace]
+) -> dict[Ranks, float]:
+    """Find nodes, and then ranks, with delays that the others have not, with all partners."""
+    everyone = [values for some in series.values() for values in some]
+    if not everyone or not everyone[0]:
+        return {}
+    typical = [median(step) for step in zip(*everyone, strict=True)]
+    excess = {
+        rank: [[v - middle for v, middle in zip(one, typical, strict=True)] for one in some]
+        for rank, some in series.items()
+    }
+    least = MIN_EXCESS * fmean(typical)
+    return _judge_nodes_first(
+        excess, places, lambda some: list(chain(*some)), lambda some: find_unsteady(some, least)
+    )
+
+
+def _judge_nodes_first(
+    excess: Mapping[int, Value],
+    places: Sequence[RankPlace],
+    join: Callable[[Sequence[Value]], Value],
+    find: Callable[[Mapping[Ranks, Value]], Mapping[Ranks, float]],
+) -> dict[Ranks, float]:
+    """Find nodes of which all ranks are slow, by what *join* makes of them; then other ranks."""
     found: dict[Ranks, float] = {}
     by_node: dict[str, list[int]] = {}
     for place in places:
         if place.rank in excess:
             by_node.setdefault(place.node, []).append(place.rank)
     if any(len(ranks) > 1 for ranks in by_node.values()):
-        # The least of its ranks: a node is slow if all of them are.
-        least = {
-            frozenset(ranks): [min(step) for step in zip(*(excess[r] for r in ranks), strict=True)]
-            for ranks in by_node.values()
-        }
-        found.update(find_outliers(least))
-    left = {r: steps for r, steps in excess.items() if not any(r in ranks for ranks in found)}
-    found.update({frozenset([r]): more for r, more in find_outliers(left).items()})
+        whole = by_node.values()
+        found.update(find({frozenset(some): join([excess[r] for r in some]) for some in whole}))
+    left = {
+        frozenset([rank]): one
+        for rank, one in excess.items()
+        if not any(rank in ranks for ranks in found)
+    }
+    found.update(find(left))
     return found
 
 
 def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspect]:
     if log is None:
         return []
-    return [
+    late = [
         _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_PART * more)
         for ranks, more in find_slow_ranks(log.arrivals, places).items()
         if more > log.clock_error
+    ]
+    steady = find_slow_ranks(log.work, places, MIN_EXCESS)
+    unsteady = find_unsteady_ranks({rank: [own] for rank, own in log.work.items()}, places)
+    return _keep_first(
+        [
+            *(one for one in late if one.is_certain),
+            *(_Suspect(ranks, LATE, more) for ranks, more in steady.items()),
+            *(_Suspect(ranks, LATE, more, is_steady=False) for ranks, more in unsteady.items()),
+            *late,
+        ]
+    )
+
+
+def _keep_first(suspects: Sequence[_Suspect]) -> list[_Suspect]:
+    """Give each rank one name: the first."""
+    return [
+        one
+        for i, one in enumerate(suspects)
+        if not any(one.ranks & other.ranks for other in suspects[:i])
     ]
 
 
@@ -263,50 +347,87 @@ class _Matrix:
         self.kinds = list(kinds.values())
         """Transfers within a node, and between nodes: each is compared with its like."""
 
-    def summarize(self, cells: Sequence[Cell], side: int) -> dict[int, list[float]]:
-        """
-        Summarize the *cells* of each sender (side 0) or receiver (1): a time for each round.
-
-        Of its transfers to several partners, the lower median: most are as slow or slower.
-        """
+    def list_times(self, cells: Sequence[Cell], side: int) -> dict[int, list[Sequence[float]]]:
+        """List the times of the *cells* of each sender (side 0) or receiver (1)."""
         mine: dict[int, list[Sequence[float]]] = {}
         for cell in cells:
             mine.setdefault(cell[side], []).append(self.times[cell])
+        return {rank: some for rank, some in mine.items() if len(some) >= MIN_PARTNERS}
+
+    def list_round_trips(self, cells: Sequence[Cell]) -> dict[int, list[Sequence[float]]]:
+        """List the times there and back, of each rank with each partner."""
+        mine: dict[int, list[Sequence[float]]] = {}
+        for rank, partner in set(cells) & {(b, a) for a, b in cells}:
+            ways = zip(self.times[rank, partner], self.times[partner, rank], strict=True)
+            mine.setdefault(rank, []).append([there + back for there, back in ways])
+        return {rank: some for rank, some in mine.items() if len(some) >= MIN_PARTNERS}
+
+    def summarize(self, times: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, list[float]]:
+        """
+        Summarize the *times* of each rank with several partners: one for each round.
+
+        The lower median: with most of them it is as slow or slower.
+        """
         return {
-            rank: [median_low(times[i] for times in some) for i in range(self.rounds)]
-            for rank, some in mine.items()
-            if len(some) >= MIN_PARTNERS
+            rank: [median_low(values[i] for values in some) for i in range(self.rounds)]
+            for rank, some in times.items()
         }
 
-    def replay(self, healed: Collection[_Suspect]) -> float:
+    def replay(self, healed: Collection[_Suspect]) -> list[float]:
         """
-        Repeat all rounds with some ranks *healed*; return what the median round takes.
+        Repeat all rounds with some ranks *healed*; return what each round takes.
 
         All their transfers are healed: who is slow to send is often late to confirm what it
         receives, too.
         """
-        ill = frozenset[int]().union(*(one.ranks for one in healed))
         rounds = [0.0] * self.rounds
         for cells in self.kinds:
-            sick = {cell for cell in cells if ill.intersection(cell)}
-            times = heal({cell: self.times[cell] for cell in cells}, sick)
+            times: dict[Cell, Sequence[float]] = {cell: self.times[cell] for cell in cells}
+            for steady, cure in ((True, heal), (False, replace_times)):
+                ill = _list_ill(healed, steady=steady)
+                times = cure(times, {cell for cell in cells if ill.intersection(cell)})
             for i, some in enumerate(zip(*times.values(), strict=False)):
                 rounds[i] += max(some)  # all wait for the slowest
-        return median(rounds)
+        return rounds
 
 
-def _find_slow_links(matrix: _Matrix, places: Sequence[RankPlace]) -> list[_Suspect]:
+def _find_slow_links(
+    matrix: _Matrix, places: Sequence[RankPlace], unknown: float
+) -> list[_Suspect]:
+    """Find who is slow to send or to receive, by more than is *unknown* of the clocks."""
     found: list[_Suspect] = []
     for cells in matrix.kinds:
+        steady: list[_Suspect] = []
+        unsteady: list[_Suspect] = []
         for side, how in enumerate(SIDES):
-            times = matrix.summarize(cells, side)
-            found += [
-                _Suspect(ranks, how, more) for ranks, more in find_slow_ranks(times, places).items()
-            ]
-    # A rank that is slow at both has one name: what it is slower at.
-    found.sort(key=lambda one: -one.seconds)
+            times = matrix.summarize(matrix.list_times(cells, side))
+            some = find_slow_ranks(times, places)
+            steady += [_Suspect(ranks, how, more) for ranks, more in some.items()]
+            some = find_unsteady_ranks(matrix.list_times(cells, side), places)
+            unsteady += [_Suspect(r, how, more, is_steady=False) for r, more in some.items()]
+        for group in (steady, unsteady):
+            # A rank that is slow at both has one name: what it is slower at.
+            group.sort(key=lambda one: -one.seconds)
+            found += [one for one in group if one.seconds > unknown]
+        found += _find_distant(matrix, cells, places)
+    return _keep_first(found)
+
+
+def _find_distant(
+    matrix: _Matrix, cells: Sequence[Cell], places: Sequence[RankPlace]
+) -> list[_Suspect]:
+    """
+    Find who is slow there and back.
+
+    However wrong a clock is, what it adds to one way it takes from the other.
+    """
+    there, back = (matrix.summarize(matrix.list_times(cells, side)) for side in (0, 1))
+    some = find_slow_ranks(matrix.summarize(matrix.list_round_trips(cells)), places)
     return [
-        one
-        for i, one in enumerate(found)
-        if not any(one.ranks & worse.ranks for worse in found[:i])
+        _Suspect(ranks, SIDES[_sum_medians(there, ranks) < _sum_medians(back, ranks)], more)
+        for ranks, more in some.items()
     ]
+
+
+def _sum_medians(times: Series, ranks: Ranks) -> float:
+    return sum(median(times[rank]) for rank in ranks)

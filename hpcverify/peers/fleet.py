@@ -318,8 +318,8 @@ def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[st
         better, worse = ([d for d in left if (d > spread.cut) is side] for side in (False, True))
         apart = format_percent(median(worse) - median(better))
         yield (
-            f"{len(better)} parts and {len(worse)} that are {apart} worse: two kinds, and no column "
-            "says which is which, so only the tail of the worse kind is judged"
+            f"{len(better)} parts and {len(worse)} that are {apart} worse: two kinds, and no "
+            "column says which is which, so only the tail of the worse kind is judged"
         )
     elif spread.standing is Standing.TRAILING:
         yield "far values are common here: only what is far beyond all others is named"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -107,6 +108,8 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
         parts = found.setdefault(name, {})
         runs = parts.setdefault((node, part), PartRuns(node, part, {}))
         runs.groups |= groups
+        for column in set(columns.groups) - set(PLACES):
+            runs.marks.setdefault(column, []).append(groups.get(column, ""))
         runs.values.append(_read_number(cells["value"], number, "value"))
         runs.times.append(_read_time(cells.get("time"), number))
         for sensor in SENSORS:
@@ -144,6 +147,8 @@ def _find_lost_nodes(
             one.groups = runs.groups | one.groups
             for sensor, read in runs.sensors.items():
                 one.sensors.setdefault(sensor, []).extend(read)
+            for field, seen in runs.marks.items():
+                one.marks.setdefault(field, []).extend(seen)
     return found
 
 
@@ -167,18 +172,14 @@ def _read_number(cell: object, row: int, what: str) -> float:
 
 
 def _read_time(cell: object, row: int) -> float:
-    """Read seconds since 1970, or an ISO date; without a zone it is UTC."""
-    if isinstance(cell, datetime):
-        when = cell
-    else:
-        text = "" if cell is None else str(cell).strip()
-        try:
+    """Read seconds since 1970, or an ISO date, which is of UTC if it names no zone."""
+    text = "" if cell is None else str(cell).strip()
+    if not text.isdecimal():  # 20261122 is a date to Python, and here seconds
+        with suppress(ValueError):
             when = datetime.fromisoformat(text)
-        except ValueError:
-            return _read_number(cell, row, "time")
-        if text.isdecimal():  # 20261122 is a date to Python, and 1591118862 no date
-            return float(text)
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    seconds = _read_number(cell, row, "time")
+    return seconds if seconds > 0 else math.nan
 
 
 def iterate_cells(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[Row]:

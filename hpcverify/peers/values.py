@@ -46,6 +46,8 @@ class PartRuns(Struct):
     values: list[float] = []
     times: list[float] = []
     sensors: dict[str, list[float]] = {}
+    marks: dict[str, list[str]] = {}
+    """What ran on the part in each run, by the column: its driver, its firmware."""
     limit: float | None = None
     """The limit of the part's own specification, if one stands for the metric."""
 

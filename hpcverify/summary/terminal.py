@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from msgspec.structs import replace
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -45,6 +46,8 @@ NARROW_COLUMNS = 72
 WIDE_COLUMNS = 110
 """Columns needed to show the limit beside a speed."""
 BADGE_COLUMNS = 5
+MAX_FOLDED_ROWS = 500
+"""Rows up to which a table is fitted to the width of the terminal."""
 SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
 PastLookup = Callable[[str], PastValues]
 """Takes the name of a check; finds what earlier runs of the node measured."""
@@ -251,7 +254,15 @@ def print_table(
     *,
     cut: bool = False,
 ) -> None:
-    """Print *rows* under *head*; long cells are folded, or with *cut* the last is cut off."""
+    """
+    Print *rows* under *head*; long cells are folded, or with *cut* the last is cut off.
+
+    More than `MAX_FOLDED_ROWS` are neither: rich takes seconds to fit 10,000 of them.
+    """
+    rows = list(rows)
+    if len(rows) > MAX_FOLDED_ROWS:
+        _print_long_table(console, head, rows)
+        return
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
         whole = place == 0 or (cut and place < len(head) - 1)
@@ -262,3 +273,18 @@ def print_table(
             cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
         table.add_row(*cells)
     console.print(table)
+
+
+def _print_long_table(
+    console: Console, head: Sequence[str], rows: Iterable[Sequence[str | Text]]
+) -> None:
+    """Print a line for each of *rows*, in columns, as wide as it is and without colours."""
+    lines = [head, *(tuple(make_printable(cell) for cell in row) for row in rows)]
+    sizes = [[cell_len(cell) for cell in line] for line in lines]
+    widths = [max(column) for column in zip(*sizes, strict=True)]
+    for line, taken in zip(lines, sizes, strict=True):
+        padded = (
+            cell + " " * (width - size)
+            for cell, width, size in zip(line, widths, taken, strict=True)
+        )
+        console.file.write("  ".join(padded).rstrip() + "\n")

@@ -1,9 +1,15 @@
-"""Writes docs/coverage.md from the tables: ``python -m tests.coverage.page``."""
+"""
+Writes docs/coverage.md, and the classes that suites are judged by, from the tables:
+``python -m tests.coverage.page``.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
+from hpcverify.selection.suites import FAULT_CLASSES_PATH
 from tests.coverage.matchers import MATCHERS, Matcher
 from tests.coverage.trace import FAULT_COUNT, TRACE, FaultClass
 from tests.coverage.wishes import WISHES, Wish
@@ -66,6 +72,17 @@ def page() -> str:
     return f"{head}{rows}\n{MATCHERS_HEAD}{matchers}\n{NHC_TEXT}{WISHES_HEAD}{wishes}\n"
 
 
+def fault_classes() -> str:
+    """Write the classes that a check finds, as a table of the package."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(("component", "fault", "count", "checks"))
+    for row in TRACE:
+        if row.checks:
+            writer.writerow((row.component, row.what, row.count, " ".join(row.checks)))
+    return written.getvalue()
+
+
 def _format_class(row: FaultClass) -> str:
     checks = ", ".join(f"`{check}`" for check in row.checks)
     tests = "; ".join(map(_name_test, row.tests))
@@ -92,3 +109,4 @@ def _format_wish(row: Wish) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    FAULT_CLASSES_PATH.write_text(fault_classes())

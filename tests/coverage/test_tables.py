@@ -10,11 +10,12 @@ from collections import Counter
 import pytest
 
 from hpcverify.plan.catalog import load_check
+from hpcverify.selection.suites import FAULT_CLASSES_PATH
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify_checks.kernel_log.lines import read_events
 from hpcverify_checks.xid.lines import read_events as read_xids
 from tests.coverage.matchers import GPUD, MATCHERS, Matcher
-from tests.coverage.page import PAGE, STRESS, UNNAMED, page
+from tests.coverage.page import PAGE, STRESS, UNNAMED, fault_classes, page
 from tests.coverage.trace import FAULT_COUNT, TRACE
 from tests.coverage.wishes import WISHES
 
@@ -78,3 +79,7 @@ def test_every_wish_has_its_thread_and_an_answer() -> None:
 
 def test_the_page_is_what_the_tables_say() -> None:
     assert PAGE.read_text() == page(), "run: make faults"
+
+
+def test_suites_are_judged_by_the_classes_of_the_table() -> None:
+    assert FAULT_CLASSES_PATH.read_text() == fault_classes(), "run: make faults"

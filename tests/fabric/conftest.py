@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fabric_lab.cluster import Fabric, a_fabric
+from tests.fabric_lab.faults import MBIT, SWITCHES
 from tests.fabric_lab.network import Network, a_network
-
-SWITCHES = {"sw1": ("n1", "n2"), "sw2": ("n3", "n4")}
-MBIT = 200.0
-"""Of a healthy link."""
 
 
 @pytest.fixture(scope="module")

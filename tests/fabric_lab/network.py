@@ -108,6 +108,12 @@ class Network:
             yield
 
     @contextmanager
+    def low_rate(self, node: str, mbit: float) -> Generator[None]:
+        """Let a node neither send nor receive more than *mbit* Mbit/s."""
+        with self.slow_to_send(node, mbit), self.slow_to_receive(node, mbit):
+            yield
+
+    @contextmanager
     def slow_link(self, sender: str, receiver: str, mbit: float) -> Generator[None]:
         """Let *sender* send no more than *mbit* Mbit/s to *receiver*; to others as ever."""
         add = f"tc class add dev {DATA} parent 1:"

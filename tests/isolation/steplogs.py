@@ -12,6 +12,7 @@ from hpcverify.records.collectives import RankPlace, RankSteps, Transfers
 WORK = 0.005
 COLLECTIVE = 0.003
 TRANSFER = 0.004
+RETRANSMISSION = 0.2
 
 
 class Cluster(Struct, frozen=True):
@@ -98,13 +99,15 @@ def draw_transfers(
     senders: Mapping[int, float] | None = None,
     receivers: Mapping[int, float] | None = None,
     links: Mapping[tuple[int, int], float] | None = None,
+    losses: Mapping[int, float] | None = None,
     congestion: float = 0.0,
     rounds: int = 16,
 ) -> list[Transfers]:
     """
     Draw transfers of each rank to its followers on other nodes, up to four.
 
-    *congestion*: the chance of any transfer to take three times as long.
+    *losses*: the chance of a sender to lose a packet that is only sent again after a while;
+    *congestion*: that of any transfer to take three times as long.
     """
     drawn = []
     for jump in range(1, min(cluster.nodes, 5)):
@@ -118,6 +121,8 @@ def draw_transfers(
             times = []
             for _ in range(rounds):
                 busy = 3.0 if random.random() < congestion else 1.0
-                times.append(TRANSFER * factor * busy * random.lognormvariate(0, noise.spread))
+                again = random.random() < (losses or {}).get(sender, 0.0)
+                spread = random.lognormvariate(0, noise.spread)
+                times.append(TRANSFER * factor * busy * spread + again * RETRANSMISSION)
             drawn.append(Transfers(sender, receiver, tuple(times)))
     return drawn

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.shares import RankShares, find_slow_ranks_of_training
+from hpcverify.errors import ConfigError
+from hpcverify.isolation.shares import RankShares, find_slow_ranks_of_training, read_step_log
 
 TRACES = Path(__file__).parent / "traces"
 
@@ -67,3 +68,42 @@ def test_nobody_is_named_where_all_ranks_are_alike() -> None:
 
         assert find_slow_ranks_of_training(shares) == (), seed
     assert find_slow_ranks_of_training([]) == ()
+
+
+def write_log(*, ranks: int = 3, steps: int = 8, extra: str = "") -> list[str]:
+    rows = [
+        f"{rank},{0.3 if rank == 1 else 0.1},{0.1 if rank == 1 else 0.3},all"
+        for _ in range(steps)
+        for rank in range(ranks)
+    ]
+    return ["rank,computing,communicating,role", *rows, *([extra] if extra else [])]
+
+
+def test_the_step_log_of_a_job_says_who_slows_it() -> None:
+    (found,) = find_slow_ranks_of_training(read_step_log(write_log(), "steps.csv"))
+
+    assert (found.rank, found.how) == (1, "computes_slowly")
+    assert found.gain == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([], "no column 'rank'"),
+        (["rank,computing"], "no column 'communicating'"),
+        (write_log(extra="1,fast,0.1,"), "line 26: could not convert string to float: 'fast'"),
+        (write_log(extra="1,-1,0.1,"), "line 26: a time is no number of seconds"),
+        (write_log(extra="1,nan,0.1,"), "line 26: a time is no number of seconds"),
+        (write_log(extra="one,1,0.1,"), "line 26: invalid literal"),
+        (write_log(extra="1"), "line 26: a time is no number of seconds"),
+        (write_log(extra="1,0.1,0.1,"), "more steps of one rank"),
+        (write_log(ranks=2), "too little to judge: at least 3 ranks"),
+        (write_log(steps=7), "8 steps of each"),
+    ],
+)
+def test_what_is_no_step_log_is_refused_in_one_line(lines: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        read_step_log(lines, "steps.csv")
+
+    assert str(refused.value).startswith("steps.csv")
+    assert "\n" not in str(refused.value)

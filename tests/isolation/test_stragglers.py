@@ -138,10 +138,52 @@ def test_nobody_is_named_where_all_are_late_in_turn() -> None:
 def test_nobody_is_named_for_a_part_of_the_time() -> None:
     """A node that others disturb for a while is not a slow node."""
     cluster = Cluster(8, 1)
-    for late_in in (range(15), range(30, 60), range(0, 60, 2)):
-        steps = draw_steps(Random(5), cluster, {3: 3.0}, Noise(), late_in=late_in)
+    for late_in in (range(15), range(30, 60), range(20, 60, 2)):
+        steps = draw_steps(Random(5), cluster, {3: 9.0}, Noise(), late_in=late_in)
 
         assert find_stragglers(cluster.places, steps) == ()
+
+
+def test_a_rank_that_a_quota_of_cpu_pauses_in_some_steps_is_named() -> None:
+    for seed in range(CASES // 3):
+        random = Random(seed)
+        cluster = draw_cluster(random)
+        slow = random.randrange(cluster.world)
+        paused = range(random.randrange(3), 60, random.choice((2, 3)))
+        steps = draw_steps(random, cluster, {slow: 15.0}, Noise(), late_in=paused)
+
+        (found,) = find_stragglers(cluster.places, steps)
+
+        assert (found.rank, found.how) == (slow, "arrives_late"), seed
+        assert found.gain > 0.5
+
+
+def test_who_loses_packets_now_and_then_is_named_and_none_of_its_partners() -> None:
+    missed = 0
+    for seed in range(CASES):
+        random = Random(seed)
+        cluster = draw_cluster(random)
+        slow = random.randrange(cluster.world)
+        losses = {slow: random.uniform(0.3, 0.5)}
+        noise = Noise(spread=random.uniform(0.01, 0.15))
+        transfers = draw_transfers(random, cluster, noise, losses=losses, rounds=32)
+
+        found = find_stragglers(cluster.places, [], transfers)
+
+        assert {(one.rank, one.how) for one in found} <= {(slow, "sends_slowly")}, seed
+        missed += not found
+    assert missed <= CASES // 10
+
+
+def test_nobody_is_named_where_all_lose_packets_now_and_then() -> None:
+    for seed in range(4 * CASES):
+        random = Random(seed)
+        cluster = draw_cluster(random)
+        losses = dict.fromkeys(range(cluster.world), random.choice((0.02, 0.1, 0.3)))
+        rounds = random.choice((16, 24, 32))
+        transfers = draw_transfers(random, cluster, Noise(), losses=losses, rounds=rounds)
+
+        assert find_stragglers(cluster.places, [], transfers) == (), seed
 
 
 def test_nobody_is_named_for_less_than_is_unknown_of_the_clocks() -> None:

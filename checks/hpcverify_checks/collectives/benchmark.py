@@ -10,7 +10,6 @@ is served last and has other things in its caches, and its next step would be sl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,10 +19,21 @@ from msgspec import Struct
 
 from hpcverify.check import operation as breadcrumb
 from hpcverify.units import GIB, KIB, MIB
-from hpcverify_checks.collectives.data import WORD_BYTES, StepData, Words, format_value
 from hpcverify_checks.collectives.operations import OPERATIONS, SUM, Operation
 from hpcverify_checks.common.progress import waiting
-from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, reduce_minimum
+from hpcverify_checks.common.rendezvous import (
+    RankGroup,
+    await_ranks,
+    read_free_bytes,
+    reduce_minimum,
+)
+from hpcverify_checks.common.step_data import (
+    CHUNK_WORDS,
+    WORD_BYTES,
+    StepData,
+    Words,
+    WrongStepWords,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -37,15 +47,15 @@ MIN_STEPS, MAX_STEPS = 5, 500
 STEPS_IN_FLIGHT = 16
 """Steps that a GPU is given ahead, so that it never waits for the host, and the host can
 still look out for lost ranks: it must not fill the GPU's queue, for there it would wait."""
-MEMORY_FACTOR = 5
-"""Memory needed for each byte of a message: rows A and B, what is sent and received."""
+MEMORY_FACTOR = 2
+"""Memory needed for each byte of a message: what is sent and received."""
 BATCH_BYTES = 128 * MIB
 """On a CPU: messages that are made at once, of as many steps as fit, or of one."""
 UNTIMED = 2**20
 """Added to the number of a step for data of the one before it that is not timed: even, so that
 both have the same type."""
 TEMPORARY_BYTES = 512 * MIB
-"""For the chunks that are made and compared, and for batches."""
+"""For the tables, for the chunks that are made and compared, and for batches."""
 
 
 class CollectiveJob(RankGroup, frozen=True):
@@ -60,17 +70,6 @@ class CollectiveJob(RankGroup, frozen=True):
     """Of the data."""
     timeline: bool = True
     """Whether equal steps and transfers follow, which tell who is slow."""
-
-
-class WrongStepWords(Struct, frozen=True):
-    """The first step with a wrong result: how many words, and the first of them."""
-
-    step: int
-    """From 0, those of the warm-up included."""
-    elements: int
-    index: int
-    found: str
-    expected: str
 
 
 class StepTimes(Struct, frozen=True):
@@ -95,7 +94,7 @@ def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> 
     """Take each operation at each size that fits, all ranks in step."""
     import torch
 
-    room = reduce_minimum(job, _read_free_bytes(device) - TEMPORARY_BYTES, device)
+    room = reduce_minimum(job, read_free_bytes(device) - TEMPORARY_BYTES, device)
     sizes = job.sizes or (CPU_SIZES if device.type == "cpu" else GPU_SIZES)
     share = job.seconds / (len(job.operations) * len(sizes))
     for size in sizes:
@@ -111,14 +110,6 @@ def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> 
         del rows
         if device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _read_free_bytes(device: torch.device) -> int:
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +150,7 @@ class CollectiveBenchmark:
         """
         import torch
 
-        lengths = self.operation.measure_lengths(len(self.rows.a), self.job.world)
+        lengths = self.operation.measure_lengths(self.rows.count, self.job.world)
         fit = BATCH_BYTES // self.size if self.device.type == "cpu" else 1
         pairs: list[tuple[Tensor, Tensor]] = []
         untimed = self.device.type == "cpu"
@@ -192,7 +183,13 @@ class CollectiveBenchmark:
                 self._fill(send, step)
             if first % STEPS_IN_FLIGHT < len(buffers):
                 await_ranks(self.job, self.device)
-            views = [self._view_values(send, receive, step) for step, send, receive in work]
+            views = [
+                (
+                    self._choose_data(step).view_values(send),
+                    self._choose_data(step).view_values(got),
+                )
+                for step, send, got in work
+            ]
             if untimed is not None:
                 finish(self.operation.begin(*views.pop()), self.device)
             for sent, got in views:
@@ -202,6 +199,8 @@ class CollectiveBenchmark:
                 clock.mark()
                 finish(self.operation.begin(sent, got), self.device)
                 clock.mark()
+            if self.rows.count > CHUNK_WORDS:  # else its verification would fill a GPU's queue
+                await_ranks(self.job, self.device)
             for step, _, receive in work:
                 self._compare(receive, step, log[step % UNTIMED - steps.start])
         await_ranks(self.job, self.device)
@@ -218,34 +217,27 @@ class CollectiveBenchmark:
 
     def _fill(self, send: Tensor, step: int) -> None:
         data = self._choose_data(step)
-        start = self.operation.find_send_start(len(self.rows.a), self.rank, self.job.world)
+        start = self.operation.find_send_start(self.rows.count, self.rank, self.job.world)
         self.rows.fill(send, data, data.weigh_share(self.rank), start)
 
     def _choose_data(self, step: int) -> StepData:
-        floats = self.operation.reduces and step % 2 == 1
-        return StepData(self.job.seed, step, self.job.world, floats)
-
-    def _view_values(self, send: Tensor, receive: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        import torch
-
-        if not self._choose_data(step).floats:
-            return send, receive
-        return send.view(torch.float32), receive.view(torch.float32)
+        if self.operation.reduces:
+            return StepData.make_for_sum(self.job.seed, step, self.job.world)
+        return StepData(self.job.seed, step, self.job.world, floats=False)
 
     def _compare(self, receive: Tensor, step: int, row: Tensor) -> None:
         data, at = self._choose_data(step), 0
-        for piece in self.operation.list_pieces(len(self.rows.a), self.rank, self.job.world):
+        for piece in self.operation.list_pieces(self.rows.count, self.rank, self.job.world):
             whole = data.weigh_sum() if piece.source == SUM else data.weigh_share(piece.source)
             part = receive[at : at + piece.length]
             self.rows.compare(part, data, (whole, piece.start, at), row)
             at += piece.length
 
     def _find_wrong(self, rows: Sequence[Sequence[int]], steps: range) -> WrongStepWords | None:
-        for step, (count, index, found, expected) in zip(steps, rows, strict=True):
+        for step, (count, index, *words) in zip(steps, rows, strict=True):
             if count:
-                floats = self._choose_data(step).floats
-                values = [format_value(word, floats=floats) for word in (found, expected)]
-                return WrongStepWords(step, count, index, values[0], values[1])
+                values = map(self._choose_data(step).format_word, words)
+                return WrongStepWords(step, count, index, *values)
         return None
 
 

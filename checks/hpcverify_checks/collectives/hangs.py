@@ -22,6 +22,8 @@ SILENT_SECONDS = 15.0
 """Without a word from a launcher, which takes hardly any time of its node."""
 STALL_SHARE = 2 / 3
 """Of the timeout of the ranks, without any that moves on: before they give up themselves."""
+MAX_STALL_SECONDS = 20.0
+"""However patient the ranks are: who is missing has a name within a minute."""
 STOPPED = ("T", "t")
 """States of a process in /proc: stopped by a signal, or by a debugger."""
 DISK_WAIT = "D"
@@ -55,7 +57,7 @@ class HangWatch:
 
     def __init__(self, now: float, timeout: float) -> None:
         """Begin at the time *now*, on any clock; ranks give up after *timeout*; in seconds."""
-        self.stall = STALL_SHARE * timeout
+        self.stall = min(STALL_SHARE * timeout, MAX_STALL_SECONDS)
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
         self.stopped: dict[int, float] = {}

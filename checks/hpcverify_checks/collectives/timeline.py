@@ -39,9 +39,10 @@ from hpcverify_checks.common.rendezvous import (
 if TYPE_CHECKING:
     import torch
 
-STEPS_SECONDS = 2.0
-TRANSFER_SECONDS = 1.0
+STEPS_SECONDS = 5.0
 """For as many as fit, between the bounds below."""
+TRANSFER_SECONDS = 10.0
+"""After which no more rounds begin. On healthy links all of them take less."""
 WORK_SECONDS = 0.01
 """Of computation in a step: long enough for a scheduler's slices to even out."""
 PRODUCT_ROWS = {"cpu": 192, "cuda": 2048}
@@ -52,7 +53,8 @@ SUM_BYTES = 64 * KIB
 """Of the all-reduce: what it takes is latency, as the wire is measured by the transfers."""
 TRANSFER_BYTES = {"cpu": MIB, "cuda": 64 * MIB}
 MIN_STEPS, MAX_STEPS = 24, 200
-MIN_ROUNDS, MAX_ROUNDS = 8, 32
+MAX_ROUNDS, ROUNDS_IN_BLOCK = 32, 8
+"""Ranks agree before each block of rounds whether there is time for it."""
 MAX_JUMPS = 4
 STEPS_IN_FLIGHT = 8
 ROUND_TRIPS = 24
@@ -123,14 +125,16 @@ def choose_jumps(nodes: Sequence[str]) -> list[int]:
     """
     Choose how many ranks ahead each rank sends, by the node of each rank.
 
-    Over whole nodes if there are several. None if a rank would have one partner only: then
-    nobody could say which of the two is slow.
+    Over whole nodes if there are several, and to the ranks from which it hears. No two ranks
+    send to each other in one round: gloo sends one of these messages after the other, which
+    looks like a slow link. None if a rank would have one partner only: then nobody could say
+    which of the two is slow.
     """
     stride = max(nodes.count(node) for node in nodes)
     if stride == len(nodes):
         stride = 1
-    jumps = list(range(stride, len(nodes), stride))[:MAX_JUMPS]
-    return jumps if len(jumps) > 1 else []
+    near = [n for n in range(stride, len(nodes), stride) if 2 * n < len(nodes)][: MAX_JUMPS // 2]
+    return sorted({*near, *(len(nodes) - n for n in near)})
 
 
 def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
@@ -233,11 +237,15 @@ class _Worker:
             await_ranks(self.group, self.device)
             return clock.read()
 
-        start = perf_counter()
         run(1)
-        fit = int(seconds / (perf_counter() - start))
-        rounds = reduce_minimum(self.group, min(max(fit, MIN_ROUNDS), MAX_ROUNDS), self.device)
-        marks = run(rounds)
+        start = perf_counter()
+        marks: list[float] = []
+        count = MAX_ROUNDS // ROUNDS_IN_BLOCK
+        for block in range(count):
+            marks += run(ROUNDS_IN_BLOCK)
+            has_time = block + 1 < count and perf_counter() < start + seconds
+            if not reduce_minimum(self.group, int(has_time), self.device):
+                break
         for number, jump in enumerate(jumps):
             begun, ended = (marks[2 * number + side :: 2 * len(jumps)] for side in (0, 1))
             yield jump, (begun, ended)

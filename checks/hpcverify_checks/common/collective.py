@@ -1,15 +1,14 @@
 """
 An all-reduce between ranks: timed, with every sum verified.
 
-Rank r contributes 2^r times a pattern of small integers. So the sum is known exactly, in
-any order. Before each sum a rank also compares its own share: a share that is wrong in
-one GPU's memory makes the sums of all ranks wrong. How ranks meet, and what they do when
-one is lost, is in `rendezvous`.
+What ranks contribute differs at each step, fills every bit and has a sum that is known
+exactly (see `step_data`). Before each sum a rank also compares its own share, by tables
+that it was not made of: a share that is wrong in one GPU's memory makes the sums of all
+ranks wrong. How ranks meet, and what they do when one is lost, is in `rendezvous`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,25 +20,32 @@ from msgspec import Struct
 
 from hpcverify.check import operation
 from hpcverify_checks.common.device import use_threads
-from hpcverify_checks.common.rendezvous import RankGroup, await_ranks, join_group, reduce_minimum
+from hpcverify_checks.common.rendezvous import (
+    RankGroup,
+    await_ranks,
+    join_group,
+    read_free_bytes,
+    reduce_minimum,
+)
+from hpcverify_checks.common.step_data import (
+    CHUNK_WORDS,
+    WORD_BYTES,
+    StepData,
+    Weights,
+    Words,
+    WrongStepWords,
+    estimate_memory,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ELEMENT_BYTES = 4
-"""Bytes of a float32."""
-PATTERN_PERIOD = 97
-"""Prime, so that no chunk of a ring is like its neighbour."""
-MAX_RANKS = 17
-"""PATTERN_PERIOD x (2^ranks - 1) must stay below 2^24 to be exact in float32."""
 WARM_UPS = 5
 MIN_STEPS, MAX_STEPS = 10, 2000
 STEPS_IN_FLIGHT = 16
 """Steps that a GPU is given ahead, so that it never waits for the host, and the host can
 still look out for lost ranks: it must not fill the GPU's queue, for there it would wait."""
-MEMORY_FACTOR = 4
-"""Memory needed for each byte of a message: two buffers and temporaries."""
 
 Reduce = Callable[["Tensor"], object]
 """Sums a tensor over all ranks, in place; tests inject faulty ones."""
@@ -52,18 +58,15 @@ class AllreduceJob(RankGroup, frozen=True):
     """Of the messages, in bytes."""
     seconds: float
     """For all sizes together."""
+    seed: int = 0
+    """Of the data."""
 
 
-class WrongElements(Struct, frozen=True):
-    """The first step of a size with wrong elements: how many, and the first of them."""
+class WrongElements(WrongStepWords, frozen=True):
+    """The first step of a size with wrong elements; what was expected, the host computed."""
 
-    step: int
-    """From 0, those of the warm-up included."""
-    elements: int
-    index: int
-    found: float
-    expected: float
-    """By the host's own result."""
+    hint: str = ""
+    """What the first of them would be right for, if that is known."""
 
 
 class MessageTimes(Struct, frozen=True):
@@ -118,9 +121,9 @@ def reduce_messages(
     """Reduce messages of each size that fits, all ranks in step."""
     import torch
 
-    everyone = reduce_minimum(job, _read_free_bytes(device), device)
+    everyone = reduce_minimum(job, read_free_bytes(device), device)
     for size in job.sizes:
-        if MEMORY_FACTOR * size <= everyone:
+        if size + estimate_memory(size) <= everyone:
             benchmark = MessageBenchmark(job, rank, size, device, reduce)
             with operation(f"the all-reduce of {size} bytes over {job.world} ranks"):
                 timed = benchmark.measure(job.seconds / len(job.sizes))
@@ -129,19 +132,11 @@ def reduce_messages(
             torch.cuda.empty_cache()
 
 
-def _read_free_bytes(device: torch.device) -> int:
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @dataclass(frozen=True, slots=True)
 class MessageBenchmark:
     """Messages of one size, reduced again and again."""
 
-    group: RankGroup
+    job: AllreduceJob
     rank: int
     size: int
     device: torch.device
@@ -149,105 +144,86 @@ class MessageBenchmark:
 
     def measure(self, seconds: float) -> MessageTimes:
         """Warm up, agree on how many steps fit into *seconds*, time and verify them."""
-        import torch
-
-        elements = max(1, self.size // ELEMENT_BYTES)
-        period = torch.arange(1.0, PATTERN_PERIOD + 1, device=self.device)
-        pattern = period.repeat(elements // PATTERN_PERIOD + 1)[:elements]
-        buffers = ReduceBuffers(period, pattern, torch.empty_like(pattern))
+        buffers = self.allocate()
         start = perf_counter()
-        warm = self._run_steps(WARM_UPS, buffers)
+        warm = self.run_steps(range(WARM_UPS), buffers)
         fit = int(seconds * WARM_UPS / (perf_counter() - start))
-        count = reduce_minimum(self.group, min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
-        timed = self._run_steps(count, buffers, WARM_UPS)
+        count = reduce_minimum(self.job, min(max(fit, MIN_STEPS), MAX_STEPS), self.device)
+        timed = self.run_steps(range(WARM_UPS, WARM_UPS + count), buffers)
         wrong, wrong_share = warm.wrong or timed.wrong, warm.wrong_share or timed.wrong_share
         return MessageTimes(self.size, timed.times, WARM_UPS + count, wrong, wrong_share)
 
-    def _run_steps(self, count: int, buffers: ReduceBuffers, done: int = 0) -> MessageTimes:
+    def allocate(self) -> ReduceBuffers:
+        """Allocate a message, and the tables that it is made of and compared with."""
         import torch
 
-        log = torch.zeros(count, 2, 3, dtype=torch.float64, device=self.device)
+        count = max(1, self.size // WORD_BYTES)
+        made, known = (Words.make(self.job.seed, count, self.device) for _ in range(2))
+        return ReduceBuffers(made, known, torch.empty(count, dtype=torch.int32, device=self.device))
+
+    def run_steps(self, steps: range, buffers: ReduceBuffers) -> MessageTimes:
+        """Time these *steps*, each with its own data, and verify shares and sums."""
+        import torch
+
+        log = torch.zeros(2, len(steps), 4, dtype=torch.int64, device=self.device)
         marks: list[tuple[Any, Any]] = []
-        for step, row in enumerate(log):
-            if step % STEPS_IN_FLIGHT == 0:
-                await_ranks(self.group, self.device)
-            torch.mul(buffers.pattern, self.share, out=buffers.message)
-            buffers.verify(self.share, row[1])
+        for place, step in enumerate(steps):
+            if place % STEPS_IN_FLIGHT == 0:
+                await_ranks(self.job, self.device)
+            data = self._choose_data(step)
+            share = data.weigh_share(self.rank)
+            buffers.made.fill(buffers.message, data, share)
+            buffers.verify(data, share, log[1, place])
             # Else a step's time would include a peer's verification of the last step.
             all_reduce(torch.zeros(1, device=self.device))
             before = record_event(self.device)
-            self.reduce(buffers.message)
+            self.reduce(data.view_values(buffers.message))
             marks.append((before, record_event(self.device)))
-            buffers.verify(self.total, row[0])
-        await_ranks(self.group, self.device)
-        sums, shares = log.transpose(0, 1).tolist()
+            if len(buffers.message) > CHUNK_WORDS:  # else its verification would fill the queue
+                await_ranks(self.job, self.device)
+            buffers.verify(data, data.weigh_sum(), log[0, place])
+        await_ranks(self.job, self.device)
+        sums, shares = log.tolist()
         times = tuple(compute_elapsed(before, after) for before, after in marks)
         return MessageTimes(
             self.size,
             times,
-            count,
-            find_wrong_elements(sums, self.total, done),
-            find_wrong_elements(shares, self.share, done),
+            len(steps),
+            self._find_wrong(sums, steps, StepData.weigh_sum),
+            self._find_wrong(shares, steps, self._weigh_own),
         )
 
-    @property
-    def share(self) -> float:
-        """What this rank contributes, as a multiple of the pattern."""
-        return 2.0**self.rank
+    def _choose_data(self, step: int) -> StepData:
+        return StepData.make_for_sum(self.job.seed, step, self.job.world)
 
-    @property
-    def total(self) -> float:
-        """The correct sum, as a multiple of the pattern."""
-        return 2.0**self.group.world - 1
+    def _weigh_own(self, data: StepData) -> Weights:
+        return data.weigh_share(self.rank)
 
-
-def find_wrong_elements(
-    rows: Sequence[Sequence[float]], factor: float, done: int
-) -> WrongElements | None:
-    """
-    Find the first of *rows* (wrong elements, index and value of the first) with any.
-
-    *factor* is the correct multiple of the pattern; *done* steps were before the first row.
-    """
-    wrong = (
-        WrongElements(
-            done + step, int(bad), int(first), value, (first % PATTERN_PERIOD + 1) * factor
-        )
-        for step, (bad, first, value) in enumerate(rows)
-        if bad
-    )
-    return next(wrong, None)
+    def _find_wrong(
+        self, rows: Sequence[Sequence[int]], steps: range, weigh: Callable[[StepData], Weights]
+    ) -> WrongElements | None:
+        for step, (count, index, found, _) in zip(steps, rows, strict=True):
+            if count:
+                data = self._choose_data(step)
+                right = data.compute_word(weigh(data), index)
+                told, expected = map(data.format_word, (found, right))
+                hint = data.explain_word(found, index)
+                return WrongElements(step, count, index, told, expected, hint)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceBuffers:
-    """The pattern that every message is a multiple of, and the message."""
+    """A message, what it is made of, and what it is compared with: both may change in memory."""
 
-    period: Tensor
-    """Of the pattern, from the beginning: so small that no wrong word is likely to be in it."""
-    pattern: Tensor
+    made: Words
+    known: Words
     message: Tensor
+    """int32, whatever it stands for."""
 
-    def verify(self, factor: float, row: Tensor) -> None:
-        """
-        Hold the message against *factor* times the pattern, without waiting.
-
-        Writes the number of wrong elements, and index and value of the first, to *row*.
-        Compares with the period and not with the pattern, which may have changed as well.
-        """
-        import torch
-
-        right = self.period * factor
-        whole = len(self.message) // PATTERN_PERIOD * PATTERN_PERIOD
-        # Integers, so that any difference at all is an error; NaN differs from all.
-        wrong = torch.empty_like(self.message, dtype=torch.bool)
-        cycles = self.message[:whole].view(-1, PATTERN_PERIOD)
-        torch.ne(cycles, right, out=wrong[:whole].view(-1, PATTERN_PERIOD))
-        torch.ne(self.message[whole:], right[: len(self.message) - whole], out=wrong[whole:])
-        first = wrong.view(torch.uint8).argmax()[None]
-        row[0] = torch.count_nonzero(wrong)
-        row[1] = first[0]
-        row[2] = self.message.index_select(0, first)[0]
+    def verify(self, data: StepData, weights: Weights, row: Tensor) -> None:
+        """Hold the message against what it must be, and note it in *row*, without waiting."""
+        self.known.compare(self.message, data, (weights, 0, 0), row)
 
 
 def record_event(device: torch.device) -> Any:

@@ -410,6 +410,15 @@ def reduce_minimum(group: RankGroup, value: int, device: torch.device) -> int:
     return int(tensor)
 
 
+def read_free_bytes(device: torch.device) -> int:
+    """Read how much memory is free for messages, in bytes."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
     """Reduce a *tensor* over the ranks, as long as all of them are there."""
     with waiting():

@@ -13,9 +13,10 @@ How each fault shows:
   bits on one stream with one version and workspace, and nothing is tuned at run time.
 - A part that errs every time agrees with itself. All GPUs of a node train on the same
   data, and those of one kind vote with the digests of their first replay.
-- Gradients are summed over the ranks, as in data-parallel training, in a type in which
-  the sum of equal values is exact: if all ranks have the same gradients, the link causes
-  a wrong sum. Each rank reports the digests of its gradients to establish that.
+- Gradients are summed over the ranks, as in data-parallel training, but so that the sum is
+  exact and differs from that of any other step and share (`gradient_sums`): if all ranks
+  have the same gradients, the link causes a wrong sum. Each rank reports the digests of its
+  gradients to establish that.
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
   replays with threads fixed and data aligned (``bench/training.py``), but a difference
   only warns: `sdc` tests the cores with products that have only one right answer.

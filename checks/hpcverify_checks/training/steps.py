@@ -8,9 +8,9 @@ once, at the end of the replay. The batch has two digests: one is taken on the h
 before the batch is copied to the device.
 
 Several ranks train on the same data, so all must compute the same gradients. They sum
-them in a type so wide that the sum of equal values is exact in any order, and each
-compares the sum with its own gradients times the number of ranks. It continues with its
-own: one rank's error must not make the others look wrong.
+them, each times a weight of its own that is new in every step, and each compares the sum
+with its own gradients times the sum of the weights (see `gradient_sums`). It continues with
+its own: one rank's error must not make the others look wrong.
 
 A difference is reported before any rank waits for another: a faulty part often crashes
 next, and takes its peers with it.
@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ from hpcverify_checks.common.rendezvous import (
     reduce_minimum,
 )
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
+from hpcverify_checks.training.gradient_sums import GradientSum
 from hpcverify_checks.training.transformer import (
     Layout,
     ModelShape,
@@ -180,9 +182,14 @@ class Trainer:
     """First and second, one row each."""
     total: Tensor | None
     """The sum of all ranks' gradients, if there are several ranks."""
+    rank: int
+    sums: Iterator[int] = field(default_factory=count)
+    """The number of the next sum, which is the same on all ranks."""
 
     @classmethod
-    def build(cls, job: TrainingJob, device: torch.device, seams: TrainingSeams) -> Trainer:
+    def build(
+        cls, job: TrainingJob, device: torch.device, seams: TrainingSeams, rank: int = 0
+    ) -> Trainer:
         """Allocate everything, and make the initial parameters."""
         import torch
 
@@ -206,6 +213,7 @@ class Trainer:
             gradients=gradients,
             moments=torch.empty(2, layout.size, device=device),
             total=gradients.to(wide) if job.world > 1 else None,
+            rank=rank,
         )
 
     def replay(self, clock: PhaseTimer) -> dict[str, Tensor]:
@@ -234,12 +242,10 @@ class Trainer:
         scattering = self.layout.groups["perceptron 0"]
         yield GRADIENT_SCATTER, digest_on_device(scatter_words(self.gradients[scattering]))
         if self.total is not None:
-            with clock.time_phase(step, COMMUNICATION):
-                self.total.copy_(self.gradients)
-                self.seams.reduce(self.total)
+            wrong = self._sum_gradients(self.total, step, clock)
             self.seams.wait(self.job, self.device)
             if self.job.alike:
-                yield WRONG_SUMS, self._count_wrong_sums(self.total)
+                yield WRONG_SUMS, wrong
         with clock.time_phase(step, COMPUTE):
             apply_adamw(self.parameters, self.gradients.float(), self.moments, step + 1)
         yield "parameters", digest_on_device(self.parameters)
@@ -252,15 +258,19 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _count_wrong_sums(self, total: Tensor) -> Tensor:
-        """Count the elements of *total* that are not this rank's times the number of ranks."""
-        import torch
-
-        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
-        for part in self.layout.groups.values():  # in parts, to save memory
-            expected = self.gradients[part].to(total.dtype) * self.job.world
-            wrong += torch.count_nonzero(total[part] != expected)
-        return wrong
+    def _sum_gradients(self, total: Tensor, step: int, clock: PhaseTimer) -> Tensor:
+        """Sum the gradients as floats, and one group as integers; count what is wrong."""
+        number, parts = next(self.sums), [*self.layout.groups.values()]
+        tensors = self.gradients, total
+        made = GradientSum.draw(self.job, self.rank, self.job.seed, number, tensors)
+        floats = made.fill_floats()
+        with clock.time_phase(step, COMMUNICATION):
+            self.seams.reduce(floats)
+        wrong = made.count_wrong_floats(parts)
+        part = parts[number % len(parts)]
+        integers = made.fill_integers(part)
+        self.seams.reduce(integers)
+        return wrong + made.count_wrong_integers(integers, part)
 
 
 def make_leaves(
@@ -403,7 +413,7 @@ def train(
         stack.enter_context(use_threads(job.threads))
         if job.world > 1:
             stack.enter_context(join_group(job, rank, device))
-        yield from replay_and_compare(Trainer.build(job, device, seams))
+        yield from replay_and_compare(Trainer.build(job, device, seams, rank))
 
 
 def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:

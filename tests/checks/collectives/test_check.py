@@ -21,10 +21,9 @@ from hpcverify.model import (
 from hpcverify.testing import CPU, judge_items, make_context
 from hpcverify_checks.collectives import CHECK, CollectivesParams, estimate, measure
 from hpcverify_checks.collectives.operations import OPERATIONS
-from tests.checks.collectives.faulty.sitecustomize import BAD_RANK
+from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB
 
-FOLDER = Path(__file__).parent / "faulty"
 GPUS = tuple(Device("cuda", f"GPU-{number}", f"GPU {number}") for number in range(2))
 SIZE = 12 * KIB
 QUICK = CollectivesParams(

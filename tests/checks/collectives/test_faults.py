@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify_checks.collectives.operations import OPERATIONS
-from tests.checks.collectives.faulty.sitecustomize import BAD_RANK
+from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB, launch_here
 
-FOLDER = Path(__file__).parent / "faulty"
 PATIENCE = 60.0
 """Seconds within which a lost rank must be named."""
 WRONG = ("stale", "low_bit", "flip", "displaced", "swapped", "own")

@@ -50,6 +50,14 @@ def test_a_stopped_rank_is_missing_wherever_it_was_stopped() -> None:
         assert found == {2: "is stopped (state T)"}
 
 
+def test_the_patience_of_the_ranks_does_not_decide_when_one_is_missing() -> None:
+    patient = HangWatch(0.0, 600.0)
+    for at in (0.0, LONG):
+        patient.hear({0: WAITING, 1: WORKING, 2: WAITING}, at)
+
+    assert list(patient.find_missing(LONG)) == [1]
+
+
 def test_a_rank_that_is_stopped_now_and_then_is_not_missing() -> None:
     seen = watch(WAITING, WAITING, WAITING)
     seen.hear({1: Beat(7, "T")}, LONG)
@@ -112,11 +120,12 @@ def await_result(launchers: Sequence[Launcher], fault: float, of: int = 0) -> No
     launchers[of].process.wait(FOUND_SECONDS - (monotonic() - fault))
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize(("number", "timeout"), [(signal.SIGSTOP, 600), (signal.SIGKILL, TIMEOUT)])
 def test_a_rank_that_is_stopped_or_killed_is_named_alone_within_a_minute(
-    number: signal.Signals,
+    number: signal.Signals, timeout: float
 ) -> None:
-    with launch_nodes(3, **ENDLESS) as launchers:
+    """However long the ranks wait for each other."""
+    with launch_nodes(3, **ENDLESS, timeout=timeout) as launchers:
         os.kill(launchers[1].await_measuring(), number)
         await_result(launchers, monotonic())
         run, _ = launchers[0].read_result()

@@ -1,7 +1,8 @@
 """
 Python imports this when a rank starts: it puts faults under the collectives of one rank.
 
-`FAULTS` in the environment names them, each with the size of the messages that it spoils.
+`FAULTS` in the environment names them, each with the size of the messages that it spoils, or
+`ANY` for all but those by which ranks only meet.
 They are in what torch.distributed delivers, below everything that hpcverify does with it.
 """
 
@@ -13,10 +14,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+FOLDER = Path(__file__).parent
+"""For PYTHONPATH."""
 BAD_RANK = 1
 BAD_CALL = 3
+ANY = -1
+MEETING_BYTES = 8
+"""At most this much is sent where ranks only meet."""
+SENT: dict[str, Callable[[Any], object]] = {
+    "sends_nothing": lambda tensor: tensor.zero_(),
+    "sends_twice": lambda tensor: tensor.add_(tensor),
+}
+"""What a rank does to its share before it is added up: all others get wrong sums as well."""
 
 
 class Done:
@@ -33,7 +45,7 @@ class Message:
     def __init__(self, call: int, send: Any, result: Any, before: Any) -> None:
         """*before* is what the call before delivered."""
         self.call, self.send, self.result, self.before = call, send, result, before
-        self.words = result.view(before.dtype)
+        self.words = view_words(result)
 
     def stale(self) -> None:
         """Deliver what the call before delivered."""
@@ -41,10 +53,7 @@ class Message:
 
     def low_bit(self) -> None:
         """Lose the lowest bit of each word."""
-        if self.result.is_floating_point():
-            self.result.copy_((self.result / 2).floor() * 2)
-        else:
-            self.words.bitwise_and_(~1)
+        self.words.bitwise_and_(~1)
 
     def flip(self) -> None:
         """Change one bit, once."""
@@ -65,6 +74,14 @@ class Message:
         own = self.send.repeat(max(1, len(self.result) // len(self.send)))
         self.result.copy_(own[: len(self.result)] * sums)
 
+    def lacks_own(self) -> None:
+        """Leave out what this rank sent; of two, this is the neighbour's share."""
+        self.result.sub_(self.send)
+
+    def has_own_twice(self) -> None:
+        """Count twice what this rank sent."""
+        self.result.add_(self.send)
+
     def dies(self) -> None:
         """End, as by the OOM killer."""
         os.kill(os.getpid(), signal.SIGKILL)
@@ -78,10 +95,16 @@ class Message:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+def view_words(tensor: Any) -> Any:
+    """View the bits of each element as an integer."""
+    import torch  # noqa: PLC0415 - all other processes start without it
+
+    return tensor.view({4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
 def install(faults: dict[int, str]) -> None:
     """Wrap the collectives of torch."""
-    import torch  # noqa: PLC0415 - all other processes start without it
-    import torch.distributed as dist  # noqa: PLC0415 - likewise
+    import torch.distributed as dist  # noqa: PLC0415 - all other processes start without it
 
     def wrap(name: str, pick: Callable[..., tuple[Any, Any]]) -> None:
         whole = getattr(dist, name)
@@ -90,17 +113,21 @@ def install(faults: dict[int, str]) -> None:
         def faulty(*args: Any, **kwargs: Any) -> Any:
             send, result = pick(*args)
             size = max(send.nbytes, result.nbytes)
-            if size not in faults:
+            fault = faults.get(size, faults.get(ANY) if size > MEETING_BYTES else None)
+            if fault is None:
                 return whole(*args, **kwargs)
             own = send.clone()
+            if fault in SENT:
+                SENT[fault](send)
+                return whole(*args, **kwargs)
             works = whole(*args, **kwargs)
             for work in works if isinstance(works, list) else [works]:
                 work.wait()
-            right = result.view(torch.int32).clone()
+            right = view_words(result).clone()
             seen = kept.setdefault(size, [right])
             message = Message(len(seen), own, result, seen[-1])
             seen.append(right)
-            getattr(message, faults[size])()
+            getattr(message, fault)()
             return [Done()] if isinstance(works, list) else Done()
 
         setattr(dist, name, faulty)
@@ -116,7 +143,7 @@ def read_rank() -> int:
     """Read which rank this process is, from its command line; -1 if it is none."""
     if "hpcverify_checks.collectives.rank" in sys.orig_argv:
         return int(json.loads(sys.orig_argv[-1])["rank"])
-    if "hpcverify_checks.collectives.peer" in sys.orig_argv:  # RANK PARENT ORDER
+    if "hpcverify_checks.common.rank_main" in sys.orig_argv:  # WORK RANK PARENT ORDER
         return int(sys.orig_argv[-3])
     return -1
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify_checks.collectives.data import StepData, Weights, Words, format_value
+from hpcverify_checks.common.step_data import CHUNK_WORDS, PERIODS, SUM_BITS, StepData, Words
 
 CPU = torch.device("cpu")
 COUNT = 2000
@@ -45,7 +45,7 @@ def test_floats_add_up_exactly_in_any_order(world: int) -> None:
             summed += row  # in float32, one after the other
         assert torch.equal(summed, right)
     assert (values.double().abs().sum(0) <= 2**24).all()  # so any partial sum is exact
-    assert right.min() < 0 < right.max()
+    assert values.abs().min() > 0  # so that a share that is left out shows
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
@@ -61,12 +61,52 @@ def test_every_bit_of_words_changes_from_word_to_word(world: int, step: int) -> 
 
 
 @pytest.mark.parametrize("world", [2, 3, 8, 1856])
-def test_the_lowest_bit_of_floats_changes_from_value_to_value(world: int) -> None:
+def test_sums_of_floats_use_the_lowest_bit_of_the_significand_and_the_sign(world: int) -> None:
     for step in (1, 3):
-        sums = total(step, world, floats=True).view(torch.float32)
-        odd = int((sums.long() & 1).sum())
-        assert 0.4 * COUNT < odd < 0.6 * COUNT
-        assert sums.abs().max() > 2**20  # and the highest of the significand are in use
+        sums = total(step, world, floats=True)
+        values = sums.view(torch.float32)
+        assert (values.abs() >= 2**SUM_BITS).all()
+        for ones in (int((sums & 1).sum()), int((values < 0).sum())):
+            assert 0.4 * COUNT < ones < 0.6 * COUNT
+
+
+def test_a_chunk_that_came_to_any_other_place_has_other_words() -> None:
+    data = StepData(7, 0, 2, floats=False)
+    weights = data.weigh_share(1)
+    rows = Words.make(7, sum(PERIODS) + COUNT, CPU)
+    first = rows.build(data, weights, 0, COUNT)
+    for start in (*PERIODS, 2 * PERIODS[0], sum(PERIODS), CHUNK_WORDS, 97):
+        other = rows.build(data, weights, start, start + COUNT)
+        assert (other == first).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("floats", [False, True])
+@pytest.mark.parametrize("count", [1, 3 * CHUNK_WORDS])
+def test_the_host_computes_every_word_by_itself(count: int, *, floats: bool) -> None:
+    data = StepData(5, 9, 3, floats)
+    rows = Words.make(5, count, CPU)
+    message = torch.empty(count, dtype=torch.int32)
+    for weights in (data.weigh_sum(), data.weigh_share(2)):
+        rows.fill(message, data, weights)
+        for place in {0, count // 3, *(p for p in PERIODS if p < count), count - 1}:
+            assert int(message[place]) == data.compute_word(weights, place)
+
+
+@pytest.mark.parametrize("step", [8, 9])
+def test_a_wrong_word_is_told_from_what_it_would_be_right_for(step: int) -> None:
+    data, place = StepData.make_for_sum(7, step, 3), 12
+    whole, share = data.weigh_sum(), data.weigh_share(1)
+    before = StepData.make_for_sum(7, step - 2, 3)
+    words = {
+        "it is the share of rank 1": data.compute_word(share, place),
+        "the share of rank 1 is missing": data.compute_word(whole - share, place),
+        "the share of rank 1 was counted twice": data.compute_word(whole + share, place),
+        f"it is the sum of step {step - 2}": before.compute_word(before.weigh_sum(), place),
+        "": data.compute_word(whole, place) ^ 1 << 7,
+    }
+    assert {text: data.explain_word(word, place) for text, word in words.items()} == {
+        text: text for text in words
+    }
 
 
 @pytest.mark.parametrize("floats", [False, True])
@@ -96,18 +136,14 @@ def test_one_wrong_word_is_found_where_it_is(place: int, *, floats: bool) -> Non
     assert log[1:].tolist() == [50 + place, right ^ 1, right]
 
 
-def test_a_zero_of_any_sign_is_right_and_nan_is_not() -> None:
-    data = StepData(7, 1, 2, floats=True)
-    nothing, log = Weights(0, 0), torch.zeros(4, dtype=torch.int64)
-    zeros = torch.full((COUNT,), -0.0).view(torch.int32)
-    ROWS.compare(zeros, data, (nothing, 0, 0), log)
-    assert log[0] == 0
-
-    zeros.view(torch.float32)[3] = float("nan")
-    ROWS.compare(zeros, data, (nothing, 0, 0), log)
+def test_a_value_that_is_not_a_number_is_wrong() -> None:
+    data, log = StepData(7, 1, 3, floats=True), torch.zeros(4, dtype=torch.int64)
+    found = total(1, 3, floats=True)
+    found.view(torch.float32)[3] = float("nan")
+    ROWS.compare(found, data, (data.weigh_sum(), 0, 0), log)
     assert log[:2].tolist() == [1, 3]
 
 
 def test_words_are_told_in_hexadecimal_and_floats_as_numbers() -> None:
-    assert format_value(-1, floats=False) == "0xffffffff"
-    assert format_value(0x40400000, floats=True) == "3"
+    assert StepData(7, 0, 2, floats=False).format_word(-1) == "0xffffffff"
+    assert StepData(7, 0, 2, floats=True).format_word(0x40400000) == "3"

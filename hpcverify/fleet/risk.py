@@ -1,0 +1,73 @@
+"""
+The ledger's outages as a history of the fleet, by which its nodes are ranked.
+
+Where the ledger does not know an outage, from before it kept them, a return to service
+still tells that there was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
+
+from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.states import DAY_S, HOUR_S, Node
+from hpcverify.selection.outages import Outage, make_history
+from hpcverify.selection.places import locate_nodes
+from hpcverify.selection.ranking import RiskRanking
+
+HISTORY_S = 730 * DAY_S
+"""How far back outages count: parts, drivers and jobs are others by then."""
+PLANNED_REASONS = ("power", "maint", "reserved", "reboot_", "future")
+"""How the reasons begin of nodes that are switched off to save power, or kept for maintenance:
+nobody found anything wrong with them."""
+SAME_RETURN_S = HOUR_S
+"""A return that is dated as near to the end of an outage is its end."""
+
+
+def rank_fleet(
+    nodes: Iterable[Node],
+    outages: Iterable[NodeOutage],
+    switches: Mapping[str, str],
+    began: float,
+    now: float,
+) -> RiskRanking:
+    """
+    Rank *nodes* by the risk that each fails next.
+
+    *switches* are their leaf switches, as far as they are known. What is known of the fleet
+    begins at *began*, and no longer than `HISTORY_S` before *now*: seconds since 1970.
+    """
+    listed = list(nodes)
+    known = list(outages)
+    first = min([began, *(outage.began for outage in known)], default=began)
+    first = max(min(first, now), now - HISTORY_S)
+    since = {node.name: max(first, node.first_seen_at) / DAY_S for node in listed}
+    past = [_convert(each) for each in known if each.began <= now and not _is_planned(each)]
+    past += _list_untold_returns(listed, known, now)
+    ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
+    ranking.advance(now / DAY_S)
+    return ranking
+
+
+def _is_planned(outage: NodeOutage) -> bool:
+    return outage.reason.lower().startswith(PLANNED_REASONS)
+
+
+def _convert(outage: NodeOutage) -> Outage:
+    ended = outage.ended / DAY_S if outage.ended else inf
+    return Outage(outage.node, outage.began / DAY_S, ended)
+
+
+def _list_untold_returns(
+    nodes: Iterable[Node], known: Iterable[NodeOutage], now: float
+) -> Iterator[Outage]:
+    """Yield an outage for each return to service that ends none of those *known*."""
+    ends: dict[str, list[float]] = {}
+    for outage in known:
+        ends.setdefault(outage.node, []).append(outage.ended)
+    for node in nodes:
+        for back in node.returned_at:
+            told = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
+            if back <= now and not told:
+                yield Outage(node.name, back / DAY_S, back / DAY_S)

@@ -1,0 +1,64 @@
+"""Say in words what raises or lowers the risk of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp, log
+
+from hpcverify.selection.outages import FleetNode
+from hpcverify.selection.traits import PRIOR_WEIGHTS, FleetState, Traits
+
+WORTH_TELLING = log(1.2)
+"""What changes the risk by less than a fifth is not told."""
+MAX_REASONS = 3
+WINDOWS = (30, 90, 365, 730)
+"""Days in which outages are counted for a reader."""
+MONTH_DAYS = 30.0
+
+
+def explain_risk(
+    state: FleetState, node: FleetNode, now: float, weights: Traits, traits: Traits
+) -> tuple[str, ...]:
+    """Say why *node* has its risk, the strongest reason first; nothing if it is like all."""
+    parts = [w * t for w, t in zip(weights, traits, strict=True)]
+    told = dict(_tell(state, node, now))
+    ranked = sorted(zip(PRIOR_WEIGHTS, parts, strict=True), key=lambda part: -abs(part[1]))
+    strong = [told[name] for name, part in ranked if abs(part) >= WORTH_TELLING and name in told]
+    return tuple(dict.fromkeys(strong))[:MAX_REASONS]
+
+
+def _tell(state: FleetState, node: FleetNode, now: float) -> Iterator[tuple[str, str]]:
+    """Yield for each trait what there is to say of it."""
+    own = state.list_own(node.name)
+    if own:
+        back = now - own[-1].ended
+        count = next(
+            (days for days in WINDOWS if back <= days and any(now - o.ended <= days for o in own)),
+            0,
+        )
+        if count:
+            often = sum(now - each.ended <= count for each in own)
+            yield "recent", f"{_count_outages(often)} in {count} days"
+        yield "returned", f"came back {_format_ago(back)}"
+        yield "age", f"no outage for {back:.0f} days"
+        yield "rate", f"{_count_outages(len(own))} in {now - node.since:.0f} days"
+    else:
+        yield "age", f"no outage in {now - node.since:.0f} days"
+        yield "rate", f"no outage in {now - node.since:.0f} days"
+    for trait, groups in (("place", node.places), ("position", node.positions)):
+        if groups:
+            rates = state.list_rates(groups, now)
+            most = max(rates, key=lambda rate: abs(rate.log_ratio))
+            yield trait, f"{most.group} has {exp(most.log_ratio):.1f}x the outages of others"
+    if near := state.find_last_neighbour(node):
+        yield "neighbours", f"neighbour {near.node} failed {_format_ago(now - near.began)}"
+
+
+def _count_outages(count: int) -> str:
+    return "1 outage" if count == 1 else f"{count} outages"
+
+
+def _format_ago(days: float) -> str:
+    if days < 1:
+        return f"{days * 24:.0f} hours ago"
+    return "yesterday" if days < 2 else f"{days:.0f} days ago"  # noqa: PLR2004 - two days

@@ -1,0 +1,78 @@
+"""
+What a suite is worth: the share of real faults that its checks can see, for its minutes.
+
+The faults are those of InfiniteHBD-Trace whose class is named, and those that a stress test
+found: `fault_classes.csv`, which `make faults` writes from the table of docs/coverage.md,
+where each class has the test that shows its checks finding it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+FAULT_CLASSES_PATH = Path(__file__).with_name("fault_classes.csv")
+FAULT_SOURCE = "InfiniteHBD-Trace"
+
+
+class SeenFault(Struct, frozen=True):
+    """A class of faults that some check finds."""
+
+    component: str
+    fault: str
+    count: int
+    checks: frozenset[str]
+    """Any of them finds it."""
+
+
+class SuiteWorth(Struct, frozen=True, kw_only=True):
+    """What a suite buys."""
+
+    suite: str
+    minutes: float
+    """Its budget for a node."""
+    loads: bool
+    """Whether it loads the node: only that is a full pass."""
+    share: float
+    """Of the faults of known classes, those that its checks can see."""
+
+    @property
+    def share_per_minute(self) -> float:
+        """What a minute buys."""
+        return self.share / self.minutes
+
+
+@cache
+def read_seen_faults() -> tuple[SeenFault, ...]:
+    """Read the classes of faults that checks find."""
+    with FAULT_CLASSES_PATH.open(newline="", encoding="utf-8") as file:
+        return tuple(
+            SeenFault(
+                row["component"], row["fault"], int(row["count"]), frozenset(row["checks"].split())
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+def compute_worth(
+    suite: str, minutes: float, checks: Collection[str], *, loads: bool
+) -> SuiteWorth:
+    """Compute what *suite* with its *checks* is worth."""
+    faults = read_seen_faults()
+    seen = sum(fault.count for fault in faults if not fault.checks.isdisjoint(checks))
+    share = seen / sum(fault.count for fault in faults)
+    return SuiteWorth(suite=suite, minutes=minutes, loads=loads, share=share)
+
+
+def choose_suite(suites: Iterable[SuiteWorth], minutes: float) -> SuiteWorth | None:
+    """
+    Choose what sees most within *minutes* of a node; of equals, what takes least.
+
+    A suite that loads nothing is never chosen: to pass it is no full pass.
+    """
+    fitting = [one for one in suites if one.loads and one.minutes <= minutes]
+    return max(fitting, key=lambda one: (one.share, one.share_per_minute), default=None)

@@ -1,0 +1,82 @@
+"""
+Which weights of the traits count at a site: by experience elsewhere, by its own past, or none.
+
+The prior's count until there are enough outages; then those that were fitted to the site's
+own. Both are held against outages of the site that the fit has not seen: what explains
+these worse than chance is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from hpcverify.selection.fit import Case, compute_gain, fit_weights
+from hpcverify.selection.traits import PRIOR_WEIGHTS, Traits
+
+MIN_CASES_TO_DOUBT, MIN_CASES_TO_FIT = 10, 50
+"""Outages from which on the prior can be found worthless, and the weights are fitted."""
+PRIOR: Traits = tuple(PRIOR_WEIGHTS.values())
+CHANCE: Traits = (0.0,) * len(PRIOR)
+
+
+class Basis(StrEnum):
+    """Where the weights are from."""
+
+    PRIOR = "prior"
+    FITTED = "fitted"
+    CHANCE = "chance"
+    """Neither did better than chance: all nodes count the same."""
+
+
+class Weighting(Struct, frozen=True, kw_only=True):
+    """The weights of the traits, and why these."""
+
+    basis: Basis
+    weights: Traits
+    cases: int
+    """Outages that they were held against, or fitted to."""
+    gains: tuple[tuple[Basis, float], ...] = ()
+    """By how much each explained outages that it had not seen better than chance, in nats."""
+
+
+def choose_weighting(cases: Sequence[Case]) -> Weighting:
+    """
+    Choose the weights that explain the later *cases* best, or chance.
+
+    The fit that is held against the last third has seen only those before. The one that
+    is used has seen all.
+    """
+    known = list(cases)
+    if len(known) < MIN_CASES_TO_DOUBT:
+        return Weighting(basis=Basis.PRIOR, weights=PRIOR, cases=len(known))
+    gains = {Basis.PRIOR: compute_gain(known, PRIOR)}
+    if len(known) >= MIN_CASES_TO_FIT:
+        before, after = known[: 2 * len(known) // 3], known[2 * len(known) // 3 :]
+        gains = {
+            Basis.PRIOR: compute_gain(after, PRIOR),
+            Basis.FITTED: compute_gain(after, fit_weights(before, PRIOR)),
+        }
+    best = max(gains, key=lambda basis: gains[basis])
+    if gains[best] <= 0:
+        best, weights = Basis.CHANCE, CHANCE
+    else:
+        weights = fit_weights(known, PRIOR) if best is Basis.FITTED else PRIOR
+    return Weighting(basis=best, weights=weights, cases=len(known), gains=tuple(gains.items()))
+
+
+def describe_weighting(weighting: Weighting) -> str:
+    """Say by what risks are judged, and how that did on the site's own past."""
+    told = ", ".join(f"{basis} {gain:+.2f}" for basis, gain in weighting.gains)
+    gains = f" ({told} nats an outage against chance)" if told else ""
+    count = f"{weighting.cases} outages of this site"
+    if weighting.basis is Basis.FITTED:
+        return f"by weights fitted to the last {count}{gains}"
+    if weighting.basis is Basis.CHANCE:
+        return f"not told apart: nothing explains the last {count} better than chance{gains}"
+    if weighting.cases < MIN_CASES_TO_FIT:
+        few = f"{count} are known, {MIN_CASES_TO_FIT} are needed to fit weights to"
+        return f"by experience elsewhere: {few}{gains}"
+    return f"by experience elsewhere, which explains the last {count} best{gains}"

@@ -1,0 +1,90 @@
+"""
+Find a lasting step in the runs of one part, soon after it: a CUSUM of clipped scores.
+
+Each run is scored against the runs before: z = (x - median) / spread. The sum of z - `SLACK` is
+kept from falling below 0, and an alarm is where it passes `ALARM` (Page, Biometrika 41, 1954).
+Scores are clipped, so that no single run raises one, however bad: at least three in a row do.
+While the sum is above 0, the past does not take in new runs: a step must not be its own measure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from hpcverify.peers.level import measure_spread
+
+MIN_PAST = 8
+"""Runs before a step: with fewer, the part has no past to be compared with."""
+LEAST_SPREAD = 0.0012
+"""No part is believed to repeat itself better; the median of 280 V100 is 0.11 %."""
+SLACK, ALARM, CLIP = 1.0, 8.0, 4.0
+"""In spreads: a step of one is never seen, one of four or more in three runs."""
+DEFAULT_STEP = 0.0075
+"""The least relative step that is worth a word: four times the spread (0.19 %) by which the
+halves of six weeks of a GPU differ."""
+MIN_AFTER = 3
+"""Runs since a step."""
+
+
+class LevelChange(Struct, frozen=True):
+    """A step: positive sizes are worse."""
+
+    index: int
+    """The first run on the new level."""
+    found: int
+    """The run that raised the alarm."""
+    size: float
+    """Relative to the level before."""
+    score: float
+    """The same in spreads of the runs before."""
+
+
+def find_changes(values: Sequence[float], least: float = DEFAULT_STEP) -> list[LevelChange]:
+    """
+    Find the steps in *values*, which are worse the higher they are, in the order of time.
+
+    Steps smaller than *least* (relative) are none. After each step the past begins anew.
+    """
+    changes: list[LevelChange] = []
+    begin = 0
+    while (change := _find_next(values, begin, least)) is not None:
+        changes.append(change)
+        begin = change.index
+    return changes
+
+
+def _find_next(values: Sequence[float], begin: int, least: float) -> LevelChange | None:
+    """Find the first step after a past that begins at *begin*."""
+    worse = better = 0.0
+    centre, spread = 0.0, math.inf
+    starts = [begin, begin]
+    for i in range(begin + MIN_PAST, len(values)):
+        if worse == better == 0.0:
+            centre, spread = _measure(values[begin:i])
+            starts = [i, i]
+        if not centre:
+            continue
+        score = max(-CLIP, min(CLIP, (values[i] - centre) / abs(centre) / spread))
+        if worse == 0.0:
+            starts[0] = i
+        if better == 0.0:
+            starts[1] = i
+        worse, better = max(0.0, worse + score - SLACK), max(0.0, better - score - SLACK)
+        start = starts[0] if worse > better else starts[1]
+        size = (median(values[start : i + 1]) - centre) / abs(centre)
+        if max(worse, better) > ALARM and abs(size) >= least and i + 1 - start >= MIN_AFTER:
+            return LevelChange(start, i, size, size / spread)
+    return None
+
+
+def _measure(past: Sequence[float]) -> tuple[float, float]:
+    """Return the median of *past*, and the relative spread around it."""
+    centre = median(past)
+    if not centre:
+        return 0.0, math.inf
+    spread = measure_spread([value / centre for value in past], 0.0, len(past)).spread
+    return centre, max(spread, LEAST_SPREAD)

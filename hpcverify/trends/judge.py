@@ -1,0 +1,280 @@
+"""
+Judge the past of each part of a fleet in one metric: who changed, and is it the part?
+
+A change on many parts at once is no fault of each: where they have a mark in common, a new driver
+or firmware, it is a *rollout*; where they only share the day, something else that they share, as
+cooling. A part that changed where others with the same mark did not is named itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from statistics import median
+
+from msgspec import Struct
+
+from hpcverify.model import Verdict
+from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
+from hpcverify.trends.slope import Crossing, find_slope, project_crossing
+
+ROLLOUT_SHARE, MIN_ROLLOUT = 0.5, 3
+"""Of the parts with a new mark, so many changed alike: then the mark did it."""
+SHARED_SHARE, MIN_SHARED = 0.2, 5
+"""Of all parts that ran around that day, so many changed alike."""
+SAME_DAYS = 2.0
+LASTING_RUNS = 5
+"""The last runs, which say whether a change is still there."""
+DAY_SECONDS = 86400.0
+MUCH_MORE = 2.0
+"""A part that changed so many times as much as the others has a reason of its own."""
+EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+
+
+class PartHistory(Struct, frozen=True, kw_only=True):
+    """The runs of one part in one metric, in the order of time."""
+
+    node: str
+    part: str
+    times: tuple[float, ...]
+    """Seconds since 1970."""
+    values: tuple[float, ...]
+    marks: dict[str, tuple[str, ...]] = {}
+    """What the part ran in each run, by name: driver, firmware, the serial number in a slot."""
+    limit: float | None = None
+
+
+class MarkChange(Struct, frozen=True, order=True):
+    """A new driver, firmware or part, between two runs that both name theirs."""
+
+    field: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """Print it for people."""
+        return f"{self.field} {self.before} to {self.after}"
+
+
+class PartChange(Struct, frozen=True, kw_only=True):
+    """A part that is no longer what it was."""
+
+    node: str
+    part: str
+    verdict: Verdict
+    kind: str
+    """step or trend."""
+    size: float
+    """Relative to its past; positive is worse."""
+    day: float
+    """Days since 1970: when the step was, or the trend's last run."""
+    runs: int
+    """Runs since a step, or of the trend."""
+    marks: tuple[MarkChange, ...] = ()
+    crossing: Crossing | None = None
+    """When the trend crosses the limit of the part."""
+    why: str = ""
+
+
+class SharedChange(Struct, frozen=True, kw_only=True):
+    """A change that many parts have in common."""
+
+    mark: MarkChange | None
+    """What they have in common; None: only the day."""
+    day: float
+    size: float
+    changed: int
+    compared: int
+    """The parts with that mark, or with runs around that day."""
+
+
+class TrendJudgement(Struct, frozen=True, kw_only=True):
+    """What is said of the past of a fleet in one metric."""
+
+    parts: int
+    """Parts with a past that is long enough for a step."""
+    changes: tuple[PartChange, ...]
+    shared: tuple[SharedChange, ...]
+
+
+def judge_histories(
+    histories: Sequence[PartHistory], *, low_is_bad: bool, least: float = DEFAULT_STEP
+) -> TrendJudgement:
+    """Judge the past of each part; changes smaller than *least* (relative) are none."""
+    found = [(h, c) for h in histories if (c := find_lasting_step(h, least, low_is_bad=low_is_bad))]
+    shared = [*_find_rollouts(histories, found), *_find_shared_days(histories, found)]
+    single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
+    stepped = {id(history) for history, _ in found}
+    steps = [_describe_step(history, change, histories) for history, change in single]
+    trends = [
+        trend
+        for history in histories
+        if id(history) not in stepped
+        and (trend := _find_trend(history, least, low_is_bad=low_is_bad))
+    ]
+    changes = sorted([*steps, *trends], key=lambda change: -change.size)
+    judged = sum(_is_long(history) for history in histories)
+    return TrendJudgement(parts=judged, changes=tuple(changes), shared=tuple(shared))
+
+
+def find_lasting_step(
+    history: PartHistory, least: float, *, low_is_bad: bool
+) -> LevelChange | None:
+    """Find the latest step of a part that its last runs still show."""
+    sign = -1.0 if low_is_bad else 1.0
+    values = [sign * value for value in history.values]
+    changes = find_changes(values, least)
+    if not changes:
+        return None
+    last = changes[-1]
+    begin = changes[-2].index if len(changes) > 1 else 0
+    before = median(values[begin : last.index])
+    now = median(values[max(last.index, len(values) - LASTING_RUNS) :])
+    lasting = (now - before) / abs(before)
+    return last if lasting * last.size > 0 and abs(lasting) >= least else None
+
+
+def list_marks(history: PartHistory, index: int) -> tuple[MarkChange, ...]:
+    """List the marks that are new in the run at *index*."""
+    return tuple(
+        MarkChange(field, values[index - 1], values[index])
+        for field, values in sorted(history.marks.items())
+        if index and values[index - 1] and values[index] and values[index - 1] != values[index]
+    )
+
+
+def _find_day(history: PartHistory, index: int) -> float:
+    return history.times[index] / DAY_SECONDS
+
+
+def _is_long(history: PartHistory) -> bool:
+    return len(history.values) >= MIN_PAST + MIN_AFTER
+
+
+Found = Sequence[tuple[PartHistory, LevelChange]]
+
+
+def _find_rollouts(histories: Iterable[PartHistory], found: Found) -> Iterable[SharedChange]:
+    """Find the marks after which most parts changed alike."""
+    carriers: dict[MarkChange, int] = {}
+    for history in filter(_is_long, histories):
+        for mark in {mark for i in range(len(history.values)) for mark in list_marks(history, i)}:
+            carriers[mark] = carriers.get(mark, 0) + 1
+    by_mark: dict[tuple[MarkChange, bool], list[tuple[PartHistory, LevelChange]]] = {}
+    for history, change in found:
+        for mark in list_marks(history, change.index):
+            by_mark.setdefault((mark, change.size > 0), []).append((history, change))
+    for (mark, _), alike in sorted(by_mark.items()):
+        if len(alike) >= max(MIN_ROLLOUT, ROLLOUT_SHARE * carriers[mark]):
+            yield _describe_shared(mark, alike, carriers[mark])
+
+
+def _find_shared_days(histories: Sequence[PartHistory], found: Found) -> Iterable[SharedChange]:
+    """Find the days around which many parts changed alike, with no new mark."""
+    rest = [(h, c) for h, c in found if not list_marks(h, c.index)]
+    while rest:
+        crowds = ([(h, c) for h, c in rest if _is_near(h, c, *one)] for one in rest)
+        crowd = max(crowds, key=len)
+        day = median(_find_day(history, change.index) for history, change in crowd)
+        ran = sum(_ran_around(history, day) for history in histories)
+        if len(crowd) < max(MIN_SHARED, SHARED_SHARE * ran):
+            return
+        yield _describe_shared(None, crowd, ran)
+        inside = {id(history) for history, _ in crowd}
+        rest = [(history, change) for history, change in rest if id(history) not in inside]
+
+
+def _is_near(
+    history: PartHistory, change: LevelChange, other: PartHistory, like: LevelChange
+) -> bool:
+    """Whether two parts changed alike, at about the same time."""
+    apart = _find_day(history, change.index) - _find_day(other, like.index)
+    return abs(apart) <= SAME_DAYS and change.size * like.size > 0
+
+
+def _ran_around(history: PartHistory, day: float) -> bool:
+    """Whether a part has a past at *day*, and runs after it."""
+    days = [time / DAY_SECONDS for time in history.times]
+    before, after = sum(d < day for d in days), sum(d >= day for d in days)
+    return before >= MIN_PAST and after >= MIN_AFTER
+
+
+def _describe_shared(mark: MarkChange | None, alike: Found, compared: int) -> SharedChange:
+    return SharedChange(
+        mark=mark,
+        day=median(_find_day(history, change.index) for history, change in alike),
+        size=median(change.size for _, change in alike),
+        changed=len(alike),
+        compared=compared,
+    )
+
+
+def _explains(shared: SharedChange, history: PartHistory, change: LevelChange) -> bool:
+    """Whether a step of a part is no more than a *shared* one."""
+    if change.size * shared.size < 0 or abs(change.size) > MUCH_MORE * abs(shared.size):
+        return False
+    marks = list_marks(history, change.index)
+    if shared.mark:
+        return shared.mark in marks
+    return not marks and abs(_find_day(history, change.index) - shared.day) <= 2 * SAME_DAYS
+
+
+def _describe_step(
+    history: PartHistory, change: LevelChange, histories: Iterable[PartHistory]
+) -> PartChange:
+    """Describe the step of one part, and what its marks say of it."""
+    marks = list_marks(history, change.index)
+    why = ""
+    if marks:
+        same = sum(
+            marks[0] in list_marks(other, i)
+            for other in histories
+            if other is not history
+            for i in range(len(other.values))
+        )
+        why = f"with {marks[0]}, which {same} others have made without such a change"
+    return PartChange(
+        node=history.node,
+        part=history.part,
+        verdict=Verdict.WARN if change.size > 0 else Verdict.PASS,
+        kind="step",
+        size=change.size,
+        day=_find_day(history, change.index),
+        runs=len(history.values) - change.index,
+        marks=marks,
+        why=why,
+    )
+
+
+def _find_trend(history: PartHistory, least: float, *, low_is_bad: bool) -> PartChange | None:
+    """Find a trend to the worse, and the day on which it crosses the limit of the part."""
+    slope = find_slope(history.times, history.values)
+    if slope is None:
+        return None
+    centre = median(history.values)
+    size = slope.change / abs(centre) * (-1 if low_is_bad else 1) if centre else 0.0
+    if size < least:
+        return None
+    return PartChange(
+        node=history.node,
+        part=history.part,
+        verdict=Verdict.WARN,
+        kind="trend",
+        size=size,
+        day=slope.last,
+        runs=len(history.values),
+        crossing=project_crossing(slope, history.limit) if history.limit is not None else None,
+    )
+
+
+def format_crossing(crossing: Crossing) -> str:
+    """Print when a limit is crossed, with its uncertainty."""
+    day, early = format_date(crossing.day), format_date(crossing.earliest)
+    late = format_date(crossing.latest) if crossing.latest is not None else "open"
+    return f"crosses its limit about {day} ({early} to {late})"
+
+
+def format_date(day: float) -> str:
+    """Print days since 1970 as a date (UTC)."""
+    farthest = date.max.toordinal()
+    return date.fromordinal(min(farthest, EPOCH_ORDINAL + int(day))).isoformat()
