@@ -179,7 +179,8 @@ def show_plan(
             "passed_over": plan.passed_over,
             "links": pairs,
         }
-        told |= {"explained": explained, "risks": risks} if explained else {}
+        if explained:
+            told |= {"explained": explained, "risks": risks}
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
