@@ -48,7 +48,7 @@ class CaseSampler:
         self.cases: deque[Case] = deque(maxlen=MAX_CASES)
         self._history = history
         self._nodes = list(history.nodes.values())
-        self._random = Random(seed)  # noqa: S311 - a sample, no secret
+        self._random = Random(seed)
         self._learned = 0
 
     def advance(self, now: float) -> None:
