@@ -22,11 +22,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from hpcverify.isolation.group_tests import GroupOutcome  # noqa: E402 - as all three
 from hpcverify.isolation.search import make_groups, search  # noqa: E402 - are
-from hpcverify.isolation.stages import Isolation, isolate  # noqa: E402 - below the path
+from hpcverify.isolation.stages import isolate  # noqa: E402 - below the path
 from tests.isolation.noisy import (  # noqa: E402
     Slow,
     be_well,
     isolate_noisy,
+    list_named,
     name_switches,
     slow_link,
     slow_nodes,
@@ -88,13 +89,6 @@ def time_rounds(nodes: list[str], bad: set[str]) -> list[float]:
         return took
 
 
-def list_named(found: Isolation) -> set[str | frozenset[str]]:
-    """List every node, link and switch that is to blame."""
-    switches = {*found.nodes.bad_zones, *found.switches.bad, *found.matrix.switches}
-    links = (*found.nodes.links, *found.switches.links, *found.matrix.links)
-    return {*found.inside, *found.nodes.bad, *switches, *map(frozenset[str], links)}
-
-
 def choose_fault(
     kind: str, switches: dict[str, str], random: Random
 ) -> tuple[Slow, set[str | frozenset[str]]]:
@@ -121,7 +115,7 @@ def isolate_in_noise(kind: str, clusters: int, *, has_topology: bool) -> tuple[i
         switches = name_switches(count)
         slow, wanted = choose_fault(kind, switches, random)
         known = switches if has_topology else {}
-        named = list_named(isolate_noisy(list(switches), slow, spread, seed, known))
+        named = list_named(isolate_noisy(list(switches), slow, spread, seed, known), switches)
         found, wronged = found + (named == wanted), wronged + bool(named - wanted)
     return found, wronged
 

@@ -32,7 +32,7 @@ from hpcverify.selection.backtest import (  # noqa: E402 - as this
     split_quarters,
     summarize,
 )
-from hpcverify.selection.outages import FleetHistory, Outage  # noqa: E402 - as this
+from hpcverify.selection.outages import FleetHistory, PastOutage  # noqa: E402 - as this
 from hpcverify.selection.ranking import RiskRanking  # noqa: E402 - as this
 from tests.selection.fleets import (  # noqa: E402 - as this
     HAZARDS,
@@ -47,7 +47,7 @@ PolicyMaker = Callable[[int, float], Policy]
 """Takes a seed and the share that is picked."""
 SHARES = (0.05, 0.1, 0.2)
 TENTH = 0.1
-DAYS = 730.0
+DAYS = 600.0
 SEEDS = 5
 
 
@@ -57,8 +57,8 @@ class Past:
     def __init__(self, history: FleetHistory) -> None:
         """Begin before the first."""
         self._rest = iter(history.outages)
-        self._next: Outage | None = next(self._rest, None)
-        self.own: dict[str, list[Outage]] = {}
+        self._next: PastOutage | None = next(self._rest, None)
+        self.own: dict[str, list[PastOutage]] = {}
 
     def advance(self, day: float) -> None:
         """Move on to *day*."""
@@ -144,7 +144,7 @@ def make_sweep(history: FleetHistory, seed: int, share: float) -> Policy:
         scores = by_risk(day, names)
         count = round(share * len(names))
         patient = count // PATIENT_PLACES
-        chosen = sorted(names, key=lambda name: -scores.get(name, 0.0))[: count - patient]
+        chosen = sorted(names, key=lambda n: (-scores.get(n, 0.0), first[n]))[: count - patient]
         others = sorted(set(names) - set(chosen), key=lambda n: (picked.get(n, -1.0), first[n]))
         chosen += others[:patient]
         picked.update(dict.fromkeys(chosen, day))
@@ -212,7 +212,7 @@ def try_policy(
 def report_simulated(title: str, fleets: Sequence[FleetHistory]) -> None:
     """Print what each policy hits of the outages of *fleets* that differ by their seed only."""
     counts = sum(len(history.outages) for history in fleets)
-    print(f"\nmade up, {title}: {len(fleets)} fleets of 600 nodes, {counts} outages in all")
+    print(f"\nmade up, {title}: {len(fleets)} fleets of 400 nodes, {counts} outages in all")
     for place, (name, _) in enumerate(list_policies(fleets[0])):
         weeks = [
             week

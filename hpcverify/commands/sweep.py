@@ -174,8 +174,13 @@ def show_plan(
     pairs = plan_fabric(acting, hosts, only).links.pairs if wanted else ()
     risks = {name: acting.rank_risks().explain(name) for name in plan.due} if explained else {}
     if as_json:
-        told = {"chosen": plan.chosen, "passed_over": plan.passed_over, "links": pairs}
-        told |= {"explained": explained, "risks": risks} if explained else {}
+        told: dict[str, object] = {
+            "chosen": plan.chosen,
+            "passed_over": plan.passed_over,
+            "links": pairs,
+        }
+        if explained:
+            told |= {"explained": explained, "risks": risks}
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")

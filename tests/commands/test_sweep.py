@@ -123,5 +123,5 @@ def test_the_suite_that_buys_most_in_the_time_is_chosen(minutes: int, suite: str
 
 
 def test_a_time_that_is_too_short_for_any_suite_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="no suite .* fits into 3 minutes: the shortest, quick"):
+    with pytest.raises(ConfigError, match=r"no suite .* fits into 3 minutes: the shortest, quick"):
         find_suite(Site(), 3)

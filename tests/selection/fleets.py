@@ -13,7 +13,7 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.selection.outages import FleetHistory, FleetNode, Outage, make_history
+from hpcverify.selection.outages import FleetHistory, FleetNode, PastOutage, make_history
 from hpcverify.selection.places import locate_nodes
 
 INFINITE_HBD = Path(__file__).parents[1] / "data/infinitehbd-faults-first-half.csv"
@@ -28,7 +28,7 @@ def read_fleet(path: Path, count: int) -> FleetHistory:
     """
     with path.open(newline="", encoding="utf-8") as file:
         outages = [
-            Outage(row["node"], float(row["start_day"]), float(row["end_day"] or "inf"))
+            PastOutage(row["node"], float(row["start_day"]), float(row["end_day"] or "inf"))
             for row in csv.DictReader(file)
         ]
     names = sorted({outage.node for outage in outages})
@@ -84,7 +84,7 @@ def wears_out(node: NodeAge) -> float:
 def comes_in_batches(node: NodeAge) -> float:
     """Make one batch in four wear out six times as fast."""
     bad = node.number // 100 % 4 == 1
-    return RATE * 2 * (node.since_repair / 500) ** 1.5 * (3 if bad else 0.5)
+    return RATE * 2 * (node.since_repair / 500) * (3 if bad else 0.5)
 
 
 def is_placed(node: NodeAge) -> float:
@@ -125,10 +125,10 @@ HAZARDS: dict[str, Hazard] = {
 }
 
 
-def simulate_fleet(hazard: Hazard, seed: int, count: int = 600, days: float = 730) -> FleetHistory:
+def simulate_fleet(hazard: Hazard, seed: int, count: int = 400, days: float = 600) -> FleetHistory:
     """Simulate nodes in racks of three cages with ten slots each; batches join in half years."""
     chance = Random(seed)
-    outages: list[Outage] = []
+    outages: list[PastOutage] = []
     since: dict[str, float] = {}
     for number in range(count):
         rack, position = divmod(number, 30)
@@ -142,7 +142,7 @@ def simulate_fleet(hazard: Hazard, seed: int, count: int = 600, days: float = 73
 
 def _simulate_node(
     node: FleetNode, first: NodeAge, days: float, hazard: Hazard, chance: Random
-) -> Iterator[Outage]:
+) -> Iterator[PastOutage]:
     day, repaired, back = node.since, node.since, None
     while day < days:
         since_return = None if back is None else day - back
@@ -151,5 +151,5 @@ def _simulate_node(
             began = day + chance.random() * STEP_DAYS
             day = began + chance.expovariate(1 / 0.8)
             repaired = back = day
-            yield Outage(node.name, began, day)
+            yield PastOutage(node.name, began, day)
         day += STEP_DAYS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from hpcverify.selection.backtest import WeekOutcome, backtest, split_quarters, summarize
-from hpcverify.selection.outages import FleetHistory, FleetNode, Outage, make_history
+from hpcverify.selection.outages import FleetHistory, FleetNode, PastOutage, make_history
 from hpcverify.selection.ranking import RiskRanking
 from tests.selection.fleets import (
     HAZARDS,
@@ -39,15 +39,18 @@ def by_risk(history: FleetHistory, end: float, first_day: float = 0.0) -> list[W
 
 
 def test_what_falls_on_picked_nodes_is_a_hit() -> None:
-    history = make_history(FLEET, [Outage("n1", 1, 2), Outage("n1", 3, 4), Outage("n2", 5, 6)])
+    history = make_history(
+        FLEET, [PastOutage("n1", 1, 2), PastOutage("n1", 3, 4), PastOutage("n2", 5, 6)]
+    )
 
     (week,) = backtest(history, lambda _day, _names: pick("n1", "n9"), 7)
 
-    assert (week.outages, week.hit, week.by_chance) == (3, 2, pytest.approx(0.3))
+    assert (week.outages, week.hit) == (3, 2)
+    assert week.by_chance == pytest.approx(0.3)
 
 
 def test_equal_scores_are_picked_by_chance() -> None:
-    history = make_history(FLEET, [Outage("n1", 1, 2), Outage("n2", 5, 6)])
+    history = make_history(FLEET, [PastOutage("n1", 1, 2), PastOutage("n2", 5, 6)])
 
     weeks = backtest(history, lambda _day, _names: {}, 7)
 
@@ -55,7 +58,9 @@ def test_equal_scores_are_picked_by_chance() -> None:
 
 
 def test_a_node_that_is_out_can_neither_be_picked_nor_count() -> None:
-    history = make_history(FLEET, [Outage("n1", 1, 8), Outage("n1", 9, 10), Outage("n2", 11)])
+    history = make_history(
+        FLEET, [PastOutage("n1", 1, 8), PastOutage("n1", 9, 10), PastOutage("n2", 11)]
+    )
     seen: list[Sequence[str]] = []
 
     def policy(_day: float, names: Sequence[str]) -> Mapping[str, float]:
@@ -70,7 +75,9 @@ def test_a_node_that_is_out_can_neither_be_picked_nor_count() -> None:
 
 
 def test_weeks_belong_to_the_quarter_in_which_they_began() -> None:
-    history = make_history(FLEET, [Outage("n1", day, day + 1) for day in (1.0, 8.0, 15.0, 22.0)])
+    history = make_history(
+        FLEET, [PastOutage("n1", day, day + 1) for day in (1.0, 8.0, 15.0, 22.0)]
+    )
 
     quarters = split_quarters(backtest(history, lambda _d, _n: pick("n1"), 28), 28)
 
@@ -94,7 +101,7 @@ def test_on_a_real_fleet_a_tenth_of_the_nodes_holds_2_4_times_the_outages_of_cha
 @pytest.mark.parametrize(
     ("hazard", "whole", "later"),
     [
-        ("wear-out, repaired as new", 1.3, 1.8),
+        ("wear-out, repaired as new", 1.1, 1.3),
         ("safe returns", 1.1, 1.1),
         ("place", 2.0, 2.0),
     ],

@@ -13,7 +13,7 @@ from hpcverify.selection.weighting import (
     MIN_CASES_TO_DOUBT,
     MIN_CASES_TO_FIT,
     PRIOR,
-    Basis,
+    WeightBasis,
     choose_weighting,
     describe_weighting,
 )
@@ -41,13 +41,13 @@ def make_cases(place: int, count: int, failed: float) -> list[Case]:
 
 def test_without_outages_the_prior_counts() -> None:
     assert choose_weighting(()).weights == PRIOR
-    assert choose_weighting(make_cases(0, MIN_CASES_TO_DOUBT - 1, -3)).basis is Basis.PRIOR
+    assert choose_weighting(make_cases(0, MIN_CASES_TO_DOUBT - 1, -3)).basis is WeightBasis.PRIOR
 
 
 def test_a_prior_that_the_sites_own_past_contradicts_does_not_count() -> None:
     found = choose_weighting(make_cases(0, MIN_CASES_TO_FIT - 1, -1))
 
-    assert found.basis is Basis.CHANCE
+    assert found.basis is WeightBasis.CHANCE
     assert set(found.weights) == {0.0}
 
 
@@ -55,7 +55,7 @@ def test_a_fit_finds_what_goes_with_outages_whichever_way() -> None:
     for failed in (1.0, -1.0):
         found = choose_weighting(make_cases(AGE, 200, failed))
 
-        assert found.basis is Basis.FITTED
+        assert found.basis is WeightBasis.FITTED
         # Of two normal distributions of width 1, the log ratio of densities has this slope;
         # the prior, which says 0, holds the fit back.
         assert 0.5 < found.weights[AGE] / failed < 1.1
@@ -72,7 +72,7 @@ def test_of_a_fleet_without_a_signal_all_nodes_count_the_same_or_nearly() -> Non
     ranking = RiskRanking(simulate_fleet(HAZARDS["no signal"], 3, count=300, days=400))
     ranking.advance(400)
 
-    assert ranking.weighting.basis is Basis.CHANCE
+    assert ranking.weighting.basis is WeightBasis.CHANCE
     assert list(ranking.scores.values()) == pytest.approx([1.0] * len(ranking.scores))
 
 
