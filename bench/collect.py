@@ -30,6 +30,9 @@ echo "$*" >>{folder}/asked
 case "$*" in
 *nodes*) exec cat {folder}/nodes.json ;;
 *reservation*) echo "No reservations in the system" ;;
+*partition*)
+    echo "PartitionName=verify AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxTime=UNLIMITED" \
+        "PriorityTier=1 RootOnly=NO PreemptMode=CANCEL GraceTime=0 State=UP Nodes=ALL" ;;
 *config*)
     echo "SlurmUser = slurm(64030)"
     echo "AccountingStorageType = none"

@@ -17,7 +17,7 @@ PACKAGES = {
 }
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust", "reliability"),
+    ("units", "trust", "reliability", "selection"),
     ("check", "peers"),
     ("processes", "limits", "plan", "trends"),
     ("telemetry", "slurm", "summary"),

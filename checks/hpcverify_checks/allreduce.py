@@ -29,6 +29,7 @@ from msgspec import Meta, Struct
 
 from hpcverify.check import (
     RANK_LOST_CODE,
+    Cause,
     Check,
     CheckItem,
     Context,
@@ -43,6 +44,7 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Skip,
+    Unable,
     Verdict,
     fail_outside,
     warn_outside,
@@ -61,8 +63,13 @@ from hpcverify_checks.common.collective import (
     use_thread_share,
 )
 from hpcverify_checks.common.contention import CpuUsage
-from hpcverify_checks.common.device import find_torch_device, report_overrides
+from hpcverify_checks.common.device import (
+    find_torch_device,
+    name_torch_vendor,
+    report_overrides,
+)
 from hpcverify_checks.common.estimates import count_gpus
+from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
@@ -175,6 +182,12 @@ def _measure_gpus(
 
     with join_group(job, ctx.rank, device):
         timed = list(reduce_messages(job, ctx.rank, device, reduce))
+    if not timed:
+        fix = write_fix("free_memory", name_torch_vendor())
+        text = (
+            f"not even {format_size(min(job.sizes))} fit into the free memory of every GPU: {fix}"
+        )
+        raise Unable(text, Cause.NO_SPACE)
     yield from report_wrong_sums(timed, ctx.rank, ctx.device.part)
     if ctx.rank == 0:
         version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]

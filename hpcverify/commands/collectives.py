@@ -26,7 +26,7 @@ from hpcverify.isolation.shares import find_slow_ranks_of_training, read_step_lo
 from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.plan.config import node_name
 from hpcverify.records import documents
-from hpcverify.records.collectives import CollectiveRun, SecondOpinion
+from hpcverify.records.collectives import CollectiveRun, SecondOpinion, WireOpinion
 from hpcverify.slurm.step import read_step
 from hpcverify.summary.printable import make_printable
 from hpcverify.units import GIB, KIB, MIB, format_count
@@ -122,8 +122,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 @click.option(
     "--second-opinion",
     is_flag=True,
-    help="Then ask all_reduce_perf of nccl-tests too, if it is installed, on the node of rank 0 "
-    "alone. The exit status does not depend on it.",
+    help="Then ask all_reduce_perf of nccl-tests too, on the node of rank 0 alone, and ib_write_bw "
+    "of perftest between pairs of nodes. The exit status does not depend on them.",
 )
 @click.option("--rank", type=click.IntRange(min=0), help="Of this process, without srun.")
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
@@ -238,6 +238,7 @@ def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
         "address": chosen.address,
         "expected": chosen.expected,
         "port": options["port"] or 0,
+        "second_opinion": options["second_opinion"],
     }
     started = datetime.now(UTC)
     try:
@@ -289,6 +290,7 @@ def describe(run: CollectiveRun) -> Iterator[str]:
     yield ""
     if run.second_opinion:
         yield from describe_opinion(run, run.second_opinion)
+        yield from map(describe_wire_opinion, run.wire_opinions)
         yield ""
     yield from describe_findings(run)
 
@@ -311,6 +313,12 @@ def describe_opinion(run: CollectiveRun, opinion: SecondOpinion) -> Iterator[str
             yield f"{opinion.program} counts {one.wrong:g} wrong elements of this size"
     if opinion.unable:
         yield f"no second opinion{' on the rest' if opinion.rates else ''}: {opinion.unable}"
+
+
+def describe_wire_opinion(one: WireOpinion) -> str:
+    """Say what ib_write_bw measured between two nodes."""
+    what = f"{one.rate:.4g} GB/s" if one.rate else f"nothing: {one.unable}"
+    return f"ib_write_bw from {one.sender} to {one.receiver}: {what}"
 
 
 def describe_findings(run: CollectiveRun) -> Iterator[str]:

@@ -16,6 +16,7 @@ from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.fabric import carry_out_pairs
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
@@ -33,7 +34,10 @@ from hpcverify.summary.terminal import Console, print_table
 from hpcverify.units import format_count
 
 MIN_NODES = 2
+ENOUGH_NODES = 4
+TOO_FEW = f"of fewer than {ENOUGH_NODES} nodes none can be named for being slow"
 LAST = "last"
+WAIT_MINUTES = 5.0
 EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 
 
@@ -50,8 +54,7 @@ EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
+    show_default=f"{WAIT_MINUTES:g}",
     help="Minutes to wait for a node that a user's job has taken.",
 )
 @click.option("--reservation", default="", metavar="NAME", help="Use the nodes of this one.")
@@ -69,7 +72,7 @@ def command(
     hostlist: str | None,
     budget: float | None,
     limit: int,
-    wait: float,
+    wait: float | None,
     reservation: str,
     resume: str | None,
     dry_run: bool,
@@ -97,12 +100,15 @@ def command(
     acting = make_controller()
     check_claim(Path(acting.site.fleet.spool), acting.ledger, gethostname())
     if resume is not None:
-        if hostlist or dry_run or reservation or budget:
+        if hostlist or dry_run or reservation or budget or wait is not None:
             raise click.UsageError("--resume goes on with what was ordered: leave out the rest")
         journal = resume_journal(acting.state, "" if resume == LAST else resume)
         say(f"going on with isolation {journal.order.id}")
     else:
-        order = make_order(acting, hostlist, reservation, budget or 0.0, wait * 60)
+        wait_s = 60 * (WAIT_MINUTES if wait is None else wait)
+        order = make_order(acting, hostlist, reservation, budget or 0.0, wait_s)
+        if len(order.nodes) < ENOUGH_NODES:
+            say(f"{TOO_FEW}: add some that are well")
         if dry_run:
             show_plan(forecast_isolation(order, limit), budget or 0.0, as_json=as_json)
             return
@@ -110,7 +116,8 @@ def command(
         some = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
         say(f"{some}, {fold(order.nodes)}")
     with closing(journal), stop_on_signals() as stop:
-        answer = carry_out_isolation(acting, journal, limit, stop)
+        carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
+        answer = carry_out(acting, journal, limit, stop)
     if answer is None:
         say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)

@@ -77,7 +77,8 @@ def command(
     fail next; one place in ten is for the node that was verified longest ago. Each gets a
     job that gives way to anybody. Then nodes that were admitted together, and have passed,
     are tested with each other; and pairs of nodes that are idle try the links between
-    them, if [fabric] period_days is set: each once in that time. What spoils a pair that fails is isolated, as by `hpcverify isolate`.
+    them, if [fabric] period_days is set: each once in that time. What spoils a pair that
+    fails is isolated, as by `hpcverify isolate`.
 
     Stopping the sweep does not stop the verifications: `hpcverify collect` takes in their
     results. Exit status 4 while the breaker is tripped or a check is doubted.
@@ -173,8 +174,13 @@ def show_plan(
     pairs = plan_fabric(acting, hosts, only).links.pairs if wanted else ()
     risks = {name: acting.rank_risks().explain(name) for name in plan.due} if explained else {}
     if as_json:
-        told = {"chosen": plan.chosen, "passed_over": plan.passed_over, "links": pairs}
-        told |= {"explained": explained, "risks": risks} if explained else {}
+        told: dict[str, object] = {
+            "chosen": plan.chosen,
+            "passed_over": plan.passed_over,
+            "links": pairs,
+        }
+        if explained:
+            told |= {"explained": explained, "risks": risks}
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
@@ -184,19 +190,26 @@ def show_plan(
         )
     for line in explained:
         click.echo(line)
-    rows = [("verify", pick.node, pick.why) for pick in plan.chosen]
-    rows += [("link", fold(pair.nodes), describe_link(pair)) for pair in pairs]
-    rows += [("-", node, why) for node, why in plan.passed_over]
-    head = ("", "node", "why")
-    if explained:
-        head = ("", "node", "risk", "because", "why")
-        rows = [(what, node, *describe_risk(risks.get(node)), why) for what, node, why in rows]
-    print_table(Console(highlight=False), head, rows)
+    links = [("link", fold(pair.nodes), "", describe_link(pair)) for pair in pairs]
+    rows = [
+        *(
+            ("verify", p.node, f"{p.risk:.1f}x", tell_why(risks.get(p.node), p.why))
+            for p in plan.chosen
+        ),
+        *links,
+        *(("-", node, *tell_passed_over(risks.get(node), why)) for node, why in plan.passed_over),
+    ]
+    print_table(Console(highlight=False), ("", "node", "risk", "why"), rows)
 
 
-def describe_risk(risk: NodeRisk | None) -> tuple[str, str]:
-    """Say what the risk of a node is, and why; nothing of a node that is not due."""
-    return (f"{risk.score:.1f}x", "; ".join(risk.reasons)) if risk else ("", "")
+def tell_why(risk: NodeRisk | None, why: str) -> str:
+    """Say why a node is verified: by its risk if there is something to say of it."""
+    return "; ".join(risk.reasons) if risk and risk.reasons else why
+
+
+def tell_passed_over(risk: NodeRisk | None, why: str) -> tuple[str, str]:
+    """Say what the risk is of a node that is passed over though it is due, and why."""
+    return (f"{risk.score:.1f}x", "; ".join((*risk.reasons, why))) if risk else ("", why)
 
 
 def describe_link(pair: LinkPair) -> str:

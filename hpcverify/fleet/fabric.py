@@ -25,13 +25,16 @@ from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.isolation.journal import (
+    ConcludedIsolation,
     IsolationOrder,
     Journal,
     create_journal,
     list_documents,
+    list_unfinished,
 )
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair, LinkPlan, find_switch_pair, plan_links
+from hpcverify.isolation.runner import VersionError
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import fold
@@ -40,6 +43,9 @@ from hpcverify.units import format_count
 
 WAIT_S = 300.0
 """How long a node that a user's job has taken is waited for."""
+PAIR_BUDGET, ISOLATION_BUDGET = 4.0, 300.0
+"""Node-minutes for each pair, two nodes of which a test usually takes one each, and for what
+isolates the cause if some fail: that of one pair takes about 60."""
 MAX_SPARE = 16
 """Nodes in no pair that may help to isolate what spoils one."""
 
@@ -110,7 +116,7 @@ def _is_in_service(node: Node) -> bool:
     return in_service and not node.foreign and not node.owed_checks
 
 
-def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[tuple[str, IsolationOrder]]:
+def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder]:
     """Order the tests of the planned pairs, for each kind of nodes on its own."""
     by_kind: dict[str, list[LinkPair]] = {}
     for pair in plan.links.pairs:
@@ -120,16 +126,17 @@ def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[tuple[str, Iso
         others = (node for node, other in plan.idle.items() if other == kind)
         spare = [node for node in others if node not in set(paired)][:MAX_SPARE]
         nodes = (*paired, *spare)
-        order = order_isolation(
+        yield order_isolation(
             acting,
             nodes,
             plan.switches,
             inside=kind not in {"0 GPUs", "1 GPUs"},  # with one rank there is nothing to exchange
+            budget=len(pairs) * PAIR_BUDGET + ISOLATION_BUDGET,
             wait=WAIT_S,
             pairs=tuple(pair.nodes for pair in pairs),
+            node_kind=kind,
             usual=acting.ledger.read_usual_speeds(kind),
         )
-        yield kind, order
 
 
 def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | None) -> int:
@@ -143,34 +150,38 @@ def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | Non
     return max(1, nodes // 2)
 
 
-def take_in_links(
-    acting: Controller, journal: Journal, answer: IsolationAnswer
-) -> Counter[GroupOutcome]:
+def take_in_links(acting: Controller, journal: Journal, answer: IsolationAnswer) -> None:
     """
-    Record the links that were tried, and count what came of the pairs.
+    Record the links that were tried, and what pairs that passed have reached.
 
     A link was not tried if its test did not come to its end, or if the *answer* leaves
-    open what spoiled it: such nodes stay due.
+    open what spoiled it: such nodes stay due. To do it twice changes nothing.
     """
+    order, outcomes = journal.order, _list_outcomes(journal)
     open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent)}
-    judged = journal.rounds[0].judged if journal.rounds else None
-    outcomes = [one.outcome for one in judged.judgements] if judged else []
-    acting.ledger.record_tried_links(
-        LinkPair((one, other), find_switch_pair((one, other), journal.order.switches))
-        for (one, other), outcome in zip(journal.order.pairs, outcomes, strict=bool(outcomes))
+    tried = (
+        LinkPair((one, other), find_switch_pair((one, other), order.switches))
+        for (one, other), outcome in zip(order.pairs, outcomes, strict=bool(outcomes))
         if outcome is not GroupOutcome.UNKNOWN and open_nodes.isdisjoint((one, other))
     )
-    return Counter(outcomes)
+    acting.ledger.record_tried_links(tried, order.at)
+    acting.ledger.record_pair_speeds(order.node_kind, list_speeds(journal), order.at)
+    if answer.is_widespread:  # it is told now; the same each night would be no news
+        acting.ledger.forget_pair_speeds(order.node_kind)
+
+
+def _list_outcomes(journal: Journal) -> list[GroupOutcome]:
+    """List what came of the pairs, in their order; nothing if they were not tested."""
+    judged = journal.rounds[0].judged if journal.rounds else None
+    return [one.outcome for one in judged.judgements] if judged else []
 
 
 def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
     """List what the pairs that passed have reached."""
-    judged = journal.rounds[0].judged if journal.rounds else None
-    if judged is None:
-        return
-    for place, name, _ in list_documents(journal, 1):
+    outcomes = _list_outcomes(journal)
+    for place, name, _ in list_documents(journal, 1) if outcomes else ():
         run = read_run(journal.folder / name) if name else None
-        if run and judged.judgements[place].outcome is GroupOutcome.PASSED:
+        if run and outcomes[place] is GroupOutcome.PASSED:
             yield from (PairSpeed(t.operation, t.size, t.busbw) for t in run.timings)
 
 
@@ -185,34 +196,72 @@ def try_links(
     Try the links that are due between nodes that are idle; yield what was isolated.
 
     *only* these nodes are tested, with at most *limit* at once. Where all pairs pass,
-    there is nothing to isolate.
+    there is nothing to isolate. What a sweep before has left in the middle goes first.
 
     Raises:
         SlurmError: Slurm does not answer.
         ActionError: it takes no job.
 
     """
+    at_once = count_jobs_at_once(acting.site.fleet, acting.slurm.list_hosts(), limit)
+    for journal in list_unfinished(acting.state):
+        nodes = {*chain.from_iterable(journal.order.pairs)}
+        if nodes and (not only or nodes <= {*only}):
+            acting.say(f"going on with isolation {journal.order.id}, which a sweep began")
+            yield from _carry_out(acting, journal, at_once, stop, sleep)
+        if stop():
+            return
     hosts = acting.slurm.list_hosts()
     plan = plan_fabric(acting, hosts, only)
     record_fabric(acting, hosts, plan)
     if plan.links.alone:
         acting.say(f"{fold(plan.links.alone)}: due, but no node like it is idle to try links with")
-    at_once = count_jobs_at_once(acting.site.fleet, hosts, limit)
-    for kind, order in make_orders(acting, plan):
+    for order in make_orders(acting, plan):
         pairs = format_count(len(order.pairs), "pair")
         acting.say(f"trying links: {pairs} of nodes, isolation {order.id}")
         with closing(create_journal(acting.state, order)) as journal:
-            answer = carry_out_isolation(acting, journal, at_once, stop, sleep)
-            if answer is None:
-                acting.say(f"interrupted; go on with: hpcverify isolate --resume {order.id}")
-                return
-            came_of = take_in_links(acting, journal, answer)
-            acting.ledger.record_pair_speeds(kind, list_speeds(journal))
-            if answer.is_widespread:  # it is told now; the same each night would be no news
-                acting.ledger.forget_pair_speeds(kind)
-            told = ", ".join(f"{came_of[one]} {one}" for one in GroupOutcome if came_of[one])
-            acting.say(f"links: {pairs} of nodes: {told}")
-            if came_of[GroupOutcome.FAILED]:
-                yield answer
-            else:  # one each night would fill the disk
-                shutil.rmtree(journal.folder, ignore_errors=True)
+            yield from _carry_out(acting, journal, at_once, stop, sleep)
+        if stop():
+            return
+
+
+def _carry_out(
+    acting: Controller,
+    journal: Journal,
+    at_once: int,
+    stop: Callable[[], bool],
+    sleep: Callable[[float], None],
+) -> Iterator[IsolationAnswer]:
+    """Carry out an isolation of a sweep; yield its answer if it says anything."""
+    try:
+        answer = carry_out_pairs(acting, journal, at_once, stop, sleep)
+    except VersionError as exc:  # its pairs are still due
+        acting.say(str(exc))
+        journal.append(ConcludedIsolation(at=acting.clock(), end_reason=str(exc)))
+        return
+    if answer is None:
+        acting.say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
+    elif GroupOutcome.FAILED in _list_outcomes(journal):
+        yield answer
+    else:  # one each night would fill the disk
+        shutil.rmtree(journal.folder, ignore_errors=True)
+
+
+def carry_out_pairs(
+    acting: Controller,
+    journal: Journal,
+    at_once: int,
+    stop: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> IsolationAnswer | None:
+    """Carry out an isolation of a sweep, from where it is, and record the links it tried."""
+
+    def take_in(answer: IsolationAnswer) -> None:
+        take_in_links(acting, journal, answer)
+
+    answer = carry_out_isolation(acting, journal, at_once, stop, sleep, take_in=take_in)
+    if answer is not None:
+        came_of = Counter(_list_outcomes(journal))
+        told = ", ".join(f"{came_of[one]} {one}" for one in GroupOutcome if came_of[one])
+        acting.say(f"links: {format_count(len(journal.order.pairs), 'pair')} of nodes: {told}")
+    return answer

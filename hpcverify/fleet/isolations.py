@@ -64,12 +64,14 @@ def carry_out_isolation(
     sleep: Callable[[float], None] = time.sleep,
     *,
     accuse: bool = True,
+    take_in: Callable[[IsolationAnswer], object] = lambda _: None,
 ) -> IsolationAnswer | None:
     """
     Test until it is known who is to blame; None: interrupted.
 
     Runs of those are left in the spool, unless the caller does it: not *accuse*. At most
-    *at_once* jobs run at a time.
+    *at_once* jobs run at a time. What the caller has to *take in* from the answer, it does
+    before the isolation has ended: if it is killed meanwhile, it does so again.
     """
     site = acting.site
     tester = RoundTester(
@@ -91,10 +93,11 @@ def carry_out_isolation(
     except Interrupted:
         return None
     answer = build_answer(journal, found, tester.gone, runner.end_reason)
-    if journal.concluded is None and accuse:
-        for accused in answer.accused:
+    if journal.concluded is None:
+        for accused in answer.accused if accuse else ():
             run = build_accusation(answer, accused, datetime.now(UTC))
             spool.deposit(run, Path(site.fleet.spool), owner=tester.owner)
+        take_in(answer)
     runner.conclude()
     tester.clean_up()
     return answer

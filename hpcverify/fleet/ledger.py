@@ -398,25 +398,27 @@ class Ledger:
                 [(name, kind, switch) for name, (kind, switch) in nodes.items()],
             )
 
-    def record_tried_links(self, pairs: Iterable[LinkPair]) -> None:
-        """Record that the links of *pairs* were tried now."""
-        now, tried = self.clock(), list(pairs)
+    def record_tried_links(self, pairs: Iterable[LinkPair], at: float) -> None:
+        """Record that the links of *pairs* were tried *at* a time, unless they were later."""
+        tried = list(pairs)
         with self._open_database(write=True) as db:
             db.executemany(
-                "update node_links set tried = ? where node = ?",
-                [(now, node) for pair in tried for node in pair.nodes],
+                "update node_links set tried = max(tried, ?) where node = ?",
+                [(at, node) for pair in tried for node in pair.nodes],
             )
             db.executemany(
-                "insert or replace into switch_links values (?, ?, ?)",
-                [(*pair.switches, now) for pair in tried if pair.switches],
+                "insert into switch_links values (?, ?, ?) on conflict (one, other)"
+                " do update set tried = max(tried, excluded.tried)",
+                [(*pair.switches, at) for pair in tried if pair.switches],
             )
 
-    def record_pair_speeds(self, kind: str, speeds: Iterable[PairSpeed]) -> None:
-        """Record what pairs of nodes of a *kind* reached that passed just now."""
-        now = self.clock()
-        rows = [(now, kind, one.operation, one.size, one.busbw) for one in speeds]
+    def record_pair_speeds(self, kind: str, speeds: Iterable[PairSpeed], at: float) -> None:
+        """Record what pairs of nodes of a *kind* reached *at* a time, once."""
+        rows = [(at, kind, one.operation, one.size, one.busbw) for one in speeds]
+        oldest = self.clock() - PAIR_SPEED_RETENTION_S
         with self._open_database(write=True) as db:
-            db.execute("delete from pair_speeds where at < ?", (now - PAIR_SPEED_RETENTION_S,))
+            db.execute("delete from pair_speeds where at < ?", (oldest,))
+            db.execute("delete from pair_speeds where at = ? and kind = ?", (at, kind))
             db.executemany("insert into pair_speeds values (?, ?, ?, ?, ?)", rows)
 
     def forget_pair_speeds(self, kind: str) -> None:

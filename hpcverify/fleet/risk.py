@@ -12,7 +12,7 @@ from math import inf
 
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.states import DAY_S, HOUR_S, Node
-from hpcverify.selection.outages import Outage, make_history
+from hpcverify.selection.outages import PastOutage, make_history
 from hpcverify.selection.places import locate_nodes
 from hpcverify.selection.ranking import RiskRanking
 
@@ -54,14 +54,14 @@ def _is_planned(outage: NodeOutage) -> bool:
     return outage.reason.lower().startswith(PLANNED_REASONS)
 
 
-def _convert(outage: NodeOutage) -> Outage:
+def _convert(outage: NodeOutage) -> PastOutage:
     ended = outage.ended / DAY_S if outage.ended else inf
-    return Outage(outage.node, outage.began / DAY_S, ended)
+    return PastOutage(outage.node, outage.began / DAY_S, ended)
 
 
 def _list_untold_returns(
     nodes: Iterable[Node], known: Iterable[NodeOutage], now: float
-) -> Iterator[Outage]:
+) -> Iterator[PastOutage]:
     """Yield an outage for each return to service that ends none of those *known*."""
     ends: dict[str, list[float]] = {}
     for outage in known:
@@ -70,4 +70,4 @@ def _list_untold_returns(
         for back in node.returned_at:
             told = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
             if back <= now and not told:
-                yield Outage(node.name, back / DAY_S, back / DAY_S)
+                yield PastOutage(node.name, back / DAY_S, back / DAY_S)

@@ -46,8 +46,6 @@ were verified in one night would always be due together."""
 
 PATIENT_PLACES = 10
 """Of so many nodes, one is chosen because it has waited longest."""
-TELLING_RISK = 1.05
-"""Less than this many times the risk of others is not told."""
 
 
 class Pick(Struct, frozen=True, kw_only=True):
@@ -213,8 +211,6 @@ class _PlanInput(Struct, frozen=True):
         else:
             rank = 2 if self._is_overdue(node, ago) else 3
             why = _describe_wait(node, ago)
-            if risk >= TELLING_RISK:
-                why = f"{risk:.1f}x the usual risk, {why}"
         waited = min(ago, now) + jitter
         return _DueNode(host=host, why=why, rank=rank, risk=risk, waited=waited)
 

@@ -20,6 +20,8 @@ from hpcverify.isolation.runner import count_node_minutes, name_members
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 
+INNER_PARTS = "adapters, their PCIe slots and settings, and what is between them and the GPUs"
+OUTER_PARTS = "cable, transceiver, adapter, PCIe slot and driver settings"
 MAX_RECORDS = 12
 """Tests that are listed for a node; the others are counted."""
 
@@ -253,6 +255,7 @@ def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
         yield f"{one.node} {one.summary}"
         yield from (f"  failed  {line}" for line in _describe_records(one.failed))
         yield from (f"  passed  {line}" for line in _describe_records(one.passed))
+        yield f"  look at its {INNER_PARTS if one.is_alone else OUTER_PARTS}"
     yield from describe_rest(answer)
 
 

@@ -29,6 +29,9 @@ from hpcverify.isolation.search_state import MAX_ATTEMPTS
 
 CONFIRM_FAILURES, REFUTING_PASSES = 4, 2
 """Of whatever was found: what comes first, decides."""
+MORE_FAILURES, DOUBTS = 4, 4
+"""So many more at most, one for each so many groups and members that failed and then passed:
+where chance fails that much, it fails four times in a row as well."""
 CONFIRM_CONTROLS = 4
 """Pairs beside them, of those that have passed."""
 
@@ -39,6 +42,8 @@ class _Claim(Struct, eq=False):
     found: str | Members
     members: Members
     purpose: GroupPurpose
+    needed: int = CONFIRM_FAILURES
+    """Failures that confirm it."""
     passes: int = 0
     failures: int = 0
     unknowns: int = 0
@@ -49,7 +54,7 @@ class _Claim(Struct, eq=False):
 
     @property
     def is_confirmed(self) -> bool:
-        return self.failures >= CONFIRM_FAILURES
+        return self.failures >= self.needed
 
     @property
     def is_refuted(self) -> bool:
@@ -101,6 +106,9 @@ def confirm(
         is_cut_short = outcomes is None
         for claim, outcome in zip(tests.values(), outcomes or (), strict=False):
             claim.learn(outcome)
+        doubts = len(found.intermittent) + sum(claim.is_refuted for claim in claims)
+        for claim in claims:
+            claim.needed = CONFIRM_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
     left = [claim for claim in claims if not claim.is_confirmed]
     lost = [one for one in left if is_cut_short or one.is_lost or set(gone) & {*one.members}]
     lost = [claim for claim in lost if not claim.is_refuted]

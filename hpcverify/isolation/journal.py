@@ -51,6 +51,8 @@ class IsolationOrder(Struct, frozen=True, kw_only=True, tag_field="kind", tag="o
     reservation: str = ""
     pairs: tuple[Members, ...] = ()
     """Of a sweep: these are tested first, and *nodes* only if some fail."""
+    node_kind: str = ""
+    """Of a sweep: what its nodes have in common."""
     usual: tuple[PairSpeed, ...] = ()
     """What such pairs reached in earlier sweeps."""
 
@@ -239,6 +241,18 @@ def resume_journal(state: Path, wanted: str = "") -> Journal:
             return journal
         journal.close()
     raise ConfigError("there is no isolation to resume: each of them has ended")
+
+
+def list_unfinished(state: Path) -> Iterator[Journal]:
+    """Open the journals of the isolations that nobody works on and that have not ended."""
+    for name in list_isolations(state):
+        try:
+            journal = resume_journal(state, name)
+        except (ActionError, ConfigError, StoreError):  # at work, being begun, or damaged
+            continue
+        if journal.has_begun and journal.concluded is None:
+            yield journal
+        journal.close()
 
 
 def list_isolations(state: Path) -> list[str]:

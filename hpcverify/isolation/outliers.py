@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
-from math import comb, sqrt
+from math import exp, lgamma, sqrt
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -82,11 +82,11 @@ def find_unsteady(
     }
     means = {u: min(map(fmean, excess[u])) for u, steps in pooled.items() if len(steps) >= least}
     found = _find_apart(means, resolution)
-    rest = {unit: steps for unit, steps in pooled.items() if unit not in found}
+    rest = [steps for unit, steps in pooled.items() if unit not in found]
     return {
         unit: more
         for unit, more in found.items()
-        if _comes_back(unit, {**rest, unit: pooled[unit]}, means[unit] - more, more)
+        if _comes_back(pooled[unit], rest, means[unit] - HALF * more)
     }
 
 
@@ -127,19 +127,14 @@ def _lasts(steps: Sequence[float], more: float) -> bool:
     return more > MIN_DEVIATIONS * error and steady and count >= MIN_GROUPS_SHARE * len(groups)
 
 
-def _comes_back(
-    unit: Unit, pooled: Mapping[Unit, Sequence[float]], usual: float, more: float
-) -> bool:
-    """Whether *unit* is slow in most windows, in each quarter, and more often than the rest."""
-    slow = {u: [value - usual > HALF * more for value in steps] for u, steps in pooled.items()}
-    mine = slow[unit]
-    windows = _divide([value - usual for value in pooled[unit]], WINDOWS)
-    count = sum(fmean(window) > HALF * more for window in windows)
-    returns = all(any(period) for period in _divide(mine, PERIODS))
-    others = [value for u, steps in slow.items() if u != unit for value in steps]
-    chance = compute_chance(sum(mine), len(mine), sum(others), len(others))
-    is_rare = chance * len(pooled) < MAX_CHANCE
-    return is_rare and returns and count >= MIN_GROUPS_SHARE * WINDOWS
+def _comes_back(own: Sequence[float], rest: Sequence[Sequence[float]], threshold: float) -> bool:
+    """Whether one is slow in most windows, in each quarter, and more often than the *rest*."""
+    slow = [value > threshold for value in own]
+    windows = [fmean(window) > threshold for window in _divide(own, WINDOWS)]
+    returns = all(any(period) for period in _divide(slow, PERIODS))
+    others = [value > threshold for steps in rest for value in steps]
+    chance = compute_chance(sum(slow), len(slow), sum(others), len(others)) * (len(rest) + 1)
+    return chance < MAX_CHANCE and returns and sum(windows) >= MIN_GROUPS_SHARE * WINDOWS
 
 
 def _divide(steps: Sequence[Value], count: int) -> list[Sequence[Value]]:
@@ -147,15 +142,20 @@ def _divide(steps: Sequence[Value], count: int) -> list[Sequence[Value]]:
     return [steps[a:b] for a, b in pairwise(edges)]
 
 
-def compute_chance(mine: int, steps: int, others: int, steps_of_others: int) -> float:
+def compute_chance(slow: int, steps: int, slow_others: int, steps_of_others: int) -> float:
     """
-    Compute the chance of so many slow steps, or more, where all are alike.
+    Compute the chance of *slow* of some *steps*, or more, where all are alike.
 
-    Fisher's exact test (1935): *mine* of *steps* are slow, and *others* of *steps_of_others*.
+    Fisher's exact test (1935): so many steps of others were slow, too.
     """
-    whole = comb(steps + steps_of_others, mine + others)
-    ways = sum(
-        comb(steps, count) * comb(steps_of_others, mine + others - count)
-        for count in range(mine, min(steps, mine + others) + 1)
+    both = slow + slow_others
+    whole = _count_log_ways(steps + steps_of_others, both)
+    return sum(
+        exp(_count_log_ways(steps, n) + _count_log_ways(steps_of_others, both - n) - whole)
+        for n in range(slow, min(steps, both) + 1)
     )
-    return ways / whole
+
+
+def _count_log_ways(of: int, chosen: int) -> float:
+    """Give the logarithm of the binomial coefficient, which may be huge."""
+    return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

@@ -215,12 +215,18 @@ class RoundTester:
 
         Whoever submitted them was killed, perhaps with the request under way.
         """
+        is_told = False
         while True:
             known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
             missing = (each for each in wanted if each.name not in known)
             ages = [self.clock() - each.at for each in missing if not self._are_all_there(each)]
             if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
                 return known
+            if not is_told:
+                self.say(
+                    "a job was being submitted when we were killed: waiting for Slurm to show it"
+                )
+                is_told = True
             if self.stop():
                 raise Interrupted
             self.sleep(POLL_S)

@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_tests import GroupOutcome, GroupTest, Outcomes, Round
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
@@ -29,6 +29,25 @@ from hpcverify.units import format_count
 
 USUAL_TEST_MINUTES = 1.0
 """Of one test, until some were measured: the start and end of a job, and torch on each rank."""
+
+
+PURPOSE_NAMES = {
+    GroupPurpose.GROUP: "groups",
+    GroupPurpose.PAIRS: "pairs",
+    GroupPurpose.HALF: "halves of groups that failed",
+    GroupPurpose.PAIR: "suspects with a partner",
+    GroupPurpose.REST: "all others",
+    GroupPurpose.WHOLE: "repeated",
+    GroupPurpose.BETWEEN: "between groups",
+    GroupPurpose.SEND: "one way",
+    GroupPurpose.INSIDE: "nodes alone",
+    GroupPurpose.CONTROL: "controls",
+}
+"""What an operator reads of a round."""
+
+
+class VersionError(StoreError):
+    """Another version has begun an isolation, and would go on in another way."""
 
 
 class Tester(Protocol):
@@ -64,7 +83,8 @@ class IsolationRunner:
 
         Raises:
             Interrupted: it can be resumed.
-            StoreError: the journal is of another version, or cannot be written.
+            VersionError: the journal is of another version.
+            StoreError: it cannot be written.
             ActionError: Slurm takes no job, or does not answer.
 
         """
@@ -106,7 +126,7 @@ class IsolationRunner:
             self.journal.append(PlannedRound(number=self._number, tests=tests))
         record = self.journal.rounds[self._number - 1]
         if record.tests != tests:
-            raise StoreError(
+            raise VersionError(
                 f"{self.journal.folder} was begun by another version, which plans other tests: "
                 "begin a new isolation"
             )
@@ -145,8 +165,8 @@ class IsolationRunner:
 
     def _announce(self, tests: Sequence[GroupTest]) -> str:
         nodes = {node for test in tests for node in test.members}
-        purposes = Counter(test.purpose.value for test in tests)
-        told = ", ".join(f"{count} {purpose}" for purpose, count in purposes.items())
+        purposes = Counter(PURPOSE_NAMES[test.purpose] for test in tests)
+        told = ", ".join(f"{name}: {count}" for name, count in purposes.items())
         return (
             f"round {self._number}: {format_count(len(tests), 'test')} of "
             f"{format_count(len(nodes), 'node')} ({told})"

@@ -24,6 +24,7 @@ from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_dist
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
     NODE_PART,
+    PLACES,
     SENSORS,
     MetricName,
     PartValue,
@@ -182,9 +183,10 @@ def judge_metric(
     )
     distances = tuple(comparison.left)
     fields = sorted({field for part in parts for field in part.groups})
-    _compare_with_like(comparison, fields)
+    _compare_with_like(comparison, [field for field in fields if field not in PLACES])
     for field in fields:
         _name_groups(comparison, field)
+    _compare_with_like(comparison, [field for field in fields if field in PLACES])
     _name_nodes(comparison)
     spread = _name_parts(comparison)
     return replace(

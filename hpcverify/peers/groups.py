@@ -43,10 +43,13 @@ def find_group_outliers(
 ) -> list[GroupOutlier]:
     """Find the groups that are worse than the rest, of *units*: the distances of each group's."""
     middles = {name: median(ds) for name, ds in units.items() if len(ds) >= least_units}
-    everyone = sum(map(len, units.values()))
+    everyone = [d for ds in units.values() for d in ds]
+    least = floor + (median(everyone) if everyone else 0.0)
     found = []
     for name, middle in middles.items():
         members = units[name]
+        if middle < least:
+            continue
         rest = [d for other, ds in units.items() if other != name for d in ds]
         if len(rest) < max(MIN_PEERS, len(members)):
             continue
@@ -62,7 +65,7 @@ def find_group_outliers(
             distance >= floor
             and beyond >= MOST * len(members)
             and score >= SCREEN_SCORE
-            and find_tail(score, everyone) <= FALSE_SHARE / len(units)
+            and find_tail(score, len(everyone)) <= FALSE_SHARE / len(units)
         ):
             found.append(GroupOutlier(name, distance, score))
     return sorted(found, key=lambda group: -group.score)

@@ -1,8 +1,8 @@
 """
 Judge one list of values, such as one per node: who stands apart, or why nobody can say.
 
-The spread is the largest of three: the MAD, and the distances of the 10th and the 90th
-percentile as a normal distribution has them, so that values which trail off widen it. It is
+The spread is the largest of three: the MAD, and how far the 10th and the 90th percentile are, each
+as in a normal distribution, so that values which trail off widen it. It is
 measured without those that are named already: twenty bad ones of a thousand hide each other.
 """
 
@@ -28,8 +28,6 @@ from hpcverify.peers.split import find_cut
 
 NORMAL = NormalDist()
 TENTH = 0.1
-TENTH_SCORE = -NORMAL.inv_cdf(TENTH)
-"""How far the 10th percentile of normal values is from their mean, in standard deviations."""
 FREEDOM_SHARE = 0.37
 """The efficiency of the MAD at normal values (Rousseeuw and Croux, JASA 88, 1993): it knows
 the spread of n values as well as the standard deviation knows that of 0.37 n."""
@@ -131,9 +129,8 @@ def measure_spread(distances: Iterable[float], resolution: float, peers: int) ->
     centre = median(ordered)
     mad = max(find_mad(ordered, centre), resolution / 2)
     better = centre - _find_tenth(ordered)
-    worse = _find_tenth([-distance for distance in reversed(ordered)])
-    worse = -worse - centre
-    spread = max(MAD_SCALE * mad, better / TENTH_SCORE, worse / TENTH_SCORE)
+    worse = -_find_tenth([-distance for distance in reversed(ordered)]) - centre
+    spread = max(MAD_SCALE * mad, max(better, worse) / _expect_tenth(len(ordered)))
     if spread > NOISY_SPREAD:
         standing = Standing.TOO_NOISY
     elif _trails_off(ordered, centre, spread) or _is_skewed(better, worse, len(ordered)):
@@ -144,9 +141,19 @@ def measure_spread(distances: Iterable[float], resolution: float, peers: int) ->
 
 
 def _find_tenth(ordered: Sequence[float]) -> float:
-    """Return the 10th percentile of values in rising order."""
-    low, share = divmod(TENTH * (len(ordered) - 1), 1)
+    """Return the 10th percentile of values in rising order, or the second of less than twelve."""
+    low, share = divmod(_rank_tenth(len(ordered)), 1)
     return ordered[int(low)] * (1 - share) + ordered[int(low) + 1] * share
+
+
+def _rank_tenth(count: int) -> float:
+    """Return the rank of the 10th percentile, from 0: a single outlier must not be it."""
+    return max(1.0, TENTH * (count - 1))
+
+
+def _expect_tenth(count: int) -> float:
+    """Return how far it is from the mean of normal values, in standard deviations (Blom 1958)."""
+    return -NORMAL.inv_cdf((_rank_tenth(count) + 0.625) / (count + 0.25))
 
 
 def _trails_off(ordered: Sequence[float], centre: float, spread: float) -> bool:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.peers.values import NODE_PART, SENSORS, MetricName, PartRuns
+from hpcverify.peers.values import NODE_PART, PLACES, SENSORS, MetricName, PartRuns
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "node": ("node", "host", "hostname"),
@@ -34,8 +34,6 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 """What we look for, and the names of its column."""
 UNIT_OF_COLUMN = {"seconds": "s", "milliseconds": "ms", "ms": "ms", "microseconds": "us"}
-PLACES = ("room", "row", "cabinet", "rack", "switch")
-"""Columns that say where a node is, the coarsest first."""
 VERSIONS = ("driver", "firmware", "batch")
 """Columns that say what a part is or runs."""
 EMPTY = frozenset({"", "-1", "nan", "none", "null", "unknown"})

@@ -17,6 +17,8 @@ MIN_RUNS = 3
 """Fewer runs of a part have no spread."""
 MEDIAN_ERROR = 1.2533
 """The standard error of the median of n normal values is 1.2533 sigma / sqrt(n)."""
+PLACES = ("room", "row", "cabinet", "rack", "switch")
+"""Groups that say where a node is, the coarsest first; the others say what a part is or runs."""
 SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
 """What was read during a run and may explain it, each with its unit."""
 

@@ -111,6 +111,16 @@ class Transfers(Struct, frozen=True):
     times: tuple[float, ...]
 
 
+class RecordedCollective(Struct, frozen=True):
+    """The last collective that a rank began before it gave up, by torch's Flight Recorder."""
+
+    rank: int
+    number: int
+    """From 1; all ranks begin the same ones in the same order."""
+    operation: str
+    is_done: bool
+
+
 class OpinionRate(Struct, frozen=True):
     """What another program measures of one size."""
 
@@ -133,6 +143,16 @@ class SecondOpinion(Struct, frozen=True):
     rates: tuple[OpinionRate, ...] = ()
     unable: str = ""
     """Why it measured nothing, or not all; empty if it did."""
+
+
+class WireOpinion(Struct, frozen=True):
+    """What ib_write_bw of perftest measures from one node to another. It judges nothing."""
+
+    sender: str
+    receiver: str
+    rate: float = 0.0
+    """In GB/s, through the first RDMA device of each; 0: nothing was measured."""
+    unable: str = ""
 
 
 class CollectiveRun(Struct, frozen=True, kw_only=True):
@@ -164,6 +184,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Ranks that did not answer any more: the others waited in vain."""
     reasons: dict[int, str] = {}
     """What is known of why each of them is missing."""
+    recorded: tuple[RecordedCollective, ...] = ()
+    """Of the ranks that waited in vain, where torch says so."""
     steps: tuple[RankSteps, ...] = ()
     """Each a piece of work and an all-reduce: what stragglers are told from."""
     transfers: tuple[Transfers, ...] = ()
@@ -173,6 +195,8 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
     second_opinion: SecondOpinion | None = None
     """None if nobody asked for it."""
+    wire_opinions: tuple[WireOpinion, ...] = ()
+    """Of pairs of nodes, if somebody asked."""
 
 
 def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:

@@ -1,16 +1,16 @@
 """
-What a ranking would have been worth: its picks of each week, held against the next.
+What a ranking would have been worth: its picks of each week, held against that week.
 
 Walk-forward: each week a share of the nodes in service is picked by what was known then.
-What counts is the share of the outages of that week, of nodes that were in service at its
-start, that fell on picked nodes; by chance it is the share that was picked.
+What counts is the share of the week's outages, of nodes that were in service at its start,
+that fell on picked nodes; by chance it is the share that was picked.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from random import Random
 
 from msgspec import Struct
 
@@ -27,9 +27,9 @@ class WeekOutcome(Struct, frozen=True, kw_only=True):
     day: float
     outages: int
     by_chance: float
-    """Outages that picks by chance would have hit."""
+    """Outages that picks by chance hit, on average."""
     hit: float
-    """Outages that the picks hit: of equal scores, the mean over the seeds."""
+    """Outages that the picks hit; on average, where equal scores are picked by chance."""
 
 
 class BacktestSummary(Struct, frozen=True, kw_only=True):
@@ -43,38 +43,56 @@ class BacktestSummary(Struct, frozen=True, kw_only=True):
 
 
 def backtest(
-    history: FleetHistory,
-    policy: Policy,
-    end: float,
-    *,
-    share: float = 0.1,
-    first_day: float = 0.0,
-    seeds: int = 5,
+    history: FleetHistory, policy: Policy, end: float, *, share: float = 0.1, first_day: float = 0.0
 ) -> list[WeekOutcome]:
-    """
-    Pick a *share* of the nodes for each whole week from *first_day* to *end*.
-
-    Nodes of the same score are picked by chance, which the *seeds* decide.
-    """
+    """Pick a *share* of the nodes for each whole week from *first_day* to *end*."""
     found: list[WeekOutcome] = []
-    service = _ServiceRecord(history)
+    began = [outage.began for outage in history.outages]
     day = first_day
     while day + WEEK_DAYS <= end:
-        names = service.list_in_service(day)
-        there = frozenset(names)
-        struck = [name for name in service.list_struck(day) if name in there]
-        scores = policy(day, names)
+        first, last = (bisect_left(began, at) for at in (day, day + WEEK_DAYS))
+        names = _list_in_service(history, first, day)
+        struck = Counter(outage.node for outage in history.outages[first:last])
+        for name in struck.keys() - set(names):
+            del struck[name]
         count = round(share * len(names))
-        hit = 0
-        for seed in range(seeds):
-            order = Random(f"{seed}:{day}")  # noqa: S311 - breaks ties
-            ranked = sorted(names, key=lambda name: (-scores.get(name, 0.0), order.random()))
-            picked = frozenset(ranked[:count])
-            hit += sum(name in picked for name in struck)
-        chance = len(struck) * count / max(1, len(names))
-        found.append(WeekOutcome(day=day, outages=len(struck), by_chance=chance, hit=hit / seeds))
+        outages = struck.total()
+        found.append(
+            WeekOutcome(
+                day=day,
+                outages=outages,
+                by_chance=outages * count / max(1, len(names)),
+                hit=_expect_hits(policy(day, names), names, struck, count),
+            )
+        )
         day += WEEK_DAYS
     return found
+
+
+def _list_in_service(history: FleetHistory, until: int, day: float) -> list[str]:
+    """Name the nodes in service on *day*, before which the first *until* outages began."""
+    out = {each.node for each in history.outages[:until] if each.ended > day}
+    return [
+        node.name for node in history.nodes.values() if node.since <= day and node.name not in out
+    ]
+
+
+def _expect_hits(
+    scores: Mapping[str, float], names: Sequence[str], struck: Mapping[str, int], count: int
+) -> float:
+    """Return how many of the *struck* are among the *count* with the highest scores."""
+    if not count or not struck:
+        return 0.0
+    given = sorted((scores.get(name, 0.0) for name in names), reverse=True)
+    bound = given[min(count, len(given)) - 1]
+    above = bisect_left(given, -bound, key=lambda score: -score)
+    tied = given.count(bound)
+    odds = (count - above) / tied
+    return sum(
+        times * (1.0 if scores.get(name, 0.0) > bound else odds)
+        for name, times in struck.items()
+        if scores.get(name, 0.0) >= bound
+    )
 
 
 def summarize(outcomes: Iterable[WeekOutcome]) -> BacktestSummary:
@@ -91,26 +109,8 @@ def summarize(outcomes: Iterable[WeekOutcome]) -> BacktestSummary:
 
 
 def split_quarters(outcomes: Sequence[WeekOutcome], end: float) -> list[BacktestSummary]:
-    """Add up *outcomes* by the quarter of the time until *end* that a week began in."""
+    """Add up *outcomes* by the quarter of the time until *end* in which a week began."""
     return [
         summarize(week for week in outcomes if quarter <= 4 * week.day / end < quarter + 1)
         for quarter in range(4)
     ]
-
-
-class _ServiceRecord:
-    """Which nodes were in service when, and which went out."""
-
-    def __init__(self, history: FleetHistory) -> None:
-        self._history = history
-        self._began = [outage.began for outage in history.outages]
-
-    def list_in_service(self, day: float) -> list[str]:
-        until = bisect_left(self._began, day)
-        out = {each.node for each in self._history.outages[:until] if each.ended > day}
-        nodes = self._history.nodes.values()
-        return [node.name for node in nodes if node.since <= day and node.name not in out]
-
-    def list_struck(self, day: float) -> list[str]:
-        first, last = (bisect_left(self._began, at) for at in (day, day + WEEK_DAYS))
-        return [outage.node for outage in self._history.outages[first:last]]

@@ -18,7 +18,7 @@ from random import Random
 
 from msgspec import Struct
 
-from hpcverify.selection.outages import FleetHistory, Outage
+from hpcverify.selection.outages import FleetHistory, PastOutage
 from hpcverify.selection.traits import FleetState, Traits, combine
 
 CONTROLS = 5
@@ -48,7 +48,7 @@ class CaseSampler:
         self.cases: deque[Case] = deque(maxlen=MAX_CASES)
         self._history = history
         self._nodes = list(history.nodes.values())
-        self._random = Random(seed)  # noqa: S311 - a sample, no secret
+        self._random = Random(seed)
         self._learned = 0
 
     def advance(self, now: float) -> None:
@@ -61,7 +61,7 @@ class CaseSampler:
             self.state.advance(outages[place])
         self._learned = max(self._learned, end)
 
-    def _sample(self, outage: Outage) -> None:
+    def _sample(self, outage: PastOutage) -> None:
         node, now = self._history.nodes[outage.node], outage.began
         if not self.state.is_in_service(node, now):
             return

@@ -19,7 +19,7 @@ MIN_MASS = 10
 """Fewer nodes are never taken for that."""
 
 
-class Outage(Struct, frozen=True):
+class PastOutage(Struct, frozen=True):
     """A time in which a node was out of service."""
 
     node: str
@@ -49,27 +49,27 @@ class FleetHistory(Struct, frozen=True):
     """All that the ranking knows."""
 
     nodes: Mapping[str, FleetNode]
-    outages: Sequence[Outage]
+    outages: Sequence[PastOutage]
     """By their beginning; those of one node do not overlap."""
 
 
-def make_history(nodes: Iterable[FleetNode], outages: Iterable[Outage]) -> FleetHistory:
+def make_history(nodes: Iterable[FleetNode], outages: Iterable[PastOutage]) -> FleetHistory:
     """Make a history of *outages* in any order; those of other nodes are left out."""
     known = {node.name: node for node in nodes}
-    by_node: dict[str, list[Outage]] = defaultdict(list)
+    by_node: dict[str, list[PastOutage]] = defaultdict(list)
     for each in sorted(outages, key=lambda o: (o.began, o.ended)):
         if each.node not in known:
             continue
         own = by_node[each.node]
         if own and each.began <= own[-1].ended:
-            own[-1] = Outage(each.node, own[-1].began, max(own[-1].ended, each.ended))
+            own[-1] = PastOutage(each.node, own[-1].began, max(own[-1].ended, each.ended))
         else:
             own.append(each)
     merged = sorted((o for own in by_node.values() for o in own), key=lambda o: o.began)
     return FleetHistory(known, tuple(_drop_mass_outages(merged, len(known))))
 
 
-def _drop_mass_outages(outages: Sequence[Outage], count: int) -> Iterable[Outage]:
+def _drop_mass_outages(outages: Sequence[PastOutage], count: int) -> Iterable[PastOutage]:
     """Drop those that began with so many others that it was not the node's doing."""
     most = max(MIN_MASS, MASS_SHARE * count)
     first = last = 0

@@ -14,7 +14,7 @@ from operator import mul
 
 from msgspec import Struct
 
-from hpcverify.selection.outages import FleetHistory, FleetNode, Outage
+from hpcverify.selection.outages import FleetHistory, FleetNode, PastOutage
 
 Traits = tuple[float, ...]
 """Of a node, in the order of `PRIOR_WEIGHTS`."""
@@ -84,17 +84,17 @@ class FleetState:
             group for node in history.nodes.values() for group in node.list_groups()
         )
         self._since_sum = sum(node.since for node in history.nodes.values())
-        self._own: dict[str, list[Outage]] = {}
+        self._own: dict[str, list[PastOutage]] = {}
         self._count = 0
         self._fading = _Fading(PLACE_DAYS)
         self._recent = _Fading(NEIGHBOUR_DAYS)
         self._groups: dict[str, _Fading] = defaultdict(lambda: _Fading(PLACE_DAYS))
         self._near: dict[str, _Fading] = defaultdict(lambda: _Fading(NEIGHBOUR_DAYS))
-        self._last_near: dict[str, list[Outage]] = defaultdict(list)
+        self._last_near: dict[str, list[PastOutage]] = defaultdict(list)
         self._rates: dict[str, float] = {}
         self._rates_at = -1.0
 
-    def advance(self, outage: Outage) -> None:
+    def advance(self, outage: PastOutage) -> None:
         """Learn that *outage* began, no earlier than the one before."""
         node, now = self._nodes[outage.node], outage.began
         self._own.setdefault(node.name, []).append(outage)
@@ -135,7 +135,7 @@ class FleetState:
             near,
         )
 
-    def list_own(self, name: str) -> list[Outage]:
+    def list_own(self, name: str) -> list[PastOutage]:
         """List the outages of the node *name* so far."""
         return self._own.get(name, [])
 
@@ -143,7 +143,7 @@ class FleetState:
         """List the rates of *groups*."""
         return [GroupRate(group, self._read_rate(group, now)) for group in groups]
 
-    def find_last_neighbour(self, node: FleetNode) -> Outage | None:
+    def find_last_neighbour(self, node: FleetNode) -> PastOutage | None:
         """Find the last outage of another node in the narrowest place of *node*."""
         near = self._last_near.get(node.places[-1], []) if node.places else []
         return next((each for each in reversed(near) if each.node != node.name), None)
@@ -177,4 +177,5 @@ class FleetState:
 
 def combine(weights: Traits, traits: Traits) -> float:
     """Return the logarithm of the risk that *traits* mean, up to a constant."""
-    return sum(map(mul, weights, traits))
+    total: float = sum(map(mul, weights, traits))
+    return total

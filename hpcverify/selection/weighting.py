@@ -22,7 +22,7 @@ PRIOR: Traits = tuple(PRIOR_WEIGHTS.values())
 CHANCE: Traits = (0.0,) * len(PRIOR)
 
 
-class Basis(StrEnum):
+class WeightBasis(StrEnum):
     """Where the weights are from."""
 
     PRIOR = "prior"
@@ -34,11 +34,11 @@ class Basis(StrEnum):
 class Weighting(Struct, frozen=True, kw_only=True):
     """The weights of the traits, and why these."""
 
-    basis: Basis
+    basis: WeightBasis
     weights: Traits
     cases: int
     """Outages that they were held against, or fitted to."""
-    gains: tuple[tuple[Basis, float], ...] = ()
+    gains: tuple[tuple[WeightBasis, float], ...] = ()
     """By how much each explained outages that it had not seen better than chance, in nats."""
 
 
@@ -51,19 +51,19 @@ def choose_weighting(cases: Sequence[Case]) -> Weighting:
     """
     known = list(cases)
     if len(known) < MIN_CASES_TO_DOUBT:
-        return Weighting(basis=Basis.PRIOR, weights=PRIOR, cases=len(known))
-    gains = {Basis.PRIOR: compute_gain(known, PRIOR)}
+        return Weighting(basis=WeightBasis.PRIOR, weights=PRIOR, cases=len(known))
+    gains = {WeightBasis.PRIOR: compute_gain(known, PRIOR)}
     if len(known) >= MIN_CASES_TO_FIT:
         before, after = known[: 2 * len(known) // 3], known[2 * len(known) // 3 :]
         gains = {
-            Basis.PRIOR: compute_gain(after, PRIOR),
-            Basis.FITTED: compute_gain(after, fit_weights(before, PRIOR)),
+            WeightBasis.PRIOR: compute_gain(after, PRIOR),
+            WeightBasis.FITTED: compute_gain(after, fit_weights(before, PRIOR)),
         }
     best = max(gains, key=lambda basis: gains[basis])
     if gains[best] <= 0:
-        best, weights = Basis.CHANCE, CHANCE
+        best, weights = WeightBasis.CHANCE, CHANCE
     else:
-        weights = fit_weights(known, PRIOR) if best is Basis.FITTED else PRIOR
+        weights = fit_weights(known, PRIOR) if best is WeightBasis.FITTED else PRIOR
     return Weighting(basis=best, weights=weights, cases=len(known), gains=tuple(gains.items()))
 
 
@@ -72,9 +72,9 @@ def describe_weighting(weighting: Weighting) -> str:
     told = ", ".join(f"{basis} {gain:+.2f}" for basis, gain in weighting.gains)
     gains = f" ({told} nats an outage against chance)" if told else ""
     count = f"{weighting.cases} outages of this site"
-    if weighting.basis is Basis.FITTED:
+    if weighting.basis is WeightBasis.FITTED:
         return f"by weights fitted to the last {count}{gains}"
-    if weighting.basis is Basis.CHANCE:
+    if weighting.basis is WeightBasis.CHANCE:
         return f"not told apart: nothing explains the last {count} better than chance{gains}"
     if weighting.cases < MIN_CASES_TO_FIT:
         few = f"{count} are known, {MIN_CASES_TO_FIT} are needed to fit weights to"

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.peers.level import measure_spread
+from hpcverify.peers.rule import SCREEN_SCORE
 
 MIN_PAST = 8
 """Runs before a step: with fewer, the part has no past to be compared with."""
@@ -61,24 +63,31 @@ def _find_next(values: Sequence[float], begin: int, least: float) -> LevelChange
     """Find the first step after a past that begins at *begin*."""
     worse = better = 0.0
     centre, spread = 0.0, math.inf
-    starts = [begin, begin]
+    scores: list[float] = []
     for i in range(begin + MIN_PAST, len(values)):
         if worse == better == 0.0:
             centre, spread = _measure(values[begin:i])
-            starts = [i, i]
+            scores = []
         if not centre:
             continue
-        score = max(-CLIP, min(CLIP, (values[i] - centre) / abs(centre) / spread))
-        if worse == 0.0:
-            starts[0] = i
-        if better == 0.0:
-            starts[1] = i
-        worse, better = max(0.0, worse + score - SLACK), max(0.0, better - score - SLACK)
-        start = starts[0] if worse > better else starts[1]
-        size = (median(values[start : i + 1]) - centre) / abs(centre)
-        if max(worse, better) > ALARM and abs(size) >= least and i + 1 - start >= MIN_AFTER:
-            return LevelChange(start, i, size, size / spread)
+        scores.append((values[i] - centre) / abs(centre) / spread)
+        clipped = max(-CLIP, min(CLIP, scores[-1]))
+        worse, better = max(0.0, worse + clipped - SLACK), max(0.0, better - clipped - SLACK)
+        if max(worse, better) <= ALARM:
+            continue
+        after = _count_after(scores if worse > better else [-score for score in scores])
+        size = (median(values[i + 1 - after : i + 1]) - centre) / abs(centre)
+        far = abs(size) >= max(least, SCREEN_SCORE * spread)
+        if after >= MIN_AFTER and far:
+            return LevelChange(i + 1 - after, i, size, size / spread)
     return None
+
+
+def _count_after(scores: Sequence[float]) -> int:
+    """Return how many of the last *scores* are of the new level: the likeliest number of them."""
+    middle = median(scores[-MIN_AFTER:]) / 2
+    sums = list(accumulate(score - middle for score in reversed(scores)))
+    return sums.index(max(sums)) + 1
 
 
 def _measure(past: Sequence[float]) -> tuple[float, float]:

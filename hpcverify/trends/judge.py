@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from itertools import pairwise
 from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.model import Verdict
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
-from hpcverify.trends.slope import Crossing, find_slope, project_crossing
+from hpcverify.trends.slope import Crossing, Slope, find_slope, project_crossing
 
 ROLLOUT_SHARE, MIN_ROLLOUT = 0.5, 3
 """Of the parts with a new mark, so many changed alike: then the mark did it."""
 SHARED_SHARE, MIN_SHARED = 0.2, 5
 """Of all parts that ran around that day, so many changed alike."""
 SAME_DAYS = 2.0
+MARK_RUNS = 2
+"""A step is known to so many runs."""
 LASTING_RUNS = 5
 """The last runs, which say whether a change is still there."""
 DAY_SECONDS = 86400.0
@@ -101,7 +104,13 @@ def judge_histories(
     histories: Sequence[PartHistory], *, low_is_bad: bool, least: float = DEFAULT_STEP
 ) -> TrendJudgement:
     """Judge the past of each part; changes smaller than *least* (relative) are none."""
-    found = [(h, c) for h in histories if (c := find_lasting_step(h, least, low_is_bad=low_is_bad))]
+    slopes = {id(h): s for h in histories if (s := find_slope(h.times, h.values))}
+    found = [
+        (h, c)
+        for h in histories
+        if (c := find_lasting_step(h, least, low_is_bad=low_is_bad))
+        and (id(h) not in slopes or not _is_rather_a_line(h, c, slopes[id(h)]))
+    ]
     shared = [*_find_rollouts(histories, found), *_find_shared_days(histories, found)]
     single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
     stepped = {id(history) for history, _ in found}
@@ -109,8 +118,8 @@ def judge_histories(
     trends = [
         trend
         for history in histories
-        if id(history) not in stepped
-        and (trend := _find_trend(history, least, low_is_bad=low_is_bad))
+        if id(history) in slopes.keys() - stepped
+        and (trend := _describe_trend(history, slopes[id(history)], least, low_is_bad=low_is_bad))
     ]
     changes = sorted([*steps, *trends], key=lambda change: -change.size)
     judged = sum(_is_long(history) for history in histories)
@@ -135,12 +144,24 @@ def find_lasting_step(
 
 
 def list_marks(history: PartHistory, index: int) -> tuple[MarkChange, ...]:
-    """List the marks that are new in the run at *index*."""
+    """List the marks that are new around the run at *index*, as near as a step is known."""
+    first, last = max(1, index - MARK_RUNS), min(len(history.values), index + MARK_RUNS + 1)
     return tuple(
-        MarkChange(field, values[index - 1], values[index])
+        MarkChange(field, values[i - 1], values[i])
         for field, values in sorted(history.marks.items())
-        if index and values[index - 1] and values[index] and values[index - 1] != values[index]
+        for i in range(first, last)
+        if values[i - 1] and values[i] and values[i - 1] != values[i]
     )
+
+
+def list_all_marks(history: PartHistory) -> set[MarkChange]:
+    """List the marks that were ever new on a part."""
+    return {
+        MarkChange(field, before, after)
+        for field, values in history.marks.items()
+        for before, after in pairwise(values)
+        if before and after and before != after
+    }
 
 
 def _find_day(history: PartHistory, index: int) -> float:
@@ -158,7 +179,7 @@ def _find_rollouts(histories: Iterable[PartHistory], found: Found) -> Iterable[S
     """Find the marks after which most parts changed alike."""
     carriers: dict[MarkChange, int] = {}
     for history in filter(_is_long, histories):
-        for mark in {mark for i in range(len(history.values)) for mark in list_marks(history, i)}:
+        for mark in list_all_marks(history):
             carriers[mark] = carriers.get(mark, 0) + 1
     by_mark: dict[tuple[MarkChange, bool], list[tuple[PartHistory, LevelChange]]] = {}
     for history, change in found:
@@ -226,12 +247,7 @@ def _describe_step(
     marks = list_marks(history, change.index)
     why = ""
     if marks:
-        same = sum(
-            marks[0] in list_marks(other, i)
-            for other in histories
-            if other is not history
-            for i in range(len(other.values))
-        )
+        same = sum(marks[0] in list_all_marks(other) for other in histories if other is not history)
         why = f"with {marks[0]}, which {same} others have made without such a change"
     return PartChange(
         node=history.node,
@@ -246,11 +262,22 @@ def _describe_step(
     )
 
 
-def _find_trend(history: PartHistory, least: float, *, low_is_bad: bool) -> PartChange | None:
-    """Find a trend to the worse, and the day on which it crosses the limit of the part."""
-    slope = find_slope(history.times, history.values)
-    if slope is None:
-        return None
+def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -> bool:
+    """Whether the runs are nearer to a line than to two levels."""
+    level = slope.level - slope.middle * slope.last
+    line = (
+        abs(value - level - slope.middle * time / DAY_SECONDS)
+        for time, value in zip(history.times, history.values, strict=True)
+    )
+    halves = history.values[: change.index], history.values[change.index :]
+    levels = (abs(value - median(half)) for half in halves for value in half)
+    return sum(line) < sum(levels)
+
+
+def _describe_trend(
+    history: PartHistory, slope: Slope, least: float, *, low_is_bad: bool
+) -> PartChange | None:
+    """Describe a trend to the worse, with the day on which it crosses the limit of the part."""
     centre = median(history.values)
     size = slope.change / abs(centre) * (-1 if low_is_bad else 1) if centre else 0.0
     if size < least:

@@ -37,6 +37,7 @@ TIMING_HEADS = ("Collective", "Size", "Steps", "p50", "p95", "p99", "algbw", "bu
 STRAGGLER_HEADS = ("Rank", "Node", "Device", "How", "More than the median rank", "All would gain")
 WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at", "Found", "Right")
 OPINION_HEADS = ("Collective", "Size", "Its busbw", "Our busbw", "Wrong elements")
+WIRE_HEADS = ("From", "To", "ib_write_bw")
 MISSING_HEADS = ("Node", "Ranks", "Why")
 BAR_PIXELS = 24
 """Of a full bar; a column is as wide."""
@@ -81,6 +82,8 @@ def render(runs: Sequence[CollectiveRun]) -> str:
         opinion_heads=OPINION_HEADS,
         opinion=tuple(_list_opinion(run)),
         opinion_source=_describe_opinion(run),
+        wire_heads=WIRE_HEADS,
+        wire=tuple(_list_wire_opinions(run)),
         versions=tuple(_list_versions(run)),
         counts=tuple(_describe_place_count(nodes, ranks) for nodes, ranks in counts),
         scaling=tuple(_list_scaling(points, counts)),
@@ -98,8 +101,13 @@ def _judge(run: CollectiveRun) -> Verdict:
     return Verdict.WARN if run.stragglers else Verdict.PASS
 
 
+def _list_nodes(run: CollectiveRun) -> set[str]:
+    """List the nodes; it may not be known where a rank was that never came."""
+    return {place.node for place in run.ranks} - {""}
+
+
 def _count_nodes(run: CollectiveRun) -> int:
-    return len({place.node for place in run.ranks})
+    return len(_list_nodes(run))
 
 
 def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
@@ -108,7 +116,9 @@ def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
 
 def _name_nodes(run: CollectiveRun, ranks: Iterable[int]) -> str:
     places = _find_places(run)
-    nodes = sorted({places[r].node for r in ranks if r in places}, key=make_natural_key)
+    known = {r: places[r].node if r in places else "" for r in ranks}
+    names = {node or f"rank {rank}" for rank, node in known.items()}
+    nodes = sorted(names, key=make_natural_key)
     more = f" and {len(nodes) - MAX_NAMED_NODES} more" if len(nodes) > MAX_NAMED_NODES else ""
     return ", ".join(nodes[:MAX_NAMED_NODES]) + more
 
@@ -172,7 +182,8 @@ def _list_facts(run: CollectiveRun) -> Iterator[tuple[str, str]]:
         yield "Job", str(run.job)
     if run.algorithm:
         yield "Algorithm", run.algorithm
-    yield "Over the network", f"{format_number(run.wire_share * 100)} % of all bytes"
+    if run.wire_share:  # 0: it is not known
+        yield "Over the network", f"{format_number(run.wire_share * 100)} % of all bytes"
     if best := max((timing.busbw for timing in run.timings), default=0.0):
         yield "Fastest busbw", f"{format_number(best)} GB/s"
 
@@ -258,6 +269,12 @@ def _list_opinion(run: CollectiveRun) -> Iterator[Row]:
         )
 
 
+def _list_wire_opinions(run: CollectiveRun) -> Iterator[Row]:
+    for one in run.wire_opinions:
+        rate = f"{format_number(one.rate)} GB/s" if one.rate else one.unable
+        yield one.sender, one.receiver, rate
+
+
 def _describe_opinion(run: CollectiveRun) -> str:
     """Say who was asked, and what stood in the way; empty if nobody was."""
     opinion = run.second_opinion
@@ -311,4 +328,4 @@ def _list_versions(run: CollectiveRun) -> Iterator[tuple[str, str]]:
     yield "hpcverify", run.version
     yield from run.libraries.items()
     yield from run.settings.items()
-    yield "nodes", fold_names({place.node for place in run.ranks})
+    yield "nodes", fold_names(_list_nodes(run))

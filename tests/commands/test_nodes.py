@@ -278,7 +278,7 @@ def test_how_many_links_were_tried_is_told_where_a_site_wants_them_tried(
     cli: Cli, ledger: Ledger
 ) -> None:
     ledger.record_fabric({"n1": ("", "a"), "n2": ("", "b"), "n3": ("", "c"), "n4": ("", "")})
-    ledger.record_tried_links([LinkPair(("n1", "n2"), ("a", "b"))])
+    ledger.record_tried_links([LinkPair(("n1", "n2"), ("a", "b"))], time.time())
     told = "2 of 4 nodes, 1 of 3 pairs of switches in the last 7 days"
     assert "links tried" not in cli("nodes").stdout
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from hpcverify.commands.sweep import report_isolations, show_plan, warn_if_passive
+from hpcverify.commands.sweep import (
+    explain_choice,
+    find_suite,
+    report_isolations,
+    show_plan,
+    warn_if_passive,
+)
+from hpcverify.errors import ConfigError
 from hpcverify.fleet.fabric import try_links
-from hpcverify.fleet.states import State
+from hpcverify.fleet.states import DAY_S, State
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.plan.config import Fabric, Site
 from tests.fleet.test_fabric import Site16, make_site
@@ -84,3 +93,35 @@ def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
     )
 
     assert report_isolations(cluster.controller, [vague]) == 3
+
+
+def test_what_is_explained_is_the_risk_of_each_node_and_why(
+    cluster: Site16, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acting = cluster.controller
+    acting.observe_holds()
+    back = acting.clock() - 2 * DAY_S
+    acting.ledger.put(replace(acting.ledger.read_node("n7"), returned_at=(back,)), "came back")
+    explained = explain_choice(acting, "idle")
+
+    show_plan(acting, (), 1, explained, as_json=False)
+    text = capsys.readouterr().out
+    show_plan(acting, (), 1, explained, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+
+    assert re.search(r"\nsuite idle sees 100% in 55 min, 1.82% a minute; quick sees", text)
+    assert re.search(r"\nrisk by experience elsewhere: ", text)
+    assert re.search(r"\nverify +n7 +\d+\.\dx +came back 2 days ago", text)
+    assert re.search(r"\n- +n8 +0\.\dx +is due, but this sweep is limited to 1", text)
+    assert told["risks"]["n7"]["score"] > 3
+    assert told["risks"]["n7"]["reasons"][0] == "came back 2 days ago"
+
+
+@pytest.mark.parametrize(("minutes", "suite"), [(7, "quick"), (54, "quick"), (2000, "quick")])
+def test_the_suite_that_buys_most_in_the_time_is_chosen(minutes: int, suite: str) -> None:
+    assert find_suite(Site(), minutes) == suite
+
+
+def test_a_time_that_is_too_short_for_any_suite_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"no suite .* fits into 3 minutes: the shortest, quick"):
+        find_suite(Site(), 3)

@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager
 import pytest
 
 from hpcverify.isolation.answer import IsolationAnswer
-from tests.fabric.conftest import MBIT
 from tests.fabric.site import FabricSite, a_site, finish
 from tests.fabric_lab.cluster import Fabric, a_fabric
+from tests.fabric_lab.faults import MBIT
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="makes networks"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,19 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.fabric import count_jobs_at_once, plan_fabric, try_links
+from hpcverify.fleet.fabric import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import build_overview, describe_links
 from hpcverify.fleet.states import Node, State
 from hpcverify.isolation.answer import IsolationAnswer
-from hpcverify.isolation.journal import list_isolations
+from hpcverify.isolation.journal import (
+    Entry,
+    Journal,
+    list_isolations,
+    list_unfinished,
+    resume_journal,
+)
 from hpcverify.isolation.links import count_coverage
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.store import Store
@@ -278,8 +286,9 @@ def test_nodes_tells_how_many_links_were_tried(site: Site16) -> None:
 def be_slow(site: Site16) -> None:
     """Have each collective take twice as long as a week ago."""
     ledger = site.ledger
-    for speed in ledger.read_usual_speeds("0 GPUs"):
-        ledger.record_pair_speeds("0 GPUs", [replace(speed, busbw=2 * speed.busbw)] * 200)
+    usual = ledger.read_usual_speeds("0 GPUs")
+    twice = [replace(speed, busbw=2 * speed.busbw) for speed in usual]
+    ledger.record_pair_speeds("0 GPUs", twice * 200, site.slurm.now)
 
 
 def test_a_single_pair_is_compared_with_what_pairs_usually_reach(site: Site16) -> None:
@@ -317,3 +326,111 @@ def test_what_is_usual_is_learned_anew_once_most_pairs_are_slower(site: Site16) 
 
     assert answer.is_widespread
     assert site.sweep() == []
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that we wrote catches it."""
+
+
+def kill_at(site: Site16, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill a sweep at its line of that *number* in the journal, before or after it is there."""
+    append, count = Journal.append, 0
+
+    def dying(self: Journal, entry: Entry) -> None:
+        nonlocal count
+        count += 1
+        if count == number and number % 2:
+            raise Killed
+        append(self, entry)
+        if count == number:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", dying)
+        with pytest.raises(Killed):
+            site.sweep()
+
+
+def count_speeds(site: Site16) -> int:
+    """Count what was recorded of the speeds of pairs."""
+    with closing(sqlite3.connect(site.ledger.path)) as db:
+        (count,) = db.execute("select count(*) from pair_speeds").fetchone()
+    return int(count)
+
+
+LINES = 20
+"""Of the journal of a sweep of eight pairs that pass: the order, the round, two for each job,
+the judgements, and the end."""
+
+
+@pytest.mark.parametrize("number", [2, 3, 10, 18, 19, 20])
+def test_what_a_sweep_has_left_when_it_was_killed_the_next_one_records_once(
+    site: Site16, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(site, number, monkeypatch)
+    assert site.tried()[0] == 0 or number > LINES - 2
+
+    assert site.sweep() == []
+
+    assert site.tried()[0] == 16
+    first = site.jobs[0].name.rsplit("-", 1)[0]
+    assert sum(job.name.startswith(first) for job in site.jobs) == 8, "each pair was tested once"
+    assert count_speeds(site) == 2 * len(site.jobs)
+    assert list(list_unfinished(site.folder / "state")) == []
+
+
+def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(
+    site: Site16, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n7",))
+    kill_at(site, LINES + 4, monkeypatch)
+    acting = site.controller
+    with closing(resume_journal(acting.state)) as journal:
+        answer = carry_out_pairs(acting, journal, 8, lambda: False, site.slurm.sleep)
+
+    assert answer is not None
+    assert [one.node for one in answer.accused] == ["n7"]
+    assert site.tried()[0] == 16
+    assert list(list_unfinished(acting.state)) == []
+
+
+def test_what_another_version_began_is_ended_and_its_links_are_tried_anew(
+    site: Site16, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(site, 10, monkeypatch)
+    (path,) = (site.folder / "state" / "isolations").glob("*/*.jsonl")
+    path.write_text(path.read_text().replace('"purpose":"pairs"', '"purpose":"group"'))
+    site.slurm.sleep(60)
+
+    assert site.sweep() == []
+
+    assert site.tried()[0] == 16
+    assert any("was begun by another version" in line for line in site.said)
+    assert list(list_unfinished(site.folder / "state")) == []
+
+
+def test_a_sweep_of_some_nodes_leaves_what_another_one_began_to_the_next(
+    site: Site16, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(site, 10, monkeypatch)
+    site.slurm.sleep(60)
+
+    site.sweep("n1", "n2")
+
+    assert len(list(list_unfinished(site.folder / "state"))) == 1
+
+
+def test_an_isolation_in_a_sweep_ends_with_its_budget_and_what_was_tested_counts(
+    site: Site16,
+) -> None:
+    """Tests that take ten times as long as they should."""
+    site.slurm.cluster = SimulatedCluster(bad=("n7",))
+    site.slurm.job_s = 1200.0
+
+    (answer,) = site.sweep()
+
+    assert answer.end_reason.startswith("the budget of 332 node-minutes")
+    assert answer.node_minutes < 332
+    assert answer.accused == ()
+    tried, _ = site.tried()
+    assert 0 < tried <= 14

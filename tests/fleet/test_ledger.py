@@ -378,14 +378,13 @@ def test_a_beginning_that_lies_in_the_future_is_now(
 # -- links
 
 
-def test_when_a_link_was_tried_is_kept_as_long_as_its_node_is_there(
-    ledger: Ledger, clock: Clock
-) -> None:
+def test_when_a_link_was_tried_last_is_kept_as_long_as_its_node_is_there(ledger: Ledger) -> None:
     ledger.record_fabric({"n1": ("8 GPUs", "a"), "n2": ("8 GPUs", "b"), "n3": ("8 GPUs", "")})
-    ledger.record_tried_links([LinkPair(("n1", "n2"), ("a", "b")), LinkPair(("n3", "n4"))])
-    clock.now += HOUR
+    both = LinkPair(("n1", "n2"), ("a", "b")), LinkPair(("n3", "n4"))
+    ledger.record_tried_links(both, NOW)
     ledger.record_fabric({"n2": ("8 GPUs", "c"), "n3": ("8 GPUs", "")})
-    ledger.record_tried_links([LinkPair(("n3", "n4"))])
+    ledger.record_tried_links(both[1:], NOW + HOUR)
+    ledger.record_tried_links(both, NOW - HOUR)  # by a sweep that was killed and went on
 
     known = ledger.read_links()
 
@@ -423,12 +422,13 @@ def test_a_ledger_from_before_links_were_tried_gets_their_tables(
 def test_what_pairs_usually_reach_is_the_median_of_the_last_weeks(
     ledger: Ledger, clock: Clock
 ) -> None:
-    ledger.record_pair_speeds("8 GPUs", [PairSpeed("all_reduce", 64, 1.0)] * 8)
+    ledger.record_pair_speeds("8 GPUs", [PairSpeed("all_reduce", 64, 1.0)] * 8, NOW)
     assert ledger.read_usual_speeds("8 GPUs") == (PairSpeed("all_reduce", 64, 1.0),)
     clock.now += 29 * DAY_S
 
     speeds = [PairSpeed("all_reduce", 64, float(busbw)) for busbw in range(9)]
-    ledger.record_pair_speeds("8 GPUs", [*speeds, PairSpeed("broadcast", 64, 5.0)])
+    for _ in range(2):  # whoever was killed meanwhile does so again
+        ledger.record_pair_speeds("8 GPUs", [*speeds, PairSpeed("broadcast", 64, 5.0)], clock.now)
 
     assert ledger.read_usual_speeds("8 GPUs") == (PairSpeed("all_reduce", 64, 4.0),)
     assert ledger.read_usual_speeds("0 GPUs") == ()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hpcverify.fleet.schedule import (
     JITTER_SHARE,
     LOST_RETRY_S,
+    PATIENT_PLACES,
     RETRY_S,
     SweepPlan,
     is_overdue,
@@ -23,6 +24,8 @@ from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 
 NOW = 1_800_000_000.0
+PATIENT_PLACE = PATIENT_PLACES - 1 - int(NOW // DAY_S) % PATIENT_PLACES
+"""The first place of a sweep on this day that goes by how long a node has waited."""
 ALL = Fleet(at_once=10_000, share=1)
 
 
@@ -386,3 +389,56 @@ def test_who_is_new_to_the_cluster_has_waited_only_since_then() -> None:
 
     assert not is_overdue(new, NOW - 90 * DAY_S, NOW, 7)
     assert is_overdue(replace(new, first_seen_at=NOW - 8 * DAY_S), NOW - 90 * DAY_S, NOW, 7)
+
+
+def test_of_those_that_are_due_the_riskiest_comes_first() -> None:
+    known = nodes(passed("n1", 30), passed("n2", 40), passed("n3", 50))
+
+    made = plan_sweep(hosts(3), known, (), ALL, NOW, risks={"n1": 3.0, "n2": 0.9})
+
+    assert [(pick.node, pick.risk) for pick in made.chosen] == [
+        ("n1", 3.0),
+        ("n3", 1.0),
+        ("n2", 0.9),
+    ]
+    assert made.due == ("n1", "n3", "n2")
+
+
+def test_a_suspect_comes_before_the_riskiest() -> None:
+    known = nodes(passed("n1", 30), passed("n2", 40, state=State.SUSPECT))
+
+    assert chosen(plan_sweep(hosts(2), known, (), ALL, NOW, risks={"n1": 99.0})) == ["n2", "n1"]
+
+
+def test_who_has_waited_for_longer_than_the_site_allows_comes_before_the_riskiest() -> None:
+    known = nodes(passed("n1", 30), passed("n2", 24 * 8), passed("n3", 24 * 6))
+    fleet = Fleet(at_once=9, share=1, overdue_days=7)
+
+    made = plan_sweep(hosts(3), known, (), fleet, NOW, risks={"n1": 99.0})
+
+    assert chosen(made) == ["n2", "n1", "n3"]
+
+
+def test_one_place_in_ten_is_for_who_has_waited_longest() -> None:
+    known = nodes(*(passed(f"n{i}", 1000 - 10 * i) for i in range(1, 41)))
+    risks = {f"n{i}": float(i) for i in range(1, 41)}
+
+    made = chosen(plan_sweep(hosts(40), known, (), ALL, NOW, risks=risks))
+
+    assert made[:PATIENT_PLACE] == [f"n{40 - i}" for i in range(PATIENT_PLACE)]
+    assert made[PATIENT_PLACE] == "n1"
+    assert made[PATIENT_PLACE + PATIENT_PLACES] == "n2"
+    assert sorted(made) == sorted(known)
+
+
+def test_no_node_starves_in_sweeps_that_have_room_for_one_a_day() -> None:
+    known = {f"n{i}": passed(f"n{i}", 1000 - i) for i in range(1, 9)}
+    risks = {f"n{i}": float(i) for i in range(1, 9)}
+    verified: set[str] = set()
+    for day in range(PATIENT_PLACES * len(known)):
+        now = NOW + day * DAY_S
+        (name,) = chosen(plan_sweep(hosts(8), known, (), ALL, now, risks=risks, limit=1))
+        known[name] = replace(known[name], last_pass_at=now, last_run_at=now)
+        verified.add(name)
+
+    assert verified == set(known)

@@ -46,11 +46,12 @@ class TestJob:
 
 @dataclass
 class PaperCluster(PaperSlurm):
-    """Runs each job for `JOB_S` of its clock, and then writes its documents."""
+    """Runs each job for `job_s` of its clock, and then writes its documents."""
 
     cluster: SimulatedCluster = field(default_factory=SimulatedCluster)
     tests: dict[int, TestJob] = field(default_factory=dict[int, TestJob])
     now: float = 1_700_000_000.0
+    job_s: float = JOB_S
     meddle: Callable[[PaperCluster, TestJob], None] = lambda *_: None
     """Is called with each job that was submitted."""
     arriving: list[tuple[float, TestJob]] = field(default_factory=list[tuple[float, TestJob]])
@@ -67,7 +68,7 @@ class PaperCluster(PaperSlurm):
                 job.start = self.now
                 self.tests[job.id] = job
         for job in self.tests.values():
-            if job.state == "RUNNING" and self.now - job.start >= JOB_S:
+            if job.state == "RUNNING" and self.now - job.start >= self.job_s:
                 job.state, job.end = "COMPLETED", self.now
                 self.write_documents(job)
 

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.stages import Isolation
 from tests.isolation.clusters import name_nodes
 from tests.isolation.noisy import (
     be_well,
     isolate_noisy,
+    list_named,
     name_switches,
     slow_between,
     slow_link,
@@ -29,13 +29,6 @@ def draw(seed: int, fewest: int = 4) -> tuple[list[str], float]:
     return name_nodes(max(count, fewest)), spread
 
 
-def list_named(found: Isolation) -> set[str | frozenset[str]]:
-    """List every node, link and switch that is to blame."""
-    switches = {*found.nodes.bad_zones, *found.switches.bad, *found.matrix.switches}
-    links = (*found.nodes.links, *found.switches.links, *found.matrix.links)
-    return {*found.inside, *found.nodes.bad, *switches, *map(frozenset[str], links)}
-
-
 @pytest.mark.parametrize("has_topology", [False, True])
 def test_in_healthy_clusters_nobody_is_named(*, has_topology: bool) -> None:
     """In 500 of each; without confirmation, seven with a topology and one without had a link."""
@@ -43,7 +36,7 @@ def test_in_healthy_clusters_nobody_is_named(*, has_topology: bool) -> None:
     for seed in range(500):
         nodes, spread = draw(seed, FEW_PER_SWITCH if has_topology else 4)
         switches = name_switches(len(nodes)) if has_topology else {}
-        if list_named(isolate_noisy(nodes, be_well, spread, seed, switches)):
+        if list_named(isolate_noisy(nodes, be_well, spread, seed, switches), switches):
             named.append(seed)
 
     assert not named
@@ -74,7 +67,7 @@ def test_a_slow_link_within_a_switch_is_found_and_neither_its_ends_nor_the_switc
         if len(near) < 4:  # too few partners to tell a link from its ends
             continue
         ends = (one, Random(seed).choice(near))
-        named = list_named(isolate_noisy(nodes, slow_link(*ends), spread, seed, switches))
+        named = list_named(isolate_noisy(nodes, slow_link(*ends), spread, seed, switches), switches)
         assert named <= {frozenset(ends)}, seed
         clusters, missed = clusters + 1, missed + (not named)
 
@@ -91,7 +84,7 @@ def test_a_slow_switch_is_found_and_none_of_its_nodes() -> None:
         if spread > 0.15 or sum(name == switches[bad] for name in switches.values()) < 3:
             continue
         slow = slow_switch(switches[bad], switches)
-        named = list_named(isolate_noisy(nodes, slow, spread, seed, switches))
+        named = list_named(isolate_noisy(nodes, slow, spread, seed, switches), switches)
         assert named <= {switches[bad]}, seed
         clusters, missed = clusters + 1, missed + (not named)
 
@@ -108,7 +101,7 @@ def test_what_is_slow_between_two_switches_names_neither_of_them_nor_a_node() ->
         if spread > 0.15 or len(set(switches.values())) < 6:  # a link takes more partners
             continue
         slow = slow_between(one, other, switches)
-        named = list_named(isolate_noisy(nodes, slow, spread, seed, switches))
+        named = list_named(isolate_noisy(nodes, slow, spread, seed, switches), switches)
         assert named <= {frozenset((one, other))}, seed
         clusters, found = clusters + 1, found + bool(named)
 

@@ -293,6 +293,66 @@ def test_killed_at_any_submission_no_test_is_submitted_twice(
     assert len(tests) == len(set(tests))
 
 
+class Chaos:
+    """Users' jobs, lost jobs and time limits, drawn by lot, in the way of the tests."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        """Meddle with this *share* of the jobs."""
+        self.random = Random(f"chaos {seed}")
+        self.share = share
+        self.taken: list[str] = []
+
+    def meddle(self, slurm: PaperCluster, job: TestJob) -> None:
+        """End a job before its time; a user's job keeps one of its nodes for a while."""
+        for name in self.taken:
+            slurm.nodes[name].state = "IDLE"
+        self.taken.clear()
+        if self.random.random() < self.share:
+            how = self.random.choice(["PREEMPTED", "TIMEOUT", "CANCELLED", "NODE_FAIL"])
+            slurm.write_documents(job)  # in which the ranks that were ended are missed
+            slurm.preempt(job)
+            job.state = how
+            self.taken = [self.random.choice(job.nodes)]
+            for name in self.taken:
+                slurm.nodes[name].state = "ALLOCATED"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tests_that_give_way_are_repeated_and_nobody_is_blamed_for_them(
+    tmp_path: Path, seed: int
+) -> None:
+    """A fifth of the jobs is ended, and the controller killed again and again."""
+    random = Random(f"who {seed}")
+    bad = f"n{random.randint(1, 12)}"
+    paper = make_paper(tmp_path, 12, SimulatedCluster(missing=(bad,)), wait=120.0)
+    chaos, lives = Chaos(seed, 0.2), 4
+
+    def meddle(slurm: PaperCluster, job: TestJob) -> None:
+        nonlocal lives
+        chaos.meddle(slurm, job)
+        if lives and random.random() < 0.05:
+            lives -= 1
+            raise Killed
+
+    paper.slurm.meddle = meddle
+    journal = None
+    while True:
+        try:
+            answer = paper.run(journal)
+        except Killed:
+            journal = resume_journal(paper.folder)
+        else:
+            break
+
+    assert list_blamed(answer) == [bad]
+    assert not any((answer.links, answer.switches, answer.together, answer.is_widespread))
+    accused = answer.accused[0]
+    assert all(one.reason == f"no answer from {bad}" for one in accused.failed)
+    assert len([one for one in accused.failed if one.purpose is GroupPurpose.PAIR]) >= 4
+    ended = [job for job in paper.slurm.tests.values() if job.state != "COMPLETED"]
+    assert ended, "something came between"
+
+
 def test_an_interrupted_one_cancels_its_jobs_and_can_be_resumed(tmp_path: Path) -> None:
     paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n3",)))
     paper.stop = lambda: len(paper.slurm.tests) > 6

@@ -1,5 +1,5 @@
 """
-NCCL by gloo: sums of tensors on GPUs that are not there.
+NCCL by gloo: sums and other collectives of tensors on GPUs that are not there.
 
 A sum is done when it is begun, since a CPU does at once what a GPU has only been told to.
 If a peer is lost, or this GPU hangs, the sum never ends: a work that was begun with
@@ -36,6 +36,12 @@ START_SECONDS = 20e-6
 BYTES_PER_SECOND = 350e9
 SUMMED_ELEMENTS = 1000
 """From so many on, a sum can be spoilt."""
+COLLECTIVES = (
+    *("all_reduce", "broadcast", "all_to_all_single"),
+    *("all_gather_single", "all_gather_into_tensor"),
+    *("reduce_scatter_single", "reduce_scatter_tensor"),
+)
+"""Of torch, by all names that they have had."""
 HANG_SECONDS = 3600.0
 NO_START = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
@@ -79,51 +85,92 @@ class Work:
         return True
 
 
-def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
-    """Put it in the place of torch's; *tag_of* tells on which GPU a tensor is."""
-    groups: list[Group] = []
-    init, reduce = dist.init_process_group, dist.all_reduce
-    destroy = dist.destroy_process_group
+@dataclass(slots=True)
+class Library:
+    """What stands in the place of torch's functions."""
+
+    tag_of: Callable[[Tensor], Gpu | None]
+    """On which GPU a tensor is."""
+    init: Callable[..., None] = dist.init_process_group
+    destroy: Callable[[], None] = dist.destroy_process_group
+    exchange: Callable[[list[Any]], list[Any]] = dist.batch_isend_irecv
+    group: Group | None = None
+    """None: it is one of gloo."""
 
     def init_process_group(
+        self,
         backend: str,
         *args: Any,
         device_id: Any = None,
         timeout: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
-        groups.clear()
+        """Begin a group."""
+        self.group = None
         if backend == "nccl":
             assert device_id is not None, "an eager start needs its device"
             assert timeout is not None
-            groups.append(_begin_group(find_gpu(device_id), timeout.total_seconds()))
+            self.group = _begin_group(find_gpu(device_id), timeout.total_seconds())
             backend = "gloo"
         patience = None if timeout is None else timeout / read_haste()  # gloo's own clock is real
-        init(backend, *args, **{"timeout": patience, **kwargs})
+        self.init(backend, *args, **{"timeout": patience, **kwargs})
 
-    def all_reduce(tensor: Tensor, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        gpu = tag_of(tensor)
-        if not groups:
-            return reduce(tensor, *args, **{"async_op": async_op, **kwargs})
+    def wrap(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        """Take the place of *collective*, whose first argument is the tensor that it leaves."""
+
+        def begin(tensor: Tensor, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+            if self.group is None:
+                return collective(tensor, *args, **{"async_op": async_op, **kwargs})
+            work = self.take(self.group, partial(collective, tensor, *args, **kwargs), tensor)
+            # One that was not begun as async_op has no work, and so no end to its wait.
+            return work if async_op else None
+
+        return begin
+
+    def batch_isend_irecv(self, operations: list[Any]) -> list[Any]:
+        """Send and receive; the last of *operations* receives."""
+        if self.group is None:
+            return self.exchange(operations)
+        act = partial(self._exchange, operations)
+        return [self.take(self.group, act, operations[-1].tensor)]
+
+    def _exchange(self, operations: list[Any]) -> None:
+        for work in self.exchange(operations):
+            work.wait()
+
+    def take(self, group: Group, act: Callable[[], object], tensor: Tensor) -> Work:
+        """Take a collective that leaves *tensor*, by gloo."""
+        gpu = self.tag_of(tensor)
         assert gpu is not None, "No backend type associated with device type cpu"
         gpu.require_alive()
         for _ in strike("nccl_hang", gpu.index):
             time.sleep(HANG_SECONDS)
-        end = _sum(groups[0], gpu, partial(reduce, tensor, *args, **kwargs))
+        end = _sum(group, gpu, act)
         if math.isfinite(end):
             end = _work_on(gpu, tensor)
-        elif groups[0].watched:
-            _abort_process(groups[0])
-        # One that was not begun as async_op has no work, and so no end to its wait.
-        return Work(gpu, end) if async_op else None
+        elif group.watched:
+            _abort_process(group)
+        return Work(gpu, end)
 
-    def abort(_group: Any = None) -> None:
-        groups.clear()
-        destroy()
+    def abort(self, _group: Any = None) -> None:
+        """End the group, whatever it waits for."""
+        self.group = None
+        self.destroy()
 
-    setattr(dist, "init_process_group", init_process_group)  # noqa: B010 - torch's is typed
-    setattr(dist, "all_reduce", all_reduce)  # noqa: B010 - likewise
-    setattr(distributed_c10d, "_abort_process_group", abort)  # noqa: B010 - likewise
+
+def install(tag_of: Callable[[Tensor], Gpu | None]) -> None:
+    """Put it in the place of torch's; *tag_of* tells on which GPU a tensor is."""
+    library = Library(tag_of)
+    changes = {
+        name: library.wrap(getattr(dist, name)) for name in COLLECTIVES if hasattr(dist, name)
+    }
+    changes |= {
+        "init_process_group": library.init_process_group,
+        "batch_isend_irecv": library.batch_isend_irecv,
+    }
+    for name, function in changes.items():  # torch's are typed
+        setattr(dist, name, function)
+    setattr(distributed_c10d, "_abort_process_group", library.abort)  # noqa: B010 - likewise
 
 
 def _begin_group(gpu: Gpu, patience: float) -> Group:

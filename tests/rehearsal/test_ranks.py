@@ -61,6 +61,13 @@ def test_a_gpu_on_which_nccl_does_not_start_keeps_nobody_waiting(rehearse: Rehea
         assert list_witnesses(run, result) == {"GPU 0", "GPU 2", "GPU 3"}
 
 
+def test_gpus_too_full_for_any_message_are_no_pass(rehearse: Rehearse) -> None:
+    run = rehearse(gpus=2, params={"allreduce": {"sizes": [2**26]}}).run("--check", "allreduce")
+    [result] = run.results
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.NO_SPACE)
+    assert "not even 64MiB fit into the free memory of every GPU: end the" in result.reason
+
+
 def test_a_gpu_whose_work_does_not_end_is_named_within_the_groups_time(
     rehearse: Rehearse,
 ) -> None:

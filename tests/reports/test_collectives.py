@@ -200,7 +200,17 @@ def test_several_documents_say_how_speed_holds_up_on_more_nodes() -> None:
 def test_a_rank_that_is_not_in_the_list_breaks_no_page() -> None:
     stranger = a_collective_run(missing=(99,), wrong=(replace(WRONG, rank=77),), ranks=())
 
-    assert "Wrong results" in Dom(page_of(stranger)).text
+    assert "Wrong results on rank 77" in Dom(page_of(stranger)).text
+
+
+def test_a_rank_that_never_came_is_on_no_node_that_anybody_knows() -> None:
+    there = a_collective_run(2, 1).ranks
+    run = a_collective_run(missing=(2,), ranks=(*there, RankPlace(2, "", "")), wire_share=0.0)
+    text = Dom(page_of(run)).text
+
+    assert "No answer from rank 2" in text
+    assert "3 ranks on 2 nodes" in text
+    assert "Over the network" not in text
 
 
 def test_the_page_has_no_scripts_and_what_others_wrote_is_text() -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from hpcverify.check import (
     RANK_LOST_CODE,
+    Cause,
     Check,
     CheckItem,
     Context,
@@ -31,6 +32,7 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Skip,
+    Unable,
     Verdict,
     warn_outside,
 )
@@ -134,6 +136,9 @@ def measure_rank(job: CollectiveJob, rank: int, device: torch.device) -> Iterato
     """Measure as *rank*; report what it got wrong, and as rank 0 the times of all."""
     with join_group(job, rank, device):
         own = list(measure_collectives(job, rank, device))
+    if not own:
+        text = f"no size fits into the free memory: {', '.join(map(format_size, job.sizes))}"
+        raise Unable(f"{text}: end what uses it, or set sizes", Cause.NO_SPACE)
     yield from report_wrong(own, rank)
     answers = exchange_messages(job, rank, "times", msgspec.msgpack.encode(own))
     if rank == 0:

@@ -11,11 +11,13 @@ from hpcverify.records.collectives import (
     CollectiveRun,
     CollectiveTiming,
     RankPlace,
+    RecordedCollective,
     WrongResult,
 )
 from hpcverify.units import GIGA
 from hpcverify_checks.collectives.benchmark import StepTimes
 from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.collectives.recorder import describe_records
 from hpcverify_checks.common.stats import percentile
 
 REPORT = "report"
@@ -40,6 +42,8 @@ class RankReport(Struct, frozen=True, kw_only=True):
     """The ranks that it waited for in vain, and what it knows of them."""
     unable: str = ""
     """Why it ended early, if that was no other rank's fault."""
+    recorded: RecordedCollective | None = None
+    """Where it was when it gave up to wait."""
 
 
 def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
@@ -81,10 +85,21 @@ def combine_reports(
     world = len(places)
     reasons = {rank: why for one in reports.values() for rank, why in one.lost.items()}
     reasons |= gone
-    if len(reports) < world and not reasons:
-        reasons = dict.fromkeys(range(world), "said nothing more")
-    reasons = {rank: why for rank, why in sorted(reasons.items()) if rank not in reports}
     unable = [f"rank {r}: {one.unable}" for r, one in reports.items() if one.unable]
+    silent = [rank for rank in range(world) if rank not in reports]
+    if silent and not reasons:
+        # Of most ranks it is no fault of theirs, as when a shared folder does not answer.
+        if len(silent) > world / 2:
+            unable.append(f"{len(silent)} of {world} ranks said nothing more")
+        else:
+            reasons = dict.fromkeys(silent, "said nothing more")
+    records = {rank: one.recorded for rank, one in reports.items() if one.recorded}
+    told = describe_records(records)
+    reasons = {
+        rank: "; ".join(filter(None, (why, told)))
+        for rank, why in sorted(reasons.items())
+        if rank not in reports
+    }
     first = next(iter(reports.values()), None)
     ranks = tuple(reports[p.rank].place if p.rank in reports else p for p in places)
     whole = [by_rank for by_rank in times if len(by_rank) == world]
@@ -103,7 +118,8 @@ def combine_reports(
         wrong=tuple(list_wrong(times)),
         missing=tuple(reasons),
         reasons=reasons,
-        unable=unable[0] if unable else "",
+        recorded=tuple(records.values()),
+        unable="; ".join(filter(None, (unable[0], told))) if unable else "",
     )
 
 

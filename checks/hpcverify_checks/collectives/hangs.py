@@ -5,7 +5,8 @@ Each launcher tells how far its ranks have come, once a second, whatever they do
 is stopped, or hangs in the kernel, cannot say so itself. When nobody has moved for a while,
 those are missing whose launcher fell silent, that are stopped, or that are still at their own
 work where others wait for them. Those that wait are never missing. If all wait, nobody is
-accused: the network between them may be.
+accused: the network between them may be. Nor is anybody for the time in which this node
+itself stood still, as a virtual machine does that is moved.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ STALL_SHARE = 2 / 3
 """Of the timeout of the ranks, without any that moves on: before they give up themselves."""
 MAX_STALL_SECONDS = 20.0
 """However patient the ranks are: who is missing has a name within a minute."""
+PAUSE_SECONDS = 5.0
+"""Between two looks, which take turns of a tenth of a second: then it was this node."""
 STOPPED = ("T", "t")
 """States of a process in /proc: stopped by a signal, or by a debugger."""
 DISK_WAIT = "D"
@@ -63,7 +66,16 @@ class HangWatch:
         self.stopped: dict[int, float] = {}
         """Since when ranks are stopped."""
         self.moved = now
-        """When any rank last moved on."""
+        """When any rank last moved on, or this node after a pause."""
+        self.looked = now
+
+    def look(self, now: float) -> None:
+        """Begin a look; after a pause of this node all others get their time anew."""
+        if now > self.looked + PAUSE_SECONDS:
+            self.moved = now
+            self.heard = dict.fromkeys(self.heard, now)
+            self.stopped.clear()
+        self.looked = now
 
     def hear(self, beats: Mapping[int, Beat], at: float) -> None:
         """Take what a launcher said at a time."""
@@ -76,7 +88,7 @@ class HangWatch:
             else:
                 self.stopped.setdefault(rank, at)
             self.beats[rank] = beat
-            self.heard[rank] = at
+            self.heard[rank] = max(self.heard.get(rank, at), at)
 
     def find_missing(self, now: float, done: Collection[int] = ()) -> dict[int, str]:
         """Find the ranks that all others wait for, and say what is known of each."""

@@ -50,12 +50,15 @@ from hpcverify_checks.collectives.hangs import (
     read_state,
 )
 from hpcverify_checks.collectives.rank import RankOrder
+from hpcverify_checks.collectives.recorder import BUFFER
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
+from hpcverify_checks.collectives.wire import WirePair, collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
 from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
     ABORT_SECONDS,
+    MAX_REASON_CHARACTERS,
     ROLL_CALL_SECONDS,
     LostRanks,
     exchange_messages,
@@ -63,7 +66,7 @@ from hpcverify_checks.common.rendezvous import (
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0
-"""Without any message from any rank: then all of them hang."""
+"""Without any rank that moves on: then all of them hang, or none can say why not."""
 GRACE_SECONDS = 3.0
 """For a rank that is only late to report after all."""
 LEAVE_SECONDS = 5.0
@@ -108,6 +111,8 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     """Of rank 0's node."""
     expected: tuple[str, ...] = ()
     """The node on which each rank should be, as far as Slurm says."""
+    second_opinion: bool = False
+    """Whether pairs of nodes are asked what ib_write_bw measures; rank 0's launcher decides."""
     port: int = 0
     """0: one that follows from *group*; any free one if all ranks are launched here."""
 
@@ -169,7 +174,8 @@ class _RankProcess:
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
-        return f"died with {name}: {lines[-1] if lines else 'it printed nothing'}"
+        last = lines[-1][:MAX_REASON_CHARACTERS] if lines else "it printed nothing"
+        return f"died with {name}: {last}"
 
     def end(self) -> None:
         """Kill it if it still runs."""
@@ -185,7 +191,7 @@ class _RankProcess:
 def _start_ranks(
     order: LaunchOrder, job: CollectiveJob, settings: Mapping[str, str]
 ) -> Generator[list[_RankProcess]]:
-    environment = {**os.environ, **settings}
+    environment = {**BUFFER, **os.environ, **settings}
     with ExitStack() as stack:
         children: list[_RankProcess] = []
         for rank, local_rank in order.ranks:
@@ -235,9 +241,15 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
         with _start_ranks(order, job, settings) as children:
             watch.wait(children)
             run = watch.conclude({}, algorithm)
-            board.post(OVER, 0)
-            tell_deputy(board)
-            watch.await_leavers()
+        is_whole = order.second_opinion and not run.missing
+        pairs = pair_nodes(nodes) if is_whole else ()
+        board.post(OVER, 0, msgspec.json.encode(pairs))
+        tell_deputy(board)
+        if pairs:
+            take_part(pairs, 0, board, _find_own_address(server))
+            opinions = collect_answers(pairs, nodes, board)
+            run = msgspec.structs.replace(run, wire_opinions=opinions)
+        watch.await_leavers()
         return run
     finally:
         server.shutdown()
@@ -326,8 +338,10 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
     job = _make_job(order, board)
     try:
         nodes, job = _meet(order, job)
-    except LostRanks:
-        return None  # rank 0's launcher knows as well
+    except LostRanks as exc:
+        if isinstance(exc.__cause__, BoardError):
+            raise  # rank 0's launcher is lost: nobody else would say so
+        return None  # it knows as well
     settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
     with (
         Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
@@ -346,6 +360,9 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
                 sleep(board.pause)
             deputy.tell({child.rank: child.read_beat() for child in children})
     with suppress(BoardError):  # it has the results, and need not wait
+        told = board.read(OVER)[0]
+        pairs = msgspec.json.decode(told, type=tuple[WirePair, ...])
+        take_part(pairs, order.ranks[0][0], board, own_address)
         for rank, _ in order.ranks:
             board.post(LEFT, rank)
     return None
@@ -402,6 +419,7 @@ class _Watch:
                 if why := child.describe_end():
                     self._accuse(child.rank, why)
             now = monotonic()
+            self.hangs.look(now)
             self._listen({child.rank: child.read_beat() for child in children}, now)
             reports = self._reports()
             for rank, why in self.hangs.find_missing(now, reports).items():
@@ -410,10 +428,12 @@ class _Watch:
             if trouble is None and (accused or any(one.unable for one in reports.values())):
                 trouble = now
             is_complete = len({*reports, *accused}) == self.order.world
-            grace = GRACE_SECONDS if is_complete else ROLL_CALL_SECONDS + 2 * ABORT_SECONDS
+            grace = GRACE_SECONDS if is_complete else GRACE_SECONDS + 2 * ABORT_SECONDS
+            if not is_complete and not self._read(DIED):
+                grace += ROLL_CALL_SECONDS  # else all ranks were told who is lost
             if trouble is not None and now > trouble + grace:
                 return
-            if now > self.server.touched_at + QUIET_SECONDS:
+            if now > self.hangs.moved + QUIET_SECONDS:
                 return
             sleep(WATCH_SECONDS)
 

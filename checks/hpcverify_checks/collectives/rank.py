@@ -22,8 +22,9 @@ from hpcverify.records.collectives import RankPlace
 from hpcverify.telemetry.nics import sum_port_rates
 from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collectives
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
+from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
-from hpcverify_checks.common.board import open_board
+from hpcverify_checks.common.board import Board, open_board
 from hpcverify_checks.common.collective import use_thread_share
 from hpcverify_checks.common.progress import keep_position
 from hpcverify_checks.common.rendezvous import (
@@ -69,11 +70,12 @@ def main() -> None:
             device, report = _introduce(order, report)
             job = msgspec.structs.replace(order.job, backend=report.backend)
             with use_thread_share(job), join_group(job, order.rank, device):
-                for number, times in enumerate(measure_collectives(job, order.rank, device)):
-                    board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
-                if job.timeline:
-                    line = measure_timeline(job, order.rank, order.node, device)
-                    board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
+                try:
+                    _measure(order, job, board, device)
+                except (LostRanks, RuntimeError):  # of torch: it may be about a peer
+                    last = read_last_collective(order.rank, job.backend)
+                    report = msgspec.structs.replace(report, recorded=last)
+                    raise
     except LostRanks as exc:
         report = msgspec.structs.replace(report, lost=exc.lost)
     except Unable as exc:
@@ -82,6 +84,15 @@ def main() -> None:
         traceback.print_exc()
         report = msgspec.structs.replace(report, unable=f"{type(exc).__name__}: {exc}")
     board.post(REPORT, order.rank, msgspec.msgpack.encode(report))
+
+
+def _measure(order: RankOrder, job: CollectiveJob, board: Board, device: torch.device) -> None:
+    """Measure, and leave on the *board* what there is at once."""
+    for number, times in enumerate(measure_collectives(job, order.rank, device)):
+        board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
+    if job.timeline:
+        line = measure_timeline(job, order.rank, order.node, device)
+        board.post(TIMELINE, order.rank, msgspec.msgpack.encode(line))
 
 
 def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, RankReport]:

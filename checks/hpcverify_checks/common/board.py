@@ -201,8 +201,6 @@ class BoardServer(socketserver.ThreadingTCPServer):
         self.changed = Condition()
         self.reached_at: Counter[str] = Counter()
         """This node's own addresses at which others reached it."""
-        self.touched_at = monotonic()
-        """When the last message was left that said anything new."""
         self.heard_at: dict[tuple[str, int], float] = {}
         """When each rank last left a message about each topic."""
         super().__init__((address, port), _Handler)
@@ -221,7 +219,6 @@ class BoardServer(socketserver.ThreadingTCPServer):
                 self.heard_at[request.topic, request.rank] = monotonic()
                 if messages.get(request.rank) != request.message:
                     messages[request.rank] = request.message
-                    self.touched_at = monotonic()
                     self.changed.notify_all()
                 return b""
             until = monotonic() + request.seconds

@@ -97,6 +97,22 @@ def test_a_rank_that_has_reported_is_not_missing() -> None:
     assert watch(WAITING, WORKING, WAITING).find_missing(LONG, done=[1]) == {}
 
 
+def test_nobody_is_missing_because_this_node_stood_still() -> None:
+    """As a virtual machine that is moved: the words of the others wait in its sockets."""
+    seen = HangWatch(0.0, TIMEOUT)
+    seen.hear({0: WAITING, 1: WAITING}, 0.0)
+    now = 10 * SILENT_SECONDS
+    seen.look(now)
+    seen.hear({0: WAITING}, now)
+    seen.hear({1: Beat(7, "T")}, 1.0)
+    assert seen.find_missing(now) == {}
+
+    for later in range(int(SILENT_SECONDS) + 2):
+        seen.look(now + later)
+        seen.hear({0: WAITING}, now + later)
+    assert list(seen.find_missing(now + later)) == [1]
+
+
 def test_ranks_that_go_on_at_any_speed_are_never_missing() -> None:
     for seed in range(200):
         random = Random(seed)  # noqa: S311 - no secret
@@ -132,7 +148,9 @@ def test_a_rank_that_is_stopped_or_killed_is_named_alone_within_a_minute(
 
     assert run
     assert run.missing == (1,)
-    assert run.reasons[1] == "is stopped (state T)" or "SIGKILL" in run.reasons[1]
+    assert run.reasons[1].startswith("is stopped (state T)") or "SIGKILL" in run.reasons[1]
+    assert "torch's Flight Recorder: 2 ranks began all_reduce, collective" in run.reasons[1]
+    assert {one.rank for one in run.recorded} == {0, 2}
 
 
 def test_a_node_that_falls_silent_is_named_alone_within_a_minute() -> None:

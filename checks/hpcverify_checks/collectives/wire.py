@@ -1,0 +1,119 @@
+"""
+A second opinion on the wire: ``ib_write_bw`` of perftest between pairs of nodes.
+
+When all ranks have ended, the launcher of one node of each pair starts the server, and that
+of the other one writes to it. Rank 0's launcher says who, and collects what they say.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from time import monotonic, sleep
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.check import Cause, Unable
+from hpcverify.processes import run_tool
+from hpcverify.records.collectives import WireOpinion
+from hpcverify_checks.common.board import Board
+
+PROGRAM, PACKAGE = "ib_write_bw", "perftest"
+SECONDS = 2
+ARGUMENTS = ("-D", str(SECONDS), "-s", "65536", "-F", "--report_gbits")
+"""A duration, the size of a message; no warning about the CPU's frequency."""
+TIMEOUT_SECONDS = 20.0
+"""For one pair, to find each other and to write."""
+COLLECT_SECONDS = TIMEOUT_SECONDS + 10
+BITS_IN_BYTE = 8
+ROW_FIELDS = 5
+"""Bytes, iterations, peak, average and message rate."""
+SERVER, ANSWER = "wire_server", "wire_answer"
+
+
+class WirePair(Struct, frozen=True):
+    """The first ranks of two nodes."""
+
+    sender: int
+    receiver: int
+
+
+def pair_nodes(nodes: Sequence[str]) -> tuple[WirePair, ...]:
+    """Pair the nodes in their order, by the node of each rank; an odd one is left out."""
+    firsts = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    return tuple(WirePair(b, a) for a, b in zip(firsts[::2], firsts[1::2], strict=False))
+
+
+def take_part(pairs: Sequence[WirePair], rank: int, board: Board, own_address: str) -> None:
+    """Do the part of the launcher of *rank*, if it has one, and say on the *board* what came."""
+    for pair in pairs:
+        try:
+            if rank == pair.receiver:
+                _serve(rank, board, own_address)
+            elif rank == pair.sender:
+                board.post(ANSWER, rank, msgspec.json.encode(_write(pair, board)))
+        except Unable as exc:
+            board.post(ANSWER, pair.sender, msgspec.json.encode(str(exc)))
+
+
+def _serve(rank: int, board: Board, own_address: str) -> None:
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    board.post(SERVER, rank, msgspec.json.encode((own_address, port)))
+    run_tool([PROGRAM, *ARGUMENTS, "-p", str(port)], timeout=TIMEOUT_SECONDS, package=PACKAGE)
+
+
+def _write(pair: WirePair, board: Board) -> float:
+    """Write to the other node; give GB/s."""
+    deadline = monotonic() + TIMEOUT_SECONDS
+    last = "the other node has not said where it listens"
+    while monotonic() < deadline:
+        if told := board.read(SERVER).get(pair.receiver):
+            address, port = msgspec.json.decode(told, type=tuple[str, int])
+            command = [PROGRAM, *ARGUMENTS, "-p", str(port), address]
+            done = run_tool(command, timeout=TIMEOUT_SECONDS, package=PACKAGE)
+            text = done.stdout.decode(errors="replace")
+            if done.returncode == 0 and (rate := parse_rate(text)):
+                return rate
+            lines = [*text.splitlines(), *done.stderr.decode(errors="replace").splitlines()]
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+        sleep(board.pause)  # its server may not listen yet
+    raise Unable(f"{PROGRAM}: {last}", Cause.CRASHED)
+
+
+def parse_rate(text: str) -> float:
+    """Read the average of its last row with ``--report_gbits``, in GB/s; 0: there is none."""
+    rates = [_parse_row(line.split()) for line in text.splitlines()]
+    return next((rate for rate in reversed(rates) if rate), 0.0)
+
+
+def _parse_row(fields: list[str]) -> float:
+    if len(fields) < ROW_FIELDS or not (fields[0].isdecimal() and fields[1].isdecimal()):
+        return 0.0
+    try:
+        return float(fields[3]) / BITS_IN_BYTE
+    except ValueError:
+        return 0.0
+
+
+def collect_answers(
+    pairs: Sequence[WirePair], nodes: Sequence[str], board: Board
+) -> tuple[WireOpinion, ...]:
+    """Wait for what the pairs say."""
+    deadline = monotonic() + COLLECT_SECONDS
+    answers: dict[int, bytes] = {}
+    while len(answers) < len(pairs) and monotonic() < deadline:
+        answers = board.read(ANSWER, len(pairs))
+        sleep(board.pause)
+    return tuple(
+        _build_opinion(nodes[pair.sender], nodes[pair.receiver], answers.get(pair.sender))
+        for pair in pairs
+    )
+
+
+def _build_opinion(sender: str, receiver: str, answer: bytes | None) -> WireOpinion:
+    said = msgspec.json.decode(answer, type=float | str) if answer else "it did not answer"
+    if isinstance(said, str):
+        return WireOpinion(sender, receiver, unable=said)
+    return WireOpinion(sender, receiver, said)

@@ -1,0 +1,81 @@
+"""What of the ledger makes the risk of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcverify.fleet.outages import NodeOutage, OutageCause
+from hpcverify.fleet.risk import HISTORY_S, rank_fleet
+from hpcverify.fleet.states import DAY_S, Node
+
+NOW = 1_800_000_000.0
+BEGAN = NOW - 100 * DAY_S
+NODES = [Node(name=f"n{i}", first_seen_at=BEGAN) for i in range(50)]
+
+
+def make_outage(node: str, ago: float, days: float = 0.5, **changes: Any) -> NodeOutage:
+    """Make an outage that began *ago* days before now."""
+    began = NOW - ago * DAY_S
+    usual: dict[str, Any] = {
+        "node": node,
+        "began": began,
+        "ended": began + days * DAY_S if days else 0.0,
+        "cause": OutageCause.OTHERS,
+        "reason": "bad GPU",
+    }
+    return NodeOutage(**{**usual, **changes})
+
+
+def rank(*outages: NodeOutage, nodes: list[Node] = NODES) -> list[str]:
+    """Name the nodes in service whose risk is above the others', the highest first."""
+    scores = rank_fleet(nodes, outages, {}, BEGAN, NOW).scores
+    return sorted((n for n in scores if scores[n] > 1.01), key=lambda name: -scores[name])
+
+
+def test_who_was_out_lately_comes_before_who_was_out_long_ago() -> None:
+    assert rank(make_outage("n7", 60), make_outage("n3", 3)) == ["n3", "n7"]
+
+
+def test_a_node_that_is_out_has_no_score() -> None:
+    scores = rank_fleet(NODES, [make_outage("n7", 3, days=0)], {}, BEGAN, NOW).scores
+
+    assert "n7" not in scores
+    assert len(scores) == 49
+
+
+def test_what_was_planned_says_nothing_of_a_node() -> None:
+    for reason in ("POWERED_DOWN, no reason given", "maintenance: new firmware", "MAINT"):
+        assert rank(make_outage("n7", 3, reason=reason)) == []
+
+
+def test_a_return_counts_though_the_ledger_did_not_keep_outages_then() -> None:
+    nodes = [*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]
+
+    assert rank(nodes=nodes) == ["n0"]
+
+
+def test_a_return_that_ends_a_known_outage_counts_once() -> None:
+    back = NOW - 2 * DAY_S
+    nodes = [*NODES[1:], Node(name="n0", first_seen_at=BEGAN, returned_at=(back + 60,))]
+    outage = make_outage("n0", 3, days=1)
+
+    once = rank_fleet(NODES, [outage], {}, BEGAN, NOW).scores["n0"]
+    assert rank_fleet(nodes, [outage], {}, BEGAN, NOW).scores["n0"] == once
+
+
+def test_what_is_dated_ahead_of_the_clock_is_not_known_yet() -> None:
+    assert rank(make_outage("n7", -3)) == []
+
+
+def test_an_outage_of_years_ago_is_left_out() -> None:
+    ranking = rank_fleet(NODES, [make_outage("n7", 3)], {}, NOW - 10 * HISTORY_S, NOW)
+
+    assert ranking.scores["n7"] > 2
+
+
+def test_nodes_at_the_switch_of_one_that_failed_have_a_higher_risk() -> None:
+    switches = {f"n{i}": f"leaf{i // 10}" for i in range(50)}
+    outages = [make_outage("n1", 1), make_outage("n2", 2)]
+
+    scores = rank_fleet(NODES, outages, switches, BEGAN, NOW).scores
+    assert min(scores[f"n{i}"] for i in range(10)) > max(scores[f"n{i}"] for i in range(10, 50))

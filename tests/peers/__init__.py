@@ -1,0 +1,1 @@
+"""Tests of the fleet as a judge."""

@@ -1,0 +1,1 @@
+"""Whom to verify next, and with which suite."""

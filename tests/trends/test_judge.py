@@ -1,0 +1,131 @@
+"""A rollout is told from a fault, and a change that is gone is none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from hpcverify.model import Verdict
+from hpcverify.trends.judge import PartHistory, format_crossing, judge_histories
+
+DAY = 86400.0
+RUNS = 30
+
+
+def make_history(
+    i: int,
+    steps: Mapping[int, float] | None = None,
+    *,
+    driver_from: int = RUNS,
+    per_run: float = 0.0,
+    limit: float | None = None,
+    low: bool = False,
+) -> PartHistory:
+    """Make a part with a run a day: *steps* by their run, a new driver from a run on."""
+    rng = random.Random(i)
+    level, values = 100.0, []
+    for run in range(RUNS):
+        level *= 1 + (steps or {}).get(run, 0.0) + per_run
+        values.append(level * rng.gauss(1, 0.0015))
+    if low:
+        values = [10_000 / value for value in values]
+    drivers = tuple("580.1" if run < driver_from else "590.2" for run in range(RUNS))
+    return PartHistory(
+        node=f"n{i}",
+        part="gpu0",
+        times=tuple((20000 + run) * DAY for run in range(RUNS)),
+        values=tuple(values),
+        marks={"driver": drivers},
+        limit=limit,
+    )
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_the_one_part_that_changed_is_named(low: bool) -> None:  # noqa: FBT001 - a case
+    fleet = [make_history(i, {20: 0.01} if i == 7 else None, low=low) for i in range(100)]
+
+    judged = judge_histories(fleet, low_is_bad=low)
+
+    (change,) = judged.changes
+    assert (change.node, change.kind, change.verdict) == ("n7", "step", Verdict.WARN)
+    assert change.size == pytest.approx(0.01, abs=0.002)
+    assert change.day == pytest.approx(20020, abs=1)
+    assert judged.shared == ()
+
+
+def test_a_rollout_that_slows_many_parts_is_said_once() -> None:
+    fleet = [make_history(i, {20: 0.02} if i < 60 else None, driver_from=20) for i in range(80)]
+    fleet += [make_history(i) for i in range(80, 100)]
+
+    judged = judge_histories(fleet, low_is_bad=False)
+
+    (shared,) = judged.shared
+    assert str(shared.mark) == "driver 580.1 to 590.2"
+    assert shared.changed >= 55
+    assert shared.compared == 80
+    assert judged.changes == ()
+
+
+def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -> None:
+    fleet = [make_history(i, {20: 0.02} if i == 7 else None, driver_from=20) for i in range(80)]
+
+    (change,) = judge_histories(fleet, low_is_bad=False).changes
+
+    assert change.node == "n7"
+    assert change.why.startswith("with driver 580.1 to 590.2, which 79 others have made")
+
+
+def test_a_part_that_changed_far_more_than_the_rollout_is_named_beside_it() -> None:
+    fleet = [make_history(i, {20: 0.10 if i == 7 else 0.01}, driver_from=20) for i in range(80)]
+
+    judged = judge_histories(fleet, low_is_bad=False)
+
+    assert [change.node for change in judged.changes] == ["n7"]
+    assert len(judged.shared) == 1
+
+
+def test_a_change_of_many_on_one_day_without_a_mark_is_said_once() -> None:
+    fleet = [make_history(i, {20: 0.02} if i < 40 else None) for i in range(100)]
+
+    judged = judge_histories(fleet, low_is_bad=False)
+
+    (shared,) = judged.shared
+    assert shared.mark is None
+    assert shared.changed >= 38
+    assert judged.changes == ()
+
+
+def test_a_change_that_is_gone_is_not_reported_as_worse() -> None:
+    fleet = [make_history(7, {12: 0.02, 22: -0.02})]
+
+    assert all(c.size < 0 for c in judge_histories(fleet, low_is_bad=False).changes)
+
+
+def test_a_part_that_became_better_is_told_and_is_no_warning() -> None:
+    (change,) = judge_histories([make_history(7, {20: -0.02})], low_is_bad=False).changes
+
+    assert (change.verdict, change.size < 0) == (Verdict.PASS, True)
+
+
+def test_a_part_that_wears_is_warned_of_before_it_crosses_its_limit() -> None:
+    fleet = [make_history(i, per_run=0.0006 if i == 7 else 0.0, limit=104.0) for i in range(40)]
+
+    (change,) = judge_histories(fleet, low_is_bad=False).changes
+
+    assert (change.node, change.kind) == ("n7", "trend")
+    assert change.crossing is not None
+    truth = 20000 + 3.92 / 0.06
+    assert change.crossing.earliest <= truth <= (change.crossing.latest or 1e9)
+    assert format_crossing(change.crossing).startswith("crosses its limit about 2024-1")
+
+
+def test_healthy_fleets_change_in_nothing() -> None:
+    for seed in range(5):
+        fleet = [make_history(1000 * seed + i, driver_from=15) for i in range(100)]
+
+        judged = judge_histories(fleet, low_is_bad=False)
+
+        assert judged.changes == ()
+        assert judged.shared == ()
