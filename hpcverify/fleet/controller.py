@@ -246,10 +246,10 @@ class Controller:
             self.say(f"{new.name}: {old.state} -> {_describe_state(judged)}{because}")
 
     def _prune(self, nodes: Collection[str]) -> None:
-        known, deleted = self.ledger.list_nodes(), 0
-        for name in nodes:
-            spare = {known[name].run} - {""} if name in known else set[str]()
-            deleted += self.store.prune(name, self.site.fleet.keep_runs, spare)
+        keep, deleted = self.site.fleet.keep_runs, 0
+        for name in self.store.list_overfull(keep) & set(nodes):
+            spare = {self.ledger.read_node(name).run} - {""}
+            deleted += self.store.prune(name, keep, spare)
         if deleted:
             self.store.shrink()
 

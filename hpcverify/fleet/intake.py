@@ -11,17 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
 from hpcverify.fleet.breaker import explain_trip, find_doubted_checks
 from hpcverify.fleet.evidence import Evidence, extract_evidence
-from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.ledger import Judgment, Ledger
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
 from hpcverify.fleet.transitions import apply_evidence, restrain_hold
 from hpcverify.model import Run
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
+
+BATCH_RUNS = 50
+"""Runs that are kept together: what waits in memory, and is read again after a kill."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,23 @@ class Intake:
 
     def take_in(self, runs: Iterable[Run], eligible: int) -> list[JudgedRun]:
         """Keep and judge *runs*, each once, in a fleet of *eligible* nodes."""
-        found = [self._keep_run(run) for run in runs if not self.ledger.is_judged(run.id)]
+        found: list[Evidence] = []
+        rest = iter(runs)
+        while batch := list(islice(rest, BATCH_RUNS)):
+            found += self._keep_runs(batch)
         judged = self._judge(_drop_duplicate_tickets(found), eligible)
-        for each in judged:
-            self._record(each)
+        self.ledger.record_judgments(map(_build_judgment, judged))
         return judged
 
-    def _keep_run(self, run: Run) -> Evidence:
-        ticket = self.ledger.find_ticket(run.node, run.token)
+    def _keep_runs(self, runs: Sequence[Run]) -> list[Evidence]:
+        known = self.ledger.find_judged(run.id for run in runs)
+        new = [run for run in runs if run.id not in known]
         # The token is secret, and the store is not.
-        if not self.store.get_document_path(run.id).exists():
-            self.store.save(replace(run, token=""))
+        self.store.save_new(replace(run, token="") for run in new)
+        return [self._extract(run) for run in new]
+
+    def _extract(self, run: Run) -> Evidence:
+        ticket = self.ledger.find_ticket(run.node, run.token)
         return extract_evidence(run, ticket, self.site, self.clock())
 
     def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
@@ -98,25 +108,26 @@ class Intake:
             judged.append(JudgedRun(evidence, before, node))
         return judged
 
-    def _record(self, each: JudgedRun) -> None:
-        changed = each.after.state is not each.before.state
-        moved = changed or each.newly_held
-        what = ""  # a hook's run that changes nothing gets no line
-        if moved:
-            what = each.after.state.value
-        elif each.evidence.ticket:
-            what = "verified" if each.evidence.complete else "incomplete"
-        if moved and not each.after.enforced and each.evidence.failures:
-            what = f"{what} (observed)"
-        self.ledger.record_judgment(
-            each.after,
-            each.evidence.run,
-            each.evidence.failed_by_check,
-            what,
-            f"run {each.evidence.run}: {each.after.full_reason or each.after.verdict}",
-            ticket=each.evidence.ticket,
-            held=each.newly_held,
-        )
+
+def _build_judgment(each: JudgedRun) -> Judgment:
+    changed = each.after.state is not each.before.state
+    moved = changed or each.newly_held
+    what = ""  # a hook's run that changes nothing gets no line
+    if moved:
+        what = each.after.state.value
+    elif each.evidence.ticket:
+        what = "verified" if each.evidence.complete else "incomplete"
+    if moved and not each.after.enforced and each.evidence.failures:
+        what = f"{what} (observed)"
+    return Judgment(
+        node=each.after,
+        run=each.evidence.run,
+        outcomes=each.evidence.failed_by_check,
+        what=what,
+        detail=f"run {each.evidence.run}: {each.after.full_reason or each.after.verdict}",
+        ticket=each.evidence.ticket,
+        held=each.newly_held,
+    )
 
 
 def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:

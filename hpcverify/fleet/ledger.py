@@ -154,6 +154,21 @@ class AuditEntry(Struct, frozen=True):
     detail: str
 
 
+class Judgment(Struct, frozen=True):
+    """A node as a run has changed it, with its line of the audit log, if it gets one."""
+
+    node: Node
+    run: str
+    outcomes: Mapping[str, bool]
+    """For each check, whether it failed."""
+    what: str
+    detail: str = ""
+    ticket: int = 0
+    """The one that the run used."""
+    held: bool = False
+    """Whether the node is newly held, which the breaker counts."""
+
+
 class Ledger:
     """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
 
@@ -195,7 +210,7 @@ class Ledger:
     def put(
         self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
     ) -> None:
-        """Write *node* and its audit line together; *held* as in `record_judgment`."""
+        """Write *node* and its audit line together; *held* as in `Judgment`."""
         with self._open_database(write=True) as db:
             if held:
                 db.execute("insert into holds values (?, ?)", (self.clock(), node.name))
@@ -221,48 +236,43 @@ class Ledger:
         with self._open_database(write=True) as db:
             db.executemany("insert or ignore into nodes values (?, ?)", rows)
 
-    def record_judgment(
-        self,
-        node: Node,
-        run: str,
-        outcomes: Mapping[str, bool],
-        what: str,
-        detail: str = "",
-        *,
-        ticket: int = 0,
-        held: bool = False,
-    ) -> bool:
-        """
-        Write *node* as *run* has changed it, unless that was judged before.
-
-        *outcomes* says for each check whether it failed; *ticket* is the one that the
-        run used; *held* says that the node is newly held, which the breaker counts.
-        """
-        now = self.clock()
+    def record_judgments(self, judgments: Iterable[Judgment]) -> int:
+        """Write what runs have changed, all or nothing; count those not judged before."""
+        now, count = self.clock(), 0
         with self._open_database(write=True) as db:
-            new = db.execute("insert or ignore into judged values (?, ?)", (run, now))
-            if not new.rowcount:
-                return False
+            for each in judgments:
+                new = db.execute("insert or ignore into judged values (?, ?)", (each.run, now))
+                if new.rowcount:
+                    self._record_judgment(db, each, now)
+                    count += 1
             end = now - MAX_RUN_AGE_S - DAY_S
             old = (_format_run_prefix(end), end)
             db.execute("delete from judged where run < ? and at < ?", old)
             for counted in ("outcomes", "holds"):
                 db.execute(f"delete from {counted} where at < ?", (now - BREAKER_RETENTION_S,))  # noqa: S608 - our own words
-            db.executemany(
-                "insert or replace into outcomes values (?, ?, ?, ?)",
-                [(node.name, name, now, failed) for name, failed in outcomes.items()],
-            )
-            db.execute("update tickets set run = ? where number = ?", (run, ticket))
-            if held:
-                db.execute("insert into holds values (?, ?)", (now, node.name))
-            self._put(db, node, ordered=bool(ticket))
-            if what:
-                self._add_audit_line(db, node.name, what, detail)
-        return True
+        return count
+
+    def _record_judgment(self, db: Connection, each: Judgment, now: float) -> None:
+        db.executemany(
+            "insert or replace into outcomes values (?, ?, ?, ?)",
+            [(each.node.name, name, now, failed) for name, failed in each.outcomes.items()],
+        )
+        db.execute("update tickets set run = ? where number = ?", (each.run, each.ticket))
+        if each.held:
+            db.execute("insert into holds values (?, ?)", (now, each.node.name))
+        self._put(db, each.node, ordered=bool(each.ticket))
+        if each.what:
+            self._add_audit_line(db, each.node.name, each.what, each.detail)
 
     def is_judged(self, run: str) -> bool:
         """Whether *run* was judged already."""
         return bool(self._select("select 1 from judged where run = ?", run))
+
+    def find_judged(self, runs: Iterable[str]) -> set[str]:
+        """Find which of *runs* were judged already."""
+        wanted = msgspec.json.encode(list(runs)).decode()
+        known = "select run from judged where run in (select value from json_each(?))"
+        return {run for (run,) in self._select(known, wanted)}
 
     def read_judged_time(self, run: str) -> float:
         """Say when *run* was judged, 0 if it was not."""

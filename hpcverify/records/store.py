@@ -50,6 +50,7 @@ from hpcverify.records.tables import (
     NEWEST_FIRST_CLAUSE,
     REFERENCE_CLAUSE,
     TABLES,
+    find_overfull,
     find_reference,
     find_surplus,
     insert_carry_overs,
@@ -246,19 +247,43 @@ class Store:
             StoreError: it could not be written; or not indexed, but then it is kept.
 
         """
-        before = self.documents.stat().st_mtime_ns
-        documents.write(run, self.get_document_path(run.id))
-        size = _read_size(self.get_document_path(run.id))
+        self._index_written([(run, self._write_document(run))])
+
+    def save_new(self, runs: Iterable[Run]) -> None:
+        """
+        Write the documents of those of *runs* that have none, then index them together.
+
+        Raises:
+            StoreError: as in `save`; what was written is indexed the next time.
+
+        """
+        new = [run for run in runs if not self.get_document_path(run.id).exists()]
+        if new:
+            self._index_written([(run, self._write_document(run)) for run in new])
+
+    def _write_document(self, run: Run) -> int:
+        """Write the document of *run*, and see whether others write too; return its size."""
+        alone = self.documents.stat().st_mtime_ns == self._seen_mtime
+        path = self.get_document_path(run.id)
+        documents.write(run, path)
+        self._seen_mtime = self.documents.stat().st_mtime_ns if alone else 0
+        return _read_size(path)
+
+    def _index_written(self, runs: Iterable[tuple[Run, int]]) -> None:
+        """Index *runs* that we have just written, each with its size in bytes."""
+        seen, self._seen_mtime = self._seen_mtime, 0  # if this fails, they are not indexed
 
         def index(db: sqlite3.Connection) -> None:
-            insert_run(db, run, size)
-            insert_carry_overs(db, run, "where true")  # the one that came last, whatever the clock
-            insert_facts_of_run(db, run, self._format_latest_time())
-            # If nobody else has added a document since we looked, nothing is new.
-            if before == self._seen_mtime:
-                save_mtime(db, self.documents.stat().st_mtime_ns)
+            for run, size in runs:
+                insert_run(db, run, size)
+                # The one that came last, whatever the clock.
+                insert_carry_overs(db, run, "where true")
+                insert_facts_of_run(db, run, self._format_latest_time())
+            if seen:  # nobody else has added a document: nothing is new
+                save_mtime(db, seen)
 
         self._run_transaction(index, write=True)
+        self._seen_mtime = seen
 
     def prune(
         self,
@@ -300,6 +325,10 @@ class Store:
 
         self._run_transaction(forget, write=True)
         return len(oldest)
+
+    def list_overfull(self, keep: int, max_bytes: int = MAX_NODE_BYTES) -> set[str]:
+        """List the nodes that have more runs, or bytes, than `prune` leaves."""
+        return self._run_transaction(lambda db: find_overfull(db, keep, max_bytes))
 
     def shrink(self, sparse: int = SPARSE_BYTES) -> None:
         """Free the room of deleted runs, if it is more than *sparse* bytes."""

@@ -80,15 +80,28 @@ IF_NEWER_CLAUSE = (
 """The id of a run begins with its date: ids from ``:ahead`` on are in the future."""
 
 
+def find_overfull(db: sqlite3.Connection, keep: int, room: int) -> set[str]:
+    """Find the nodes of which `find_surplus` may find runs: one query for all of them."""
+    rows = db.execute(
+        "select node from runs group by node having count(*) > ? or sum(bytes) > ?",
+        (_add_slack(keep), _add_slack(room)),
+    )
+    return {node for (node,) in rows}
+
+
+def _add_slack(most: int) -> int:
+    return most + most // PRUNE_SLACK_DIVISOR
+
+
 def find_surplus(db: sqlite3.Connection, node: str, keep: int, room: int, now: str) -> set[str]:
     """Find the runs of *node* beyond *keep* runs or *room* bytes, at the time *now*."""
     count, weight = db.execute(
         "select count(*), coalesce(sum(bytes), 0) from runs where node = ?", (node,)
     ).fetchone()
     spent: set[str] = set()
-    if count > keep + keep // PRUNE_SLACK_DIVISOR:
+    if count > _add_slack(keep):
         spent |= _find_beyond_quota(db, node, "1", keep, now) - _find_carry_over_runs(db, node, now)
-    if weight > room + room // PRUNE_SLACK_DIVISOR:
+    if weight > _add_slack(room):
         spent |= _find_beyond_quota(db, node, "bytes", room, now)
     return spent
 

@@ -185,7 +185,7 @@ def has_settled(fleet: Fleet) -> bool:
             "writing",
             {
                 "issue_ticket",
-                "record_judgment",
+                "record_judgments",
                 "record_intent",
                 "record_outcome",
                 "close_ticket",

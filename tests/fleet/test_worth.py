@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpcverify.commands.reliability import command
-from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.ledger import Judgment, Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.fleet.worth import assess_worth, describe_worth, list_job_sizes
 from hpcverify.reliability.jobs import JobAssumptions
@@ -53,7 +53,9 @@ def fail(ledger: Ledger, clock: Clock) -> Callable[..., None]:
         bad = Node(
             name=name, state=State.QUARANTINED, enforced=True, checks=("gemm",), first_seen_at=NOW
         )
-        ledger.record_judgment(bad, f"{name} {clock.now}", {}, "quarantined", ticket=ticket)
+        ledger.record_judgments(
+            [Judgment(bad, f"{name} {clock.now}", {}, "quarantined", ticket=ticket)]
+        )
         clock.now += DAY_S
         well = Node(name=name, state=State.HEALTHY, first_seen_at=NOW)
         ledger.put(well, "healthy")
