@@ -6,15 +6,18 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 import msgspec
 from rich.text import Text
 
-from hpcverify.commands._measurements import open_table
+from hpcverify.commands._measurements import open_table, read_history
+from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import ConfigError
+from hpcverify.history.reader import Choice
 from hpcverify.model import Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
 from hpcverify.peers.fleet import MetricJudgement, PeerOutlier, format_percent
@@ -22,7 +25,7 @@ from hpcverify.peers.floors import Worse
 from hpcverify.peers.reference import read_reference, write_reference
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
 from hpcverify.peers.values import MetricName, PartRuns
-from hpcverify.plan.config import load_site
+from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_table, render_badge
 from hpcverify.trends.judge import (
     PartChange,
@@ -36,6 +39,8 @@ from hpcverify.trends.judge import (
 from hpcverify.units import format_count
 
 EXIT_FAIL = 1
+DEFAULT_DAYS = 7
+"""In a week, a sweep comes to every node that is ever idle."""
 PAST_HEADS = ("verdict", "who", "metric", "change", "day and runs", "why")
 HEADS = ("verdict", "level", "who", "metric", "worse by", "spreads", "why")
 
@@ -55,7 +60,8 @@ def read_names(_: click.Context, __: click.Parameter, text: str) -> tuple[str, .
 
 
 @click.command("peers")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--since", type=SINCE_TYPE, help="Without FILE: from this night on; default: a week.")
 @click.option(
     "--columns",
     default="",
@@ -88,7 +94,8 @@ def read_names(_: click.Context, __: click.Parameter, text: str) -> tuple[str, .
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     *,
-    file: Path,
+    file: Path | None,
+    since: datetime | None,
     columns: Mapping[str, str],
     by: Sequence[str],
     worse: Worse | None,
@@ -97,30 +104,41 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Compare the parts of a fleet, as measured in FILE (CSV or Parquet), with each other.
+    Compare the parts of a fleet with each other, and with their own past.
 
-    FILE has a row for each run of each part: node, part, metric, value, unit, and, if known,
-    time, cabinet, rack, driver, limit, clock, temperature, power.
+    Without FILE, as the runs of the last week measured them.
+
+    FILE is CSV or Parquet and has a row for each run of each part: node, part, metric, value,
+    unit and, if known, time, cabinet, rack, driver, limit, clock, temperature, power.
 
     \b
     Example:
       hpcverify peers sgemm.csv --columns part=gpu,value=milliseconds
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    known = read_reference(reference) if reference else None
-    runs = read_runs(file, columns, by)
-    fleet = reduce_fleet(runs)
-    if not fleet:
-        raise ConfigError(f"{file} has no value that is a number")
+    known, floors = read_reference(reference) if reference else None, load_site().peers
+    runs: CollectedRuns = {}
+    screened = 0
+    if file is None:
+        first = since or datetime.now(UTC) - timedelta(days=DEFAULT_DAYS)
+        fleet, screened = read_history(state_dir(), Choice(since=first.date()), floors)
+    else:
+        runs = read_runs(file, columns, by)
+        fleet = reduce_fleet(runs)
+        if not fleet:
+            raise ConfigError(f"{file} has no value that is a number")
+    source = str(file or "history")
     document = judge_fleet(
-        fleet, source=str(file), of_site=load_site().peers, worse=worse, reference=known
+        fleet, source=source, of_site=floors, worse=worse, reference=known, screened=screened
     )
-    if not document.metrics:
+    if file and not document.metrics:
         raise ConfigError(
             f"{file}: nothing says which values of {', '.join(document.unjudged)} are worse: "
             "add --worse low or --worse high"
         )
+    if learn and file is None:
+        raise ConfigError("--learn needs a FILE with the values of all parts")
     if learn:
-        write_reference(learn, learn_reference(fleet, str(file), time.time()))
+        write_reference(learn, learn_reference(fleet, source, time.time()))
         say(f"{learn} is written: review it, then compare with --reference {learn}")
     past = judge_past(runs, document)
     if as_json:
@@ -143,7 +161,7 @@ def judge_past(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName,
     return {
         entry.name: judge_histories(histories, low_is_bad=entry.worse == "low")
         for entry in document.metrics
-        if (histories := list(filter(None, map(make_history, runs[entry.name].values()))))
+        if (histories := list(filter(None, map(make_history, runs.get(entry.name, {}).values()))))
     }
 
 
@@ -183,12 +201,7 @@ def show(document: PeersDocument) -> None:
     """Print how much was judged, who is worse than its peers, and what could not be judged."""
     console = Console(highlight=False)
     outliers = [(entry, each) for entry in document.metrics for each in entry.outliers]
-    most = max(document.metrics, key=lambda entry: entry.parts)
-    console.print(
-        f"{format_count(len(document.metrics), 'metric')} of {format_count(most.parts, 'part')} "
-        f"on {format_count(most.nodes, 'node')}: {format_count(len(outliers), 'outlier')}",
-        markup=False,
-    )
+    console.print(summarize(document, len(outliers)), markup=False)
     if outliers:
         console.print()
         print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
@@ -197,6 +210,15 @@ def show(document: PeersDocument) -> None:
         console.print()
     for note in notes:
         console.print(note, markup=False)
+
+
+def summarize(document: PeersDocument, outliers: int) -> str:
+    """Say in a line how much was compared, and how many outliers there are."""
+    metrics = format_count(len(document.metrics) + document.screened, "metric")
+    parts = max((entry.parts for entry in document.metrics), default=0)
+    nodes = max((entry.nodes for entry in document.metrics), default=0)
+    most = f" of up to {format_count(parts, 'part')} on {format_count(nodes, 'node')}"
+    return f"{metrics}{most if parts else ''}: {format_count(outliers, 'outlier')}"
 
 
 def format_outlier(entry: MetricJudgement, outlier: PeerOutlier) -> tuple[str | Text, ...]:

@@ -25,6 +25,8 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
     """Metrics of which neither a table nor the unit says which side is worse."""
+    screened: int = 0
+    """Metrics that were looked at by their summary alone: nothing in them is far."""
 
     @property
     def verdict(self) -> Verdict:
@@ -39,6 +41,7 @@ def judge_fleet(
     of_site: Sequence[PeerFloor] = (),
     worse: Worse | None = None,
     reference: FleetReference | None = None,
+    screened: int = 0,
 ) -> PeersDocument:
     """
     Judge each metric of *fleet* by its peers, and by *reference* if there is one.
@@ -49,6 +52,7 @@ def judge_fleet(
         of_site: Lines that go before those of `floors.csv`.
         worse: Which side is bad where neither a line nor the unit says it.
         reference: What the same fleet measured when it was good.
+        screened: How many other metrics a screen turned away.
 
     """
     judged, unjudged = [], []
@@ -64,6 +68,7 @@ def judge_fleet(
         reference=reference.learned if reference else "",
         metrics=tuple(judged),
         unjudged=tuple(unjudged),
+        screened=screened,
     )
 
 

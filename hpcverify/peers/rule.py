@@ -17,8 +17,8 @@ How far chance goes depends on the number of peers and on how many are far: p is
 Student's t beyond z, and Benjamini and Hochberg's procedure (J. R. Stat. Soc. B 57, 1995) keeps
 the share of healthy parts among the named ones below `FALSE_SHARE`.
 
-Most metrics of most nights have nothing to judge. `needs_judgement` says so from four numbers
-that any database computes: no metric that it turns away has an outlier or is split.
+Most metrics of most nights have nothing to judge: `screen` says so from a few numbers that a
+database computes.
 """
 
 from __future__ import annotations
@@ -56,19 +56,3 @@ def find_distance(value: float, centre: float, *, low_is_bad: bool) -> float:
 
     """
     return (centre - value if low_is_bad else value - centre) / abs(centre)
-
-
-def needs_judgement(centre: float, mad: float, worst: float, floor: float) -> bool:
-    """
-    Whether a metric has to be judged in full: no other one has an outlier or is split.
-
-    Args:
-        centre: The median of the values of all parts; not 0.
-        mad: Their median absolute deviation, unscaled.
-        worst: The largest `find_distance` of them.
-        floor: The floor of the metric.
-
-    """
-    spread = MAD_SCALE * mad / abs(centre)
-    far = worst >= max(floor, SCREEN_SCORE * spread)
-    return far or spread >= floor / 2

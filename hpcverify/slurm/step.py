@@ -20,7 +20,7 @@ class StepPlace(Struct, frozen=True):
     nodes: tuple[str, ...]
     """The first is where rank 0 is."""
     expected: tuple[str, ...]
-    """The node of each rank; empty if srun does not hand them out in blocks."""
+    """The node of each rank; empty if srun does not hand them out in the order of the nodes."""
     job: int
     step: str
 
@@ -57,12 +57,14 @@ def read_step(environ: Mapping[str, str]) -> StepPlace | None:
 def _list_expected(
     environ: Mapping[str, str], nodes: tuple[str, ...], world: int
 ) -> tuple[str, ...]:
-    if not environ.get("SLURM_DISTRIBUTION", "block").startswith("block"):
-        return ()
     counts: list[int] = []
     for term in environ["SLURM_STEP_TASKS_PER_NODE"].split(","):
         tasks, _, times = term.rstrip(")").partition("(x")  # as 8(x4)
         counts += [int(tasks)] * int(times or 1)
     if len(counts) != len(nodes) or sum(counts) != world:
+        return ()
+    # One rank on each node is what srun calls cyclic by itself, and the same as in blocks.
+    in_order = ("block", "cyclic") if world == len(nodes) else ("block",)
+    if not environ.get("SLURM_DISTRIBUTION", "block").startswith(in_order):
         return ()
     return tuple(node for node, tasks in zip(nodes, counts, strict=True) for _ in range(tasks))

@@ -106,6 +106,15 @@ def test_a_node_without_srun_is_measured_by_itself(tmp_path: Path) -> None:
     assert "2 ranks on 1 node" in text
 
 
+def test_without_stragglers_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    status, text = finish(start(tmp_path, "n7", *QUICK, "--no-stragglers", "--out", str(out)))
+
+    run = read_collective_run(out)
+    assert (status, run.steps, run.transfers, run.stragglers) == (0, (), (), ()), text
+    assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
+
+
 def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
     process = start(tmp_path, "n7", *QUICK, "--second-opinion", "--out", str(out), PATH="/bin")

@@ -17,6 +17,7 @@ from hpcverify.peers.values import NODE_PART, PartValue
 from tests.peers.fleets import (
     FLOOR,
     NAME,
+    Draw,
     draw_heavy_tailed,
     judge_longhorn,
     judge_values,
@@ -115,7 +116,7 @@ def test_a_noisy_metric_is_said_to_be_so_and_names_nobody() -> None:
 @pytest.mark.parametrize("parts", [8, 40, 400, 4000])
 @pytest.mark.parametrize("noise", ["normal", "heavy tails", "skewed", "quantised", "equal"])
 def test_nobody_is_named_among_healthy_parts(parts: int, noise: str) -> None:
-    draws = {
+    draws: dict[str, Draw] = {
         "normal": lambda rng: rng.gauss(0, 1),
         "heavy tails": draw_heavy_tailed,
         "skewed": lambda rng: -rng.expovariate(1),

@@ -41,6 +41,23 @@ def test_where_ranks_are_is_not_guessed(change: dict[str, str]) -> None:
     assert place.expected == ()
 
 
+def test_one_rank_on_each_node_is_in_their_order_by_srun_s_own_choice() -> None:
+    """That is cyclic where there are no more ranks than nodes."""
+    one_each = {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_PROCID": "1",
+        "SLURM_DISTRIBUTION": "cyclic",
+    }
+    place = read_step(STEP | one_each)
+    assert place is not None
+    assert place.expected == ("gpu009", "gpu010")
+
+    place = read_step(STEP | one_each | {"SLURM_DISTRIBUTION": "arbitrary"})
+    assert place is not None
+    assert place.expected == ()
+
+
 def test_a_batch_script_and_a_shell_are_in_no_step() -> None:
     batch = {name: value for name, value in STEP.items() if not name.startswith("SLURM_STEP")}
     assert read_step(batch) is None

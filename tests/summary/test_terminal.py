@@ -6,9 +6,15 @@ import io
 
 import pytest
 from msgspec.structs import replace
+from rich.text import Text
 
 from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
-from hpcverify.summary.terminal import Console, show_results
+from hpcverify.summary.terminal import (
+    MAX_FOLDED_ROWS,
+    Console,
+    print_table,
+    show_results,
+)
 from tests.doubles import a_result, a_run
 
 GPUS = tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(8))
@@ -100,3 +106,15 @@ def test_rounds_are_counted_before_the_worst_of_them() -> None:
     why, *_ = shown(node(gemm(), failed))
 
     assert why.startswith("FAIL  gemm  [1 fail (round 2), 1 pass] GPU 3: ")
+
+
+def test_a_long_table_has_a_line_for_each_row_in_columns_and_is_safe_to_print() -> None:
+    out = io.StringIO()
+    rows = [("-", f"n{i}", Text("well")) for i in range(MAX_FOLDED_ROWS)]
+
+    print_table(Console(file=out), ("", "node", "why"), [*rows, ("verify", "nö\x1b1", "x" * 300)])
+
+    lines = out.getvalue().splitlines()
+    assert len(lines) == MAX_FOLDED_ROWS + 2
+    assert lines[1] == "-       n0    well"
+    assert lines[-1] == "verify  nö␛1  " + "x" * 300

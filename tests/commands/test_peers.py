@@ -1,0 +1,188 @@
+"""``hpcverify peers``: tables of other tools, the history of the fleet, bad input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.cli import Cli
+from tests.history.nights import FIRST, make_run, write_runs
+from tests.peers.fleets import LONGHORN
+
+BERT = str(LONGHORN / "bert.csv.gz")
+SGEMM = str(LONGHORN / "sgemm.csv.gz")
+
+
+def write_table(path: Path, *, bad: float = 0.9, limit: str = "") -> Path:
+    """Write a table in which node n7 reaches the share *bad* of the others."""
+    dice = random.Random(1)
+    lines = ["host,tflops,limit"]
+    for i in range(40):
+        value = 500 * dice.gauss(1, 0.003) * (bad if i == 7 else 1)
+        lines.append(f"n{i},{value},{limit}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_slow_node_is_told_in_a_line_with_what_the_clocks_say(cli: Cli) -> None:
+    done = cli("peers", BERT)
+
+    assert done.returncode == 0
+    assert "1 metric of up to 136 parts on 34 nodes: 1 outlier" in done.stdout
+    assert "c002-5" in done.stdout
+    assert "3.6 %" in done.stdout
+
+
+def test_json_has_all_of_it(cli: Cli) -> None:
+    answer = json.loads(cli("peers", SGEMM, "--json").stdout)
+
+    (metric,) = answer["metrics"]
+    assert answer["verdict"] == "warn"
+    assert [one["name"] for one in metric["outliers"]] == ["g076", "g124"]
+    assert metric["correlations"]["clock"] < -0.8
+    (past,) = answer["past"]
+    assert "g195" in {change["part"] for change in past["changes"]}
+
+
+def test_parts_that_changed_are_told_with_their_day(cli: Cli) -> None:
+    told = cli("peers", SGEMM).stdout.partition("compared with their own past:")[2]
+
+    assert "g195" in told
+    assert "2020-06-28" in told
+
+
+@pytest.mark.parametrize(("limit", "status"), [("", 0), ("300", 0), ("480", 1)])
+def test_peers_and_the_limit_of_the_specification_together_fail(
+    cli: Cli, tmp_path: Path, limit: str, status: int
+) -> None:
+    table = write_table(tmp_path / "a.csv", limit=limit)
+
+    done = cli("peers", str(table), "--columns", "value=tflops", "--worse", "low")
+
+    assert done.returncode == status
+    assert "n7" in done.stdout
+
+
+def test_the_site_may_want_a_fail_and_another_floor(cli: Cli, tmp_path: Path) -> None:
+    table = str(write_table(tmp_path / "a.csv"))
+    wanted = ("peers", table, "--columns", "value=tflops", "--worse", "low")
+
+    cli.site('[[peers]]\nmetric = "tflops"\nfloor = 0.05\notherwise = "fail"')
+    assert cli(*wanted).returncode == 1
+    cli.site('[[peers]]\nmetric = "tflops"\nfloor = 0.2')
+    assert "0 outliers" in cli(*wanted).stdout
+
+
+def test_parquet_is_read_as_csv_is(cli: Cli, tmp_path: Path) -> None:
+    table, copy = write_table(tmp_path / "a.csv"), tmp_path / "a.parquet"
+    with duckdb.connect() as db:
+        rows = db.read_csv(str(table)).project("*, timestamptz '2026-11-22 01:00:00+00' as started")
+        rows.write_parquet(str(copy))
+
+    done = cli("peers", str(copy), "--columns", "value=tflops", "--worse", "low")
+
+    assert done.returncode == 0, done.stderr
+    assert "n7" in done.stdout
+
+
+def test_a_fleet_is_compared_with_what_was_learned_of_it(cli: Cli, tmp_path: Path) -> None:
+    good = str(write_table(tmp_path / "good.csv", bad=1))
+    learned = str(tmp_path / "good.json")
+    columns = ("--columns", "value=tflops", "--worse", "low")
+    now = tmp_path / "now.csv"
+    head, *lines = Path(good).read_text().splitlines()
+    slower = [f"{n},{float(v) * 0.95}," for n, v, _ in (line.split(",") for line in lines)]
+    now.write_text("\n".join([head, *slower]))
+
+    assert cli("peers", good, *columns, "--learn", learned).returncode == 0
+    again = cli("peers", good, *columns, "--learn", learned)
+    told = cli("peers", str(now), *columns, "--reference", learned)
+
+    assert again.returncode == 2
+    assert "never moves by itself" in again.stderr
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert "0 outliers" in told.stdout
+    line = " ".join(told.stdout.split())
+    assert f"the whole fleet is 5 % worse than its reference of {today}" in line
+
+
+def test_without_a_file_the_history_of_the_fleet_is_judged(cli: Cli) -> None:
+    dice = random.Random(1)
+    values = [500 * dice.gauss(1, 0.003) * (0.9 if i == 7 else 1) for i in range(40)]
+    runs = [make_run(f"n{i:03}", value=v, gpus=1) for i, v in enumerate(values)]
+    write_runs(cli.state, *runs)
+
+    done = cli("peers", "--since", f"{FIRST:%Y-%m-%d}", "--json")
+
+    answer = json.loads(done.stdout)
+    (metric,) = answer["metrics"]
+    assert [one["name"] for one in metric["outliers"]] == ["n007 GPU 0"]
+    assert metric["name"]["mode"] == "idle, H100"
+    assert answer["screened"] == 1
+
+
+def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
+    done = cli("peers")
+
+    assert done.returncode == 2
+    assert "hpcverify collect writes them" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("", (), "is empty"),
+        ("a,b\n1,2\n", (), "no column has the values"),
+        ("host,value\nn1,2\n", (), "add --worse low or --worse high"),
+        ("host,value\nn1,x\n", (), "row 1: the value 'x' is no number"),
+        ("host,ms\nn1,\n", (), "has no value that is a number"),
+        ("host,ms\nn1\n", (), "row 1 has 1 cells"),
+        ("host,ms\nn1,1\n", ("--columns", "value=speed"), "no column is called 'speed'"),
+        ("host,ms\nn1,1\n", ("--columns", "vlaue=ms"), "did you mean value?"),
+        ("host,ms\nn1,1\n", ("--columns", "value"), "names no column"),
+        ("host,ms\nn1,1\n", ("--by", "rack"), "no column is called 'rack'"),
+        ("host,ms\nn1,1\n", ("--reference", "/nonexistent"), "cannot be read"),
+        ("\udcff", (), "no CSV file in UTF-8"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(
+    cli: Cli, tmp_path: Path, text: str, arguments: tuple[str, ...], message: str
+) -> None:
+    table = tmp_path / "a.csv"
+    table.write_bytes(text.encode(errors="surrogateescape"))
+
+    done = cli("peers", str(table), *arguments)
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv.gz"])
+def test_a_file_that_is_not_what_its_name_says_is_named(
+    cli: Cli, tmp_path: Path, name: str
+) -> None:
+    table = tmp_path / name
+    table.write_text("host,ms\nn1,1\n")
+
+    done = cli("peers", str(table))
+
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_was_cut_short_is_named(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "a.csv.gz"
+    table.write_bytes(gzip.compress(b"host,ms\nn1,1\n" * 1000)[:-20])
+
+    done = cli("peers", str(table))
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1

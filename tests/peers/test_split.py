@@ -1,0 +1,46 @@
+"""Two kinds of values are told from one, however it is spread."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hpcverify.peers.split import find_cut
+
+FLOOR = 0.02
+
+
+@pytest.mark.parametrize("share", [0.12, 0.3, 0.5])
+def test_two_kinds_are_divided_between_them(share: float) -> None:
+    rng = random.Random(1)
+    values = [rng.gauss(0.0 if i < 200 * share else 0.05, 0.004) for i in range(200)]
+
+    cut = find_cut(values, FLOOR)
+
+    assert cut is not None
+    assert 0.015 < cut < 0.035
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform", "exponential", "equal"])
+def test_one_kind_is_not_divided(kind: str) -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        values = {
+            "normal": [rng.gauss(0, 0.02) for _ in range(200)],
+            "uniform": [rng.uniform(-0.05, 0.05) for _ in range(200)],
+            "exponential": [rng.expovariate(50) for _ in range(200)],
+            "equal": [0.0] * 200,
+        }[kind]
+        assert find_cut(values, FLOOR) is None, seed
+
+
+def test_kinds_that_differ_by_less_than_the_floor_are_one() -> None:
+    rng = random.Random(1)
+    values = [rng.gauss(0.0 if i % 2 else 0.01, 0.0005) for i in range(200)]
+
+    assert find_cut(values, FLOOR) is None
+
+
+def test_a_few_far_values_are_no_kind() -> None:
+    assert find_cut([0.0] * 97 + [0.1] * 3, FLOOR) is None
