@@ -15,10 +15,11 @@ import msgspec
 from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.outlook import read_outlook
 from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
 from hpcverify.isolation.answer import is_answer, parse_answer
 from hpcverify.model import Run, Verdict
-from hpcverify.plan.config import node_name, state_dir
+from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.processes import write_install_command
 from hpcverify.records import documents
 from hpcverify.records.collectives import parse_collective_run
@@ -150,7 +151,10 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
         ConfigError: there is no such form of it.
 
     """
-    whole = read_overview(Ledger(state_dir()), store, since)
+    whole = msgspec.structs.replace(
+        read_overview(Ledger(state_dir()), store, since),
+        outlook=read_outlook(state_dir(), load_site()),
+    )
     if form == "json":
         return format_json(whole)
     if form != "html":

@@ -8,6 +8,7 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from msgspec import Struct
 
 from hpcverify.errors import StoreError
 from hpcverify.model import Verdict
+from hpcverify.peers.distribution import Distribution
 from hpcverify.peers.fleet import format_percent
+from hpcverify.peers.floors import Worse
 from hpcverify.records.documents import write_bytes
 from hpcverify.units import format_count
 
@@ -59,6 +62,9 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
     """step or trend."""
     size: float
     """Relative to its past; positive is worse."""
+    before: float
+    after: float
+    unit: str
     day: date
     """When the step was, or the trend's last run."""
     why: str = ""
@@ -68,6 +74,21 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The part, or the node, within the fleet."""
         return " ".join(filter(None, [self.node, self.part]))
+
+
+class JudgedMetric(Struct, frozen=True, kw_only=True):
+    """What the parts of the fleet reached in one metric, of which all values were read."""
+
+    name: str
+    """As in `JudgedOutlier`."""
+    unit: str
+    worse: Worse
+    parts: int
+    nodes: int
+    median: float
+    spread: float | None
+    """Robust and relative; None: the parts are too few."""
+    distribution: Distribution
 
 
 class FleetJudgement(Struct, frozen=True, kw_only=True):
@@ -82,6 +103,10 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     """Rollouts, what many parts have in common, and what could not be judged."""
     unconfirmed: tuple[JudgedOutlier, ...] = ()
     """Those that stood out on one night: nothing is said of them yet."""
+    metrics: tuple[JudgedMetric, ...] = ()
+    """Those with a value far from the median."""
+    screened: int = 0
+    """Metrics without one."""
 
 
 def read_judgement(state: Path) -> FleetJudgement | None:
@@ -116,16 +141,25 @@ def write_judgement(state: Path, judgement: FleetJudgement) -> None:
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
+    return [
+        *list_standing_lines(judgement.outliers, judgement.changes),
+        *(f"fleet: {note}" for note in judgement.notes),
+    ]
+
+
+def list_standing_lines(
+    outliers: Iterable[JudgedOutlier], changes: Iterable[JudgedChange]
+) -> list[str]:
+    """Say who is worse than its peers or than it was, in a line each."""
     by_name: dict[str, list[JudgedOutlier]] = {}
-    for outlier in judgement.outliers:
+    for outlier in outliers:
         by_name.setdefault(outlier.name, []).append(outlier)
     changed: dict[str, list[JudgedChange]] = {}
-    for change in judgement.changes:
+    for change in changes:
         changed.setdefault(change.name, []).append(change)
     return [
         *(f"peers: {_describe_outliers(found)}" for found in by_name.values()),
         *(f"past: {_describe_changes(found)}" for found in changed.values()),
-        *(f"fleet: {note}" for note in judgement.notes),
     ]
 
 
