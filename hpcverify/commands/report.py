@@ -40,6 +40,8 @@ MAX_READ_DOCUMENTS = 100
 """Documents of failed runs that are read to count how often a part has failed."""
 PAGES_FOLDER = "nodes"
 """Beside the fleet's page, with a folder for each node and in it a page for each suite."""
+PAGE_HEAD_BYTES = 512
+"""Of a page: they say which run it shows. 10,000 pages are not read whole for that."""
 
 
 @click.command("report")
@@ -202,11 +204,14 @@ def _ensure_page(path: Path, run: str, store: Store, render: Callable[[Run], str
 
 
 def _shows(path: Path, run: str) -> bool:
-    """Whether the page *path* is that of *run*: the id is in its head."""
+    """Whether the page *path* is that of *run*: the id is the first thing in it."""
+    mark = f'<meta name="hpcverify-run" content="{run}">'
     try:
         # Only a file: reading a pipe, which others may have put there, never ends.
-        there = path.is_file()
-        return there and f"<span>run {run}</span>".encode() in path.read_bytes()
+        if not path.is_file():
+            return False
+        with path.open("rb", buffering=0) as page:
+            return mark.encode() in page.read(PAGE_HEAD_BYTES)
     except OSError:
         return False
 

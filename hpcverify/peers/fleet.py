@@ -85,7 +85,7 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
         return max((outlier.verdict for outlier in self.outliers), default=least)
 
 
-class Comparison(Struct):
+class PeerComparison(Struct):
     """The parts of a fleet, and what of each distance no group explains yet."""
 
     parts: Sequence[PartValue]
@@ -177,7 +177,7 @@ def judge_metric(
         note = "the usual value is 0, of which nothing is a share: its limits judge it"
         return replace(entry, standing=Standing.ZERO, note=note)
     low = worse == "low"
-    comparison = Comparison(
+    comparison = PeerComparison(
         parts=parts,
         left=[find_distance(part.value, centre, low_is_bad=low) for part in parts],
         errors=find_errors(parts, centre),
@@ -214,7 +214,7 @@ def _judge_few(
     if reference is None or reference.median == 0:
         return replace(entry, note=note)
     low = entry.worse == "low"
-    comparison = Comparison(
+    comparison = PeerComparison(
         parts=parts,
         left=[find_distance(p.value, reference.median, low_is_bad=low) for p in parts],
         floor=floor,
@@ -236,7 +236,7 @@ def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) ->
     return find_distance(centre, reference.median, low_is_bad=worse == "low")
 
 
-def _compare_with_like(comparison: Comparison, fields: Sequence[str]) -> None:
+def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> None:
     """If the fleet is of two kinds and a field says which is which, compare like with like."""
     units = list(comparison.list_units().values())
     middles = [comparison.find_middle(unit) for unit in units]
@@ -267,7 +267,7 @@ def _compare_with_like(comparison: Comparison, fields: Sequence[str]) -> None:
             comparison.left[i] -= centres[value]
 
 
-def _name_groups(comparison: Comparison, field: str) -> None:
+def _name_groups(comparison: PeerComparison, field: str) -> None:
     """Name the places and versions whose nodes are worse than those of the others."""
     units: dict[str, list[float]] = {}
     for unit in comparison.list_units().values():
@@ -278,7 +278,7 @@ def _name_groups(comparison: Comparison, field: str) -> None:
         comparison.name(field, group.name, group.distance, group.score, who)
 
 
-def _name_nodes(comparison: Comparison) -> None:
+def _name_nodes(comparison: PeerComparison) -> None:
     """Name the nodes of which every part is far; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
     nodes = {n: who for n, who in comparison.list_nodes().items() if len(who) >= MIN_DRAGGED}
@@ -300,7 +300,7 @@ def _name_nodes(comparison: Comparison) -> None:
             comparison.name("node", node, middles[node] - centre, score, nodes[node])
 
 
-def _name_parts(comparison: Comparison) -> PeerSpread:
+def _name_parts(comparison: PeerComparison) -> PeerSpread:
     """Name single parts, and return how all parts differ in what is left."""
     judged = judge_level(
         comparison.left, comparison.floor.floor, comparison.errors, comparison.resolution
