@@ -135,8 +135,9 @@ class Screen:
             f" from ({values}) group by {PEER_KEY} order by {PEER_KEY}"
         ).fetchall()
         for row in found:
-            ends = ListEnds(*row[9:])
-            summary = ListSummary(*row[6:9], low=ends.lowest[0], high=ends.highest[0])
+            peers, centre, mad, *lowest_and_highest = row[6:]
+            ends = ListEnds(*lowest_and_highest)
+            summary = ListSummary(peers, centre, mad, ends.lowest[0], ends.highest[0])
             yield PeerMetric(*row[:6]), summary, ends
 
     def _screen_one(
