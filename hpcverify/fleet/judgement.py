@@ -18,10 +18,9 @@ from msgspec import Struct
 from hpcverify.errors import StoreError
 from hpcverify.model import Verdict
 from hpcverify.peers.distribution import Distribution
-from hpcverify.peers.fleet import format_percent
 from hpcverify.peers.floors import Worse
 from hpcverify.records.documents import write_bytes
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 JUDGEMENT_NAME = "judgement.json"
 
