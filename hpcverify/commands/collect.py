@@ -7,6 +7,7 @@ import sys
 import click
 
 from hpcverify.commands._controller import make_controller, report_brakes
+from hpcverify.fleet.night import judge_finished_night
 
 
 @click.command("collect")
@@ -24,6 +25,7 @@ def command() -> None:
     acting = make_controller()
     with acting.hold_lock():
         acting.reconcile()
+        judge_finished_night(acting)
     left = len(acting.ledger.list_open_tickets())
     click.echo(f"runs taken in: {acting.runs_taken_in}; verifications under way: {left}")
     sys.exit(report_brakes(acting) or acting.choose_exit_status())

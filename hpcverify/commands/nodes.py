@@ -13,6 +13,12 @@ from rich.text import Text
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.drift import keep_nodes
 from hpcverify.fleet.drift_wording import list_drift_lines
+from hpcverify.fleet.judgement import (
+    FleetJudgement,
+    keep_judged_nodes,
+    list_judgement_lines,
+    read_judgement,
+)
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.overview import (
     NodeRow,
@@ -35,6 +41,8 @@ COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
 DRIFT_TITLE = "versions and settings, compared with like nodes:"
 MAX_DRIFT_LINES = 20
 """Lines on versions that are printed; JSON has all."""
+MAX_JUDGED_LINES = 20
+"""The same of lines on peers and the past."""
 OVERDUE_STYLE = "bold red"
 BLAMED_STYLE = "bold"
 
@@ -49,7 +57,8 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     "Observed only": the node failed, but the site does not act on it. "Overdue": its
     last full pass is too long ago. "None ordered": the controller does not know it. The
     last run is of any suite, including the hooks'. Below the table: versions and settings in
-    which nodes differ from like ones, and rollouts of the last two weeks.
+    which nodes differ from like ones, and rollouts of the last two weeks. Then parts that are
+    worse than their peers on two nights, or than they were.
 
     \b
     Example:
@@ -57,15 +66,19 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger = Ledger(state_dir())
     fleet = read_overview(ledger, Store(state_dir()))
+    judgement = read_judgement(state_dir())
     log: list[AuditEntry] = []
     if hostlist is not None:
         chosen = expand_hostlist(hostlist)
         fleet = keep_only(fleet, chosen)
+        judgement = keep_judged_nodes(judgement, chosen) if judgement else None
         log = ledger.read_audit(chosen[0]) if len(chosen) == 1 else []
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(build_json(fleet, log)), indent=1))
+        click.echo(
+            msgspec.json.format(msgspec.json.encode(build_json(fleet, log, judgement)), indent=1)
+        )
     else:
-        show(fleet, log)
+        show(fleet, log, judgement)
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
@@ -91,7 +104,9 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
     return replace(fleet, rows=kept, drift=keep_nodes(fleet.drift, wanted))
 
 
-def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
+def build_json(
+    fleet: Overview, log: Iterable[AuditEntry], judgement: FleetJudgement | None
+) -> dict[str, object]:
     """Build the document of ``--json``: each node with what is shown of it."""
     nodes = [
         {
@@ -112,11 +127,12 @@ def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
         "nodes": nodes,
         "drift": fleet.drift,
         "links": fleet.links,
+        "judgement": judgement,
         "audit": list(log),
     }
 
 
-def show(fleet: Overview, log: list[AuditEntry]) -> None:
+def show(fleet: Overview, log: list[AuditEntry], judgement: FleetJudgement | None) -> None:
     """Print the counts, a table of the nodes, how they differ, and the log if there is one."""
     console = Console(highlight=False)
     if not fleet.rows:
@@ -137,10 +153,24 @@ def show(fleet: Overview, log: list[AuditEntry]) -> None:
             console.print(f"  {about}{line.text}", markup=False)
         if (left := len(lines) - MAX_DRIFT_LINES) > 0:
             console.print(f"  and {left} more: hpcverify nodes --json")
+    if judgement:
+        show_judgement(console, judgement)
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
         print_table(console, head, format_audit(log))
+
+
+def show_judgement(console: Console, judgement: FleetJudgement) -> None:
+    """Print who is worse than its peers or than it was, if anybody is."""
+    lines = list_judgement_lines(judgement)
+    if lines:
+        console.print()
+        console.print(f"compared with peers and the past, as of the night of {judgement.night}:")
+    for line in lines[:MAX_JUDGED_LINES]:
+        console.print(f"  {line}", markup=False)
+    if (left := len(lines) - MAX_JUDGED_LINES) > 0:
+        console.print(f"  and {left} more: hpcverify nodes --json")
 
 
 def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:

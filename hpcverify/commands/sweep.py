@@ -17,6 +17,7 @@ from hpcverify.fleet.admission import BatchTester
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import plan_fabric, try_links
 from hpcverify.fleet.job_sensor import leave_suspicions
+from hpcverify.fleet.night import judge_finished_night
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
@@ -229,6 +230,8 @@ def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int 
             left = len(sweep.list_under_way())
             say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
             return UNCLEAR_STATUS
+        with acting.hold_lock():
+            judge_finished_night(acting)
         statuses = {sweep.choose_exit_status()}
         statuses.add(report_isolations(acting, BatchTester(acting, limit, stop).test_ready(only)))
         if acting.site.fabric.period_days:
