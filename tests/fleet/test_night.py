@@ -136,10 +136,10 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
 
 
 def test_without_a_known_switch_the_name_tells_the_rack(nights: Nights) -> None:
-    make_history(nights.state, nights=2, level="if(n >= 20, 0.95, 1)")
+    make_history(nights.state, nights=2, level="if(n // 10 = 4, 0.95, 1)", nodes=60)
 
     (one,) = nights.judge(1, 2).outliers
-    assert (one.level, one.name, len(one.nodes)) == ("rack", "r2", 4)
+    assert (one.level, one.name, len(one.nodes)) == ("rack", "r4", 10)
 
 
 def test_a_rollout_accuses_no_node(nights: Nights) -> None:
