@@ -6,7 +6,11 @@ import sys
 
 import click
 
-from hpcverify.commands._controller import make_controller, report_brakes
+from hpcverify.commands._controller import (
+    make_controller,
+    report_brakes,
+    tell_once_of_measurements,
+)
 from hpcverify.fleet.night import judge_finished_night
 
 
@@ -24,6 +28,7 @@ def command() -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     acting = make_controller()
     with acting.hold_lock():
+        tell_once_of_measurements(acting.ledger, acting.measurements)
         acting.reconcile()
         judge_finished_night(acting)
     left = len(acting.ledger.list_open_tickets())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
 import click
 import msgspec
 
+from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
-from hpcverify.errors import NO_RUNS_MESSAGE, UnknownNameError
+from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
+from hpcverify.records import documents
 from hpcverify.records.store import RunEntry, Store
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.summary.verdict import explain_verdict
@@ -28,16 +34,47 @@ MIN_WIDE_COLUMNS = 120
     help="How many runs, newest first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(node: str | None, limit: int, *, as_json: bool) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "csv"]),
+    help="On a controller: write the measurements of NODE, or of all, to --output.",
+)
+@click.option("-o", "--output", metavar="FILE", help="The file for --format.")
+@click.option("--since", type=SINCE_TYPE, help="Only nights from then on, for --format.")
+@click.option("--rebuild", is_flag=True, help="Make the measurements again from all documents.")
+def command(
+    node: str | None,
+    limit: int,
+    form: Literal["parquet", "csv"] | None,
+    output: str | None,
+    since: datetime | None,
+    *,
+    as_json: bool,
+    rebuild: bool,
+) -> None:
     """
     List the runs of NODE (default: this node), one line each.
 
     Each line names the worst problem and counts the others; hpcverify show has them all.
+    The controller also keeps what all nodes measured, in Parquet files by night: see
+    docs/history.md.
 
     \b
-    Example:
+    Examples:
       hpcverify history n17 --limit 5
+      hpcverify history --format csv --since 2026-11-01 -o measurements.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if rebuild:
+        if node or form or output or since or as_json:
+            raise ConfigError("--rebuild reads all documents: leave out NODE and other options")
+        rebuild_all()
+        return
+    if bool(form) != bool(output):
+        raise ConfigError("--format and --output belong together: give both")
+    if form and output:
+        export(node, since, form, output)
+        return
     store = Store(state_dir())
     entries = store.list_runs(node or node_name(), limit)
     if not entries and node:
@@ -65,6 +102,31 @@ def command(node: str | None, limit: int, *, as_json: bool) -> None:
     print_table(console, head, rows, cut=True)
     for complaint in store.warnings:
         say(complaint)
+
+
+def export(
+    node: str | None, since: datetime | None, form: Literal["parquet", "csv"], output: str
+) -> None:
+    """Write the measurements of *node*, or of all nodes, into the file *output*."""
+    from hpcverify.history.reader import Choice, export_measurements
+
+    documents.refuse_unwritable(output)
+    choice = Choice(nodes=(node,) if node else (), since=since.date() if since else None)
+    count = export_measurements(state_dir(), choice, form, Path(output))
+    click.echo(f"wrote {output}: {count} measurements")
+
+
+def rebuild_all() -> None:
+    """Make the measurements again, as the controller does it: nobody else writes then."""
+    from hpcverify.fleet.claim import hold_controller_lock
+    from hpcverify.history.rebuild import rebuild_measurements
+
+    state, complaints = state_dir(), list[str]()
+    with hold_controller_lock(state / "fleet.lock", say):
+        count = rebuild_measurements(state, complaints)
+    for complaint in complaints:
+        say(complaint)
+    click.echo(f"documents read: {count}; see: hpcverify history --format csv -o FILE")
 
 
 def explain_run(entry: RunEntry, store: Store) -> str:

@@ -23,7 +23,7 @@ from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS
 from hpcverify.history.reader import Choice
 from hpcverify.model import Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
-from hpcverify.peers.fleet import MetricJudgement, PeerOutlier, format_percent
+from hpcverify.peers.fleet import MetricJudgement, PeerOutlier
 from hpcverify.peers.floors import Worse
 from hpcverify.peers.reference import FleetReference, read_reference, write_reference
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
@@ -39,7 +39,7 @@ from hpcverify.trends.judge import (
     format_date,
     judge_histories,
 )
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
 PAST_HEADS = ("verdict", "who", "metric", "change", "day and runs", "why")

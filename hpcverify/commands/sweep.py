@@ -10,7 +10,12 @@ from collections.abc import Collection, Iterable
 import click
 import msgspec
 
-from hpcverify.commands._controller import make_controller, refuse_unknown, report_brakes
+from hpcverify.commands._controller import (
+    make_controller,
+    refuse_unknown,
+    report_brakes,
+    tell_once_of_measurements,
+)
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.admission import BatchTester
@@ -231,6 +236,7 @@ def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int 
             say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
             return UNCLEAR_STATUS
         with acting.hold_lock():
+            tell_once_of_measurements(acting.ledger, acting.measurements)
             judge_finished_night(acting)
         statuses = {sweep.choose_exit_status()}
         statuses.add(report_isolations(acting, BatchTester(acting, limit, stop).test_ready(only)))

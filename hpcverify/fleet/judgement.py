@@ -8,7 +8,7 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import date
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.model import Verdict
-from hpcverify.peers.fleet import format_percent
+from hpcverify.peers.distribution import Distribution
+from hpcverify.peers.floors import Worse
 from hpcverify.records.documents import write_bytes
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 JUDGEMENT_NAME = "judgement.json"
 
@@ -34,9 +35,9 @@ class JudgedOutlier(Struct, frozen=True, kw_only=True):
     """As ``n17 GPU 3``."""
     node: str = ""
     """Empty for a group."""
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
     """All that it is about: those of a group, too."""
-    suite: str
+    suite: str = ""
     metric: str
     """With its check, suite and model."""
     verdict: Verdict
@@ -64,6 +65,9 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
     """step or trend."""
     size: float
     """Relative to its past; positive is worse."""
+    before: float
+    after: float
+    unit: str
     day: date
     """When the step was, or the trend's last run."""
     why: str = ""
@@ -73,6 +77,21 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The part, or the node, within the fleet."""
         return " ".join(filter(None, [self.node, self.part]))
+
+
+class JudgedMetric(Struct, frozen=True, kw_only=True):
+    """What the parts of the fleet reached in one metric, of which all values were read."""
+
+    name: str
+    """As in `JudgedOutlier`."""
+    unit: str
+    worse: Worse
+    parts: int
+    nodes: int
+    median: float
+    spread: float | None
+    """Robust and relative; None: the parts are too few."""
+    distribution: Distribution
 
 
 class FleetJudgement(Struct, frozen=True, kw_only=True):
@@ -87,6 +106,10 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     """Rollouts, what many parts have in common, and what could not be judged."""
     unconfirmed: tuple[JudgedOutlier, ...] = ()
     """Those that stood out on one night: nothing is said of them yet."""
+    metrics: tuple[JudgedMetric, ...] = ()
+    """Those with a value far from the median."""
+    screened: int = 0
+    """Metrics without one."""
 
 
 def read_judgement(state: Path) -> FleetJudgement | None:
@@ -123,7 +146,7 @@ def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> Flee
     """Keep of *judgement* what is about the nodes called *names*."""
 
     def keep(found: tuple[JudgedOutlier, ...]) -> tuple[JudgedOutlier, ...]:
-        return tuple(one for one in found if not set(names).isdisjoint(one.nodes))
+        return tuple(one for one in found if not set(names).isdisjoint((one.node, *one.nodes)))
 
     return replace(
         judgement,
@@ -135,11 +158,21 @@ def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> Flee
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
+    return [
+        *list_standing_lines(judgement.outliers, judgement.changes),
+        *(f"fleet: {note}" for note in judgement.notes),
+    ]
+
+
+def list_standing_lines(
+    outliers: Iterable[JudgedOutlier], changes: Iterable[JudgedChange]
+) -> list[str]:
+    """Say who is worse than its peers or than it was, in a line each."""
     by_name: dict[str, list[JudgedOutlier]] = {}
-    for outlier in judgement.outliers:
+    for outlier in outliers:
         by_name.setdefault(outlier.name, []).append(outlier)
     changed: dict[str, list[JudgedChange]] = {}
-    for change in judgement.changes:
+    for change in changes:
         changed.setdefault(change.name, []).append(change)
     return [
         *(
@@ -147,7 +180,6 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
             for found in by_name.values()
         ),
         *(f"past: {_describe_changes(found)}" for found in changed.values()),
-        *(f"fleet: {note}" for note in judgement.notes),
     ]
 
 

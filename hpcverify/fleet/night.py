@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
+from math import isfinite
 from pathlib import Path
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from hpcverify.fleet.history_judge import JudgedPeers, judge_past, judge_peers, 
 from hpcverify.fleet.judgement import (
     FleetJudgement,
     JudgedChange,
+    JudgedMetric,
     JudgedOutlier,
     describe_outlier,
     read_judgement,
@@ -33,9 +35,9 @@ from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
 from hpcverify.history.reader import Choice
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
+from hpcverify.peers.distribution import count_values
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
-from hpcverify.processes import write_install_command
 from hpcverify.records import spool
 from hpcverify.trends.judge import (
     SAME_DAYS,
@@ -63,12 +65,7 @@ def judge_finished_night(acting: Controller) -> None:
         before = read_judgement(acting.state)
         if before and before.night >= night:
             return
-        if not is_installed():
-            if before is None:
-                acting.say(f"nights are not judged by peers: {write_install_command('duckdb')}")
-                write_judgement(acting.state, FleetJudgement(night=night))
-            return
-        if Choice(since=night, until=night).list_paths(acting.state):
+        if is_installed() and Choice(since=night, until=night).list_paths(acting.state):
             judged = judge_night(acting, night, before)
             write_judgement(acting.state, _accuse(acting, judged))
     except (StoreError, ConfigError) as exc:
@@ -103,7 +100,26 @@ def judge_night(
             for name, judged in past.items()
             for one in judged.shared
         ),
+        metrics=tuple(list_metrics(peers)),
+        screened=peers.document.screened,
     )
+
+
+def list_metrics(peers: JudgedPeers) -> Iterator[JudgedMetric]:
+    """List the metrics that were judged in full, with how their values are distributed."""
+    for entry in peers.document.metrics:
+        values = [part.value for part in peers.fleet.values[entry.name]]
+        if entry.median is not None and all(map(isfinite, values)):
+            yield JudgedMetric(
+                name=str(entry.name),
+                unit=entry.name.unit,
+                worse=entry.worse,
+                parts=entry.parts,
+                nodes=entry.nodes,
+                median=entry.median,
+                spread=entry.spread,
+                distribution=count_values(values),
+            )
 
 
 def list_outliers(peers: JudgedPeers) -> Iterator[JudgedOutlier]:
@@ -178,19 +194,22 @@ def list_changes(past: Mapping[MetricName, TrendJudgement]) -> Iterator[JudgedCh
             alike = [change for change in changes if change.day - first <= SAME_DAYS]
             rest = [change for change in changes if change not in alike]
             for some in filter(None, (alike, rest)):
-                yield _make_change(str(name), some)
+                yield _make_change(name, some)
 
 
-def _make_change(metric: str, changes: list[PartChange]) -> JudgedChange:
+def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
     worst = max(changes, key=lambda change: change.size)
     crossing = format_crossing(worst.crossing) if worst.crossing else ""
     return JudgedChange(
         node=worst.node,
         part=", ".join(sorted(change.part for change in changes)),
-        metric=metric,
+        metric=str(name),
         verdict=worst.verdict,
         kind=worst.kind,
         size=worst.size,
+        before=worst.before,
+        after=worst.after,
+        unit=name.unit,
         day=EPOCH + timedelta(days=int(worst.day)),
         why="; ".join(filter(None, [crossing, worst.why])),
     )

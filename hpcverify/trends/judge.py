@@ -18,12 +18,11 @@ from statistics import NormalDist, median
 from msgspec import Struct
 
 from hpcverify.model import Verdict
-from hpcverify.peers.fleet import format_percent
 from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
 from hpcverify.trends.slope import CONFIDENCE, Crossing, Slope, find_slope, project_crossing
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 ROLLOUT_SHARE, MIN_ROLLOUT = 0.5, 3
 """Of the parts with a new mark, so many changed alike, on so many nodes: then the mark did it."""
@@ -77,6 +76,10 @@ class PartChange(Struct, frozen=True, kw_only=True):
     """step or trend."""
     size: float
     """Relative to its past; positive is worse."""
+    before: float
+    """Where the part was before the step, or at the beginning of the trend."""
+    after: float
+    """Where it is now."""
     day: float
     """Days since 1970: when the step was, or the trend's last run."""
     runs: int
@@ -328,6 +331,8 @@ def _describe_step(
         verdict=Verdict.WARN if change.size > 0 else Verdict.PASS,
         kind="step",
         size=change.size,
+        before=median(history.values[: change.index]),
+        after=median(history.values[change.index :]),
         day=_find_day(history, change.index),
         runs=len(history.values) - change.index,
         marks=marks,
@@ -361,6 +366,8 @@ def _describe_trend(
         verdict=Verdict.WARN,
         kind="trend",
         size=size,
+        before=slope.level - slope.change,
+        after=slope.level,
         day=slope.last,
         runs=len(history.values),
         crossing=project_crossing(slope, history.limit) if history.limit is not None else None,

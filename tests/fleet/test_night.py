@@ -102,7 +102,8 @@ def test_one_bad_night_names_nobody(nights: Nights) -> None:
     make_history(nights.state, nights=3, level="if(n = 17 and t = 1, 0.9, 1)")
 
     assert [one.name for one in nights.judge(2).unconfirmed] == ["r1n17 GPU 0"]
-    assert nights.judge(3) == FleetJudgement(night=date(2026, 11, 4))
+    judged = nights.judge(3)
+    assert (judged.outliers, judged.unconfirmed, judged.changes) == ((), (), ())
 
 
 def test_a_slow_node_is_named_as_one(nights: Nights) -> None:
@@ -194,15 +195,14 @@ def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> N
     assert len(suspects) == 1
 
 
-def test_a_site_without_duckdb_is_told_once(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_duckdb_nothing_is_judged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_history(nights.state, nights=1)
     monkeypatch.setattr(night_module, "is_installed", lambda: False)
+    nights.now = find_noon_after(1)
 
-    nights.judge(1, 2)
+    judge_finished_night(nights.controller)
 
-    (told,) = nights.said
-    assert "duckdb" in told
+    assert (nights.said, read_judgement(nights.state)) == ([], None)
 
 
 def test_a_damaged_history_is_said_and_stops_nothing(nights: Nights) -> None:

@@ -1,0 +1,47 @@
+"""Make the files of the measurements again from the run documents, which are the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from hpcverify.errors import StoreError
+from hpcverify.history.writer import MeasurementWriter
+from hpcverify.model import Run
+from hpcverify.records import documents
+from hpcverify.records.spool import DOCUMENT_PATTERN
+
+DAY_LETTERS = 8
+"""A run's id begins with the day on which it began."""
+
+
+def rebuild_measurements(state: Path, complaints: list[str]) -> int:
+    """
+    Write what all documents in the state directory *state* measured; count them.
+
+    It goes one way and can be repeated: rows of a run that has a document are replaced,
+    those of runs that have none any more stay, and so do weeks that were rolled up. What
+    cannot be read or kept is told in *complaints*.
+
+    Raises:
+        ConfigError: DuckDB is not installed.
+        StoreError: a file of measurements cannot be written, or is damaged.
+
+    """
+    writer = MeasurementWriter(state, complaints.append)
+    names = sorted(p.name for p in (state / "runs").glob("*.json"))
+    count = 0
+    for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):
+        paths = [state / "runs" / name for name in day]
+        writer.replace(_read_all(paths, complaints))
+        count += len(paths)
+    return count
+
+
+def _read_all(paths: list[Path], complaints: list[str]) -> Iterator[Run]:
+    for path in paths:
+        try:
+            yield documents.read(path)
+        except StoreError as exc:
+            complaints.append(str(exc))

@@ -1,0 +1,85 @@
+"""``hpcverify history`` exports the measurements, and makes them again from the documents."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hpcverify.commands.history import command
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.history import read_measurements
+from hpcverify.records.store import Store
+from tests.history.nights import make_run, write_runs
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "state"
+    monkeypatch.setenv("HPCVERIFY_STATE", str(folder))
+    return folder
+
+
+def call(*words: str) -> str:
+    return CliRunner().invoke(command, words, catch_exceptions=False).output
+
+
+def test_measurements_are_written_as_csv(state: Path, tmp_path: Path) -> None:
+    write_runs(state, make_run("n1"), make_run("n2"))
+    path = tmp_path / "out.csv"
+
+    said = call("n1", "--format", "csv", "-o", str(path))
+
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert said == f"wrote {path}: 3 measurements\n"
+    assert {row["node"] for row in rows} == {"n1"}
+    assert rows[0]["night"] == "2026-11-02"
+
+
+def test_measurements_are_made_again_from_the_documents(state: Path) -> None:
+    write_runs(state, make_run("n1", value=1.0), make_run("gone"))
+    store = Store(state)
+    for run in (make_run("n1", value=480.0), make_run("n2"), make_run("n1", night=1)):
+        store.save(run)
+
+    for _ in range(2):
+        assert call("--rebuild").startswith("documents read: 3;")
+
+    table = read_measurements(state, metrics=["bf16.sustained"])
+    assert len(table) == 8
+    first = table[(table["node"] == "n1") & (table["night"] == "2026-11-02")]
+    assert list(first["value"]) == [480.0, 501.0]
+    assert "gone" in set(table["node"])
+
+
+@pytest.mark.usefixtures("state")
+def test_the_form_without_a_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="belong together"):
+        call("--format", "csv")
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("words", [("n1",), ("--format", "csv", "-o", "x.csv"), ("--json",)])
+def test_a_rebuild_is_of_everything(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="--rebuild reads all documents: leave out"):
+        call("--rebuild", *words)
+
+
+@pytest.mark.usefixtures("state")
+def test_without_measurements_one_line_says_who_writes_them(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="hpcverify collect writes them"):
+        call("--format", "csv", "-o", str(tmp_path / "out.csv"))
+
+
+def test_without_duckdb_one_line_says_how_to_install_it(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_runs(state, make_run("n1"))
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+
+    with pytest.raises(ConfigError, match="needs duckdb: pip install"):
+        call("--format", "csv", "-o", str(tmp_path / "out.csv"))
