@@ -34,6 +34,8 @@ from hpcverify.slurm.topology import index_switches
 from hpcverify.trends.change import DEFAULT_STEP
 from hpcverify.trends.judge import PartHistory, TrendJudgement, judge_histories
 
+PAST_MIB = 384
+"""What DuckDB may take for the past: all runs of a metric at once, in 90 nights of 80,000 GPUs."""
 LOOKED_BACK = 20
 """Of the newest runs of a node, so many are searched for one of the suite."""
 
@@ -134,7 +136,7 @@ def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, Tren
 
     """
     limits = Limits(Store(state))
-    with open_screen(state, choice) as screen:
+    with open_screen(state, choice, memory_mib=PAST_MIB) as screen:
         return {
             name_metric(past.of): judged
             for past in read_pasts(screen, lambda metric: _find_least(metric, site.peers))

@@ -227,11 +227,14 @@ class Screen:
 
 
 @contextmanager
-def open_screen(state: Path, choice: Choice, *, newest: bool = False) -> Generator[Screen]:
+def open_screen(
+    state: Path, choice: Choice, *, newest: bool = False, memory_mib: int = SCREEN_MIB
+) -> Generator[Screen]:
     """
     Open the measurements of *choice* in the state directory *state*.
 
     If *newest*, only the last of these nights on which each node ran each suite counts for it.
+    DuckDB may take *memory_mib*.
 
     Raises:
         ConfigError: DuckDB is not installed.
@@ -239,6 +242,6 @@ def open_screen(state: Path, choice: Choice, *, newest: bool = False) -> Generat
 
     """
     paths = choice.require_paths(state)
-    with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=SCREEN_MIB) as db:
+    with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=memory_mib) as db:
         refuse_newer(db, paths)
         yield Screen(db, paths, newest=newest)
