@@ -13,7 +13,6 @@ from rich.text import Text
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.drift import keep_nodes
 from hpcverify.fleet.drift_wording import list_drift_lines
-from hpcverify.fleet.judgement import list_standing_lines
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook
@@ -70,7 +69,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
         if len(chosen) == 1:
             log = ledger.read_audit(chosen[0])
             if fleet.rows[0].known:
-                outlook = read_node_outlook(state_dir(), chosen[0])
+                outlook = read_node_outlook(ledger, chosen[0])
     if as_json:
         told = build_json(fleet, log, outlook)
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
@@ -159,7 +158,7 @@ def show(fleet: Overview, log: list[AuditEntry], outlook: NodeOutlook | None) ->
 
 
 def show_outlook(console: Console, outlook: NodeOutlook) -> None:
-    """Print the risk of a node, its outages, and how it compares with its peers and its past."""
+    """Print the risk of a node, and its outages."""
     console.print()
     if risk := outlook.risk:
         reasons = "; ".join(risk.reasons) or "nothing sets it apart"
@@ -171,8 +170,6 @@ def show_outlook(console: Console, outlook: NodeOutlook) -> None:
         print_table(console, OUTAGE_HEADS, map(format_outage, outlook.outages))
     else:
         console.print("no outage in the last two years")
-    for line in list_standing_lines(outlook.outliers, outlook.changes):
-        console.print(line, markup=False)
 
 
 def format_outage(outage: NodeOutage) -> tuple[str, ...]:

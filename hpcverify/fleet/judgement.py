@@ -8,7 +8,6 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
@@ -140,25 +139,16 @@ def write_judgement(state: Path, judgement: FleetJudgement) -> None:
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
-    return [
-        *list_standing_lines(judgement.outliers, judgement.changes),
-        *(f"fleet: {note}" for note in judgement.notes),
-    ]
-
-
-def list_standing_lines(
-    outliers: Iterable[JudgedOutlier], changes: Iterable[JudgedChange]
-) -> list[str]:
-    """Say who is worse than its peers or than it was, in a line each."""
     by_name: dict[str, list[JudgedOutlier]] = {}
-    for outlier in outliers:
+    for outlier in judgement.outliers:
         by_name.setdefault(outlier.name, []).append(outlier)
     changed: dict[str, list[JudgedChange]] = {}
-    for change in changes:
+    for change in judgement.changes:
         changed.setdefault(change.name, []).append(change)
     return [
         *(f"peers: {_describe_outliers(found)}" for found in by_name.values()),
         *(f"past: {_describe_changes(found)}" for found in changed.values()),
+        *(f"fleet: {note}" for note in judgement.notes),
     ]
 
 

@@ -14,8 +14,8 @@ from hpcverify_reports.listing import ListedRow, Listing, build_listing
 MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
 """Metrics that have a picture, with outliers and without."""
 NOT_JUDGED = (
-    "No night was judged yet. hpcverify collect keeps what runs measure and judges each night; "
-    "both need DuckDB (pip install 'hpcverify[fleet]')."
+    "No night was judged yet. hpcverify collect keeps what runs measure, and judges each night "
+    "when it is over. That needs DuckDB: pip install 'hpcverify[fleet]'."
 )
 
 Pages = Mapping[str, str]
@@ -53,7 +53,7 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:
 
 
 def _introduce_peers(judgement: FleetJudgement | None) -> Iterator[str]:
-    if judgement is None:
+    if judgement is None or not (judgement.metrics or judgement.screened):
         yield NOT_JUDGED
         return
     compared = format_count(len(judgement.metrics) + judgement.screened, "metric")
