@@ -6,6 +6,8 @@ From the state directory alone, so that a page can be made without asking the sc
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -56,7 +58,7 @@ class NodeOutlook(Struct, frozen=True, kw_only=True):
     """The newest first."""
 
 
-def read_outlook(state: Path, site: Site) -> FleetOutlook:
+def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time) -> FleetOutlook:
     """
     Read from the state directory *state* what is to come of the fleet of *site*.
 
@@ -64,7 +66,7 @@ def read_outlook(state: Path, site: Site) -> FleetOutlook:
         StoreError: the judgement of the newest night is damaged.
 
     """
-    ledger = Ledger(state)
+    ledger = Ledger(state, clock)
     now = ledger.clock()
     ranking = read_ranking(ledger, now)
     due = list_due(

@@ -24,8 +24,9 @@ Pages = Mapping[str, str]
 
 def build_standing(judgement: FleetJudgement | None, pages: Pages) -> Iterator[Listing]:
     """Yield the sections on peers and on the past; they say so if there is nothing in them."""
-    yield _build_peers(judgement, pages)
-    yield _build_past(judgement, pages)
+    known = judgement if judgement and (judgement.metrics or judgement.screened) else None
+    yield _build_peers(known, pages)
+    yield _build_past(known, pages)
 
 
 def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:
@@ -53,7 +54,7 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:
 
 
 def _introduce_peers(judgement: FleetJudgement | None) -> Iterator[str]:
-    if judgement is None or not (judgement.metrics or judgement.screened):
+    if judgement is None:
         yield NOT_JUDGED
         return
     compared = format_count(len(judgement.metrics) + judgement.screened, "metric")
