@@ -201,7 +201,8 @@ class Controller:
                 self._report(judged)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
-        self._keep_measurements(MeasurementWriter.write)
+        keep_nights = self.site.history.keep_nights
+        self._keep_measurements(lambda writer: writer.write(keep_nights))
         if not tripped and (why := self.ledger.read_trip_reason()):
             self.say(f"the breaker tripped: {why}")
         for arrival in taken:
