@@ -51,7 +51,7 @@ def test_a_score_is_times_the_mean_of_the_nodes_in_service() -> None:
 
 
 def test_a_node_that_is_out_of_service_has_no_risk_to_explain() -> None:
-    ranking = rank(100.0, PastOutage("n1", 99.0, inf))
+    ranking = rank(100.0, PastOutage("r4n4", 99.0, inf))
 
-    assert "n1" not in ranking.scores
-    assert ranking.explain("n1") == NodeRisk(score=1.0)
+    assert "r4n4" not in ranking.scores
+    assert ranking.explain("r4n4") == NodeRisk(score=1.0)
