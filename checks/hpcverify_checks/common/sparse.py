@@ -252,4 +252,5 @@ def _multiply_significands(a: Tensor, b: Tensor) -> Tensor:
     high = (a >> LIMB) * (b >> LIMB) + (middle >> LIMB) + (low >> 2 * LIMB)
     low &= 2 ** (2 * LIMB) - 1
     sticky = ((low & (2**GUARD - 1)) != 0).long()
-    return high << 2 * LIMB - GUARD | low >> GUARD | sticky
+    kept: Tensor = high << 2 * LIMB - GUARD | low >> GUARD | sticky
+    return kept

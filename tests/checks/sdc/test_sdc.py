@@ -199,10 +199,8 @@ def test_distinct_data_are_told_from_repeats_over_all_cores(tmp_path: Path) -> N
     task = a_task(tmp_path)
     jobs = prepare(task).jobs
     every = len(jobs) * len(task.shifts)
-    one, other, long = (
-        task.start_at(turn).hunt(f"cpu{turn}", jobs, lambda n, least=least: n >= least)
-        for turn, least in ((0, len(jobs)), (4, len(jobs)), (2, every + 5))
-    )
+    one, other = (task.start_at(t).hunt(f"cpu{t}", jobs, lambda n: n >= len(jobs)) for t in (0, 4))
+    long = task.hunt("cpu1", jobs, lambda n: n >= every + 5)
     few = sdc.FamilyResult(task, [one, other, one])
     assert not one.data & other.data
     assert f"{len(one.data | other.data)} of them distinct" in few.summarize()
