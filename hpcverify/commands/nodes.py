@@ -17,7 +17,6 @@ from hpcverify.fleet.judgement import (
     FleetJudgement,
     keep_judged_nodes,
     list_judgement_lines,
-    list_standing_lines,
     read_judgement,
 )
 from hpcverify.fleet.ledger import AuditEntry, Ledger
@@ -81,7 +80,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
         if len(chosen) == 1:
             log = ledger.read_audit(chosen[0])
             if fleet.rows[0].known:
-                outlook = read_node_outlook(state_dir(), chosen[0])
+                outlook = read_node_outlook(ledger, chosen[0])
     if as_json:
         told = build_json(fleet, log, judgement, outlook)
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
@@ -193,7 +192,7 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
 
 
 def show_outlook(console: Console, outlook: NodeOutlook) -> None:
-    """Print the risk of a node, its outages, and how it compares with its peers and its past."""
+    """Print the risk of a node, and its outages."""
     console.print()
     if risk := outlook.risk:
         reasons = "; ".join(risk.reasons) or "nothing sets it apart"
@@ -205,8 +204,6 @@ def show_outlook(console: Console, outlook: NodeOutlook) -> None:
         print_table(console, OUTAGE_HEADS, map(format_outage, outlook.outages))
     else:
         console.print("no outage in the last two years")
-    for line in list_standing_lines(outlook.outliers, outlook.changes):
-        console.print(line, markup=False)
 
 
 def format_outage(outage: NodeOutage) -> tuple[str, ...]:

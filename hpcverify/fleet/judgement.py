@@ -8,7 +8,7 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 
@@ -158,21 +158,11 @@ def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> Flee
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
-    return [
-        *list_standing_lines(judgement.outliers, judgement.changes),
-        *(f"fleet: {note}" for note in judgement.notes),
-    ]
-
-
-def list_standing_lines(
-    outliers: Iterable[JudgedOutlier], changes: Iterable[JudgedChange]
-) -> list[str]:
-    """Say who is worse than its peers or than it was, in a line each."""
     by_name: dict[str, list[JudgedOutlier]] = {}
-    for outlier in outliers:
+    for outlier in judgement.outliers:
         by_name.setdefault(outlier.name, []).append(outlier)
     changed: dict[str, list[JudgedChange]] = {}
-    for change in changes:
+    for change in judgement.changes:
         changed.setdefault(change.name, []).append(change)
     return [
         *(
@@ -180,6 +170,7 @@ def list_standing_lines(
             for found in by_name.values()
         ),
         *(f"past: {_describe_changes(found)}" for found in changed.values()),
+        *(f"fleet: {note}" for note in judgement.notes),
     ]
 
 
