@@ -11,22 +11,25 @@ farther than chance takes them are the runs read, and the rest of the fleet is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import sqrt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from math import ceil, sqrt
 from statistics import NormalDist
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.history.duck import quote
 from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
 from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
-from hpcverify.trends.change import MIN_AFTER, MIN_PAST
 from hpcverify.trends.judge import LASTING_RUNS, HistoryPopulation, MarkChange, PartHistory
 
-MIN_TREND_RUNS = MIN_PAST + MIN_AFTER
-"""With fewer, a part has no past."""
+MIN_TREND_RUNS = LASTING_RUNS + 1
+"""With fewer in the nights that are looked at, nothing is seen of a part."""
+MAX_RUNS, LAST_NIGHTS = 20, 10
+"""If parts ran much oftener, the first look takes the last nights, and every n-th before."""
 MAX_HISTORIES = 200
 """Of a metric in which more parts moved, so many are read, chosen by their names' hash."""
 MARKS = ("driver", "firmware")
@@ -55,17 +58,35 @@ def read_pasts(
 
     *find_least* gives the least relative change that is worth a word; None: not judged.
     """
-    series = screen.count_series()
+    counts = screen.count_by_night()
+    series = max(counts.values(), default=0)
+    looked_at = choose_nights(counts)
     for metric in screen.list_metrics():
         if (least := find_least(metric)) is not None:
-            past = _read_past(screen, metric, least, series)
+            past = _read_past(screen, metric, least, series, looked_at)
             if past.moved:
                 yield past
 
 
-def _read_past(screen: Screen, metric: PeerMetric, least: float, series: int) -> MetricPast:
+def choose_nights(counts: Mapping[date, int]) -> list[date]:
+    """
+    Choose the nights of the first look, by how many values each has: the last, and some before.
+
+    All, if most nodes do not run every night.
+    """
+    nights = sorted(counts)
+    runs = sum(counts.values()) / max(counts.values(), default=1)
+    apart = ceil(runs / MAX_RUNS)
+    return sorted({*nights[-LAST_NIGHTS:], *nights[::apart]})
+
+
+def _read_past(
+    screen: Screen, metric: PeerMetric, least: float, series: int, looked_at: Sequence[date]
+) -> MetricPast:
     rows = screen.select(metric)
-    screen.run(f"create or replace temp table part_trend as {write_trend_query(rows)}")
+    nights = ", ".join(quote(night) for night in looked_at)
+    some = f"(select * from {rows} where night in ({nights}))"
+    screen.run(f"create or replace temp table part_trend as {write_trend_query(some)}")
     ((parts, spread),) = screen.fetch(
         f"select count(*), coalesce(median(noise / abs(centre)) / {FEW_RUNS_BIAS}, 0)"
         " from part_trend"
