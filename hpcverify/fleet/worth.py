@@ -48,7 +48,7 @@ def assess_worth(
     sizes = list_job_sizes(found.nodes)
     rate = found.failure_rate
     return FleetWorth(
-        days=(now - began) / DAY_S,
+        days=max(0.0, now - began) / DAY_S,
         reliability=found,
         assumptions=assumptions,
         jobs=tuple(forecast_job(size, rate, assumptions) for size in sizes) if rate else (),
