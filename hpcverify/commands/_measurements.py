@@ -18,6 +18,7 @@ from hpcverify.processes import write_install_command
 
 PARQUET = ".parquet"
 ROWS_AT_ONCE = 10_000
+OTHER_DELIMITERS = frozenset(";\t|")
 
 
 class Table:
@@ -48,6 +49,8 @@ def open_table(path: Path) -> Generator[Table]:
             header = next(lines, None)
             if not header:
                 raise ConfigError(f"{path} is empty: its first line must name the columns")
+            if len(header) == 1 and OTHER_DELIMITERS.intersection(header[0]):
+                raise ConfigError(f"{path} has no commas between its columns: {header[0][:40]!r}")
             yield Table([name.strip() for name in header], (line for line in lines if line))
     except gzip.BadGzipFile as exc:
         raise ConfigError(f"{path} is not compressed by gzip: {exc}") from exc

@@ -65,11 +65,15 @@ def command(
       hpcverify history n17 --limit 5
       hpcverify history --format csv --since 2026-11-01 -o measurements.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    if rebuild and (node or form or output or since):
+        raise ConfigError("--rebuild takes all documents: give it neither NODE nor an option")
     if rebuild:
         rebuild_all()
         return
     if bool(form) != bool(output):
         raise ConfigError("--format and --output belong together: give both")
+    if since and not form:
+        raise ConfigError("--since is for --format: without it, see --limit")
     if form and output:
         export(node, since, form, output)
         return

@@ -6,7 +6,13 @@ import click
 import msgspec
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.worth import DEFAULT_DAYS, FleetWorth, assess_worth, describe_worth
+from hpcverify.fleet.worth import (
+    DEFAULT_DAYS,
+    FleetWorth,
+    assess_worth,
+    describe_worth,
+    format_range,
+)
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.reliability.jobs import JobOutlook
 from hpcverify.reliability.outages import Estimate
@@ -71,8 +77,8 @@ def format_hours(hours: Estimate) -> str:
     size, unit = DAY_HOURS, "d"
     if hours.value < 2 * DAY_HOURS:
         size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
-    value, low, high = (f"{each / size:,.3g}" for each in (hours.value, hours.low, hours.high))
-    return f"{value} {unit} ({low} to {high})"
+    shown = hours.map(lambda each: each / size)
+    return f"{shown.value:,.3g} {unit} ({format_range(shown, ',.3g')})"
 
 
 def describe_assumptions(worth: FleetWorth) -> str:

@@ -67,11 +67,17 @@ def test_a_job_that_is_requeued_as_its_node_fails_is_read_as_node_fail(tmp_path:
         cluster.run("sbatch", "-o", "/dev/null", "--uid=nobody", "--requeue", script)
         cluster.until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o", "%T"))
         cluster.run("scontrol", "update", "nodename=n1", "state=down", "reason=lost")
+        cluster.until(lambda: "PENDING" in cluster.run("squeue", "-h", "-o", "%T"))
+        cluster.run("scontrol", "update", "nodename=n1", "state=resume")
+        job = cluster.run("squeue", "-h", "-o", "%i").strip()
+        cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+        cluster.until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o", "%T"))
 
         def read() -> list[tuple[str, tuple[str, ...]]]:
             return [(job.state, job.nodes) for job in cluster.slurm.list_ended_jobs(MINUTES)]
 
-        cluster.until(lambda: ("NODE_FAIL", ("n1",)) in read())
+        cluster.until(lambda: "RUNNING" in cluster.run("sacct", "-anXP", "-o", "State"))
+        assert read() == [("NODE_FAIL", ("n1",))]
 
 
 @pytest.mark.slurm
