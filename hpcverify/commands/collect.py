@@ -6,7 +6,12 @@ import sys
 
 import click
 
-from hpcverify.commands._controller import make_controller, report_brakes
+from hpcverify.commands._controller import (
+    make_controller,
+    report_brakes,
+    tell_once_of_measurements,
+)
+from hpcverify.fleet.night import judge_finished_night
 
 
 @click.command("collect")
@@ -23,7 +28,9 @@ def command() -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     acting = make_controller()
     with acting.hold_lock():
+        tell_once_of_measurements(acting.ledger, acting.measurements)
         acting.reconcile()
+        judge_finished_night(acting)
     left = len(acting.ledger.list_open_tickets())
     click.echo(f"runs taken in: {acting.runs_taken_in}; verifications under way: {left}")
     sys.exit(report_brakes(acting) or acting.choose_exit_status())

@@ -68,6 +68,8 @@ def command(
     if rebuild and (node or form or output or since):
         raise ConfigError("--rebuild takes all documents: give it neither NODE nor an option")
     if rebuild:
+        if node or form or output or since or as_json:
+            raise ConfigError("--rebuild reads all documents: leave out NODE and other options")
         rebuild_all()
         return
     if bool(form) != bool(output):

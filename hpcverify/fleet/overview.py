@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.outlook import FleetOutlook
 from hpcverify.fleet.states import (
     DAY_S,
     FAILED_STATES,
@@ -33,7 +34,7 @@ from hpcverify.fleet.states import (
     needs_repair,
 )
 from hpcverify.isolation.links import LinkCoverage, count_coverage
-from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, Verdict
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
@@ -149,6 +150,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """How many links between nodes were tried lately; None: sweeps do not try them."""
     link_days: float = 0
     """What is lately."""
+    outlook: FleetOutlook | None = None
+    """What the past says; None: it was not asked for."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
@@ -359,7 +362,7 @@ def _is_over(said: LastResult, node: Node | None) -> bool:
 
     No run of the node itself has such a check again, and could take that back.
     """
-    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE) and said.verdict is Verdict.FAIL
+    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE) and said.verdict is Verdict.FAIL
     if node is None or node.state is not State.HEALTHY:
         return False
     return outside and node.since > said.started.timestamp()

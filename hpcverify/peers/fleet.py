@@ -31,7 +31,7 @@ from hpcverify.peers.values import (
     find_errors,
     find_resolution,
 )
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
@@ -325,12 +325,6 @@ def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[st
         )
     elif spread.standing is Standing.TRAILING:
         yield "far values are common here: only what is far beyond all others is named"
-
-
-def format_percent(share: float) -> str:
-    """Print a share with two significant digits at least, as 0.09 % or 12 %."""
-    percent = abs(share) * 100
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"  # noqa: PLR2004 - digits
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:
