@@ -65,17 +65,13 @@ def command(
       hpcverify history n17 --limit 5
       hpcverify history --format csv --since 2026-11-01 -o measurements.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    if rebuild and (node or form or output or since):
-        raise ConfigError("--rebuild takes all documents: give it neither NODE nor an option")
     if rebuild:
         if node or form or output or since or as_json:
             raise ConfigError("--rebuild reads all documents: leave out NODE and other options")
         rebuild_all()
         return
-    if bool(form) != bool(output):
-        raise ConfigError("--format and --output belong together: give both")
-    if since and not form:
-        raise ConfigError("--since is for --format: without it, see --limit")
+    if bool(form) != bool(output) or (since and not form):
+        raise ConfigError("--format and --output belong together, and --since needs them")
     if form and output:
         export(node, since, form, output)
         return

@@ -90,7 +90,7 @@ def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:
     return JobEndingsJudgement(tuple(found))
 
 
-class _Trial:
+class _JobsOnNode:
     """All jobs of a user on a node: a thousand of an array count once."""
 
     __slots__ = ("deaths", "jobs", "last_death", "spans")
@@ -119,7 +119,7 @@ class _User:
     """What became of the jobs of a user on each node."""
 
     def __init__(self) -> None:
-        self.trials: defaultdict[str, _Trial] = defaultdict(_Trial)
+        self.trials: defaultdict[str, _JobsOnNode] = defaultdict(_JobsOnNode)
 
     @cached_property
     def lost(self) -> int:
@@ -174,7 +174,7 @@ class _Spans:
             self._started[span].append(started[span])
             self._died[span].append(died[span])
 
-    def expect_death(self, node: str, jobs: _Trial) -> float:
+    def expect_death(self, node: str, jobs: _JobsOnNode) -> float:
         """Estimate how likely jobs are lost that start on another node when *jobs* died."""
         spans = [span for span, (_, deaths) in jobs.spans.items() if deaths]
         return sum(self._find_share(span, node) for span in spans) / len(spans)

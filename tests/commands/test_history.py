@@ -57,22 +57,10 @@ def test_measurements_are_made_again_from_the_documents(state: Path) -> None:
 
 
 @pytest.mark.usefixtures("state")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--since", "2026-11-01"), "--since is for --format"),
-        (("--rebuild", "n1"), "--rebuild takes all documents"),
-    ],
-)
-def test_an_option_that_would_do_nothing_is_refused(options: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        call(*options)
-
-
-@pytest.mark.usefixtures("state")
-def test_the_form_without_a_file_is_refused() -> None:
+@pytest.mark.parametrize("words", [("--format", "csv"), ("--since", "2026-11-01")])
+def test_the_form_or_the_first_night_without_a_file_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="belong together"):
-        call("--format", "csv")
+        call(*words)
 
 
 @pytest.mark.usefixtures("state")
