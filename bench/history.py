@@ -36,6 +36,7 @@ SCREEN_S, SCREEN_MIB, TREND_S = 1.5, 150, 60
 """The targets: CPU seconds and MiB of a night, seconds of the trends."""
 REPEATS = 3
 SLOW_GPUS = 20
+MOVED_NODES, MOVED_NIGHT = 20, 60
 LEAST_TREND = 0.01
 NAMES = ", ".join(column.name for column in COLUMNS)
 
@@ -100,19 +101,23 @@ def make_lines(state: Path) -> str:
 
 def repeat_night(state: Path) -> str:
     """Make the nights after the first: each value changes by 0.15 % from run to run."""
-    (path,) = Choice().list_paths(state)
-    for night in range(1, NIGHTS):
-        day = FIRST + timedelta(days=night)
-        folder = state / MEASUREMENTS_FOLDER / f"night={day}"
-        folder.mkdir()
-        rows = (
-            f"select * exclude (night) replace (started + interval {night} days as started,"
-            f" '{day:%Y%m%d}' || run[9:] as run,"
-            f" value * (1 + 0.0026 * (random() + random() - 1)) as value)"
-            f" from {read_parquet([path])}"
-        )
-        with open_duckdb(folder, memory_mib=2048) as db:
-            write(db, rows, folder)
+    (first,) = Choice().list_paths(state)
+    with open_duckdb(state, memory_mib=2048) as db:
+        db.execute("set preserve_insertion_order = true")  # the first is sorted: so is each
+        for night in range(1, NIGHTS):
+            folder = state / MEASUREMENTS_FOLDER / f"night={FIRST + timedelta(days=night)}"
+            folder.mkdir()
+            rows = f"""
+                select {NAMES} from (select * replace (
+                    started + interval {night} days as started, run || '-{night}' as run,
+                    value * (1 + 0.0026 * (random() + random() - 1)
+                        - if(node < 'gpu{MOVED_NODES:05d}' and metric = 'metric2'
+                            and label = 'GPU 3' and {night} >= {MOVED_NIGHT}, 0.02, 0)) as value)
+                from {read_parquet([first])})
+            """
+            db.execute(
+                f"copy ({rows}) to '{make_path(folder, 1, 1)}' (format parquet, compression zstd)"
+            )
     return ""
 
 

@@ -78,6 +78,12 @@ def convert_unit(value: float, unit: str, to: str) -> float:
     return value * (factor / per)
 
 
+def format_percent(share: float) -> str:
+    """Print a share with two significant digits at least, as 0.09 % or 12 %."""
+    percent = abs(share) * 100
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"  # noqa: PLR2004 - digits
+
+
 def format_count(count: int, noun: str) -> str:
     """Print *count* with its noun, as in "1 run" and "2 runs"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

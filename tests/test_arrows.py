@@ -39,7 +39,7 @@ FROM_OUTSIDE = {
         "records",
     },
     "hpcverify_reports": {
-        *("check", "model", "summary", "telemetry", "records", "isolation", "fleet"),
+        *("check", "model", "units", "summary", "telemetry", "records", "isolation", "fleet"),
     },
 }
 """The rooms of the engine that checks and reports may import."""

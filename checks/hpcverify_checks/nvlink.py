@@ -47,7 +47,7 @@ from hpcverify.check import (
 )
 from hpcverify.limits.specs import Spec
 from hpcverify.telemetry import problems
-from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import HOUR_SECONDS
 from hpcverify_checks.common import gpu_source
@@ -327,7 +327,7 @@ FABRIC_FLAG_TEXTS = {
 """What the error flags of the fabric mean."""
 
 
-def _report_fabric(fabric: Fabric | None, where: str) -> Iterator[CheckItem]:
+def _report_fabric(fabric: NvlinkFabric | None, where: str) -> Iterator[CheckItem]:
     if fabric is None:
         return
     if fabric.state != "completed":

@@ -51,7 +51,7 @@ def make_controller(run: RunCommand = run_command) -> Controller:
         slurm=slurm,
         backend=choose_backend(site, slurm),
         say=say,
-        measurements=MeasurementWriter(state) if is_installed() else None,
+        measurements=MeasurementWriter(state, say) if is_installed() else None,
     )
 
 

@@ -66,6 +66,8 @@ def command(
       hpcverify history --format csv --since 2026-11-01 -o measurements.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if rebuild:
+        if node or form or output or since or as_json:
+            raise ConfigError("--rebuild reads all documents: leave out NODE and other options")
         rebuild_all()
         return
     if bool(form) != bool(output):

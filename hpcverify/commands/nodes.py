@@ -13,7 +13,10 @@ from rich.text import Text
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.drift import keep_nodes
 from hpcverify.fleet.drift_wording import list_drift_lines
+from hpcverify.fleet.judgement import list_standing_lines
 from hpcverify.fleet.ledger import AuditEntry, Ledger
+from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook
 from hpcverify.fleet.overview import (
     NodeRow,
     Overview,
@@ -32,6 +35,7 @@ NO_NODES_TEXT = (
     "no node is known yet: hpcverify collect asks Slurm for them; hpcverify run verifies this one"
 )
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
+OUTAGE_HEADS = ("began (UTC)", "ended (UTC)", "found by", "reason")
 DRIFT_TITLE = "versions and settings, compared with like nodes:"
 MAX_DRIFT_LINES = 20
 """Lines on versions that are printed; JSON has all."""
@@ -44,12 +48,13 @@ BLAMED_STYLE = "bold"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(hostlist: str | None, *, as_json: bool) -> None:
     """
-    List the nodes of HOSTLIST, or all, worst first; for a single node, its log too.
+    List the nodes of HOSTLIST, or all, worst first; of a single node, its past too.
 
     "Observed only": the node failed, but the site does not act on it. "Overdue": its
     last full pass is too long ago. "None ordered": the controller does not know it. The
     last run is of any suite, including the hooks'. Below the table: versions and settings in
-    which nodes differ from like ones, and rollouts of the last two weeks.
+    which nodes differ from like ones, and rollouts of the last two weeks. For a single node
+    also its risk to fail next and why, its outages of the last two years, and its log.
 
     \b
     Example:
@@ -58,14 +63,19 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     ledger = Ledger(state_dir())
     fleet = read_overview(ledger, Store(state_dir()))
     log: list[AuditEntry] = []
+    outlook: NodeOutlook | None = None
     if hostlist is not None:
         chosen = expand_hostlist(hostlist)
         fleet = keep_only(fleet, chosen)
-        log = ledger.read_audit(chosen[0]) if len(chosen) == 1 else []
+        if len(chosen) == 1:
+            log = ledger.read_audit(chosen[0])
+            if fleet.rows[0].known:
+                outlook = read_node_outlook(state_dir(), chosen[0])
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(build_json(fleet, log)), indent=1))
+        told = build_json(fleet, log, outlook)
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
     else:
-        show(fleet, log)
+        show(fleet, log, outlook)
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
@@ -91,7 +101,9 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
     return replace(fleet, rows=kept, drift=keep_nodes(fleet.drift, wanted))
 
 
-def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
+def build_json(
+    fleet: Overview, log: Iterable[AuditEntry], outlook: NodeOutlook | None
+) -> dict[str, object]:
     """Build the document of ``--json``: each node with what is shown of it."""
     nodes = [
         {
@@ -112,12 +124,13 @@ def build_json(fleet: Overview, log: Iterable[AuditEntry]) -> dict[str, object]:
         "nodes": nodes,
         "drift": fleet.drift,
         "links": fleet.links,
+        "outlook": outlook,
         "audit": list(log),
     }
 
 
-def show(fleet: Overview, log: list[AuditEntry]) -> None:
-    """Print the counts, a table of the nodes, how they differ, and the log if there is one."""
+def show(fleet: Overview, log: list[AuditEntry], outlook: NodeOutlook | None) -> None:
+    """Print the counts, a table of the nodes, how they differ, and the past of a single one."""
     console = Console(highlight=False)
     if not fleet.rows:
         console.print(NO_NODES_TEXT)
@@ -137,10 +150,40 @@ def show(fleet: Overview, log: list[AuditEntry]) -> None:
             console.print(f"  {about}{line.text}", markup=False)
         if (left := len(lines) - MAX_DRIFT_LINES) > 0:
             console.print(f"  and {left} more: hpcverify nodes --json")
+    if outlook:
+        show_outlook(console, outlook)
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
         print_table(console, head, format_audit(log))
+
+
+def show_outlook(console: Console, outlook: NodeOutlook) -> None:
+    """Print the risk of a node, its outages, and how it compares with its peers and its past."""
+    console.print()
+    if risk := outlook.risk:
+        reasons = "; ".join(risk.reasons) or "nothing sets it apart"
+        console.print(f"risk: {risk.score:.1f}x that of an average node: {reasons}", markup=False)
+    else:
+        console.print("risk: none while it is out of service")
+    if outlook.outages:
+        console.print("outages of the last two years:")
+        print_table(console, OUTAGE_HEADS, map(format_outage, outlook.outages))
+    else:
+        console.print("no outage in the last two years")
+    for line in list_standing_lines(outlook.outliers, outlook.changes):
+        console.print(line, markup=False)
+
+
+def format_outage(outage: NodeOutage) -> tuple[str, ...]:
+    """Print the columns of an outage."""
+    ended = format_moment(outage.ended) if outage.ended else "not over"
+    return format_moment(outage.began), ended, outage.cause, shorten(outage.reason)
+
+
+def format_moment(when: float) -> str:
+    """Print seconds since 1970 as date and time (UTC)."""
+    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
@@ -159,5 +202,4 @@ def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
 def format_audit(log: Iterable[AuditEntry]) -> Iterator[tuple[str, ...]]:
     """Print the columns of lines of the audit log."""
     for line in log:
-        when = datetime.fromtimestamp(line.when, UTC)
-        yield f"{when:%Y-%m-%d %H:%M:%S}", line.actor, line.what, line.detail
+        yield format_moment(line.when), line.actor, line.what, line.detail

@@ -20,7 +20,7 @@ from hpcverify.errors import ConfigError
 from hpcverify.history.reader import Choice
 from hpcverify.model import Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
-from hpcverify.peers.fleet import MetricJudgement, PeerOutlier, format_percent
+from hpcverify.peers.fleet import MetricJudgement, PeerOutlier
 from hpcverify.peers.floors import Worse
 from hpcverify.peers.reference import read_reference, write_reference
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
@@ -36,7 +36,7 @@ from hpcverify.trends.judge import (
     format_date,
     judge_histories,
 )
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
 DEFAULT_DAYS = 7

@@ -6,14 +6,17 @@ import click
 import msgspec
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.worth import DEFAULT_DAYS, FleetWorth, assess_worth, describe_worth
+from hpcverify.fleet.worth import DEFAULT_DAYS, assess_worth, describe_worth
+from hpcverify.fleet.worth_wording import (
+    JOB_COLUMNS_NOTE,
+    JOB_HEADS,
+    describe_assumptions,
+    list_job_rows,
+)
 from hpcverify.plan.config import load_site, state_dir
-from hpcverify.reliability.jobs import JobOutlook
-from hpcverify.reliability.outages import Estimate
 from hpcverify.summary.terminal import Console, print_table
 
-COLUMN_HEADS = ("nodes", "GPUs", "MTBF", "ETTR", "goodput", "lost", "saved")
-DAY_HOURS = 24.0
+NOTE_CHARACTERS = 88
 
 
 @click.command("reliability")
@@ -47,46 +50,6 @@ def command(*, days: float, as_json: bool) -> None:
     click.echo("\n".join(describe_worth(worth)))
     if worth.jobs:
         click.echo()
-        rows = [build_row(job, worth.reliability.found) for job in worth.jobs]
-        print_table(Console(highlight=False), COLUMN_HEADS, rows)
-        click.echo(describe_assumptions(worth))
-
-
-def build_row(job: JobOutlook, found: int) -> tuple[str, ...]:
-    """Build the row of a size of jobs; *found* failures that it was spared, if all had hit it."""
-    ettr = job.ettr
-    return (
-        f"{job.nodes:,}",
-        f"{job.gpus:,}",
-        format_hours(job.mtbf_hours),
-        f"{ettr.value:.1%} ({ettr.low * 100:.1f} to {ettr.high * 100:.1f})",
-        f"{job.gpus * ettr.value:,.0f}",
-        f"{job.lost_gpu_hours:,.0f}",
-        f"{found * job.lost_gpu_hours:,.0f}",
-    )
-
-
-def format_hours(hours: Estimate) -> str:
-    """Format *hours* in the unit in which they are read most easily."""
-    size, unit = DAY_HOURS, "d"
-    if hours.value < 2 * DAY_HOURS:
-        size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
-    value, low, high = (f"{each / size:,.3g}" for each in (hours.value, hours.low, hours.high))
-    return f"{value} {unit} ({low} to {high})"
-
-
-def describe_assumptions(worth: FleetWorth) -> str:
-    """Say what the table rests on."""
-    given = worth.assumptions
-    return "\n".join(
-        (
-            "goodput: GPU-hours of progress an hour; lost: GPU-hours by one interruption;",
-            "saved: GPU-hours at most, if each failure that was found had struck such a job",
-            (
-                f"assumed: {given.checkpoint_write_minutes:g} min to write a checkpoint, "
-                f"{given.restart_minutes:g} min to restart, {given.gpus_per_node} GPUs a node, "
-                "checkpoints at"
-            ),
-            "the best interval, all nodes alike: the best case (arXiv:2410.21680)",
-        )
-    )
+        print_table(Console(highlight=False), JOB_HEADS, list_job_rows(worth))
+        for note in (JOB_COLUMNS_NOTE, describe_assumptions(worth)):
+            click.echo(click.wrap_text(note, NOTE_CHARACTERS))

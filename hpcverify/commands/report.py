@@ -15,10 +15,11 @@ import msgspec
 from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.outlook import read_outlook
 from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
 from hpcverify.isolation.answer import is_answer, parse_answer
 from hpcverify.model import Run, Verdict
-from hpcverify.plan.config import node_name, state_dir
+from hpcverify.plan.config import load_site, node_name, state_dir
 from hpcverify.processes import write_install_command
 from hpcverify.records import documents
 from hpcverify.records.collectives import parse_collective_run
@@ -39,6 +40,8 @@ MAX_READ_DOCUMENTS = 100
 """Documents of failed runs that are read to count how often a part has failed."""
 PAGES_FOLDER = "nodes"
 """Beside the fleet's page, with a folder for each node and in it a page for each suite."""
+PAGE_HEAD_BYTES = 512
+"""Of a page: they say which run it shows. 10,000 pages are not read whole for that."""
 
 
 @click.command("report")
@@ -150,7 +153,10 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
         ConfigError: there is no such form of it.
 
     """
-    whole = read_overview(Ledger(state_dir()), store, since)
+    whole = msgspec.structs.replace(
+        read_overview(Ledger(state_dir()), store, since),
+        outlook=read_outlook(state_dir(), load_site()),
+    )
     if form == "json":
         return format_json(whole)
     if form != "html":
@@ -198,11 +204,14 @@ def _ensure_page(path: Path, run: str, store: Store, render: Callable[[Run], str
 
 
 def _shows(path: Path, run: str) -> bool:
-    """Whether the page *path* is that of *run*: the id is in its head."""
+    """Whether the page *path* is that of *run*: the id is the first thing in it."""
+    mark = f'<meta name="hpcverify-run" content="{run}">'
     try:
         # Only a file: reading a pipe, which others may have put there, never ends.
-        there = path.is_file()
-        return there and f"<span>run {run}</span>".encode() in path.read_bytes()
+        if not path.is_file():
+            return False
+        with path.open("rb", buffering=0) as page:
+            return mark.encode() in page.read(PAGE_HEAD_BYTES)
     except OSError:
         return False
 

@@ -45,7 +45,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.notify import TransitionNotifier
 from hpcverify.fleet.orders import Dispatcher, look_up_uid
 from hpcverify.fleet.publish import publish_job_gates
-from hpcverify.fleet.risk import HISTORY_S, rank_fleet
+from hpcverify.fleet.risk import read_ranking
 from hpcverify.fleet.schedule import SweepPlan, is_overdue, is_rerun_due, plan_sweep
 from hpcverify.fleet.states import (
     DAY_S,
@@ -201,7 +201,8 @@ class Controller:
                 self._report(judged)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
-        self._keep_measurements(MeasurementWriter.write)
+        keep_nights = self.site.history.keep_nights
+        self._keep_measurements(lambda writer: writer.write(keep_nights))
         if not tripped and (why := self.ledger.read_trip_reason()):
             self.say(f"the breaker tripped: {why}")
         for arrival in taken:
@@ -510,12 +511,7 @@ class Controller:
         """Rank the nodes by the risk that each fails next; anew after `RISK_VALID_S`."""
         now = self.clock()
         if self._risks is None or not 0 <= now - self._risks.now * DAY_S < RISK_VALID_S:
-            switches = self.ledger.read_links().switches
-            began = self.ledger.read_fleet_start()
-            outages = self.ledger.list_outages(now - HISTORY_S)
-            self._risks = rank_fleet(
-                self.ledger.list_nodes().values(), outages, switches, began, now
-            )
+            self._risks = read_ranking(self.ledger, now)
         return self._risks
 
     def plan(

@@ -35,7 +35,7 @@ from hpcverify.model import (
 from hpcverify.records import spool
 from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
 from hpcverify.run.orchestrator import collect_versions
-from hpcverify.slurm.accounting import EndedJob
+from hpcverify.slurm.accounting import UserJob
 
 WINDOW_MINUTES = 24 * 60
 """How far back jobs are looked at: a nightly sweep then sees each once."""
@@ -68,7 +68,7 @@ class JobSuspicion(Struct, frozen=True, kw_only=True):
 
 
 def find_suspicions(
-    jobs: Iterable[EndedJob], avoided: Mapping[str, set[int]], nodes: int, now: float
+    jobs: Iterable[UserJob], avoided: Mapping[str, set[int]], nodes: int, now: float
 ) -> Iterator[JobSuspicion | str]:
     """
     Find the nodes, of so many *nodes*, that *jobs* speak against, or users avoid.
@@ -76,7 +76,7 @@ def find_suspicions(
     Partitions are judged apart: programs that are being tried out die on the nodes that
     are there for it. A string says what is true of too many nodes to accuse one.
     """
-    by_partition: defaultdict[str, list[EndedJob]] = defaultdict(list)
+    by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
     for job in jobs:
         by_partition[job.partition].append(job)
     for partition, there in sorted(by_partition.items()):
@@ -96,7 +96,7 @@ def find_suspicions(
     yield from _find_avoided(avoided, nodes, now)
 
 
-def _list_endings(job: EndedJob) -> Iterator[JobEnding]:
+def _list_endings(job: UserJob) -> Iterator[JobEnding]:
     young = job.end - job.start < EARLY_S
     if len(job.nodes) > MAX_NODES or (young and job.state in UNCLEAR_STATES):
         return
@@ -104,7 +104,7 @@ def _list_endings(job: EndedJob) -> Iterator[JobEnding]:
     yield from (JobEnding(job.user, node, died, job.end) for node in job.nodes)
 
 
-def _find_node_failures(jobs: Iterable[EndedJob]) -> Iterator[JobSuspicion]:
+def _find_node_failures(jobs: Iterable[UserJob]) -> Iterator[JobSuspicion]:
     """Of a job on several nodes, Slurm does not say which of them failed."""
     last = {
         job.nodes[0]: job.end for job in jobs if job.state == "NODE_FAIL" and len(job.nodes) == 1

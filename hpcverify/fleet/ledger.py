@@ -129,6 +129,8 @@ FOUND_ACT = "found"
 SEED_FACT = "seed"
 FORGOTTEN_FACT_PREFIX = "forgotten:"
 """Begins the names of the facts that say when a node was forgotten."""
+NOTICE_FACT_PREFIX = "notice:"
+"""Begins the names of the facts that say what was told already."""
 NODE_TABLES = (
     ("nodes", "name"),
     ("outcomes", "node"),
@@ -554,6 +556,13 @@ class Ledger:
                 why = f"{check} fails on few enough nodes again"
                 self._add_doubt(db, check, CHECK_DOUBTED, CHECK_TRUSTED, why)
         return sorted(new)
+
+    def record_notice(self, subject: str, text: str) -> bool:
+        """Record what there is to tell of *subject*, if anything; return whether it is new."""
+        if self.read_fact(NOTICE_FACT_PREFIX + subject) == text:
+            return False
+        self._execute(SET_FACT, NOTICE_FACT_PREFIX + subject, text)
+        return bool(text)
 
     def list_answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
         """List when each node last ran *check* and if it failed; as `list_newly_held`."""

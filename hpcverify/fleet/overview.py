@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.outlook import FleetOutlook
 from hpcverify.fleet.states import (
     DAY_S,
     FAILED_STATES,
@@ -149,6 +150,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """How many links between nodes were tried lately; None: sweeps do not try them."""
     link_days: float = 0
     """What is lately."""
+    outlook: FleetOutlook | None = None
+    """What the past says; None: it was not asked for."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:

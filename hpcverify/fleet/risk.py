@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
+from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.states import DAY_S, HOUR_S, Node
 from hpcverify.selection.outages import PastOutage, make_history
@@ -23,6 +24,17 @@ PLANNED_REASONS = ("power", "maint", "reserved", "reboot_", "future")
 nobody found anything wrong with them."""
 SAME_RETURN_S = HOUR_S
 """A return that is dated as near to the end of an outage is its end."""
+
+
+def read_ranking(ledger: Ledger, now: float) -> RiskRanking:
+    """Rank the nodes of *ledger* by what it knows at *now*, seconds since 1970."""
+    return rank_fleet(
+        ledger.list_nodes().values(),
+        ledger.list_outages(now - HISTORY_S),
+        ledger.read_links().switches,
+        ledger.read_fleet_start(),
+        now,
+    )
 
 
 def rank_fleet(

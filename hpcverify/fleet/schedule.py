@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil, inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.fleet.states import (
     DAY_S,
@@ -26,6 +27,7 @@ from hpcverify.fleet.states import (
     State,
     Ticket,
     compute_elapsed,
+    is_gone,
     is_kept_for_fabric,
     is_suspect_between_nodes,
     is_watched,
@@ -115,6 +117,32 @@ def plan_sweep(
         passed_over=tuple(sorted(over.items())),
         due=tuple(each.host.name for each in ordered),
     )
+
+
+def list_due(
+    nodes: Mapping[str, Node],
+    busy: Collection[str],
+    fleet: Fleet,
+    now: float,
+    *,
+    tried: Mapping[str, Ticket],
+    risks: Mapping[str, float],
+    seed: int,
+) -> tuple[Pick, ...]:
+    """
+    List the *nodes* that are due, in their order: what can be told without the scheduler.
+
+    It is the plan for a moment in which all of them are idle. The arguments are those of
+    `plan_sweep`.
+    """
+    idle = {
+        name: Host(name=name, state="IDLE", partitions=(fleet.partition,))
+        for name, node in nodes.items()
+        if not is_gone(node, now)
+    }
+    room = replace(fleet, at_once=len(busy) + len(idle))
+    plan = plan_sweep(idle, nodes, busy, room, now, tried=tried, risks=risks, seed=seed)
+    return plan.chosen
 
 
 class _DueNode(Struct, frozen=True, kw_only=True):

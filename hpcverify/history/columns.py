@@ -51,6 +51,12 @@ COLUMNS = (
     Column("firmware", "varchar", "VBIOS, firmware or BIOS of the part"),
 )
 """All but `night`, which is in the name of the folder."""
+WEEK_COLUMNS = (
+    *COLUMNS,
+    Column("runs", "integer", "runs with a number, of which `value` is the median"),
+    Column("mad", "double", "their median absolute deviation from it, in `unit`"),
+)
+"""Of a week: `started`, `run` and `label` are those of its last run, `verdict` is the worst."""
 ORDER = "check_name, metric, node, part, started"
 """How rows are sorted: whoever wants a metric, or a node in it, skips the rest."""
 

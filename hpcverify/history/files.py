@@ -4,6 +4,8 @@ Where the measurements of a night lie, and which of its files count.
 ``measurements/night=2026-11-21/000001-000004.parquet`` in the state directory holds the
 first four batches of that night. A file that lies within the numbers of another was
 merged into that one and is left over from a writer that was killed: it does not count.
+``measurements_weekly/week=2026-08-10/000001-000001.parquet`` is a week, of which the first
+day is a Monday: once it is there, the nights of that week do not count any more.
 What begins with ``_`` is no data, as for Spark and Hive.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,6 +24,7 @@ from hpcverify.errors import StoreError
 MEASUREMENTS_FOLDER = "measurements"
 WEEKS_FOLDER = "measurements_weekly"
 FOLDER_PATTERN = re.compile(r"(?:night|week)=([0-9]{4}-[0-9]{2}-[0-9]{2})")
+TEMPORARY_NAME = "_writing.parquet"
 FILE_PATTERN = re.compile(r"([0-9]{6})-([0-9]{6})\.parquet")
 
 
@@ -47,6 +50,24 @@ def list_folders(top: Path) -> dict[date, Path]:
         raise StoreError(f"{top} cannot be read: {exc.strerror}") from exc
     found = filter(None, map(FOLDER_PATTERN.fullmatch, names))
     return {date.fromisoformat(each[1]): top / each[0] for each in found}
+
+
+def find_week(night: date) -> date:
+    """Find the week of *night*: its Monday."""
+    return night - timedelta(days=night.weekday())
+
+
+def list_weeks(state: Path) -> dict[date, Path]:
+    """List the folders of weeks that have been rolled up, the oldest first."""
+    folders = list_folders(state / WEEKS_FOLDER)
+    return {week: folder for week, folder in folders.items() if list_files(folder)}
+
+
+def list_nights(state: Path) -> dict[date, Path]:
+    """List the folders of nights that count, the oldest first."""
+    closed = list_weeks(state)
+    folders = list_folders(state / MEASUREMENTS_FOLDER)
+    return {night: path for night, path in folders.items() if find_week(night) not in closed}
 
 
 def list_files(folder: Path) -> list[BatchFile]:

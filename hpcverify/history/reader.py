@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,16 +13,27 @@ from msgspec import Struct
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.history.columns import COLUMNS, ORDER
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer, write_parquet
-from hpcverify.history.files import MEASUREMENTS_FOLDER, list_files, list_folders, publish
+from hpcverify.history.files import (
+    MEASUREMENTS_FOLDER,
+    list_files,
+    list_nights,
+    list_weeks,
+    publish,
+)
 from hpcverify.plan.config import state_dir
 from hpcverify.processes import write_install_command
 
 if TYPE_CHECKING:
     import pandas as pd
+    from duckdb import DuckDBPyConnection
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which measurements: nights from *since* to *until*, and names; empty: all."""
+    """
+    Which measurements: nights from *since* to *until*, and names; empty: all.
+
+    A week that was rolled up is chosen by its first night.
+    """
 
     since: date | None = None
     until: date | None = None
@@ -31,28 +43,30 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     def list_paths(self, state: Path) -> list[Path]:
         """List the files of these nights in the state directory *state*."""
+        return self._list_files(list_nights(state))
+
+    def list_week_paths(self, state: Path) -> list[Path]:
+        """List the files of weeks that began in these nights."""
+        return self._list_files(list_weeks(state))
+
+    def _list_files(self, folders: Mapping[date, Path]) -> list[Path]:
         first, last = self.since or date.min, self.until or date.max
         return [
             file.path
-            for night, folder in list_folders(state / MEASUREMENTS_FOLDER).items()
+            for night, folder in folders.items()
             if first <= night <= last
             for file in list_files(folder)
         ]
 
     def require_paths(self, state: Path) -> list[Path]:
         """
-        List the same files.
+        List the files of these nights.
 
         Raises:
             StoreError: there are none.
 
         """
-        if paths := self.list_paths(state):
-            return paths
-        raise StoreError(
-            f"no measurements of these nights in {state / MEASUREMENTS_FOLDER}: hpcverify "
-            "collect writes them; hpcverify history --rebuild makes them from the documents"
-        )
+        return _require(self.list_paths(state), state)
 
     def write_condition(self) -> str:
         """Write the condition of SQL for the rows."""
@@ -71,11 +85,12 @@ def read_measurements(
     metrics: Sequence[str] = (),
 ) -> pd.DataFrame:
     """
-    Read measurements as a table of pandas, a row for each, sorted by metric and node.
+    Read measurements as a table of pandas, a row for each, sorted by night and metric.
 
     *state* is the controller's state directory; by default, as for all commands. The
     nights from *since* to *until*, both included, and only these *nodes*, *checks* and
     *metrics*; empty: all. The columns are those of docs/history.md; times are in UTC.
+    A week that was rolled up has the date of its first night.
 
     Raises:
         ConfigError: duckdb or pandas is not installed.
@@ -90,12 +105,10 @@ def read_measurements(
         ) from exc
     choice = Choice(since=since, until=until, nodes=nodes, checks=checks, metrics=metrics)
     where = Path(state) if state is not None else state_dir()
-    paths = choice.require_paths(where)
-    with open_duckdb(where / MEASUREMENTS_FOLDER) as db:
-        refuse_newer(db, paths)
+    with _open_rows(where, choice) as (db, rows):
         columns: dict[str, Any] = db.execute(
             "select * replace (started::timestamp as started, night::timestamp as night)"
-            f" from ({_select(paths, choice)})"
+            f" from ({rows})"
         ).fetchnumpy()
     table = pd.DataFrame(columns)
     table["started"] = table["started"].dt.tz_localize("UTC")
@@ -113,11 +126,8 @@ def export_measurements(
         StoreError: there are none, or the file cannot be written.
 
     """
-    paths = choice.require_paths(state)
     temporary = path.with_name(f".{path.name}.writing")
-    rows = _select(paths, choice)
-    with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
-        refuse_newer(db, paths)
+    with _open_rows(state, choice) as (db, rows):
         try:
             if form == "csv":
                 statement = f"copy ({rows}) to {quote(temporary)} (format csv, header)"
@@ -130,11 +140,30 @@ def export_measurements(
     return int(written[0]) if written else 0
 
 
-def _select(paths: Sequence[Path], choice: Choice) -> str:
-    names = ", ".join(("night", *(column.name for column in COLUMNS)))
-    return (
-        f"select {names} from {read_parquet(paths)} where {choice.write_condition()}"
-        f" order by night, {ORDER}"
+@contextmanager
+def _open_rows(state: Path, choice: Choice) -> Generator[tuple[DuckDBPyConnection, str]]:
+    """Open the nights and weeks of *choice*, with the query of SQL for their rows."""
+    nights, weeks = choice.list_paths(state), choice.list_week_paths(state)
+    paths = _require([*weeks, *nights], state)
+    names = ", ".join(column.name for column in COLUMNS)
+    tables: list[str] = []
+    if weeks:
+        tables.append(f"select week as night, {names}, runs, mad from {read_parquet(weeks)}")
+    if nights:
+        once = "(value is not null)::integer as runs, null::double as mad"
+        tables.append(f"select night, {names}, {once} from {read_parquet(nights)}")
+    rows = f"select * from ({' union all '.join(tables)}) where {choice.write_condition()}"
+    with open_duckdb(state / MEASUREMENTS_FOLDER) as db:
+        refuse_newer(db, paths)
+        yield db, f"{rows} order by night, {ORDER}"
+
+
+def _require(paths: list[Path], state: Path) -> list[Path]:
+    if paths:
+        return paths
+    raise StoreError(
+        f"no measurements of these nights in {state / MEASUREMENTS_FOLDER}: hpcverify "
+        "collect writes them; hpcverify history --rebuild makes them from the documents"
     )
 
 

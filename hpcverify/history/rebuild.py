@@ -21,14 +21,15 @@ def rebuild_measurements(state: Path, complaints: list[str]) -> int:
     Write what all documents in the state directory *state* measured; count them.
 
     It goes one way and can be repeated: rows of a run that has a document are replaced,
-    those of runs that have none any more stay. What cannot be read is told in *complaints*.
+    those of runs that have none any more stay, and so do weeks that were rolled up. What
+    cannot be read or kept is told in *complaints*.
 
     Raises:
         ConfigError: DuckDB is not installed.
         StoreError: a file of measurements cannot be written, or is damaged.
 
     """
-    writer = MeasurementWriter(state)
+    writer = MeasurementWriter(state, complaints.append)
     names = sorted(p.name for p in (state / "runs").glob("*.json"))
     count = 0
     for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):

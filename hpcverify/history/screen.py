@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SCREEN_MIB = 80
 """What DuckDB may take; the rest of a process that screens is Python and DuckDB itself."""
 FETCHED_ROWS = 10_000
+END_VALUES = 100
+"""Chance takes some values of a large fleet beyond the reach. As long as there are fewer on
+either side, they come with the medians, and the list is not read again."""
 PEER_KEY = "suite, check_name, metric, unit, kind, model"
 """What like values have in common: the suite sets the sizes, and the model what is usual."""
 
@@ -72,6 +75,21 @@ class ScreenedList(Struct, frozen=True):
         return bool(self.far) or self.may_be_split
 
 
+class ListEnds(Struct, frozen=True):
+    """The lowest and the highest values of a list, up to `END_VALUES` of each."""
+
+    lowest: list[float]
+    highest: list[float]
+
+    def are_chance(self, summary: ListSummary, floor: float) -> bool:
+        """Whether they have all values beyond the reach, and chance alone explains those."""
+        reach = summary.find_reach(floor)
+        below = [value for value in self.lowest if summary.centre - value >= reach]
+        above = [value for value in self.highest if value - summary.centre >= reach]
+        cut = END_VALUES in (len(below), len(above))
+        return not cut and not may_have_outlier(summary, [*below, *above])
+
+
 class Screen:
     """The measurements of some nights, open to be asked."""
 
@@ -103,26 +121,36 @@ class Screen:
         for check in dict.fromkeys(metric.check for metric in self.list_metrics()):
             rows = f"(select * from {self._rows} where check_name = {quote(check)})"
             for whole_nodes in (False, True):
-                for metric, summary in self._summarize(rows, whole_nodes=whole_nodes):
+                for metric, summary, ends in self._summarize(rows, whole_nodes=whole_nodes):
                     floor = find_floor(metric)
-                    yield self._screen_one(metric, summary, floor, whole_nodes=whole_nodes)
+                    yield self._screen_one(metric, summary, ends, floor, whole_nodes=whole_nodes)
 
     def _summarize(
         self, rows: str, *, whole_nodes: bool
-    ) -> Iterator[tuple[PeerMetric, ListSummary]]:
+    ) -> Iterator[tuple[PeerMetric, ListSummary, ListEnds]]:
         values = self._write_medians(rows, whole_nodes=whole_nodes)
         found = self._db.execute(
-            f"select {PEER_KEY}, count(*), median(value), mad(value), min(value), max(value)"
+            f"select {PEER_KEY}, count(*), median(value), mad(value),"
+            f" min(value, {END_VALUES}), max(value, {END_VALUES})"
             f" from ({values}) group by {PEER_KEY} order by {PEER_KEY}"
         ).fetchall()
         for row in found:
-            yield PeerMetric(*row[:6]), ListSummary(*row[6:])
+            peers, centre, mad, *lowest_and_highest = row[6:]
+            ends = ListEnds(*lowest_and_highest)
+            summary = ListSummary(peers, centre, mad, ends.lowest[0], ends.highest[0])
+            yield PeerMetric(*row[:6]), summary, ends
 
     def _screen_one(
-        self, metric: PeerMetric, summary: ListSummary, floor: float, *, whole_nodes: bool
+        self,
+        metric: PeerMetric,
+        summary: ListSummary,
+        ends: ListEnds,
+        floor: float,
+        *,
+        whole_nodes: bool,
     ) -> ScreenedList:
         far: list[PartMedian] = []
-        if summary.has_far(floor):
+        if summary.has_far(floor) and not ends.are_chance(summary, floor):
             values = self._write_medians(self._select(metric), whole_nodes=whole_nodes)
             beyond = f"abs(value - {summary.centre!r}) >= {summary.find_reach(floor)!r}"
             far = self._fetch_medians(f"select * from ({values}) where {beyond}")

@@ -22,12 +22,16 @@ from hpcverify.history.columns import COLUMNS, ORDER, collect_cells, find_night
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer, write_parquet
 from hpcverify.history.files import (
     MEASUREMENTS_FOLDER,
+    TEMPORARY_NAME,
+    find_week,
     list_files,
-    list_folders,
     list_left_over,
+    list_nights,
+    list_weeks,
     make_path,
     publish,
 )
+from hpcverify.history.rollup import roll_up_weeks
 from hpcverify.model import Run
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 MAX_BATCHES = 32
 """Files of a night at which they are merged into one: a collect each minute leaves many."""
 NAMES = ", ".join(column.name for column in COLUMNS)
-QUEUE_NAME, TEMPORARY_NAME = "_queue.ndjson", "_writing.parquet"
+QUEUE_NAME = "_queue.ndjson"
 QUEUED_COLUMNS = """{
     night: 'date', started: 'timestamptz', run: 'varchar', node: 'varchar', suite: 'varchar',
     parts: 'struct(part varchar, label varchar, kind varchar, model varchar, driver varchar,
@@ -46,17 +50,21 @@ QUEUED_COLUMNS = """{
 MAX_WAITING_BYTES = 2**20
 """Of the queue: more than that is put into its file."""
 MAX_LINE_BYTES = 4 * 2**20
-"""Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred,
-and one that claims more is not kept."""
+"""Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred.
+One that claims more is told of, and not kept."""
 
 
 class MeasurementWriter:
     """Writes the files of measurements in the state directory *state*."""
 
     def __init__(
-        self, state: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        state: Path,
+        say: Callable[[str], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Nothing is opened before there is something to write."""
+        """Nothing is opened before there is something to write; *say* prints a line."""
+        self._state, self._say = state, say
         self.folder = state / MEASUREMENTS_FOLDER
         self._queue_path = self.folder / QUEUE_NAME
         self._clock = clock
@@ -98,8 +106,13 @@ class MeasurementWriter:
         if (cells := collect_cells(run)) is None:
             return
         line = self._encode(cells) + b"\n"
-        if len(line) <= MAX_LINE_BYTES:
-            self._waiting += line
+        if len(line) > MAX_LINE_BYTES:
+            self._say(
+                f"{run.node}: run {run.id} has {len(line) / 2**20:.1f} MiB of measurements, more "
+                f"than {MAX_LINE_BYTES // 2**20}: the history does not keep them, its document does"
+            )
+            return
+        self._waiting += line
         if len(self._waiting) > MAX_WAITING_BYTES:
             self._spill(sync=False)
 
@@ -129,9 +142,11 @@ class MeasurementWriter:
         self._begun = True
         self._waiting.clear()
 
-    def write(self) -> None:
+    def write(self, keep_nights: int) -> None:
         """
-        Write the queue into files, and merge those of nights that are over.
+        Write the queue into files, and merge those of each night that is over.
+
+        Weeks that lie more than *keep_nights* before are rolled up.
 
         Raises:
             ConfigError: DuckDB is not installed.
@@ -140,14 +155,15 @@ class MeasurementWriter:
         """
         self._write_queue(replace_runs=False)
         tonight = find_night(self._clock())
-        for night, folder in list_folders(self.folder).items():
+        roll_up_weeks(self._state, tonight, keep_nights)
+        for night, folder in list_nights(self._state).items():
             count = len(list_files(folder))
             if count > (MAX_BATCHES if night >= tonight else 1):
                 self.merge(folder)
 
     def replace(self, runs: Iterable[Run]) -> None:
         """
-        Write *runs* in place of what the files have of them; other rows stay.
+        Write *runs* in place of what the files have of them; other rows and old weeks stay.
 
         Raises:
             StoreError: as in `write`.
@@ -167,9 +183,11 @@ class MeasurementWriter:
     def _write_queue(self, *, replace_runs: bool) -> None:
         self.settle()
         if self._begun:
+            closed = list_weeks(self._state)
             with open_duckdb(self.folder) as db:
                 for night in self._read_nights(db):
-                    self._write_night(db, night, replace_runs=replace_runs)
+                    if find_week(night) not in closed:
+                        self._write_night(db, night, replace_runs=replace_runs)
         self._queue_path.unlink(missing_ok=True)
         self._begun = False
 

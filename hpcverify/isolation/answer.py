@@ -22,6 +22,7 @@ from hpcverify.units import format_count
 
 INNER_PARTS = "adapters, their PCIe slots and settings, and what is between them and the GPUs"
 OUTER_PARTS = "cable, transceiver, adapter, PCIe slot and driver settings"
+UNTESTED_REASON = "too few of its tests came to an end, or no partner was left that passes"
 MAX_RECORDS = 12
 """Tests that are listed for a node; the others are counted."""
 
@@ -128,7 +129,7 @@ def build_answer(
     bad = [node for node in found.nodes.bad if node not in of_switches]
     accused = [_accuse(node, journal, found, is_alone=True) for node in found.inside]
     accused += [_accuse(node, journal, found, is_alone=False) for node in bad]
-    untested = {n: gone.get(n, "its tests came to no end") for n in found.nodes.untested}
+    untested = {n: gone.get(n, UNTESTED_REASON) for n in found.nodes.untested}
     untested |= dict.fromkeys(found.switches.untested, "what is between it and others")
     doubted = {n for group in _list_intermittent(found) for n in group}
     vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}

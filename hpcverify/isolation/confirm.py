@@ -4,6 +4,10 @@ Test once more whom a search found, and take back who passes.
 The tests by which somebody was found were chosen since they failed, and what they were
 compared with since it passed: on a noisy network both may be chance. These tests are not,
 and nor are the controls beside them, whatever comes of them.
+
+A member is tested with others of its zone. Before it meets one of them again, it is tested
+with those of other zones, beside a *witness*: a pair that goes between the same two zones.
+Unless that passes, what is between the zones may be to blame.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from itertools import chain
 from random import Random
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcverify.isolation.group_tests import (
@@ -47,6 +51,9 @@ class _Claim(Struct, eq=False):
     passes: int = 0
     failures: int = 0
     unknowns: int = 0
+    partners: set[str] = field(default_factory=set[str])
+    is_near_only: bool = False
+    """A witness did not pass: partners of other zones prove nothing."""
 
     @property
     def tests(self) -> int:
@@ -68,10 +75,23 @@ class _Claim(Struct, eq=False):
     def is_lost(self) -> bool:
         return self.unknowns >= MAX_ATTEMPTS
 
-    def learn(self, outcome: GroupOutcome) -> None:
-        self.passes += outcome is GroupOutcome.PASSED
-        self.failures += outcome is GroupOutcome.FAILED
-        self.unknowns += outcome is GroupOutcome.UNKNOWN
+    def learn(self, outcome: GroupOutcome, *witness: GroupOutcome) -> None:
+        """Take the *outcome* of a test; a failure counts only if its *witness* passed."""
+        is_fair = all(one is GroupOutcome.PASSED for one in witness)
+        self.is_near_only |= not is_fair
+        if outcome is GroupOutcome.PASSED:
+            self.passes += 1
+        elif outcome is GroupOutcome.FAILED and is_fair:
+            self.failures += 1
+        else:
+            self.unknowns += 1
+
+
+class _Trial(Struct, frozen=True):
+    """A test of a claim, and its witness if it needs one."""
+
+    claim: _Claim
+    tests: Round
 
 
 def confirm(
@@ -84,9 +104,9 @@ def confirm(
     """
     Yield rounds of tests of what was *found* among *members*, and say what is left of it.
 
-    A member, or any one of a zone, is tested with another partner each time; a link as it
-    is. What passes, or has nobody to be tested with, is intermittent; what could not be
-    tested to its end is untested. The rest is as `search` has it.
+    A member, or any one of a zone, is tested with several partners; a link as it is. What
+    passes is intermittent. What could not be tested to its end, or has nobody to be tested
+    with, is untested. The rest is as `search` has it.
     """
     claims = [_Claim(one, (one,), GroupPurpose.PAIR) for one in found.bad]
     claims += [_Claim(link, link, GroupPurpose.WHOLE) for link in found.links]
@@ -94,70 +114,104 @@ def confirm(
         there = tuple(member for member in members if zones.get(member) == zone)
         claims.append(_Claim(zone, there, GroupPurpose.PAIR))
     claimed = {*chain.from_iterable(claim.members for claim in claims)}
-    partners = _Partners(tuple(m for m in members if m not in claimed), found, zones)
+    others = tuple(member for member in members if member not in claimed)
+    vague = {*found.untested, *chain.from_iterable(found.intermittent)}
     is_cut_short = False
-    while not is_cut_short and (tests := dict(_plan_tests(claims, partners, random, gone))):
-        used = {*chain.from_iterable(test.members for test in tests)}
-        others = [one for one in partners.list_good(gone) if one not in used]
-        random.shuffle(others)
-        pairs = zip(others[::2], others[1::2], strict=False)
-        controls = [GroupTest(pair, GroupPurpose.CONTROL) for pair in pairs][:CONFIRM_CONTROLS]
-        outcomes = yield (*tests, *controls)
+    while not is_cut_short:
+        free = [one for one in others if one not in gone]
+        random.shuffle(free)
+        bystanders = _Bystanders(others, vague, zones, sorted(free, key=vague.__contains__))
+        trials = list(_plan_trials(claims, bystanders, random, gone))
+        if not trials:
+            break
+        tests = tuple(chain.from_iterable(trial.tests for trial in trials))
+        outcomes = yield (*tests, *bystanders.plan_controls())
         is_cut_short = outcomes is None
-        for claim, outcome in zip(tests.values(), outcomes or (), strict=False):
-            claim.learn(outcome)
+        results = dict(zip(tests, outcomes or (), strict=False))
+        for trial in trials if results else ():
+            trial.claim.learn(*(results[test] for test in trial.tests))
         doubts = len(found.intermittent) + sum(claim.is_refuted for claim in claims)
         for claim in claims:
             claim.needed = CONFIRM_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
     left = [claim for claim in claims if not claim.is_confirmed]
-    lost = [one for one in left if is_cut_short or one.is_lost or set(gone) & {*one.members}]
-    lost = [claim for claim in lost if not claim.is_refuted]
+    lost = [
+        claim
+        for claim in left
+        if not claim.is_refuted
+        and (is_cut_short or claim.is_lost or not claim.passes or set(gone) & {*claim.members})
+    ]
     return _take_back(found, left, lost)
 
 
-class _Partners(Struct, frozen=True):
-    """Who may be tested with whom was found: *others*, of whom some are vague."""
+class _Bystanders(Struct):
+    """Those in whom nothing was found, in one round."""
 
-    others: Members
-    found: Found
+    members: Members
+    """All of them, those who are gone too."""
+    vague: Collection[str]
+    """Those who failed and then passed, or are untested: they are no partners."""
     zones: Mapping[str, str]
+    free: list[str]
+    """Who has nothing to do yet, the vague ones last."""
 
-    def list_good(self, gone: Collection[str]) -> list[str]:
-        """List who has passed and is there."""
-        vague = {*gone, *self.found.untested, *chain.from_iterable(self.found.intermittent)}
-        return [one for one in self.others if one not in vague]
-
-    def choose(self, member: str, free: Sequence[str]) -> str | None:
-        """
-        Choose one who is *free*, of the same zone unless none but who was found is of it.
-
-        With one of another zone, what is between the zones would be to blame as well.
-        """
+    def plan_trial(self, claim: _Claim, member: str) -> _Trial | None:
+        """Plan a test of a *member*, with a partner that it has not met if there is one."""
         zone = self.zones.get(member)
-        has_near = any(self.zones.get(one) == zone for one in self.others)
-        near = (one for one in free if not has_near or self.zones.get(one) == zone)
-        return next(near, None)
+        has_neighbours = any(self.zones.get(one) == zone for one in self.members)
+        good = [one for one in self.free if one not in self.vague]
+        good.sort(key=claim.partners.__contains__)
+        near = [one for one in good if not has_neighbours or self.zones.get(one) == zone]
+        far = [one for one in good if one not in near and not claim.is_near_only]
+        has_fresh = bool(near) and near[0] not in claim.partners
+        if far and not has_fresh and (witness := self._choose_witness(member, far[0])):
+            return self._take(claim, (member, far[0]), witness)
+        if near and len(self.free) > TWO:
+            return self._take(claim, (member, near[0]))
+        return None
+
+    def plan_whole(self, claim: _Claim) -> _Trial | None:
+        """Plan a test of all members of a *claim*."""
+        return self._take(claim, claim.members) if len(self.free) >= TWO else None
+
+    def plan_controls(self) -> list[GroupTest]:
+        """Pair those who have nothing to do."""
+        pairs = zip(self.free[::2], self.free[1::2], strict=False)
+        return [GroupTest(pair, GroupPurpose.CONTROL) for pair in pairs][:CONFIRM_CONTROLS]
+
+    def _choose_witness(self, member: str, partner: str) -> Members | None:
+        """Choose two who are free: one of the zone of *member*, one of that of *partner*."""
+        zone, there = self.zones.get(member), self.zones.get(partner)
+        near = [one for one in self.free if self.zones.get(one) == zone]
+        far = [one for one in self.free if self.zones.get(one) != zone and one != partner]
+        far.sort(key=lambda one: self.zones.get(one) != there)
+        return (near[0], far[0]) if near and far else None
+
+    def _take(self, claim: _Claim, members: Members, witness: Members = ()) -> _Trial:
+        busy = {*members, *witness}
+        self.free = [one for one in self.free if one not in busy]
+        claim.partners.update(members)
+        tests = [GroupTest(members, claim.purpose)]
+        tests += [GroupTest(witness, GroupPurpose.CONTROL)] if witness else []
+        return _Trial(claim, tuple(tests))
 
 
-def _plan_tests(
-    claims: Sequence[_Claim], partners: _Partners, random: Random, gone: Collection[str]
-) -> Iterator[tuple[GroupTest, _Claim]]:
+def _plan_trials(
+    claims: Sequence[_Claim], bystanders: _Bystanders, random: Random, gone: Collection[str]
+) -> Iterator[_Trial]:
     """Plan disjoint tests of *claims*, the least tested first; leave two for a control."""
     taken: set[str] = set()
-    free = partners.list_good(gone)
-    random.shuffle(free)
     for claim in sorted(claims, key=lambda one: one.tests):
         here = tuple(member for member in claim.members if member not in gone)
-        if not (claim.is_open and here and taken.isdisjoint(here) and len(free) > TWO):
+        if not (claim.is_open and here and taken.isdisjoint(here)):
             continue
         if claim.purpose is GroupPurpose.PAIR:
-            member = random.choice(here)
-            if partner := partners.choose(member, free):
-                free.remove(partner)
-                yield GroupTest((member, partner), claim.purpose), claim
-        elif here == claim.members:
+            trial = bystanders.plan_trial(claim, random.choice(here))
+        elif here == claim.members and (trial := bystanders.plan_whole(claim)):
             taken.update(here)
-            yield GroupTest(here, claim.purpose), claim
+        else:
+            continue
+        if trial:
+            yield trial
 
 
 def _take_back(found: Found, left: Collection[_Claim], lost: Collection[_Claim]) -> Found:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from msgspec import Struct
 
@@ -47,6 +48,8 @@ OUTBOX_NAME = ".isolate"
 POLL_S = 1.0
 MAX_SUBMISSION_S = TIMEOUT_S
 """So long after it was begun, a submission may still take effect."""
+MAX_ARRIVAL_S = 10.0
+"""How long after its job a document may appear in a folder that is read anew."""
 MAX_AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""
 LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
@@ -248,8 +251,15 @@ class RoundTester:
 
     def _end_if_over(self, number: int, slot: _Slot, job: Job | None) -> bool:
         paths = list(self._list_outputs(slot.name, slot.tests))
+        if job is None or job.end:
+            self._forget_cached_folder()
         documents = [path for path in paths if read_run(path, slot.nodes) is not None]
-        ending = classify_ending(job, document=len(documents) == len(paths), now=self.clock())
+        ending = classify_ending(
+            job,
+            document=len(documents) == len(paths),
+            now=self.clock(),
+            max_arrival=MAX_ARRIVAL_S,
+        )
         wait = self.journal.order.wait
         if ending is Ending.PENDING and self.clock() - slot.since > wait:
             ending = Ending.NEVER_STARTED
@@ -277,6 +287,17 @@ class RoundTester:
             )
         )
         return True
+
+    def _forget_cached_folder(self) -> None:
+        """
+        Have the folder of the documents read anew.
+
+        An NFS client may believe for a minute that a file is not there (acdirmax, nfs(5)),
+        unless it has itself changed the folder since. A job has renamed its documents
+        before it ends.
+        """
+        with suppress(OSError), TemporaryFile(dir=self.outbox):
+            pass
 
     def _explain(self, slot: _Slot, ending: Ending, job: Job | None) -> str:
         told = describe_ending(ending, "one of its nodes", job)

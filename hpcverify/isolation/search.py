@@ -181,10 +181,11 @@ def _plan_round(state: SearchState) -> Round:
             tests.append(GroupTest(whole, GroupPurpose.WHOLE))
             taken.update(whole)
     good = _list_good(state, taken)
+    known_good = frozenset(good)
     for half in _choose_halves(state):
         if len(half) > 1:
             tests.append(GroupTest(half, GroupPurpose.HALF))
-        elif partner := _choose_partner(state, *half, good=good):
+        elif partner := _choose_partner(state, *half, good=good, known_good=known_good):
             tests.append(GroupTest((*half, partner), GroupPurpose.PAIR))
             taken.add(partner)
             good.remove(partner)
@@ -222,10 +223,13 @@ def _list_good(state: SearchState, taken: set[str]) -> list[str]:
     return sorted(good, key=lambda one: -min(state.known[one].passes, CLEARED_PASSES))
 
 
-def _choose_partner(state: SearchState, member: str, *, good: Sequence[str]) -> str | None:
-    fresh = [one for one in good if one not in state.known[member].partners]
-    near = (one for one in fresh if state.zones.get(one) == state.zones.get(member))
-    return next(near, fresh[0] if fresh else None)
+def _choose_partner(
+    state: SearchState, member: str, *, good: Sequence[str], known_good: Collection[str]
+) -> str | None:
+    """Choose one whom *member* has not met, of its zone if there is one; else once it met all."""
+    met, zone = state.known[member].partners, state.zones.get(member)
+    fresh = [one for one in good if one not in met or met.issuperset(known_good)]
+    return min(fresh, key=lambda one: state.zones.get(one) != zone, default=None)
 
 
 def _plan_rest(

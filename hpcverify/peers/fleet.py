@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
+from hpcverify.peers.distribution import Distribution, count_values
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
 from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
@@ -31,7 +32,7 @@ from hpcverify.peers.values import (
     find_errors,
     find_resolution,
 )
-from hpcverify.units import format_count
+from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
@@ -66,6 +67,8 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     median: float | None = None
     spread: float | None = None
     """Robust and relative, of the parts."""
+    distribution: Distribution | None = None
+    """Of the values of the parts."""
     floor: float
     worse: Worse
     outliers: tuple[PeerOutlier, ...] = ()
@@ -82,7 +85,7 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
         return max((outlier.verdict for outlier in self.outliers), default=least)
 
 
-class Comparison(Struct):
+class PeerComparison(Struct):
     """The parts of a fleet, and what of each distance no group explains yet."""
 
     parts: Sequence[PartValue]
@@ -163,6 +166,7 @@ def judge_metric(
         parts=len(parts),
         nodes=nodes,
         median=centre,
+        distribution=count_values([part.value for part in parts]),
         floor=floor.floor,
         worse=worse,
         moved=_find_move(reference, centre, worse),
@@ -173,7 +177,7 @@ def judge_metric(
         note = "the usual value is 0, of which nothing is a share: its limits judge it"
         return replace(entry, standing=Standing.ZERO, note=note)
     low = worse == "low"
-    comparison = Comparison(
+    comparison = PeerComparison(
         parts=parts,
         left=[find_distance(part.value, centre, low_is_bad=low) for part in parts],
         errors=find_errors(parts, centre),
@@ -210,7 +214,7 @@ def _judge_few(
     if reference is None or reference.median == 0:
         return replace(entry, note=note)
     low = entry.worse == "low"
-    comparison = Comparison(
+    comparison = PeerComparison(
         parts=parts,
         left=[find_distance(p.value, reference.median, low_is_bad=low) for p in parts],
         floor=floor,
@@ -232,7 +236,7 @@ def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) ->
     return find_distance(centre, reference.median, low_is_bad=worse == "low")
 
 
-def _compare_with_like(comparison: Comparison, fields: Sequence[str]) -> None:
+def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> None:
     """If the fleet is of two kinds and a field says which is which, compare like with like."""
     units = list(comparison.list_units().values())
     middles = [comparison.find_middle(unit) for unit in units]
@@ -263,7 +267,7 @@ def _compare_with_like(comparison: Comparison, fields: Sequence[str]) -> None:
             comparison.left[i] -= centres[value]
 
 
-def _name_groups(comparison: Comparison, field: str) -> None:
+def _name_groups(comparison: PeerComparison, field: str) -> None:
     """Name the places and versions whose nodes are worse than those of the others."""
     units: dict[str, list[float]] = {}
     for unit in comparison.list_units().values():
@@ -274,7 +278,7 @@ def _name_groups(comparison: Comparison, field: str) -> None:
         comparison.name(field, group.name, group.distance, group.score, who)
 
 
-def _name_nodes(comparison: Comparison) -> None:
+def _name_nodes(comparison: PeerComparison) -> None:
     """Name the nodes of which every part is far; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
     nodes = {n: who for n, who in comparison.list_nodes().items() if len(who) >= MIN_DRAGGED}
@@ -296,7 +300,7 @@ def _name_nodes(comparison: Comparison) -> None:
             comparison.name("node", node, middles[node] - centre, score, nodes[node])
 
 
-def _name_parts(comparison: Comparison) -> PeerSpread:
+def _name_parts(comparison: PeerComparison) -> PeerSpread:
     """Name single parts, and return how all parts differ in what is left."""
     judged = judge_level(
         comparison.left, comparison.floor.floor, comparison.errors, comparison.resolution
@@ -325,12 +329,6 @@ def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[st
         )
     elif spread.standing is Standing.TRAILING:
         yield "far values are common here: only what is far beyond all others is named"
-
-
-def format_percent(share: float) -> str:
-    """Print a share with two significant digits at least, as 0.09 % or 12 %."""
-    percent = abs(share) * 100
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"  # noqa: PLR2004 - digits
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:

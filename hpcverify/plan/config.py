@@ -154,6 +154,14 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Within so many days sweeps try each link between nodes that are idle; 0: never."""
 
 
+class MeasurementRetention(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long the controller keeps what runs measured: the table ``[history]``."""
+
+    keep_nights: Annotated[int, Meta(ge=14)] = 100
+    """Nights that are kept run by run; older ones become a median for each week. Trends
+    look at 90."""
+
+
 class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known failure that nobody acts on: ``[[suppress]]``."""
 
@@ -180,6 +188,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quarantine: Quarantine = Quarantine()
     bmc: Bmcs = Bmcs()
     fabric: Fabric = Fabric()
+    history: MeasurementRetention = MeasurementRetention()
     reliability: JobAssumptions = JobAssumptions()
     suppress: tuple[Suppression, ...] = ()
     peers: tuple[PeerFloor, ...] = ()

@@ -19,7 +19,7 @@ AVOIDED_FORMAT = "%U|%x"
 NO_NODES = ("", "None assigned", "(null)", "N/A")
 
 
-class EndedJob(Struct, frozen=True, kw_only=True):
+class UserJob(Struct, frozen=True, kw_only=True):
     """A job of anybody that ran and ended."""
 
     user: int
@@ -32,7 +32,7 @@ class EndedJob(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-def parse_ended_jobs(printed: str) -> Iterator[EndedJob]:
+def parse_ended_jobs(printed: str) -> Iterator[UserJob]:
     """Parse rows of `ENDED_COLUMNS`; those that have not run, or not ended, are left out."""
     for line in printed.splitlines():
         fields = line.split("|")
@@ -41,7 +41,7 @@ def parse_ended_jobs(printed: str) -> Iterator[EndedJob]:
         user, partition, state, start, end, nodes = fields
         if not (user.isdigit() and start.isdigit() and end.isdigit()) or nodes in NO_NODES:
             continue
-        yield EndedJob(
+        yield UserJob(
             user=int(user),
             partition=partition,
             state=state.split()[0],  # CANCELLED by 0

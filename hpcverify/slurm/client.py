@@ -28,7 +28,7 @@ from hpcverify.slurm import (
     reservations,
     topology,
 )
-from hpcverify.slurm.accounting import EndedJob
+from hpcverify.slurm.accounting import UserJob
 from hpcverify.slurm.command import RunCommand, run_command
 from hpcverify.slurm.hostlist import NODE_NAME_PATTERN
 
@@ -137,7 +137,7 @@ class Slurm:
         listed = ",".join(map(str, ids))
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
-    def list_ended_jobs(self, minutes: int) -> list[EndedJob]:
+    def list_ended_jobs(self, minutes: int) -> list[UserJob]:
         """Read everybody's jobs that ended in the last *minutes*; none without accounting."""
         if not self._has_accounting:
             return []

@@ -57,7 +57,7 @@ class NvLink(Struct, frozen=True, kw_only=True):
     (left after correction) and ``symbol`` (corrected, as is normal)."""
 
 
-class Fabric(Struct, frozen=True, kw_only=True):
+class NvlinkFabric(Struct, frozen=True, kw_only=True):
     """How a GPU stands with the NVSwitch fabric, as its manager set it up."""
 
     state: str
@@ -75,7 +75,7 @@ class Linkage(Struct, frozen=True, kw_only=True):
     """The NVLinks of a GPU (None where it does not tell) and its fabric, if any."""
 
     links: tuple[NvLink, ...] | None = ()
-    fabric: Fabric | None = None
+    fabric: NvlinkFabric | None = None
 
 
 class PcieLink(Struct, frozen=True, kw_only=True):

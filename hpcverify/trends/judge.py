@@ -69,6 +69,10 @@ class PartChange(Struct, frozen=True, kw_only=True):
     """step or trend."""
     size: float
     """Relative to its past; positive is worse."""
+    before: float
+    """Where the part was before the step, or at the beginning of the trend."""
+    after: float
+    """Where it is now."""
     day: float
     """Days since 1970: when the step was, or the trend's last run."""
     runs: int
@@ -255,6 +259,8 @@ def _describe_step(
         verdict=Verdict.WARN if change.size > 0 else Verdict.PASS,
         kind="step",
         size=change.size,
+        before=median(history.values[: change.index]),
+        after=median(history.values[change.index :]),
         day=_find_day(history, change.index),
         runs=len(history.values) - change.index,
         marks=marks,
@@ -288,6 +294,8 @@ def _describe_trend(
         verdict=Verdict.WARN,
         kind="trend",
         size=size,
+        before=slope.level - slope.change,
+        after=slope.level,
         day=slope.last,
         runs=len(history.values),
         crossing=project_crossing(slope, history.limit) if history.limit is not None else None,

@@ -37,7 +37,18 @@ from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
 from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
 from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
+from hpcverify_reports.listing import (
+    MAX_LISTED_ROWS,
+    MAX_SHOWN_ROWS,
+    ListedRow,
+    Listing,
+    build_listing,
+    cut,
+    format_more,
+)
+from hpcverify_reports.outlook import build_next, build_worth
 from hpcverify_reports.pages import render_page
+from hpcverify_reports.standing import build_standing
 
 MAX_NODE_ROWS = 2000
 """More nodes are shown by rack: a row for each would be too long to read."""
@@ -47,18 +58,14 @@ MAX_FAULTS = 100
 """Faults on the page; JSON has them all."""
 MAX_FAULT_NODES = 20
 """Nodes of one fault that are listed with the finding; the host list has them all."""
-MAX_SHOWN_ROWS, MAX_LISTED_ROWS = 20, 500
-"""Rows of a list that are shown unfolded, and all rows that it has."""
 MAX_NAMED_NODES = 8
 """Nodes that an action names."""
 MAX_CAUSES = 5
 """Common causes that are named among the actions."""
 FAILURE_WINDOW = "in the last 7 days"
 """How far back failed runs are counted."""
-REASON_CHARACTERS = 300
-"""Characters of a reason in a table; the page of the node has it in full."""
 HINT_CHARACTERS = 60
-"""The same in the map."""
+"""Characters of a reason in the map."""
 LEADING_COLUMNS = ("state", "")
 """The first columns of the map: the state, and a gap before the checks."""
 
@@ -111,29 +118,6 @@ class FaultRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedNode:
-    """A node in one of the lists."""
-
-    name: str
-    page: str
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeList:
-    """A section that lists nodes; *more* says where the rest is."""
-
-    id: str
-    title: str
-    summary: str
-    columns: tuple[str, ...]
-    rows: tuple[ListedNode, ...]
-    rest: tuple[ListedNode, ...]
-    count: int
-    more: str
-
-
-@dataclass(frozen=True, slots=True)
 class DriftTable:
     """How versions and settings differ: the lines shown, those folded, and how to get all."""
 
@@ -177,7 +161,7 @@ class FleetPage:
     faults: tuple[FaultRow, ...]
     fault_count: int
     more: str
-    lists: tuple[NodeList, ...]
+    lists: tuple[Listing, ...]
     drift: DriftTable
     unit: str
     """What a row of the map is."""
@@ -203,8 +187,8 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         facts=tuple(_list_facts(fleet)),
         faults=tuple(_build_fault_row(f, fleet.made, links) for f in faults[:MAX_FAULTS]),
         fault_count=len(faults),
-        more=_format_more(len(faults) - MAX_FAULTS),
-        lists=tuple(each for each in _build_lists(fleet, links) if each.rows),
+        more=format_more(len(faults) - MAX_FAULTS),
+        lists=tuple(_list_sections(fleet, links)),
         drift=_build_drift_table(fleet),
         unit="rack" if len(fleet.rows) > MAX_NODE_ROWS else "node",
         racks=tuple(_draw_map(fleet.rows, links)),
@@ -389,7 +373,7 @@ def _build_heat_row(row: NodeRow, checks: Sequence[str], links: Links) -> HeatRo
 def _build_square(one: LastResult, links: Links) -> Square:
     """Make the square of a result; a check in beta can only warn."""
     verdict = cap_verdict(one)
-    hint = f", {_cut(one.reason, HINT_CHARACTERS)}" if one.reason else ""
+    hint = f", {cut(one.reason, HINT_CHARACTERS)}" if one.reason else ""
     title = f"{one.node} {one.check}: {ICONS[verdict].word}{hint}"
     return Square(verdict, _link_check(one, links), title)
 
@@ -434,7 +418,7 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
         hosts=fold_names(sighting.row.node.name for sighting in fault.sightings),
         hint=_explain_by_rollouts(fault) or (hint if fault.common else ""),
         next=REMEDY_SENTENCES[fault.remedy],
-        more=_format_more(count - MAX_FAULT_NODES),
+        more=format_more(count - MAX_FAULT_NODES),
     )
 
 
@@ -453,7 +437,7 @@ def _explain_by_rollouts(fault: Fault) -> str:
 def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault:
     row, one = sighting.row, sighting.result
     company = "" if one is None else describe_company(row.rollouts.get(one.check, ()))
-    found = _cut(sighting.reason, REASON_CHARACTERS)
+    found = cut(sighting.reason)
     return NodeFault(
         node=row.node.name,
         page=_find_page(row, links),
@@ -464,7 +448,20 @@ def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault
     )
 
 
-def _build_lists(fleet: Overview, links: Links) -> Iterator[NodeList]:
+def _list_sections(fleet: Overview, links: Links) -> Iterator[Listing]:
+    """Yield the lists that are not empty, and what the past says, be it nothing."""
+    lists = [each for each in _build_lists(fleet, links) if each.rows]
+    if (outlook := fleet.outlook) is None:
+        yield from lists
+        return
+    pages = {row.node.name: _find_page(row, links) for row in fleet.rows}
+    yield from build_standing(outlook.judgement, pages)
+    yield from lists
+    yield build_next(outlook, pages)
+    yield build_worth(outlook.worth)
+
+
+def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
     rows, now = fleet.rows, fleet.made
     build = partial(_build_list, links=links)
     yield build(
@@ -527,7 +524,7 @@ def _build_drift_table(fleet: Overview) -> DriftTable:
         summary=summarize_drift(fleet.drift),
         lines=lines[:MAX_SHOWN_ROWS],
         rest=lines[MAX_SHOWN_ROWS:MAX_LISTED_ROWS],
-        more=_format_more(len(lines) - MAX_LISTED_ROWS),
+        more=format_more(len(lines) - MAX_LISTED_ROWS),
     )
 
 
@@ -539,25 +536,16 @@ def _build_list(
     columns: Mapping[str, Callable[[NodeRow], str]],
     *,
     links: Links,
-) -> NodeList:
-    listed = tuple(
-        ListedNode(
+) -> Listing:
+    listed = [
+        ListedRow(
             name=row.node.name,
             page=_find_page(row, links),
-            cells=tuple(_cut(write(row), REASON_CHARACTERS) for write in columns.values()),
+            cells=tuple(cut(write(row)) for write in columns.values()),
         )
         for row in rows[:MAX_LISTED_ROWS]
-    )
-    return NodeList(
-        id=name,
-        title=title,
-        summary=summary,
-        columns=tuple(columns),
-        rows=listed[:MAX_SHOWN_ROWS],
-        rest=listed[MAX_SHOWN_ROWS:],
-        count=len(rows),
-        more=_format_more(len(rows) - MAX_LISTED_ROWS),
-    )
+    ]
+    return build_listing(name, title, [summary], tuple(columns), listed, count=len(rows))
 
 
 def _describe_newest_run(row: NodeRow, now: float) -> str:
@@ -567,10 +555,6 @@ def _describe_newest_run(row: NodeRow, now: float) -> str:
     began = max((one.started.timestamp() for one in row.said), default=row.node.last_run_at)
     newest = f"{ICONS[verdict].word}, {_format_age(max(began, row.heard), now)}"
     return newest if row.known and row.verdict else f"{newest}, not started by the controller"
-
-
-def _format_more(left: int) -> str:
-    return f"and {left} more: hpcverify report --fleet --format json" if left > 0 else ""
 
 
 def _format_since(row: NodeRow, now: float) -> str:
@@ -583,10 +567,6 @@ def _format_age(when: float, now: float) -> str:
 
 def _format_epoch(when: float) -> str:
     return format_time(datetime.fromtimestamp(when, UTC))
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _find_page(row: NodeRow, links: Links) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hpcverify.check import Context, Judgement, Skip
 from hpcverify.limits.specs import Spec
 from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Remedy, Verdict
-from hpcverify.telemetry.gpus import Fabric, GpuAnswers, Linkage, NvLink
+from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
 from hpcverify.testing import find_value, judge_items
 from hpcverify_checks import nvlink
 from hpcverify_checks.common.parts import LINKS_PER_BRIDGE
@@ -32,7 +32,7 @@ from tests.checks.links import (
 )
 from tests.nvml_lab.nvmllab import Lab
 
-WELL = Fabric(state="completed", status="ok", trouble=(), summary="healthy")
+WELL = NvlinkFabric(state="completed", status="ok", trouble=(), summary="healthy")
 OLD = {"replay": 0, "recovery": 0, "crc": 0}
 NEW = {"receive": 0, "recovered": 0, "recovery_failed": 0, "effective": 0, "symbol": 0}
 Answers = dict[str, Linkage]
@@ -44,7 +44,7 @@ def linkage(
     *,
     speed: float = 26.562,
     errors: Mapping[str, int] = OLD,
-    fabric: Fabric | None = WELL,
+    fabric: NvlinkFabric | None = WELL,
 ) -> Linkage:
     """Make the links of a GPU, of which the first ones are *up*."""
     links = (
@@ -190,7 +190,7 @@ def test_a_board_that_is_wired_with_fewer_links_is_warned_of(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("fabric", [WELL, None])
 def test_a_gpu_that_shows_no_nvlink_among_others_fails(
-    tmp_path: Path, fabric: Fabric | None
+    tmp_path: Path, fabric: NvlinkFabric | None
 ) -> None:
     ctx, bare = node(tmp_path), all_of(linkage(fabric=fabric), g3=Linkage())
     for found in (read(bare, ctx, tmp_path), later(all_of(linkage(fabric=fabric)), bare, tmp_path)):

@@ -63,6 +63,13 @@ def test_the_form_without_a_file_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("words", [("n1",), ("--format", "csv", "-o", "x.csv"), ("--json",)])
+def test_a_rebuild_is_of_everything(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="--rebuild reads all documents: leave out"):
+        call("--rebuild", *words)
+
+
+@pytest.mark.usefixtures("state")
 def test_without_measurements_one_line_says_who_writes_them(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="hpcverify collect writes them"):
         call("--format", "csv", "-o", str(tmp_path / "out.csv"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
@@ -131,6 +133,33 @@ def test_json_has_the_record_and_what_is_made_of_it(cli: Cli) -> None:
     assert (node["name"], node["state"]) == ("n2", "quarantined")
     assert (node["shown"], node["attention"], node["overdue"]) == (*("quarantined", True), True)
     assert [line["actor"] for line in told["audit"]] == ["anna"]
+
+
+@pytest.mark.usefixtures("ledger")
+def test_one_node_comes_with_its_outages_and_its_risk(cli: Cli, ledger: Ledger) -> None:
+    ledger.put(replace(WELL, state=State.QUARANTINED, reason="fan", enforced=True), "quarantined")
+    ledger.put(WELL, "released")
+    back, out = "\n".join(lines(cli, "n1")), "\n".join(lines(cli, "n2"))
+    told = json.loads(cli("nodes", "n1", "--json").stdout)["outlook"]
+
+    assert re.search(r"risk: [1-9][0-9.]*x that of an average node: .*1 outage in 30 days", back)
+    assert re.search(r"outages of the last two years:\n *began .*\n.*own run +fan", back)
+    assert "risk: none while it is out of service" in out
+    assert "not over" in out
+    assert "came back 0 hours ago" in told["risk"]["reasons"]
+    assert [outage["reason"] for outage in told["outages"]] == ["fan"]
+
+
+def test_a_node_that_the_controller_does_not_know_has_no_outages_to_tell(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.FAIL)
+
+    assert "risk" not in cli("nodes", "n2").stdout
+    assert json.loads(cli("nodes", "n2", "--json").stdout)["outlook"] is None
+
+
+@pytest.mark.usefixtures("ledger")
+def test_several_nodes_come_without_outages(cli: Cli) -> None:
+    assert "outage" not in cli("nodes", "n[1-2]").stdout
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hpcverify.fleet.states import Hold, State
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
 from hpcverify.records.store import Store
-from hpcverify.slurm.accounting import EndedJob
+from hpcverify.slurm.accounting import UserJob
 from hpcverify.slurm.client import Slurm
 from tests.fleet.paper import PaperNode, PaperSlurm
 
@@ -70,9 +70,9 @@ def sensor(tmp_path: Path) -> Sensor:
     return Sensor(tmp_path)
 
 
-def build_job(user: int, node: str, state: str = "COMPLETED", seconds: int = 60) -> EndedJob:
+def build_job(user: int, node: str, state: str = "COMPLETED", seconds: int = 60) -> UserJob:
     start = NOW - 3600
-    return EndedJob(
+    return UserJob(
         user=user,
         partition="batch",
         state=state,
@@ -82,7 +82,7 @@ def build_job(user: int, node: str, state: str = "COMPLETED", seconds: int = 60)
     )
 
 
-def print_jobs(jobs: list[EndedJob]) -> str:
+def print_jobs(jobs: list[UserJob]) -> str:
     rows = (
         (str(j.user), j.partition, j.state, str(j.start), str(j.end), ",".join(j.nodes))
         for j in jobs
@@ -94,7 +94,7 @@ GOOD = [build_job(user, node) for user in range(6) for node in NODES[user::3]]
 HOLE = [build_job(user, "n5", "FAILED", seconds=20) for user in range(6)]
 
 
-def find(jobs: list[EndedJob], avoided: dict[str, set[int]] | None = None) -> list[tuple[str, str]]:
+def find(jobs: list[UserJob], avoided: dict[str, set[int]] | None = None) -> list[tuple[str, str]]:
     found = find_suspicions(jobs, avoided or {}, len(NODES), NOW)
     return [(one.node, one.code) for one in found if isinstance(one, JobSuspicion)]
 
@@ -153,9 +153,7 @@ def test_a_job_that_failed_late_died_of_its_own() -> None:
 def test_partitions_are_judged_apart() -> None:
     """Users try out what does not work yet on the nodes that are there for it."""
     debug = [
-        EndedJob(
-            user=user, partition="debug", state="FAILED", start=NOW, end=NOW + 9, nodes=(node,)
-        )
+        UserJob(user=user, partition="debug", state="FAILED", start=NOW, end=NOW + 9, nodes=(node,))
         for user in range(6)
         for node in ("d1", "d2")
     ]

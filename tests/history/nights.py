@@ -56,10 +56,10 @@ def make_run(
     )
 
 
-def write_runs(state: Path, *runs: Run, night: int = 0) -> None:
+def write_runs(state: Path, *runs: Run, night: int = 0, keep_nights: int = 100) -> None:
     """Write *runs* as one collect does, on the *night* after the first."""
-    writer = MeasurementWriter(state, lambda: FIRST + timedelta(days=night))
+    writer = MeasurementWriter(state, print, lambda: FIRST + timedelta(days=night))
     for run in runs:
         writer.add(run)
     writer.settle()
-    writer.write()
+    writer.write(keep_nights)

@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 
+from hpcverify.history import screen as screen_module
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import PartMedian, PeerMetric, ScreenedList, open_screen
 from hpcverify.peers.level import judge_level
@@ -50,8 +51,12 @@ def test_a_list_is_summarized_as_the_rule_does(tmp_path: Path) -> None:
     assert (summary.low, summary.high) == (min(values), max(values))
 
 
+@pytest.mark.parametrize("ends", [1, screen_module.END_VALUES])
 @pytest.mark.parametrize("seed", range(8))
-def test_whom_the_rule_names_is_never_turned_away(tmp_path: Path, seed: int) -> None:
+def test_whom_the_rule_names_is_never_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ends: int
+) -> None:
+    monkeypatch.setattr(screen_module, "END_VALUES", ends)
     dice = random.Random(seed)
     values = draw_values(60, seed, spread=dice.choice([0.001, 0.004, 0.008, 0.03]))
     for i in range(dice.randrange(4)):

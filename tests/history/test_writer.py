@@ -93,7 +93,7 @@ def test_files_that_were_merged_do_not_count_if_the_writer_died_before_removing_
     write_runs(tmp_path, make_run("n2"))
     (folder,) = list_folders(tmp_path / "measurements").values()
     small = [(file.path, file.path.read_bytes()) for file in list_files(folder)]
-    MeasurementWriter(tmp_path).merge(folder)
+    MeasurementWriter(tmp_path, print).merge(folder)
     before = list_runs(tmp_path)
 
     for path, content in small:
@@ -119,17 +119,17 @@ def test_a_half_written_file_does_not_count_and_is_removed(tmp_path: Path) -> No
 @pytest.mark.parametrize("written", [False, True])
 def test_the_queue_of_a_killed_writer_is_written_once(tmp_path: Path, *, written: bool) -> None:
     one, other = make_run("n1"), make_run("n2")
-    killed = MeasurementWriter(tmp_path)
+    killed = MeasurementWriter(tmp_path, print)
     for run in (one, other):
         killed.add(run)
     killed.settle()
     queue = tmp_path / "measurements" / QUEUE_NAME
     left = queue.read_bytes()
     if written:  # it was killed after the file had got its name
-        killed.write()
+        killed.write(100)
     queue.write_bytes(left + b'{"night":"2026-11-02","star')
 
-    MeasurementWriter(tmp_path).recover({one.id, other.id}.__contains__)
+    MeasurementWriter(tmp_path, print).recover({one.id, other.id}.__contains__)
 
     assert len(list_runs(tmp_path)) == 4
     assert not queue.exists()
@@ -137,12 +137,12 @@ def test_the_queue_of_a_killed_writer_is_written_once(tmp_path: Path, *, written
 
 def test_of_a_killed_writers_queue_only_judged_runs_are_written(tmp_path: Path) -> None:
     one, other = make_run("n1"), make_run("n2")
-    killed = MeasurementWriter(tmp_path)
+    killed = MeasurementWriter(tmp_path, print)
     for run in (one, other):
         killed.add(run)
     killed.settle()
 
-    MeasurementWriter(tmp_path).recover(one.id.__eq__)
+    MeasurementWriter(tmp_path, print).recover(one.id.__eq__)
 
     assert set(read_measurements(tmp_path)["run"]) == {one.id}
 
@@ -151,12 +151,28 @@ def test_runs_that_are_written_again_replace_their_rows(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"), make_run("n2"))
 
     for _ in range(2):
-        MeasurementWriter(tmp_path).replace([make_run("n1", value=470.0)])
+        MeasurementWriter(tmp_path, print).replace([make_run("n1", value=470.0)])
 
     table = read_measurements(tmp_path, nodes=["n1"], metrics=["bf16.sustained"])
     assert list(table["value"]) == [470.0, 501.0]
     assert len(list_runs(tmp_path)) == 4
     assert count_files(tmp_path) == 1
+
+
+def test_a_run_that_claims_too_much_is_told_of_and_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify.history.writer.MAX_LINE_BYTES", 2000)
+    big, said = make_run("big", gpus=40), list[str]()
+    writer = MeasurementWriter(tmp_path, said.append)
+    for run in (big, make_run("n1")):
+        writer.add(run)
+    writer.settle()
+    writer.write(100)
+
+    assert set(read_measurements(tmp_path)["node"]) == {"n1"}
+    (line,) = said
+    assert line.startswith(f"big: run {big.id} has ")
 
 
 def test_a_damaged_file_is_named_in_one_line(tmp_path: Path) -> None:

@@ -134,15 +134,58 @@ def test_partners_are_of_the_same_zone_so_that_a_bad_switch_is_not_a_bad_node() 
     assert found == Found(intermittent=((A,),))
 
 
-def test_a_node_whose_neighbours_are_all_vague_is_not_blamed_by_tests_from_afar() -> None:
-    vague = tuple((node,) for node in NODES[1:4])
+VAGUE = tuple((node,) for node in NODES[1:4])
+"""All neighbours of A."""
+
+
+def test_a_node_whose_neighbours_are_all_vague_is_confirmed_with_others_from_afar() -> None:
+    bad = contains_any({A})
 
     found, asked = check(
-        Found(bad=(A,), intermittent=vague), lambda _: GroupOutcome.FAILED, zones=ZONES
+        Found(bad=(A,), intermittent=VAGUE),
+        lambda test: GroupOutcome.FAILED if bad(test, 0, Random()) else GroupOutcome.PASSED,
+        zones=ZONES,
     )
 
-    assert (found.bad, found.intermittent) == ((), (*vague, (A,)))
-    assert asked == []
+    assert found == Found(bad=(A,), intermittent=VAGUE)
+    assert len(asked) == 4
+    for trial, witness, *_ in asked:
+        assert trial.members[0] == A
+        assert witness.purpose is GroupPurpose.CONTROL
+        assert [ZONES[node] for node in witness.members] == [ZONES[n] for n in trial.members]
+        assert witness.members[0] != A
+
+
+def test_a_node_is_not_blamed_from_afar_while_its_neighbours_fail_from_there_too() -> None:
+    """All that leaves s0 fails: it may be the switch."""
+    found, asked = check(
+        Found(bad=(A,), intermittent=VAGUE),
+        lambda test: (
+            GroupOutcome.FAILED
+            if "s0" in {ZONES[node] for node in test.members}
+            else GroupOutcome.PASSED
+        ),
+        zones=ZONES,
+    )
+
+    assert (found.bad, found.untested) == ((), (A,))
+    assert len(asked) == 1
+
+
+def test_with_one_neighbour_a_node_meets_it_once_and_then_others_from_afar() -> None:
+    """A slow link between the two would fail each of their tests."""
+    zones = {node: f"s{number // 2}" for number, node in enumerate(NODES)}
+    link = contains_pair((A, B))
+
+    _, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.PASSED, zones=zones)
+    found, _ = check(
+        Found(bad=(A,)),
+        lambda test: GroupOutcome.FAILED if link(test, 0, Random()) else GroupOutcome.PASSED,
+        zones=zones,
+    )
+
+    assert [zones[tests[0].members[1]] == "s0" for tests in asked] == [True, False]
+    assert found == Found(intermittent=((A,),))
 
 
 def test_any_member_stands_for_its_zone() -> None:
@@ -161,4 +204,4 @@ def test_any_member_stands_for_its_zone() -> None:
 def test_with_nobody_for_a_control_nothing_is_confirmed() -> None:
     found, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.FAILED, nodes=NODES[:3])
 
-    assert (found, asked) == (Found(intermittent=((A,),)), [])
+    assert (found, asked) == (Found(untested=(A,)), [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,7 @@ from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupPurpose
 from hpcverify.isolation.journal import Journal, resume_journal
-from hpcverify.isolation.rounds import Interrupted
+from hpcverify.isolation.rounds import MAX_ARRIVAL_S, Interrupted
 from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
 from tests.isolation.stand_in import SimulatedCluster
 
@@ -166,6 +167,26 @@ def test_a_job_that_never_starts_is_cancelled_and_accuses_nobody(tmp_path: Path)
     pending = [job.state for job in paper.slurm.tests.values() if "n1" in job.nodes]
     assert pending
     assert set(pending) == {"CANCELLED"}
+
+
+def test_a_job_that_ended_without_a_document_is_not_waited_for_long(tmp_path: Path) -> None:
+    """Of a dead node that is tested five times, it would be minutes."""
+    paper = make_paper(tmp_path, 6, HEALTHY)
+
+    def meddle(slurm: PaperCluster, job: TestJob) -> None:
+        if "n1" in job.nodes:
+            job.state, job.end = "FAILED", slurm.now
+
+    paper.slurm.meddle = meddle
+
+    answer = paper.run()
+
+    starts = [job.start for job in paper.slurm.tests.values() if "n1" in job.nodes]
+    waits = [later - one for one, later in pairwise(starts)]
+    assert answer.accused == ()
+    assert "n1" in answer.untested
+    assert len(waits) >= 4
+    assert max(waits) <= MAX_ARRIVAL_S + paper.slurm.job_s
 
 
 def test_no_more_jobs_run_at_once_than_allowed(tmp_path: Path) -> None:

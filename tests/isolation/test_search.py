@@ -257,6 +257,20 @@ def test_without_a_further_round_what_is_known_is_told() -> None:
     assert set(first[0].members) <= set(end.value.value.untested)
 
 
+def test_with_few_partners_a_suspect_meets_them_again_until_it_is_judged() -> None:
+    """Six nodes at three switches; of tests with another partner each time, 80 of 1,000 ended."""
+    nodes = name_nodes(6)
+    zones = {node: f"s{number // 2}" for number, node in enumerate(nodes)}
+    groups = [tuple(nodes[at : at + 2]) for at in (0, 2, 4)]
+    bad = contains_any({nodes[0]})
+    untested = 0
+    for seed in range(300):
+        found, _ = look(nodes, bad, str(seed), flaky=0.05, groups=groups, zones=zones)
+        untested += bool(found.untested)
+
+    assert untested <= 3
+
+
 def test_the_same_seed_and_outcomes_give_the_same_rounds() -> None:
     """So a search that was killed goes on where it was."""
     bad = choose(11, 5)

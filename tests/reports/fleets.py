@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from random import Random
 
+from msgspec.structs import replace
+
+from hpcverify.fleet.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
+from hpcverify.fleet.outlook import DueNode, FleetOutlook
 from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.worth import FleetWorth
 from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.told_facts import ToldFacts
+from hpcverify.reliability.jobs import JobAssumptions, forecast_job
+from hpcverify.reliability.outages import Estimate, FleetReliability
+from hpcverify.selection.ranking import NodeRisk
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -213,3 +223,135 @@ def drifting(count: int = 64) -> Overview:
         for place, name in enumerate(nodes)
     ]
     return build_overview(nodes, (), results, now=NOW, told=told)
+
+
+GEMM = "gemm bf16.sustained (idle, NVIDIA H100 80GB HBM3)"
+COPIES = "pcie_bandwidth h2d (idle, NVIDIA H100 80GB HBM3)"
+DRIVER = "driver 570.86.15 to 575.51.03"
+FSYNC = "storage fsync.p99 (idle)"
+
+
+def distribute(name: str, unit: str, centre: float, share: float, *far: float) -> JudgedMetric:
+    """Make a metric of 512 parts whose values are normal, with some that are *far*."""
+    draw = Random(name)  # noqa: S311 - the same values every time
+    values = [*far, *(draw.gauss(centre, share * centre) for _ in range(512 - len(far)))]
+    return JudgedMetric(
+        name=name,
+        unit=unit,
+        worse="high" if unit == "ms" else "low",
+        parts=512,
+        nodes=64,
+        median=centre,
+        spread=share,
+        distribution=count_values(values),
+    )
+
+
+def judge(**changes: object) -> FleetJudgement:
+    """Make the judgement of a night: outliers of every level, a step, a trend and a rollout."""
+    slow = JudgedOutlier(
+        level="part",
+        name=f"{name_of(44)} GPU 3",
+        node=name_of(44),
+        metric=GEMM,
+        verdict=Verdict.WARN,
+        distance=0.046,
+        cause="throttles by heat: clock 1290 MHz (peers 1395), temperature 86 °C (peers 71)",
+        since=date(2026, 11, 14),
+        last=date(2026, 11, 21),
+        nights=6,
+    )
+    node = replace(slow, level="node", name=name_of(12), node=name_of(12), distance=0.031, cause="")
+    switch = JudgedOutlier(
+        level="switch",
+        name="leaf7",
+        nodes=tuple(map(name_of, range(8, 12))),
+        metric=COPIES,
+        verdict=Verdict.FAIL,
+        distance=0.12,
+        since=date(2026, 11, 19),
+        last=date(2026, 11, 21),
+        nights=3,
+    )
+    step = JudgedChange(
+        node=name_of(20),
+        part="GPU 5",
+        metric=GEMM,
+        verdict=Verdict.WARN,
+        kind="step",
+        size=0.012,
+        before=702.4,
+        after=694.0,
+        unit="TFLOP/s",
+        day=date(2026, 11, 17),
+        why="with VBIOS 96.00.A5 to 96.00.B1, which 12 others have made without such a change",
+    )
+    trend = replace(
+        step,
+        node=name_of(21),
+        part="nvme0",
+        metric=FSYNC,
+        kind="trend",
+        size=0.34,
+        before=6.2,
+        after=8.3,
+        unit="ms",
+        day=date(2026, 11, 21),
+        why="crosses its limit about 2026-12-09 (2026-12-01 to 2027-01-04)",
+    )
+    base: dict[str, object] = {
+        "night": date(2026, 11, 21),
+        "outliers": (switch, slow, node),
+        "changes": (trend, step),
+        "notes": (
+            f"{GEMM}: rollout: 42 of 63 parts with {DRIVER} became 0.8 % worse: no fault of theirs",
+        ),
+        "unconfirmed": (replace(slow, name=f"{name_of(2)} GPU 0", node=name_of(2), nights=1),),
+        "metrics": (
+            distribute(GEMM, "TFLOP/s", 702.0, 0.006, 669.8, 680.2, 681.0),
+            distribute(COPIES, "GB/s", 55.2, 0.004, *[48.6] * 32),
+            distribute(FSYNC, "ms", 6.4, 0.03, 8.3),
+        ),
+        "screened": 197,
+    }
+    return FleetJudgement(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def due(place: int, score: float, *reasons: str, why: str = "last verified 26 h ago") -> DueNode:
+    """Make a node that is due."""
+    return DueNode(node=name_of(place), risk=NodeRisk(score, reasons), why=why)
+
+
+def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook:
+    """Make the outlook of a fleet with a history."""
+    rate = Estimate(0.004, 0.003, 0.0052)
+    known = FleetReliability(
+        nodes=64,
+        node_days=5610.0,
+        outages=23,
+        found=15,
+        failure_rate=rate,
+        share_out=Estimate(0.021, 0.012, 0.03),
+    )
+    given = JobAssumptions()
+    jobs = tuple(forecast_job(nodes, rate, given) for nodes in (1, 4, 16, 64))
+    returned = ("came back yesterday", "3 outages in 90 days")
+    base: dict[str, object] = {
+        "due": (
+            due(23, 1.0, why="suspect: nvlink: GPU 0 link 7 is down"),
+            due(5, 9.3, *returned, why="came back to service 26 h ago"),
+            due(3, 3.1, "neighbour gpu-r001-n06 failed 2 days ago"),
+            *(due(i, 0.9) for i in range(34, 39)),
+        ),
+        "due_count": 8,
+        "judged_by": "by experience elsewhere: 23 outages of this site are known, 50 are needed "
+        "to fit weights to",
+        "worth": FleetWorth(days=90.0, reliability=known, assumptions=given, jobs=jobs),
+        "judgement": judgement,
+    }
+    return FleetOutlook(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def judged(judgement: FleetJudgement | None = None, **changes: object) -> Overview:
+    """Make the fleet with what its past says; *changes* are of the outlook."""
+    return replace(fleet(), outlook=foresee(judgement, **changes))

@@ -15,13 +15,13 @@ from hpcverify.model import Remedy, Verdict
 from hpcverify.records.told_facts import ToldFacts
 from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
-    MAX_LISTED_ROWS,
     MAX_NODE_ROWS,
     MAX_OPEN_RACKS,
     lay_out,
     render,
 )
 from hpcverify_reports.heat import BLOCK_ROWS, PITCH_PIXELS, Block
+from hpcverify_reports.listing import MAX_LISTED_ROWS
 from tests.reports import fleets
 from tests.reports.dom import Dom
 

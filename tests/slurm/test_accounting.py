@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.slurm.accounting import EndedJob, parse_avoided_nodes, parse_ended_jobs
+from hpcverify.slurm.accounting import UserJob, parse_avoided_nodes, parse_ended_jobs
 from tests.slurm_lab.lab import a_cluster
 
 MINUTES = 60
@@ -16,7 +16,7 @@ def test_a_job_that_ended_is_read_with_its_nodes() -> None:
     printed = "1000|gpu|NODE_FAIL|100|200|n[1-3]\n"
 
     assert list(parse_ended_jobs(printed)) == [
-        EndedJob(
+        UserJob(
             user=1000,
             partition="gpu",
             state="NODE_FAIL",
@@ -61,7 +61,7 @@ def test_jobs_of_other_users_are_read_from_a_real_slurm(tmp_path: Path) -> None:
             cluster.run(*sbatch, f"--uid={user}", script, SBATCH_NO_REQUEUE="1")
         cluster.run(*sbatch, "--uid=nobody", "-x", "n2", "--hold", script)
 
-        def read() -> list[EndedJob]:
+        def read() -> list[UserJob]:
             return cluster.slurm.list_ended_jobs(MINUTES)
 
         cluster.until(lambda: len(read()) == len(("nobody", "daemon")))

@@ -387,20 +387,19 @@ def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
 
     """
     deadline = monotonic() + order.timeout
-    failure = ""
     while True:
         for port in list_ports(order):
             board = SocketBoard(order.address, port, order.group)
             try:
                 board.read(CAME)
-            except BoardError as exc:
-                failure = str(exc)
+            except BoardError as exc:  # it may have taken seconds: a node is cut off
+                if monotonic() > deadline:
+                    text = f"rank 0 was not found within {order.timeout:g} s: {exc}"
+                    text = f"{text}; see --address and --port"
+                    raise Unable(text, Cause.TIMEOUT, Remedy.RERUN) from exc
                 continue
             with socket.create_connection((order.address, port)) as connection:
                 return board, str(connection.getsockname()[0])
-        if monotonic() > deadline:
-            text = f"rank 0 was not found within {order.timeout:g} s: {failure}"
-            raise Unable(f"{text}; see --address and --port", Cause.TIMEOUT, Remedy.RERUN)
         sleep(SocketBoard.pause)
 
 

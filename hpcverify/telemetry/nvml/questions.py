@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
-from hpcverify.telemetry.gpus import Fabric, Linkage, NvLink, PcieLink, Process, Recovery, Setup
+from hpcverify.telemetry.gpus import (
+    Linkage,
+    NvLink,
+    NvlinkFabric,
+    PcieLink,
+    Process,
+    Recovery,
+    Setup,
+)
 from hpcverify.telemetry.nvml.binding import pynvml as nv
 from hpcverify.telemetry.nvml.query import GpuQuery
 from hpcverify.telemetry.reading import Reading
@@ -142,7 +150,7 @@ FABRIC_TROUBLE: Mapping[str, tuple[int, int, frozenset[int]]] = {
 trouble (nvml.h 13, NVML_GPU_FABRIC_HEALTH_MASK_*; 0 is always "not supported")."""
 
 
-def _read_fabric(gpu: GpuQuery) -> Fabric | None:
+def _read_fabric(gpu: GpuQuery) -> NvlinkFabric | None:
     info: Any = nv.c_nvmlGpuFabricInfo_v3_t()
     if gpu.ask(nv.nvmlDeviceGetGpuFabricInfoV, byref(info)) is None:
         info = nv.c_nvmlGpuFabricInfo_v2_t()  # drivers before R570
@@ -150,7 +158,7 @@ def _read_fabric(gpu: GpuQuery) -> Fabric | None:
             return None
     if info.state not in FABRIC_STATES:
         return None
-    return Fabric(
+    return NvlinkFabric(
         state=FABRIC_STATES[info.state],
         status=_format_status(info.status),
         trouble=tuple(

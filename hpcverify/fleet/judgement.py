@@ -1,0 +1,187 @@
+"""
+What peers and the past say of the fleet: the judgement of the newest night, in a file.
+
+Only what stood out on two nights on which it ran is an outlier; what did so on one is kept as
+*unconfirmed* until the part runs again. The file ``judgement.json`` in the state directory is
+replaced each night. `hpcverify nodes` and the page of the fleet read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcverify.errors import StoreError
+from hpcverify.model import Verdict
+from hpcverify.peers.distribution import Distribution
+from hpcverify.peers.floors import Worse
+from hpcverify.records.documents import write_bytes
+from hpcverify.units import format_count, format_percent
+
+JUDGEMENT_NAME = "judgement.json"
+
+
+class JudgedOutlier(Struct, frozen=True, kw_only=True):
+    """Who is worse than its peers in one metric, and since when."""
+
+    level: str
+    """What is named: part, node, or the field of a group, as switch."""
+    name: str
+    """As ``n17 GPU 3``."""
+    node: str = ""
+    """Empty for a group."""
+    nodes: tuple[str, ...] = ()
+    """The nodes of a group."""
+    metric: str
+    """With its check, suite and model."""
+    verdict: Verdict
+    distance: float
+    """From its peers, relative: 0.04 is 4 % worse."""
+    cause: str = ""
+    since: date
+    """The first night."""
+    last: date
+    """The newest night on which it ran."""
+    nights: int = 1
+    """On so many nights it stood out, all of those on which it ran since then."""
+
+
+class JudgedChange(Struct, frozen=True, kw_only=True):
+    """A part that is worse than it was."""
+
+    node: str
+    part: str
+    metric: str
+    verdict: Verdict
+    kind: str
+    """step or trend."""
+    size: float
+    """Relative to its past; positive is worse."""
+    before: float
+    after: float
+    unit: str
+    day: date
+    """When the step was, or the trend's last run."""
+    why: str = ""
+    """When a limit is crossed, and what changed with it: a driver."""
+
+    @property
+    def name(self) -> str:
+        """The part, or the node, within the fleet."""
+        return " ".join(filter(None, [self.node, self.part]))
+
+
+class JudgedMetric(Struct, frozen=True, kw_only=True):
+    """What the parts of the fleet reached in one metric, of which all values were read."""
+
+    name: str
+    """As in `JudgedOutlier`."""
+    unit: str
+    worse: Worse
+    parts: int
+    nodes: int
+    median: float
+    spread: float | None
+    """Robust and relative; None: the parts are too few."""
+    distribution: Distribution
+
+
+class FleetJudgement(Struct, frozen=True, kw_only=True):
+    """What was said of a night."""
+
+    night: date
+    outliers: tuple[JudgedOutlier, ...] = ()
+    """Those that stood out on two nights at least, the worst first."""
+    changes: tuple[JudgedChange, ...] = ()
+    """Steps and trends to the worse, the largest first."""
+    notes: tuple[str, ...] = ()
+    """Rollouts, what many parts have in common, and what could not be judged."""
+    unconfirmed: tuple[JudgedOutlier, ...] = ()
+    """Those that stood out on one night: nothing is said of them yet."""
+    metrics: tuple[JudgedMetric, ...] = ()
+    """Those with a value far from the median."""
+    screened: int = 0
+    """Metrics without one."""
+
+
+def read_judgement(state: Path) -> FleetJudgement | None:
+    """
+    Read the newest judgement in the state directory *state*; None if there is none.
+
+    Raises:
+        StoreError: the file cannot be read, or is damaged.
+
+    """
+    path = state / JUDGEMENT_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FleetJudgement)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
+    except msgspec.DecodeError as exc:
+        raise StoreError(f"{path} is damaged: delete it; the next night makes a new one") from exc
+
+
+def write_judgement(state: Path, judgement: FleetJudgement) -> None:
+    """
+    Replace the judgement in the state directory *state*.
+
+    Raises:
+        StoreError: it cannot be written.
+
+    """
+    write_bytes(state / JUDGEMENT_NAME, msgspec.json.encode(judgement))
+
+
+def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
+    """Say who is worse than its peers or than it was, in a line each, and what many share."""
+    return [
+        *list_standing_lines(judgement.outliers, judgement.changes),
+        *(f"fleet: {note}" for note in judgement.notes),
+    ]
+
+
+def list_standing_lines(
+    outliers: Iterable[JudgedOutlier], changes: Iterable[JudgedChange]
+) -> list[str]:
+    """Say who is worse than its peers or than it was, in a line each."""
+    by_name: dict[str, list[JudgedOutlier]] = {}
+    for outlier in outliers:
+        by_name.setdefault(outlier.name, []).append(outlier)
+    changed: dict[str, list[JudgedChange]] = {}
+    for change in changes:
+        changed.setdefault(change.name, []).append(change)
+    return [
+        *(f"peers: {_describe_outliers(found)}" for found in by_name.values()),
+        *(f"past: {_describe_changes(found)}" for found in changed.values()),
+    ]
+
+
+def _describe_outliers(found: list[JudgedOutlier]) -> str:
+    """Describe one who is worse, by its worst metric."""
+    worst = max(found, key=lambda one: one.distance)
+    who = worst.name if worst.node else f"{worst.level} {worst.name}"
+    said = f"{who}: {worst.metric} {format_percent(worst.distance)} worse than its peers"
+    since = min(one.since for one in found)
+    told = [f"{said}{_count_others(found)}", worst.cause, f"since {since:%-d %b}"]
+    if worst.verdict is Verdict.FAIL:
+        told.append("FAIL")
+    return "; ".join(filter(None, told))
+
+
+def _describe_changes(found: list[JudgedChange]) -> str:
+    worst = max(found, key=lambda one: one.size)
+    kind = "since" if worst.kind == "step" else "in a trend until"
+    said = f"{worst.name}: {worst.metric} {format_percent(worst.size)} worse than it was"
+    told = [f"{said}{_count_others(found)}", f"{kind} {worst.day:%-d %b}", worst.why]
+    return "; ".join(filter(None, told))
+
+
+def _count_others(found: list[JudgedOutlier] | list[JudgedChange]) -> str:
+    others = len(found) - 1
+    return f" (and in {format_count(others, 'other metric')})" if others else ""

@@ -1,0 +1,119 @@
+"""
+What the past says: who is worse than its peers, who is due next and why, what it is all worth.
+
+From the state directory alone, so that a page can be made without asking the scheduler.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.fleet.judgement import (
+    FleetJudgement,
+    JudgedChange,
+    JudgedOutlier,
+    read_judgement,
+)
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.risk import HISTORY_S, read_ranking
+from hpcverify.fleet.schedule import list_due
+from hpcverify.fleet.worth import FleetWorth, assess_worth
+from hpcverify.plan.config import Site
+from hpcverify.selection.ranking import NodeRisk
+from hpcverify.selection.weighting import describe_weighting
+
+MAX_DUE = 100
+"""Nodes that are due of which it is said why: more than a night verifies on most fleets."""
+
+
+class DueNode(Struct, frozen=True, kw_only=True):
+    """A node that is due."""
+
+    node: str
+    risk: NodeRisk
+    why: str
+    """What makes it due."""
+
+
+class FleetOutlook(Struct, frozen=True, kw_only=True):
+    """What is to come of a fleet."""
+
+    due: tuple[DueNode, ...]
+    """The first `MAX_DUE`, in their order."""
+    due_count: int
+    """All that are due, idle or not."""
+    judged_by: str
+    """What the risks are judged by."""
+    worth: FleetWorth
+    judgement: FleetJudgement | None
+    """What peers and the past say of the newest night; None: no night was judged yet."""
+
+
+class NodeOutlook(Struct, frozen=True, kw_only=True):
+    """The past outages of a node, and what they say of it."""
+
+    risk: NodeRisk | None
+    """None: it is out of service."""
+    outages: tuple[NodeOutage, ...]
+    """The newest first."""
+    outliers: tuple[JudgedOutlier, ...]
+    """In what it is worse than its peers, also with others of its group."""
+    changes: tuple[JudgedChange, ...]
+    """In what it is worse than it was."""
+
+
+def read_outlook(state: Path, site: Site) -> FleetOutlook:
+    """
+    Read from the state directory *state* what is to come of the fleet of *site*.
+
+    Raises:
+        StoreError: the judgement of the newest night is damaged.
+
+    """
+    ledger = Ledger(state)
+    now = ledger.clock()
+    ranking = read_ranking(ledger, now)
+    due = list_due(
+        ledger.list_nodes(),
+        {ticket.node for ticket in ledger.list_open_tickets()},
+        site.fleet,
+        now,
+        tried=ledger.find_last_ended(),
+        risks=ranking.scores,
+        seed=ledger.read_seed(),
+    )
+    return FleetOutlook(
+        due=tuple(
+            DueNode(node=pick.node, risk=ranking.explain(pick.node), why=pick.why)
+            for pick in due[:MAX_DUE]
+        ),
+        due_count=len(due),
+        judged_by=describe_weighting(ranking.weighting),
+        worth=assess_worth(ledger, site.reliability),
+        judgement=read_judgement(state),
+    )
+
+
+def read_node_outlook(state: Path, node: str) -> NodeOutlook:
+    """
+    Read from the state directory *state* what is to come of *node*, which its ledger knows.
+
+    Raises:
+        StoreError: the judgement of the newest night is damaged.
+
+    """
+    ledger, judgement = Ledger(state), read_judgement(state)
+    outliers = judgement.outliers if judgement else ()
+    changes = judgement.changes if judgement else ()
+    now = ledger.clock()
+    ranking = read_ranking(ledger, now)
+    outages = (each for each in ledger.list_outages(now - HISTORY_S) if each.node == node)
+    return NodeOutlook(
+        risk=ranking.explain(node) if node in ranking.scores else None,
+        outages=tuple(sorted(outages, key=lambda each: -each.began)),
+        outliers=tuple(each for each in outliers if node in (each.node, *each.nodes)),
+        changes=tuple(each for each in changes if each.node == node),
+    )

@@ -1,0 +1,149 @@
+"""How the parts of a fleet stand: compared with their peers, and with their own past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpcverify.fleet.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
+from hpcverify.fleet.overview import fold_names
+from hpcverify.units import format_count, format_percent
+from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
+from hpcverify_reports.labels import ICONS, format_number, format_with_unit
+from hpcverify_reports.listing import ListedRow, Listing, build_listing
+
+MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
+"""Metrics that have a picture, with outliers and without."""
+NOT_JUDGED = (
+    "No night was judged yet. hpcverify collect keeps what runs measure and judges each night; "
+    "both need DuckDB (pip install 'hpcverify[fleet]')."
+)
+
+Pages = Mapping[str, str]
+"""Node -> the relative URL of its page."""
+
+
+def build_standing(judgement: FleetJudgement | None, pages: Pages) -> Iterator[Listing]:
+    """Yield the sections on peers and on the past; they say so if there is nothing in them."""
+    yield _build_peers(judgement, pages)
+    yield _build_past(judgement, pages)
+
+
+def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:
+    outliers = judgement.outliers if judgement else ()
+    figures, folded = _draw_metrics(judgement) if judgement else ([], [])
+    return build_listing(
+        "peers",
+        "Compared with its peers",
+        list(_introduce_peers(judgement)),
+        ("Metric", "Worse by", "Since", "Cause"),
+        [
+            ListedRow(
+                name=_name(one),
+                page=pages.get(one.node, ""),
+                cells=(one.metric, format_percent(one.distance), _format_nights(one), one.cause),
+                icon=ICONS[one.verdict],
+            )
+            for one in outliers
+        ],
+        head="Outlier",
+        notes=list(_list_unconfirmed(judgement)) if judgement else (),
+        figures=figures,
+        folded_figures=folded,
+    )
+
+
+def _introduce_peers(judgement: FleetJudgement | None) -> Iterator[str]:
+    if judgement is None:
+        yield NOT_JUDGED
+        return
+    compared = format_count(len(judgement.metrics) + judgement.screened, "metric")
+    night = f"{compared} of like parts, up to the night of {judgement.night}."
+    if judgement.outliers:
+        yield f"{night} An outlier stood out from its peers on two nights at least."
+    else:
+        yield f"{night} No part, node or place stands out from its peers."
+
+
+def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
+    """Name who stood out on one night only."""
+    if found := judgement.unconfirmed:
+        names = dict.fromkeys(map(_name, found))
+        yield f"Stood out on one night, and has not run since: {', '.join(names)}."
+
+
+def _name(outlier: JudgedOutlier) -> str:
+    if outlier.level in ("part", "node"):
+        return outlier.name
+    hosts = f" ({fold_names(outlier.nodes)})" if outlier.nodes else ""
+    return f"{outlier.level} {outlier.name}{hosts}"
+
+
+def _format_nights(outlier: JudgedOutlier) -> str:
+    return f"{outlier.since} ({format_count(outlier.nights, 'night')})"
+
+
+def _draw_metrics(judgement: FleetJudgement) -> tuple[list[Histogram], list[Histogram]]:
+    """Draw the metrics with an outlier, and then some of the others."""
+    by_metric: dict[str, list[JudgedOutlier]] = {}
+    for one in judgement.outliers:
+        by_metric.setdefault(one.metric, []).append(one)
+    with_some = [metric for metric in judgement.metrics if metric.name in by_metric]
+    with_some.sort(key=lambda metric: -max(one.distance for one in by_metric[metric.name]))
+    without = [metric for metric in judgement.metrics if metric.name not in by_metric]
+    drawn = [_draw(metric, by_metric[metric.name]) for metric in with_some]
+    folded = drawn[MAX_FIGURES:] + [_draw(metric, ()) for metric in without]
+    return drawn[:MAX_FIGURES], folded[:MAX_FOLDED_FIGURES]
+
+
+def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
+    worse = -1 if metric.worse == "low" else 1
+    spread = "" if metric.spread is None else f", spread {format_percent(metric.spread)}"
+    return draw_histogram(
+        metric,
+        [
+            OutlierPoint(
+                name=_name(one),
+                value=metric.median + worse * one.distance * abs(metric.median),
+                distance=f"{format_percent(one.distance)} too {metric.worse}",
+                icon=ICONS[one.verdict],
+            )
+            for one in outliers
+        ],
+        f"{format_count(metric.parts, 'part')} on {format_count(metric.nodes, 'node')}{spread}",
+    )
+
+
+def _build_past(judgement: FleetJudgement | None, pages: Pages) -> Listing:
+    changes = judgement.changes if judgement else ()
+    intro = NOT_JUDGED
+    if judgement:
+        intro = (
+            "Parts that are worse than they were. What a rollout did to many parts is no fault "
+            "of theirs, and is told below."
+            if changes
+            else "No part is worse than it was."
+        )
+    return build_listing(
+        "past",
+        "Changed against its own past",
+        [intro],
+        ("Metric", "From, to", "When", "What is known"),
+        [_build_change(one, pages) for one in changes],
+        head="Part",
+        notes=judgement.notes if judgement else (),
+    )
+
+
+def _build_change(one: JudgedChange, pages: Pages) -> ListedRow:
+    levels = f"{format_number(one.before)} to {format_with_unit(one.after, one.unit)}"
+    return ListedRow(
+        name=one.name,
+        page=pages.get(one.node, ""),
+        cells=(
+            one.metric,
+            f"{levels} ({format_percent(one.size)} worse)",
+            f"step on {one.day}" if one.kind == "step" else f"trend up to {one.day}",
+            one.why,
+        ),
+        icon=ICONS[one.verdict],
+    )
