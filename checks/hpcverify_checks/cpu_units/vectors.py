@@ -5,7 +5,7 @@ Random bits as they are make floats of all kinds: full significands, subnormals,
 infinities. NaN has many encodings, of which any may come out, so it becomes zero.
 Sums, products, quotients, roots and conversions have one right answer in IEEE 754;
 transcendental functions have one for each library, which all cores must share. So has
-torch's own square root: with MKL it is off by a bit in one of 150 doubles. Its reciprocal
+torch's own square root: with MKL it is off by a bit in one of 80 doubles. Its reciprocal
 root divides by the root that the hardware gives.
 """
 
