@@ -22,12 +22,14 @@ from duckdb import DuckDBPyConnection
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+from hpcverify.fleet.history_judge import judge_past  # noqa: E402 - as this
 from hpcverify.history.columns import COLUMNS, ORDER  # noqa: E402 - as this
 from hpcverify.history.duck import open_duckdb, read_parquet, write_parquet  # noqa: E402 - below the path
 from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path  # noqa: E402 - as this
 from hpcverify.history.reader import Choice  # noqa: E402 - as this
 from hpcverify.history.screen import open_screen  # noqa: E402 - as this
 from hpcverify.peers.rule import DEFAULT_FLOOR  # noqa: E402 - as this
+from hpcverify.plan.config import Site  # noqa: E402 - as this
 
 SIZES = (1000, 10_000)
 NIGHTS = 90
@@ -37,7 +39,6 @@ SCREEN_S, SCREEN_MIB, TREND_S = 1.5, 150, 60
 REPEATS = 3
 SLOW_GPUS = 20
 MOVED_NODES, MOVED_NIGHT = 20, 60
-LEAST_TREND = 0.01
 NAMES = ", ".join(column.name for column in COLUMNS)
 
 
@@ -162,10 +163,10 @@ def screen(state: Path) -> str:
 
 
 def trend(state: Path) -> str:
-    """Read the trends of each metric."""
-    with open_screen(state, Choice()) as opened:
-        moved = [one for m in opened.list_metrics() for one in opened.read_trends(m, LEAST_TREND)]
-    return f"{len(moved)} parts moved by {LEAST_TREND:.0%}"
+    """Judge the past of each part, as `hpcverify peers` does."""
+    past = judge_past(state, Choice(), Site())
+    changes = sum(len(judged.changes) for judged in past.values())
+    return f"{changes} parts changed"
 
 
 MODES = {

@@ -31,6 +31,8 @@ COLLECTIVES_CHECK = "collectives"
 """The check that such runs have."""
 JOBS_SUITE = JOBS_CHECK = "jobs"
 """The suite, and its check, of what users' jobs say of a node."""
+PEERS_SUITE = PEERS_CHECK = "peers"
+"""The same of what the other nodes' measurements say of it."""
 
 
 @total_ordering

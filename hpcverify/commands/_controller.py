@@ -21,6 +21,7 @@ from hpcverify.fleet.validate import refuse_mistakes
 from hpcverify.history.duck import is_installed
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.plan.config import Site, load_site, state_dir
+from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
@@ -82,6 +83,16 @@ def choose_backend(site: Site, slurm: Slurm) -> HoldBackend:
     from hpcverify.fleet.holds_slurm import SlurmBackend
 
     return SlurmBackend(slurm)
+
+
+def tell_once_of_measurements(ledger: Ledger, writer: MeasurementWriter | None) -> None:
+    """Say that no measurements are kept, if so: once, since this runs every few minutes."""
+    missing = ""
+    if writer is None:
+        install = write_install_command("duckdb")
+        missing = f"what runs measure is not kept for peers and trends without duckdb: {install}"
+    if ledger.record_notice("measurements", missing):
+        say(missing)
 
 
 def identify_caller() -> str:

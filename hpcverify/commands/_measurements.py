@@ -1,4 +1,4 @@
-"""Measurements to compare: a table that some tool wrote, or the history of the fleet."""
+"""Measurements to compare: a table that some tool wrote."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hpcverify.errors import ConfigError
-from hpcverify.history.reader import Choice
-from hpcverify.history.screen import PeerMetric, open_screen
-from hpcverify.peers.floors import PeerFloor, find_floor, find_worse_side
-from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 from hpcverify.processes import write_install_command
 
 PARQUET = ".parquet"
@@ -77,56 +73,3 @@ def _read_parquet(path: Path) -> Generator[Sequence[object]]:
                 yield from rows
     except duckdb.Error as exc:
         raise ConfigError(f"{path} is no Parquet file: {' '.join(str(exc).split())}") from exc
-
-
-def read_history(
-    state: Path, choice: Choice, of_site: Sequence[PeerFloor]
-) -> tuple[dict[MetricName, list[PartValue]], int]:
-    """
-    Read from the history of the fleet the metrics that have to be judged in full.
-
-    With them comes the number of those that need not be: in them, nothing is far.
-
-    Raises:
-        ConfigError: DuckDB is not installed.
-        StoreError: there is no history, or a file is damaged.
-
-    """
-
-    def find_line(metric: PeerMetric) -> PeerFloor:
-        return find_floor(metric.check, metric.metric, of_site)
-
-    with open_screen(state, choice) as screen:
-        metrics = [
-            metric
-            for metric in screen.list_metrics()
-            if find_worse_side(find_line(metric), metric.unit) is not None
-        ]
-        far = {
-            one.of
-            for one in screen.screen(lambda metric: find_line(metric).floor)
-            if one.needs_judgement
-        }
-        judged = [metric for metric in metrics if metric in far]
-        fleet = {
-            name_metric(metric): [
-                PartValue(
-                    node=one.node,
-                    part=one.label if one.label and one.part != NODE_PART else NODE_PART,
-                    value=one.value,
-                    runs=one.runs,
-                    spread=None,
-                    groups={},
-                    sensors={},
-                )
-                for one in screen.read_values(metric)
-            ]
-            for metric in judged
-        }
-    return fleet, len(metrics) - len(judged)
-
-
-def name_metric(metric: PeerMetric) -> MetricName:
-    """Name a metric of the history: values of one suite and of one kind of part are alike."""
-    mode = ", ".join(filter(None, [metric.suite, metric.model]))
-    return MetricName(metric.metric, metric.check, mode, metric.unit)

@@ -6,11 +6,12 @@ import sys
 
 import click
 
-from hpcverify.commands._controller import make_controller, report_brakes
-from hpcverify.console import say
-from hpcverify.fleet.ledger import Ledger
-from hpcverify.history.writer import MeasurementWriter
-from hpcverify.processes import write_install_command
+from hpcverify.commands._controller import (
+    make_controller,
+    report_brakes,
+    tell_once_of_measurements,
+)
+from hpcverify.fleet.night import judge_finished_night
 
 
 @click.command("collect")
@@ -29,16 +30,7 @@ def command() -> None:
     with acting.hold_lock():
         tell_once_of_measurements(acting.ledger, acting.measurements)
         acting.reconcile()
+        judge_finished_night(acting)
     left = len(acting.ledger.list_open_tickets())
     click.echo(f"runs taken in: {acting.runs_taken_in}; verifications under way: {left}")
     sys.exit(report_brakes(acting) or acting.choose_exit_status())
-
-
-def tell_once_of_measurements(ledger: Ledger, writer: MeasurementWriter | None) -> None:
-    """Say that no measurements are kept, if so: once, since this runs every few minutes."""
-    missing = ""
-    if writer is None:
-        install = write_install_command("duckdb")
-        missing = f"what runs measure is not kept for peers and trends without duckdb: {install}"
-    if ledger.record_notice("measurements", missing):
-        say(missing)

@@ -13,7 +13,12 @@ from rich.text import Text
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.drift import keep_nodes
 from hpcverify.fleet.drift_wording import list_drift_lines
-from hpcverify.fleet.judgement import list_standing_lines
+from hpcverify.fleet.judgement import (
+    FleetJudgement,
+    keep_judged_nodes,
+    list_judgement_lines,
+    read_judgement,
+)
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook
@@ -39,6 +44,8 @@ OUTAGE_HEADS = ("began (UTC)", "ended (UTC)", "found by", "reason")
 DRIFT_TITLE = "versions and settings, compared with like nodes:"
 MAX_DRIFT_LINES = 20
 """Lines on versions that are printed; JSON has all."""
+MAX_JUDGED_LINES = 20
+"""The same of lines on peers and the past."""
 OVERDUE_STYLE = "bold red"
 BLAMED_STYLE = "bold"
 
@@ -53,8 +60,9 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     "Observed only": the node failed, but the site does not act on it. "Overdue": its
     last full pass is too long ago. "None ordered": the controller does not know it. The
     last run is of any suite, including the hooks'. Below the table: versions and settings in
-    which nodes differ from like ones, and rollouts of the last two weeks. For a single node
-    also its risk to fail next and why, its outages of the last two years, and its log.
+    which nodes differ from like ones, and rollouts of the last two weeks; parts that are worse
+    than their peers on two nights, or than they were. For a single node also its risk to fail
+    next and why, its outages of the last two years, and its log.
 
     \b
     Example:
@@ -62,20 +70,22 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger = Ledger(state_dir())
     fleet = read_overview(ledger, Store(state_dir()))
+    judgement = read_judgement(state_dir())
     log: list[AuditEntry] = []
     outlook: NodeOutlook | None = None
     if hostlist is not None:
         chosen = expand_hostlist(hostlist)
         fleet = keep_only(fleet, chosen)
+        judgement = keep_judged_nodes(judgement, chosen) if judgement else None
         if len(chosen) == 1:
             log = ledger.read_audit(chosen[0])
             if fleet.rows[0].known:
-                outlook = read_node_outlook(state_dir(), chosen[0])
+                outlook = read_node_outlook(ledger, chosen[0])
     if as_json:
-        told = build_json(fleet, log, outlook)
+        told = build_json(fleet, log, judgement, outlook)
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
     else:
-        show(fleet, log, outlook)
+        show(fleet, log, judgement, outlook)
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
@@ -102,7 +112,10 @@ def keep_only(fleet: Overview, names: Iterable[str]) -> Overview:
 
 
 def build_json(
-    fleet: Overview, log: Iterable[AuditEntry], outlook: NodeOutlook | None
+    fleet: Overview,
+    log: Iterable[AuditEntry],
+    judgement: FleetJudgement | None,
+    outlook: NodeOutlook | None,
 ) -> dict[str, object]:
     """Build the document of ``--json``: each node with what is shown of it."""
     nodes = [
@@ -124,12 +137,18 @@ def build_json(
         "nodes": nodes,
         "drift": fleet.drift,
         "links": fleet.links,
+        "judgement": judgement,
         "outlook": outlook,
         "audit": list(log),
     }
 
 
-def show(fleet: Overview, log: list[AuditEntry], outlook: NodeOutlook | None) -> None:
+def show(
+    fleet: Overview,
+    log: list[AuditEntry],
+    judgement: FleetJudgement | None,
+    outlook: NodeOutlook | None,
+) -> None:
     """Print the counts, a table of the nodes, how they differ, and the past of a single one."""
     console = Console(highlight=False)
     if not fleet.rows:
@@ -150,16 +169,30 @@ def show(fleet: Overview, log: list[AuditEntry], outlook: NodeOutlook | None) ->
             console.print(f"  {about}{line.text}", markup=False)
         if (left := len(lines) - MAX_DRIFT_LINES) > 0:
             console.print(f"  and {left} more: hpcverify nodes --json")
-    if outlook:
+    if outlook:  # it has the same of a single node
         show_outlook(console, outlook)
+    elif judgement:
+        show_judgement(console, judgement)
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
         print_table(console, head, format_audit(log))
 
 
+def show_judgement(console: Console, judgement: FleetJudgement) -> None:
+    """Print who is worse than its peers or than it was, if anybody is."""
+    lines = list_judgement_lines(judgement)
+    if lines:
+        console.print()
+        console.print(f"compared with peers and the past, as of the night of {judgement.night}:")
+    for line in lines[:MAX_JUDGED_LINES]:
+        console.print(f"  {line}", markup=False)
+    if (left := len(lines) - MAX_JUDGED_LINES) > 0:
+        console.print(f"  and {left} more: hpcverify nodes --json")
+
+
 def show_outlook(console: Console, outlook: NodeOutlook) -> None:
-    """Print the risk of a node, its outages, and how it compares with its peers and its past."""
+    """Print the risk of a node, and its outages."""
     console.print()
     if risk := outlook.risk:
         reasons = "; ".join(risk.reasons) or "nothing sets it apart"
@@ -171,8 +204,6 @@ def show_outlook(console: Console, outlook: NodeOutlook) -> None:
         print_table(console, OUTAGE_HEADS, map(format_outage, outlook.outages))
     else:
         console.print("no outage in the last two years")
-    for line in list_standing_lines(outlook.outliers, outlook.changes):
-        console.print(line, markup=False)
 
 
 def format_outage(outage: NodeOutage) -> tuple[str, ...]:

@@ -13,16 +13,19 @@ import click
 import msgspec
 from rich.text import Text
 
-from hpcverify.commands._measurements import open_table, read_history
+from hpcverify.commands._measurements import open_table
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import ConfigError
+from hpcverify.fleet.history_judge import judge_past, judge_peers, make_locator
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS
 from hpcverify.history.reader import Choice
 from hpcverify.model import Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
 from hpcverify.peers.fleet import MetricJudgement, PeerOutlier
 from hpcverify.peers.floors import Worse
-from hpcverify.peers.reference import read_reference, write_reference
+from hpcverify.peers.reference import FleetReference, read_reference, write_reference
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
 from hpcverify.peers.values import MetricName, PartRuns
 from hpcverify.plan.config import load_site, state_dir
@@ -30,8 +33,8 @@ from hpcverify.summary.terminal import Console, print_table, render_badge
 from hpcverify.trends.judge import (
     PartChange,
     PartHistory,
-    SharedChange,
     TrendJudgement,
+    describe_shared,
     format_crossing,
     format_date,
     judge_histories,
@@ -39,8 +42,6 @@ from hpcverify.trends.judge import (
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
-DEFAULT_DAYS = 7
-"""In a week, a sweep comes to every node that is ever idle."""
 PAST_HEADS = ("verdict", "who", "metric", "change", "day and runs", "why")
 HEADS = ("verdict", "level", "who", "metric", "worse by", "spreads", "why")
 
@@ -106,7 +107,7 @@ def command(
     """
     Compare the parts of a fleet with each other, and with their own past.
 
-    Without FILE, as the runs of the last week measured them.
+    Without FILE, as the runs of the last week measured them, and those of 90 nights before.
 
     FILE is CSV or Parquet and has a row for each run of each part: node, part, metric, value,
     unit and, if known, time, cabinet, rack, driver, limit, clock, temperature, power.
@@ -115,38 +116,57 @@ def command(
     Example:
       hpcverify peers sgemm.csv --columns part=gpu,value=milliseconds
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    known, floors = read_reference(reference) if reference else None, load_site().peers
-    runs: CollectedRuns = {}
-    screened = 0
-    if file is None:
-        first = since or datetime.now(UTC) - timedelta(days=DEFAULT_DAYS)
-        fleet, screened = read_history(state_dir(), Choice(since=first.date()), floors)
-    else:
+    known = read_reference(reference) if reference else None
+    if file is not None:
         runs = read_runs(file, columns, by)
-        fleet = reduce_fleet(runs)
-        if not fleet:
-            raise ConfigError(f"{file} has no value that is a number")
-    source = str(file or "history")
-    document = judge_fleet(
-        fleet, source=source, of_site=floors, worse=worse, reference=known, screened=screened
-    )
-    if file and not document.metrics:
-        raise ConfigError(
-            f"{file}: nothing says which values of {', '.join(document.unjudged)} are worse: "
-            "add --worse low or --worse high"
-        )
-    if learn and file is None:
+        document, past = judge_file(file, runs, worse, known, learn)
+    elif learn:
         raise ConfigError("--learn needs a FILE with the values of all parts")
-    if learn:
-        write_reference(learn, learn_reference(fleet, source, time.time()))
-        say(f"{learn} is written: review it, then compare with --reference {learn}")
-    past = judge_past(runs, document)
+    else:
+        document, past = judge_history(since, known)
     if as_json:
         click.echo(msgspec.json.format(encode(document, past), indent=1))
     else:
         show(document)
         show_past(past)
     sys.exit(EXIT_FAIL if document.verdict is Verdict.FAIL else 0)
+
+
+def judge_history(
+    since: datetime | None, reference: FleetReference | None
+) -> tuple[PeersDocument, dict[MetricName, TrendJudgement]]:
+    """Judge the runs of the history from *since* on by each other, and all by their past."""
+    site, state = load_site(), state_dir()
+    first = (since or datetime.now(UTC) - timedelta(days=PEER_NIGHTS)).date()
+    locate = make_locator(site, Ledger(state))
+    peers = judge_peers(state, Choice(since=first), site, locate, reference=reference)
+    quarter = Choice(since=first - timedelta(days=PAST_NIGHTS))
+    return peers.document, judge_past(state, quarter, site)
+
+
+def judge_file(
+    file: Path,
+    runs: CollectedRuns,
+    worse: Worse | None,
+    reference: FleetReference | None,
+    learn: Path | None,
+) -> tuple[PeersDocument, dict[MetricName, TrendJudgement]]:
+    """Judge the runs of *file*; learn a reference from them if *learn* says where to."""
+    fleet = reduce_fleet(runs)
+    if not fleet:
+        raise ConfigError(f"{file} has no value that is a number")
+    document = judge_fleet(
+        fleet, source=str(file), of_site=load_site().peers, worse=worse, reference=reference
+    )
+    if not document.metrics:
+        raise ConfigError(
+            f"{file}: nothing says which values of {', '.join(document.unjudged)} are worse: "
+            "add --worse low or --worse high"
+        )
+    if learn:
+        write_reference(learn, learn_reference(fleet, str(file), time.time()))
+        say(f"{learn} is written: review it, then compare with --reference {learn}")
+    return document, judge_runs(runs, document)
 
 
 def read_runs(file: Path, columns: Mapping[str, str], by: Sequence[str]) -> CollectedRuns:
@@ -156,7 +176,7 @@ def read_runs(file: Path, columns: Mapping[str, str], by: Sequence[str]) -> Coll
         return collect_runs(iterate_cells(table.header, table.rows), chosen)
 
 
-def judge_past(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName, TrendJudgement]:
+def judge_runs(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName, TrendJudgement]:
     """Judge the past of the parts in each metric that was judged and whose runs have a time."""
     return {
         entry.name: judge_histories(histories, low_is_bad=entry.worse == "low")
@@ -269,17 +289,6 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     if changes:
         console.print("compared with their own past:")
         print_table(console, PAST_HEADS, (format_change(name, one) for name, one in changes))
-
-
-def describe_shared(shared: SharedChange) -> str:
-    """Say what many parts have in common."""
-    side = "worse" if shared.size > 0 else "better"
-    parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
-    by = f"{format_percent(shared.size)} {side}"
-    if shared.mark:
-        return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
-    when = format_date(shared.day)
-    return f"{parts} became {by} around {when}: look for what they share, as cooling or software"
 
 
 def format_change(name: MetricName, change: PartChange) -> tuple[str | Text, ...]:

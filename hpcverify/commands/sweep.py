@@ -10,13 +10,19 @@ from collections.abc import Collection, Iterable
 import click
 import msgspec
 
-from hpcverify.commands._controller import make_controller, refuse_unknown, report_brakes
+from hpcverify.commands._controller import (
+    make_controller,
+    refuse_unknown,
+    report_brakes,
+    tell_once_of_measurements,
+)
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
 from hpcverify.fleet.admission import BatchTester
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import plan_fabric, try_links
 from hpcverify.fleet.job_sensor import leave_suspicions
+from hpcverify.fleet.night import judge_finished_night
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
@@ -229,6 +235,9 @@ def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int 
             left = len(sweep.list_under_way())
             say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
             return UNCLEAR_STATUS
+        with acting.hold_lock():
+            tell_once_of_measurements(acting.ledger, acting.measurements)
+            judge_finished_night(acting)
         statuses = {sweep.choose_exit_status()}
         statuses.add(report_isolations(acting, BatchTester(acting, limit, stop).test_ready(only)))
         if acting.site.fabric.period_days:

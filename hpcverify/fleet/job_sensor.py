@@ -19,22 +19,11 @@ from msgspec import Struct
 
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import look_up_uid
+from hpcverify.fleet.outside import build_failed_run
 from hpcverify.fleet.states import DAY_S
-from hpcverify.model import (
-    JOBS_CHECK,
-    JOBS_SUITE,
-    Finding,
-    FindingRule,
-    Inventory,
-    Remedy,
-    Result,
-    Run,
-    Verdict,
-    verdict_of,
-)
+from hpcverify.model import JOBS_SUITE, Finding, Run
 from hpcverify.records import spool
 from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
-from hpcverify.run.orchestrator import collect_versions
 from hpcverify.slurm.accounting import UserJob
 
 WINDOW_MINUTES = 24 * 60
@@ -53,7 +42,6 @@ UNCLEAR_STATES = ("CANCELLED", "PREEMPTED", "REVOKED", "REQUEUED", "RESIZING", "
 """A person or the scheduler ended such a job, if it was young."""
 MAX_AVOIDED_SHARE = 0.05
 """Users who avoid more of the nodes than this avoid a kind of nodes."""
-RULE = FindingRule(Verdict.FAIL, Remedy.INSPECT)
 
 
 class JobSuspicion(Struct, frozen=True, kw_only=True):
@@ -161,24 +149,6 @@ def make_run_id(found: JobSuspicion) -> str:
 
 def build_run(found: JobSuspicion) -> Run:
     """Build the run that says what jobs say of a node."""
-    result = Result(
-        check=JOBS_CHECK,
-        verdict=Verdict.FAIL,
-        reason=found.reason,
-        remedy=Remedy.INSPECT,
-        findings=(Finding(found.code, "node", found.reason),),
-        rulings={found.code: RULE},
-    )
-    return Run(
-        id=make_run_id(found),
-        node=found.node,
-        suite=JOBS_SUITE,
-        started=datetime.fromtimestamp(found.at, UTC),
-        seconds=0.0,
-        verdict=verdict_of((result,)),
-        complete=True,
-        passive=False,
-        inventory=Inventory(),
-        results=(result,),
-        versions=collect_versions(),
-    )
+    started = datetime.fromtimestamp(found.at, UTC)
+    finding = Finding(found.code, "node", found.reason)
+    return build_failed_run(make_run_id(found), found.node, JOBS_SUITE, started, finding)

@@ -8,12 +8,13 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
 from hpcverify.model import Verdict
@@ -35,7 +36,8 @@ class JudgedOutlier(Struct, frozen=True, kw_only=True):
     node: str = ""
     """Empty for a group."""
     nodes: tuple[str, ...] = ()
-    """The nodes of a group."""
+    """All that it is about: those of a group, too."""
+    suite: str = ""
     metric: str
     """With its check, suite and model."""
     verdict: Verdict
@@ -48,6 +50,8 @@ class JudgedOutlier(Struct, frozen=True, kw_only=True):
     """The newest night on which it ran."""
     nights: int = 1
     """On so many nights it stood out, all of those on which it ran since then."""
+    accused: bool = False
+    """Whether it became evidence: a run that makes the node a suspect."""
 
 
 class JudgedChange(Struct, frozen=True, kw_only=True):
@@ -138,40 +142,50 @@ def write_judgement(state: Path, judgement: FleetJudgement) -> None:
     write_bytes(state / JUDGEMENT_NAME, msgspec.json.encode(judgement))
 
 
+def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> FleetJudgement:
+    """Keep of *judgement* what is about the nodes called *names*."""
+
+    def keep(found: tuple[JudgedOutlier, ...]) -> tuple[JudgedOutlier, ...]:
+        return tuple(one for one in found if not set(names).isdisjoint((one.node, *one.nodes)))
+
+    return replace(
+        judgement,
+        outliers=keep(judgement.outliers),
+        changes=tuple(one for one in judgement.changes if one.node in names),
+        unconfirmed=keep(judgement.unconfirmed),
+    )
+
+
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
+    by_name: dict[str, list[JudgedOutlier]] = {}
+    for outlier in judgement.outliers:
+        by_name.setdefault(outlier.name, []).append(outlier)
+    changed: dict[str, list[JudgedChange]] = {}
+    for change in judgement.changes:
+        changed.setdefault(change.name, []).append(change)
     return [
-        *list_standing_lines(judgement.outliers, judgement.changes),
+        *(
+            f"peers: {max(one.verdict for one in found).value.upper()} {_describe_outliers(found)}"
+            for found in by_name.values()
+        ),
+        *(f"past: {_describe_changes(found)}" for found in changed.values()),
         *(f"fleet: {note}" for note in judgement.notes),
     ]
 
 
-def list_standing_lines(
-    outliers: Iterable[JudgedOutlier], changes: Iterable[JudgedChange]
-) -> list[str]:
-    """Say who is worse than its peers or than it was, in a line each."""
-    by_name: dict[str, list[JudgedOutlier]] = {}
-    for outlier in outliers:
-        by_name.setdefault(outlier.name, []).append(outlier)
-    changed: dict[str, list[JudgedChange]] = {}
-    for change in changes:
-        changed.setdefault(change.name, []).append(change)
-    return [
-        *(f"peers: {_describe_outliers(found)}" for found in by_name.values()),
-        *(f"past: {_describe_changes(found)}" for found in changed.values()),
-    ]
+def describe_outlier(outlier: JudgedOutlier, others: str = "") -> str:
+    """Say who is worse than its peers, by how much, why and since when."""
+    who = outlier.name if outlier.node else f"{outlier.level} {outlier.name}"
+    said = f"{who}: {outlier.metric} {format_percent(outlier.distance)} worse than its peers"
+    told = [f"{said}{others}", outlier.cause, f"since {outlier.since:%-d %b}"]
+    return "; ".join(filter(None, told))
 
 
 def _describe_outliers(found: list[JudgedOutlier]) -> str:
     """Describe one who is worse, by its worst metric."""
-    worst = max(found, key=lambda one: one.distance)
-    who = worst.name if worst.node else f"{worst.level} {worst.name}"
-    said = f"{who}: {worst.metric} {format_percent(worst.distance)} worse than its peers"
-    since = min(one.since for one in found)
-    told = [f"{said}{_count_others(found)}", worst.cause, f"since {since:%-d %b}"]
-    if worst.verdict is Verdict.FAIL:
-        told.append("FAIL")
-    return "; ".join(filter(None, told))
+    worst = max(found, key=lambda one: (one.verdict, one.distance))
+    return describe_outlier(worst, _count_others(found))
 
 
 def _describe_changes(found: list[JudgedChange]) -> str:

@@ -6,16 +6,13 @@ From the state directory alone, so that a page can be made without asking the sc
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
-from hpcverify.fleet.judgement import (
-    FleetJudgement,
-    JudgedChange,
-    JudgedOutlier,
-    read_judgement,
-)
+from hpcverify.fleet.judgement import FleetJudgement, read_judgement
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.risk import HISTORY_S, read_ranking
@@ -59,13 +56,9 @@ class NodeOutlook(Struct, frozen=True, kw_only=True):
     """None: it is out of service."""
     outages: tuple[NodeOutage, ...]
     """The newest first."""
-    outliers: tuple[JudgedOutlier, ...]
-    """In what it is worse than its peers, also with others of its group."""
-    changes: tuple[JudgedChange, ...]
-    """In what it is worse than it was."""
 
 
-def read_outlook(state: Path, site: Site) -> FleetOutlook:
+def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time) -> FleetOutlook:
     """
     Read from the state directory *state* what is to come of the fleet of *site*.
 
@@ -73,7 +66,7 @@ def read_outlook(state: Path, site: Site) -> FleetOutlook:
         StoreError: the judgement of the newest night is damaged.
 
     """
-    ledger = Ledger(state)
+    ledger = Ledger(state, clock)
     now = ledger.clock()
     ranking = read_ranking(ledger, now)
     due = list_due(
@@ -97,23 +90,12 @@ def read_outlook(state: Path, site: Site) -> FleetOutlook:
     )
 
 
-def read_node_outlook(state: Path, node: str) -> NodeOutlook:
-    """
-    Read from the state directory *state* what is to come of *node*, which its ledger knows.
-
-    Raises:
-        StoreError: the judgement of the newest night is damaged.
-
-    """
-    ledger, judgement = Ledger(state), read_judgement(state)
-    outliers = judgement.outliers if judgement else ()
-    changes = judgement.changes if judgement else ()
+def read_node_outlook(ledger: Ledger, node: str) -> NodeOutlook:
+    """Read from *ledger* what is to come of *node*, which it knows."""
     now = ledger.clock()
     ranking = read_ranking(ledger, now)
     outages = (each for each in ledger.list_outages(now - HISTORY_S) if each.node == node)
     return NodeOutlook(
         risk=ranking.explain(node) if node in ranking.scores else None,
         outages=tuple(sorted(outages, key=lambda each: -each.began)),
-        outliers=tuple(each for each in outliers if node in (each.node, *each.nodes)),
-        changes=tuple(each for each in changes if each.node == node),
     )

@@ -34,7 +34,7 @@ from hpcverify.fleet.states import (
     needs_repair,
 )
 from hpcverify.isolation.links import LinkCoverage, count_coverage
-from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, Verdict
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
@@ -362,7 +362,7 @@ def _is_over(said: LastResult, node: Node | None) -> bool:
 
     No run of the node itself has such a check again, and could take that back.
     """
-    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE) and said.verdict is Verdict.FAIL
+    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE) and said.verdict is Verdict.FAIL
     if node is None or node.state is not State.HEALTHY:
         return False
     return outside and node.since > said.started.timestamp()

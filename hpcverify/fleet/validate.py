@@ -18,7 +18,7 @@ from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.bmc_access import NODE_PLACE, find_addresses, read_logins, refuse_bad_ca
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
 from hpcverify.fleet.orders import look_up_uid
-from hpcverify.model import BMC_SUITE, JOBS_SUITE
+from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE
 from hpcverify.plan.catalog import list_check_names
 from hpcverify.plan.config import Bmcs, Fleet, Quarantine, Site, Suppression, suites_dir
 from hpcverify.plan.suite import load_suite
@@ -116,7 +116,7 @@ def _check_bmc(site: Site) -> Iterator[str]:
             yield f"bmc.{name}: {path!r} is not an absolute path"
     if bmc.ca and not bmc.verify:
         yield "bmc.ca: verify = false, so it is not used: take one of them out"
-    for suite in (BMC_SUITE, JOBS_SUITE):
+    for suite in (BMC_SUITE, JOBS_SUITE, PEERS_SUITE):
         if (suites_dir() / f"{suite}.toml").exists():
             yield f"the suite {suite} has the name of runs that the controller makes: rename it"
     try:

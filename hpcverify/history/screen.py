@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ from hpcverify.history.columns import NODE
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
 from hpcverify.history.files import MEASUREMENTS_FOLDER
 from hpcverify.history.reader import Choice
-from hpcverify.history.trend import PartTrend, write_trend_query
 from hpcverify.peers.screen import ListSummary, may_have_outlier
 
 if TYPE_CHECKING:
@@ -93,23 +93,38 @@ class ListEnds(Struct, frozen=True):
 class Screen:
     """The measurements of some nights, open to be asked."""
 
-    def __init__(self, db: DuckDBPyConnection, paths: Sequence[Path]) -> None:
-        """Of the files *paths*."""
+    def __init__(
+        self, db: DuckDBPyConnection, paths: Sequence[Path], *, newest: bool = False
+    ) -> None:
+        """Of the files *paths*; if *newest*, each suite of a node in its last night alone."""
         self._db = db
-        self._rows = f"(select * from {read_parquet(paths)} where value is not null)"
+        source = read_parquet(paths)
+        if newest:
+            db.execute(
+                "create temp table newest as select node, suite, max(night) as night"
+                f" from {source} group by node, suite"
+            )
+            source += " semi join newest using (node, suite, night)"
+        self.rows = f"(select * from {source} where value is not null)"
+        """The rows with a number, in SQL."""
+
+    def read_last_nights(self) -> dict[tuple[str, str], date]:
+        """Read the last night of each suite on each node, of a screen of the newest."""
+        found = self.fetch("select node, suite, night from newest")
+        return {(node, suite): night for node, suite, night in found}
 
     @cached_property
     def _ran_once(self) -> bool:
         """Whether each node ran each suite once, as in most nights: its values are medians."""
         again = (
-            f"select 1 from {self._rows} group by node, suite"
+            f"select 1 from {self.rows} group by node, suite"
             " having min(started) <> max(started) limit 1"
         )
         return self._db.execute(again).fetchone() is None
 
     def list_metrics(self) -> list[PeerMetric]:
         """List what was measured, check by check."""
-        rows = self._db.execute(f"select distinct {PEER_KEY} from {self._rows} order by all")
+        rows = self._db.execute(f"select distinct {PEER_KEY} from {self.rows} order by all")
         return [PeerMetric(*row) for row in rows.fetchall()]
 
     def screen(self, find_floor: Callable[[PeerMetric], float]) -> Iterator[ScreenedList]:
@@ -119,7 +134,7 @@ class Screen:
         *find_floor* gives the least relative distance that is worth a word.
         """
         for check in dict.fromkeys(metric.check for metric in self.list_metrics()):
-            rows = f"(select * from {self._rows} where check_name = {quote(check)})"
+            rows = f"(select * from {self.rows} where check_name = {quote(check)})"
             for whole_nodes in (False, True):
                 for metric, summary, ends in self._summarize(rows, whole_nodes=whole_nodes):
                     floor = find_floor(metric)
@@ -151,7 +166,7 @@ class Screen:
     ) -> ScreenedList:
         far: list[PartMedian] = []
         if summary.has_far(floor) and not ends.are_chance(summary, floor):
-            values = self._write_medians(self._select(metric), whole_nodes=whole_nodes)
+            values = self._write_medians(self.select(metric), whole_nodes=whole_nodes)
             beyond = f"abs(value - {summary.centre!r}) >= {summary.find_reach(floor)!r}"
             far = self._fetch_medians(f"select * from ({values}) where {beyond}")
         if not may_have_outlier(summary, [one.value for one in far]):
@@ -161,13 +176,14 @@ class Screen:
     def read_values(self, metric: PeerMetric, *, whole_nodes: bool = False) -> list[PartMedian]:
         """Read the value of each part, or of each node, by name."""
         return self._fetch_medians(
-            self._write_medians(self._select(metric), whole_nodes=whole_nodes)
+            self._write_medians(self.select(metric), whole_nodes=whole_nodes)
         )
 
-    def read_trends(self, metric: PeerMetric, least: float) -> list[PartTrend]:
-        """Read how the parts have moved that did so by at least the share *least*."""
-        query = write_trend_query(self._select(metric), least)
-        return [PartTrend(*row) for row in self._fetch(query)]
+    def count_series(self) -> int:
+        """Count what a full night measures on each part: so many series of runs there are."""
+        query = f"select max(n) from (select count(*) as n from {self.rows} group by night)"
+        ((count,),) = self.fetch(query)
+        return int(count or 0)
 
     def _write_medians(self, rows: str, *, whole_nodes: bool) -> str:
         """Write the query of SQL for one value of each part of *rows*, or of each node."""
@@ -184,30 +200,41 @@ class Screen:
             f" max(runs) as runs from ({parts}) where part <> '{NODE}' group by {PEER_KEY}, node"
         )
 
-    def _select(self, metric: PeerMetric) -> str:
+    def select(self, metric: PeerMetric) -> str:
+        """Write the rows of *metric* in SQL."""
         keys = " and ".join(
             f"{name} = {quote(value)}"
             for name, value in zip(
                 PEER_KEY.split(", "), msgspec.structs.astuple(metric), strict=True
             )
         )
-        return f"(select * from {self._rows} where {keys})"
+        return f"(select * from {self.rows} where {keys})"
 
     def _fetch_medians(self, values: str) -> list[PartMedian]:
         columns = "node, part, label, value, runs"
         query = f"select {columns} from ({values}) order by node, part"
-        return [PartMedian(*row) for row in self._fetch(query)]
+        return [PartMedian(*row) for row in self.fetch(query)]
 
-    def _fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+    def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of *query*."""
         found = self._db.execute(query)
         while some := found.fetchmany(FETCHED_ROWS):
             yield from some
 
+    def run(self, statement: str) -> None:
+        """Run a *statement* that makes a table of its own."""
+        self._db.execute(statement)
+
 
 @contextmanager
-def open_screen(state: Path, choice: Choice) -> Generator[Screen]:
+def open_screen(
+    state: Path, choice: Choice, *, newest: bool = False, memory_mib: int = SCREEN_MIB
+) -> Generator[Screen]:
     """
     Open the measurements of *choice* in the state directory *state*.
+
+    If *newest*, only the last of these nights on which each node ran each suite counts for it.
+    DuckDB may take *memory_mib*.
 
     Raises:
         ConfigError: DuckDB is not installed.
@@ -215,6 +242,6 @@ def open_screen(state: Path, choice: Choice) -> Generator[Screen]:
 
     """
     paths = choice.require_paths(state)
-    with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=SCREEN_MIB) as db:
+    with open_duckdb(state / MEASUREMENTS_FOLDER, memory_mib=memory_mib) as db:
         refuse_newer(db, paths)
-        yield Screen(db, paths)
+        yield Screen(db, paths, newest=newest)

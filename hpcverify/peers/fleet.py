@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
-from hpcverify.peers.distribution import Distribution, count_values
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
 from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
@@ -67,8 +66,6 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     median: float | None = None
     spread: float | None = None
     """Robust and relative, of the parts."""
-    distribution: Distribution | None = None
-    """Of the values of the parts."""
     floor: float
     worse: Worse
     outliers: tuple[PeerOutlier, ...] = ()
@@ -166,7 +163,6 @@ def judge_metric(
         parts=len(parts),
         nodes=nodes,
         median=centre,
-        distribution=count_values([part.value for part in parts]),
         floor=floor.floor,
         worse=worse,
         moved=_find_move(reference, centre, worse),

@@ -50,9 +50,9 @@ class RiskRanking:
         self.scores = {name: risk / mean for name, risk in risks.items()}
 
     def explain(self, name: str) -> NodeRisk:
-        """Say what the risk of the node *name* is, and why."""
+        """Say what the risk of the node *name* is, and why; out of service, it has none."""
+        if name not in self.scores:
+            return NodeRisk(score=1.0)
         state, node, weights = self._sampler.state, self._nodes[name], self.weighting.weights
         traits = state.read_traits(node, self.now)
-        return NodeRisk(
-            self.scores.get(name, 1.0), explain_risk(state, node, self.now, weights, traits)
-        )
+        return NodeRisk(self.scores[name], explain_risk(state, node, self.now, weights, traits))

@@ -8,19 +8,24 @@ cooling. A part that changed where others with the same mark did not is named it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from itertools import pairwise
-from statistics import median
+from statistics import NormalDist, median
 
 from msgspec import Struct
 
 from hpcverify.model import Verdict
+from hpcverify.peers.rule import FALSE_SHARE
+from hpcverify.peers.values import MEDIAN_ERROR
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
-from hpcverify.trends.slope import Crossing, Slope, find_slope, project_crossing
+from hpcverify.trends.slope import CONFIDENCE, Crossing, Slope, find_slope, project_crossing
+from hpcverify.units import format_count, format_percent
 
 ROLLOUT_SHARE, MIN_ROLLOUT = 0.5, 3
-"""Of the parts with a new mark, so many changed alike: then the mark did it."""
+"""Of the parts with a new mark, so many changed alike, on so many nodes: then the mark did it."""
 SHARED_SHARE, MIN_SHARED = 0.2, 5
 """Of all parts that ran around that day, so many changed alike."""
 SAME_DAYS = 2.0
@@ -32,6 +37,8 @@ DAY_SECONDS = 86400.0
 MUCH_MORE = 2.0
 """A part that changed so many times as much as the others has a reason of its own."""
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+NORMAL = NormalDist()
+CONFIDENCE_SCORE = NORMAL.inv_cdf((1 + CONFIDENCE) / 2)
 
 
 class PartHistory(Struct, frozen=True, kw_only=True):
@@ -95,6 +102,21 @@ class SharedChange(Struct, frozen=True, kw_only=True):
     """The parts with that mark, or with runs around that day."""
 
 
+class HistoryPopulation(Struct, frozen=True, kw_only=True):
+    """The fleet of which a screen has chosen the histories that are judged."""
+
+    parts: int
+    """Parts with a past that is long enough for a step."""
+    carriers: Mapping[MarkChange, int]
+    """How many of them have made each change of a mark."""
+    weight: float = 1.0
+    """For how many parts that the screen has found each history stands."""
+    spread: float = 0.0
+    """Between the runs of a part, as most have it: relative."""
+    series: int = 1
+    """Series of runs that were screened, in all metrics: so many chances of a false change."""
+
+
 class TrendJudgement(Struct, frozen=True, kw_only=True):
     """What is said of the past of a fleet in one metric."""
 
@@ -105,29 +127,72 @@ class TrendJudgement(Struct, frozen=True, kw_only=True):
 
 
 def judge_histories(
-    histories: Sequence[PartHistory], *, low_is_bad: bool, least: float = DEFAULT_STEP
+    histories: Sequence[PartHistory],
+    *,
+    low_is_bad: bool,
+    least: float = DEFAULT_STEP,
+    population: HistoryPopulation | None = None,
 ) -> TrendJudgement:
-    """Judge the past of each part; changes smaller than *least* (relative) are none."""
+    """
+    Judge the past of each part; changes smaller than *least* (relative) are none.
+
+    If *histories* are those that a screen has chosen, *population* is what it chose from. Then
+    changes that chance explains among so many series are none either.
+    """
+    whole = population or count_population(histories)
     slopes = {id(h): s for h in histories if (s := find_slope(h.times, h.values))}
     found = [
         (h, c)
         for h in histories
         if (c := find_lasting_step(h, least, low_is_bad=low_is_bad))
         and (id(h) not in slopes or not _is_rather_a_line(h, c, slopes[id(h)]))
+        and not (population and _is_step_by_chance(h, c, population))
     ]
-    shared = [*_find_rollouts(histories, found), *_find_shared_days(histories, found)]
+    shared = [*_find_rollouts(found, whole), *_find_shared_days(histories, found, population)]
     single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
+    alike = Counter(mark for h, c in found for mark in list_marks(h, c.index))
     stepped = {id(history) for history, _ in found}
-    steps = [_describe_step(history, change, histories) for history, change in single]
+    steps = [_describe_step(history, change, whole.carriers, alike) for history, change in single]
     trends = [
         trend
         for history in histories
         if id(history) in slopes.keys() - stepped
+        and not (population and _is_slope_by_chance(slopes[id(history)], population))
         and (trend := _describe_trend(history, slopes[id(history)], least, low_is_bad=low_is_bad))
     ]
     changes = sorted([*steps, *trends], key=lambda change: -change.size)
-    judged = sum(_is_long(history) for history in histories)
-    return TrendJudgement(parts=judged, changes=tuple(changes), shared=tuple(shared))
+    return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
+
+
+def count_population(histories: Iterable[PartHistory]) -> HistoryPopulation:
+    """Count the parts with a long past, and the marks that each has changed."""
+    carriers: dict[MarkChange, int] = {}
+    parts = 0
+    for history in filter(_is_long, histories):
+        parts += 1
+        for mark in list_all_marks(history):
+            carriers[mark] = carriers.get(mark, 0) + 1
+    return HistoryPopulation(parts=parts, carriers=carriers)
+
+
+def _is_step_by_chance(
+    history: PartHistory, change: LevelChange, population: HistoryPopulation
+) -> bool:
+    """Whether normal values with the spread of the runs make such a step in one of the series."""
+    spread = max(abs(change.size / change.score), population.spread)
+    after = min(LASTING_RUNS, len(history.values) - change.index)
+    error = MEDIAN_ERROR * spread * math.sqrt(1 / change.index + 1 / after)
+    return _is_by_chance(abs(change.size) / error, population.series)
+
+
+def _is_slope_by_chance(slope: Slope, population: HistoryPopulation) -> bool:
+    """Whether such a slope is among those that chance makes of so many series."""
+    error = (slope.most - slope.least) / (2 * CONFIDENCE_SCORE)
+    return bool(error) and _is_by_chance(abs(slope.middle) / error, population.series)
+
+
+def _is_by_chance(score: float, series: int) -> bool:
+    return NORMAL.cdf(-score) * series > FALSE_SHARE
 
 
 def find_lasting_step(
@@ -179,32 +244,33 @@ def _is_long(history: PartHistory) -> bool:
 Found = Sequence[tuple[PartHistory, LevelChange]]
 
 
-def _find_rollouts(histories: Iterable[PartHistory], found: Found) -> Iterable[SharedChange]:
+def _find_rollouts(found: Found, population: HistoryPopulation) -> Iterable[SharedChange]:
     """Find the marks after which most parts changed alike."""
-    carriers: dict[MarkChange, int] = {}
-    for history in filter(_is_long, histories):
-        for mark in list_all_marks(history):
-            carriers[mark] = carriers.get(mark, 0) + 1
     by_mark: dict[tuple[MarkChange, bool], list[tuple[PartHistory, LevelChange]]] = {}
     for history, change in found:
         for mark in list_marks(history, change.index):
             by_mark.setdefault((mark, change.size > 0), []).append((history, change))
     for (mark, _), alike in sorted(by_mark.items()):
-        if len(alike) >= max(MIN_ROLLOUT, ROLLOUT_SHARE * carriers[mark]):
-            yield _describe_shared(mark, alike, carriers[mark])
+        carriers = population.carriers.get(mark, 0)
+        nodes = len({history.node for history, _ in alike})
+        if nodes >= MIN_ROLLOUT and len(alike) * population.weight >= ROLLOUT_SHARE * carriers:
+            yield _describe_shared(mark, alike, carriers, population.weight)
 
 
-def _find_shared_days(histories: Sequence[PartHistory], found: Found) -> Iterable[SharedChange]:
+def _find_shared_days(
+    histories: Sequence[PartHistory], found: Found, population: HistoryPopulation | None
+) -> Iterable[SharedChange]:
     """Find the days around which many parts changed alike, with no new mark."""
+    weight = population.weight if population else 1.0
     rest = [(h, c) for h, c in found if not list_marks(h, c.index)]
     while rest:
         crowds = ([(h, c) for h, c in rest if _is_near(h, c, *one)] for one in rest)
         crowd = max(crowds, key=len)
         day = median(_find_day(history, change.index) for history, change in crowd)
-        ran = sum(_ran_around(history, day) for history in histories)
-        if len(crowd) < max(MIN_SHARED, SHARED_SHARE * ran):
+        ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
+        if len(crowd) * weight < max(MIN_SHARED, SHARED_SHARE * ran):
             return
-        yield _describe_shared(None, crowd, ran)
+        yield _describe_shared(None, crowd, ran, weight)
         inside = {id(history) for history, _ in crowd}
         rest = [(history, change) for history, change in rest if id(history) not in inside]
 
@@ -224,12 +290,14 @@ def _ran_around(history: PartHistory, day: float) -> bool:
     return before >= MIN_PAST and after >= MIN_AFTER
 
 
-def _describe_shared(mark: MarkChange | None, alike: Found, compared: int) -> SharedChange:
+def _describe_shared(
+    mark: MarkChange | None, alike: Found, compared: int, weight: float
+) -> SharedChange:
     return SharedChange(
         mark=mark,
         day=median(_find_day(history, change.index) for history, change in alike),
         size=median(change.size for _, change in alike),
-        changed=len(alike),
+        changed=round(len(alike) * weight),
         compared=compared,
     )
 
@@ -245,14 +313,18 @@ def _explains(shared: SharedChange, history: PartHistory, change: LevelChange) -
 
 
 def _describe_step(
-    history: PartHistory, change: LevelChange, histories: Iterable[PartHistory]
+    history: PartHistory,
+    change: LevelChange,
+    carriers: Mapping[MarkChange, int],
+    alike: Mapping[MarkChange, int],
 ) -> PartChange:
     """Describe the step of one part, and what its marks say of it."""
     marks = list_marks(history, change.index)
     why = ""
     if marks:
-        same = sum(marks[0] in list_all_marks(other) for other in histories if other is not history)
-        why = f"with {marks[0]}, which {same} others have made without such a change"
+        steady = carriers.get(marks[0], 0) - alike[marks[0]]
+        others = f"which {steady} others have made without such a change"
+        why = f"with {marks[0]}, {others if steady > 0 else 'which no other node has made yet'}"
     return PartChange(
         node=history.node,
         part=history.part,
@@ -300,6 +372,17 @@ def _describe_trend(
         runs=len(history.values),
         crossing=project_crossing(slope, history.limit) if history.limit is not None else None,
     )
+
+
+def describe_shared(shared: SharedChange) -> str:
+    """Say what many parts have in common."""
+    side = "worse" if shared.size > 0 else "better"
+    parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
+    by = f"{format_percent(shared.size)} {side}"
+    if shared.mark:
+        return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
+    when = format_date(shared.day)
+    return f"{parts} became {by} around {when}: look for what they share, as cooling or software"
 
 
 def format_crossing(crossing: Crossing) -> str:

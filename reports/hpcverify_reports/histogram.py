@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hpcverify.fleet.judgement import JudgedMetric
 from hpcverify_reports.labels import Icon, format_number, format_unit, format_with_unit
@@ -87,7 +88,7 @@ def _draw_bars(edges: Sequence[float], counts: Sequence[int]) -> str:
     if edges[0] == edges[-1]:
         return f"M{edges[0] - 4:g} {BARS_BOTTOM:g}h8V{BARS_TOP:g}h-8z"
     bars = []
-    for count, left, right in zip(counts, edges, edges[1:], strict=False):
+    for count, (left, right) in zip(counts, pairwise(edges), strict=True):
         if count:
             tall = max(LEAST_BAR, (BARS_BOTTOM - BARS_TOP) * count / most)
             wide = max(1.0, right - left - 1)

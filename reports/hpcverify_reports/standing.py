@@ -14,8 +14,8 @@ from hpcverify_reports.listing import ListedRow, Listing, build_listing
 MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
 """Metrics that have a picture, with outliers and without."""
 NOT_JUDGED = (
-    "No night was judged yet. hpcverify collect keeps what runs measure and judges each night; "
-    "both need DuckDB (pip install 'hpcverify[fleet]')."
+    "No night was judged yet. hpcverify collect keeps what runs measure, and judges each night "
+    "when it is over. That needs DuckDB: pip install 'hpcverify[fleet]'."
 )
 
 Pages = Mapping[str, str]
@@ -24,8 +24,9 @@ Pages = Mapping[str, str]
 
 def build_standing(judgement: FleetJudgement | None, pages: Pages) -> Iterator[Listing]:
     """Yield the sections on peers and on the past; they say so if there is nothing in them."""
-    yield _build_peers(judgement, pages)
-    yield _build_past(judgement, pages)
+    known = judgement if judgement and (judgement.metrics or judgement.screened) else None
+    yield _build_peers(known, pages)
+    yield _build_past(known, pages)
 
 
 def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.commands.collect import tell_once_of_measurements
+from hpcverify.commands._controller import tell_once_of_measurements
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.writer import MeasurementWriter
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.fleet.judgement import FleetJudgement, JudgedOutlier, write_judgement
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.isolation.links import LinkPair
@@ -318,3 +319,33 @@ def test_how_many_links_were_tried_is_told_where_a_site_wants_them_tried(
     assert f"links tried: {told}\n" in cli("nodes").stdout
     assert json.loads(cli("nodes", "--json").stdout)["links"]["untried"] == ["n3", "n4"]
     assert f"Links tried {told}" in Dom(page.read_text()).text
+
+
+def test_who_is_worse_than_its_peers_is_told_below_the_table(cli: Cli, ledger: Ledger) -> None:
+    outlier = JudgedOutlier(
+        level="part",
+        name="n1 GPU 3",
+        node="n1",
+        nodes=("n1",),
+        suite="idle",
+        metric="gemm bf16.sustained (idle, H100)",
+        verdict=Verdict.WARN,
+        distance=0.041,
+        cause="a low clock: clock 1410 MHz (peers 1500)",
+        since=date(2026, 11, 12),
+        last=date(2026, 11, 14),
+        nights=3,
+    )
+    unconfirmed = replace(outlier, name="n2 GPU 0", node="n2", nodes=("n2",), nights=1)
+    night = date(2026, 11, 14)
+    write_judgement(
+        cli.state, FleetJudgement(night=night, outliers=(outlier,), unconfirmed=(unconfirmed,))
+    )
+
+    told = " ".join(cli("nodes").stdout.split())
+    document = json.loads(cli("nodes", "--json").stdout)
+
+    assert "peers: WARN n1 GPU 3: gemm bf16.sustained (idle, H100) 4.1 % worse" in told
+    assert "clock 1410 MHz (peers 1500); since 12 Nov" in told
+    assert "n2 GPU 0" not in told
+    assert document["judgement"]["outliers"][0]["name"] == "n1 GPU 3"

@@ -1,67 +1,68 @@
-"""What has moved over many nights is named, and what has not is left out."""
+"""Only parts that may have moved are read, and the rest of the fleet is counted."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from hpcverify.history.reader import Choice
-from hpcverify.history.screen import open_screen
-from hpcverify.history.trend import PartTrend
-from tests.history.nights import make_run, write_runs
-from tests.history.test_screen import PRODUCTS
+from hpcverify.history.screen import PeerMetric, open_screen
+from hpcverify.history.trend import MetricPast, read_pasts
+from hpcverify.trends.judge import MarkChange, judge_histories
+from tests.history.fleets import DRIVER, NEW_DRIVER, make_history
 
-NIGHTS = 20
-LEAST = 0.008
+NIGHTS = 30
+CHANGE = MarkChange("driver", DRIVER, NEW_DRIVER)
 
 
-def read_trends(state: Path) -> list[PartTrend]:
+def read(state: Path, level: str, new_driver: str = "false") -> list[MetricPast]:
+    """Write a fleet of 24 nodes, and read the pasts of what may have moved."""
+    make_history(state, nights=NIGHTS, level=level, new_driver=new_driver)
     with open_screen(state, Choice()) as screen:
-        return screen.read_trends(PRODUCTS, LEAST)
+        return list(read_pasts(screen, find_least))
 
 
-def write_nights(state: Path, factors: list[float]) -> None:
-    """Write nights of one node whose value changes by *factors*, and of two that stay."""
-    dice = random.Random(5)
-    write_runs(
-        state,
-        *(
-            make_run(node, night, 500 * factor * dice.gauss(1, 0.001), gpus=1)
-            for night, moved in enumerate(factors)
-            for node, factor in (("moved", moved), ("one", 1.0), ("two", 1.0))
-        ),
-        night=NIGHTS,
-    )
+def find_least(metric: PeerMetric) -> float | None:
+    return 0.0075 if metric.check == "gemm" else None
 
 
-def test_parts_that_stay_are_not_named(tmp_path: Path) -> None:
-    write_nights(tmp_path, [1.0] * NIGHTS)
-
-    assert read_trends(tmp_path) == []
+def test_of_a_steady_fleet_nothing_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, "1") == []
 
 
-def test_a_step_of_one_percent_is_seen_after_three_runs(tmp_path: Path) -> None:
-    write_nights(tmp_path, [1.0] * (NIGHTS - 3) + [0.99] * 3)
+@pytest.mark.parametrize("since", [12, 26])
+def test_the_part_that_stepped_is_read_with_all_its_runs(tmp_path: Path, since: int) -> None:
+    (past,) = read(tmp_path, f"if(n = 7 and t >= {since}, 0.98, 1)")
 
-    (found,) = read_trends(tmp_path)
-
-    assert found.node == "moved"
-    assert found.step == pytest.approx(-0.01, abs=0.003)
-
-
-def test_a_slow_drift_is_seen_with_its_slope(tmp_path: Path) -> None:
-    write_nights(tmp_path, [1 - 0.001 * night for night in range(NIGHTS)])
-
-    (found,) = read_trends(tmp_path)
-
-    assert (found.node, found.runs, found.days) == ("moved", NIGHTS, NIGHTS - 1)
-    assert found.slope == pytest.approx(-0.5, rel=0.1)
-    assert found.drift == pytest.approx(-0.019, rel=0.1)
+    (history,) = past.histories
+    assert (history.node, history.part, len(history.values)) == ("r0n7", "GPU 0", NIGHTS)
+    assert list(history.times) == sorted(history.times)
+    assert (past.moved, past.population.parts) == (1, 24)
+    assert past.population.spread == pytest.approx(0.0015, rel=0.2)
 
 
-def test_few_runs_have_no_trend(tmp_path: Path) -> None:
-    write_nights(tmp_path, [1.0, 1.0, 0.9, 0.9, 0.9])
+def test_a_part_that_drifts_is_read(tmp_path: Path) -> None:
+    (past,) = read(tmp_path, "if(n = 3, 1 - 0.001 * t, 1)")
 
-    assert read_trends(tmp_path) == []
+    assert [history.node for history in past.histories] == ["r0n3"]
+
+
+def test_a_driver_that_slows_all_who_have_it_is_a_rollout(tmp_path: Path) -> None:
+    (past,) = read(tmp_path, "if(n < 12 and t >= 20, 0.97, 1)", "n < 12 and t >= 20")
+
+    assert past.population.carriers[CHANGE] == 12
+    judged = judge_histories(past.histories, low_is_bad=True, population=past.population)
+    (shared,) = judged.shared
+    assert (shared.mark, shared.changed, shared.compared) == (CHANGE, 12, 12)
+    assert judged.changes == ()
+
+
+def test_a_node_that_slowed_with_a_driver_that_harmed_nobody_else_is_named(tmp_path: Path) -> None:
+    (past,) = read(tmp_path, "if(n = 4 and t >= 20, 0.97, 1)", "n < 12 and t >= 20")
+
+    judged = judge_histories(past.histories, low_is_bad=True, population=past.population)
+    (change,) = judged.changes
+    assert change.node == "r0n4"
+    assert "which 11 others have made without such a change" in change.why
+    assert judged.shared == ()

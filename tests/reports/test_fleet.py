@@ -409,6 +409,54 @@ def test_a_fleet_that_tells_no_versions_has_no_section_of_them() -> None:
     assert "Compared with nodes of the same machine" not in text()
 
 
+def judged() -> Overview:
+    return fleets.judged(fleets.judge())
+
+
+def test_what_the_past_says_comes_between_the_faults_and_the_map() -> None:
+    page = Dom(render(judged(), fleets.links(judged())))
+    order = [a["id"] for a in page.every("h2")]
+
+    assert order[:3] == ["attention", "peers", "past"]
+    assert order[-3:] == ["next", "worth", "map"]
+    assert "gpu-r002-n13 GPU 3" in page.text
+    assert "3 outages in 90 days" in page.text
+    assert "MTBF of a node" in page.text
+
+
+def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:
+    page = Dom(render(judged(), {}))
+    pictures = [svg for svg in page.every("svg") if svg.get("role") == "img"]
+    ids = list(page.values("id"))
+
+    assert len(pictures) == 3
+    assert {name for svg in pictures for name in (svg["aria-labelledby"] or "").split()} <= set(ids)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_that_knows_no_past_says_what_is_missing() -> None:
+    page = Dom(render(fleets.judged(None, due=(), due_count=0), {})).text
+
+    assert page.count("No night was judged yet. hpcverify collect") == 2
+    assert "No node is due" in page
+
+
+def test_hostile_text_of_a_judgement_comes_out_as_text() -> None:
+    shown = judged()
+    one, change = fleets.judge().outliers[1], fleets.judge().changes[0]
+    bad = fleets.judge(
+        outliers=(replace(one, name=HOSTILE, node=HOSTILE, metric=HOSTILE, cause=HOSTILE),),
+        changes=(replace(change, node=HOSTILE, part=HOSTILE, why=HOSTILE, unit=HOSTILE),),
+        notes=(HOSTILE,),
+        metrics=(fleets.distribute(HOSTILE, HOSTILE, 700.0, 0.01),),
+    )
+    evil = fleets.due(3, 2.0, HOSTILE, why=HOSTILE)
+    page = render(replace(shown, outlook=fleets.foresee(bad, due=(evil,))), {})
+
+    assert "script" not in Dom(page).tags()
+    assert "\u202e" not in page
+
+
 def test_very_many_differences_are_folded_and_counted() -> None:
     odd = [
         ToldFacts(

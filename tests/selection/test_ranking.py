@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from hpcverify.selection.outages import PastOutage, make_history
 from hpcverify.selection.places import locate_nodes
-from hpcverify.selection.ranking import RiskRanking
+from hpcverify.selection.ranking import NodeRisk, RiskRanking
 
 NAMES = [f"r{i // 10}n{i % 10}" for i in range(100)]
 
@@ -46,3 +48,10 @@ def test_a_score_is_times_the_mean_of_the_nodes_in_service() -> None:
 
     assert "r4n4" not in ranking.scores
     assert sum(ranking.scores.values()) / 99 == pytest.approx(1)
+
+
+def test_a_node_that_is_out_of_service_has_no_risk_to_explain() -> None:
+    ranking = rank(100.0, PastOutage("r4n4", 99.0, inf))
+
+    assert "r4n4" not in ranking.scores
+    assert ranking.explain("r4n4") == NodeRisk(score=1.0)

@@ -9,13 +9,22 @@ plan's actual operands proves that it stayed within them (see `exact`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Finding, FindingRule, Remedy, Verdict
-from hpcverify_checks.common.exact import ProductPlan
+from hpcverify_checks.common.exact import Operands, PlannedOperands, ProductPlan, Shape
+from hpcverify_checks.common.sparse import (
+    BF16,
+    E4M3,
+    FP16,
+    FP32,
+    FP64,
+    SparseOperands,
+    SparsePlan,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,6 +169,41 @@ def estimate_certificate(depth: int, a: int, b: int) -> float:
     return (norms + MAX_SIGMAS * sqrt(depth) * power) / 2 + 2
 
 
+SMALL_FACTORS, USUAL_FP32, LARGE_FP32 = range(-18, 11), range(-80, 110), range(119, 128)
+"""Exponents of fp32: of B, and of A where products are normal and where many are infinite."""
+SPARSE_BF16 = SparsePlan("sparse bf16", 23, BF16, FP32, a=range(-30, 91), b=range(-30, 31))
+SPARSE_HALF = SparsePlan("sparse half", 24, FP16, FP32, a=range(16), b=range(-7, 8))
+SPARSE_FP8 = SparsePlan("sparse fp8", 25, E4M3, FP32, a=range(8), b=range(-3, 4))
+"""Tensor cores multiply these exactly. They align products to the largest exponent, and a
+zero may count as the smallest of its type: times the largest of B it outranks no product."""
+SPARSE_FP32 = SparsePlan("sparse fp32", 26, FP32, FP32, USUAL_FP32, SMALL_FACTORS, (LARGE_FP32,))
+"""Without subnormal numbers: CUDA code may be compiled to flush them in fp32 (-ftz), and
+cuBLAS does not say what it does."""
+SPARSE_SUBNORMAL = SparsePlan(
+    "sparse fp32 subnormal",
+    27,
+    FP32,
+    FP32,
+    USUAL_FP32,
+    SMALL_FACTORS,
+    bands=(range(-130, -118), LARGE_FP32),
+)
+SPARSE_FP64 = SparsePlan(
+    "sparse fp64",
+    28,
+    FP64,
+    FP64,
+    a=range(-900, 1000),
+    b=range(-47, 11),
+    bands=(range(-1026, -996), range(1015, 1024)),
+)
+"""With subnormal numbers: no GPU flushes them in fp64 (PTX ISA: there is no .ftz for it)."""
+SPARSE_NARROW = SparsePlan(
+    "sparse narrow", 29, BF16, BF16, USUAL_FP32, SMALL_FACTORS, (LARGE_FP32,)
+)
+"""Without subnormal numbers: a CPU's instructions for bf16 flush them (VDPBF16PS)."""
+
+
 MAX_DEPTH = 2**15
 """The cost of comparing does not grow with the depth: here it is a fortieth of a
 product in bf16 on an H100."""
@@ -178,6 +222,8 @@ class Family:
     """The first with units for it (for all but fp32 and fp64: tensor cores; CUDA C++
     programming guide, arithmetic instructions)."""
     make_plans: PlanMaker
+    sparse: SparsePlan | None = None
+    """The plan with one product in each output; None where no product can be rounded."""
     depth: int = MAX_DEPTH
     """Of products on a GPU."""
     output: str = "float32"
@@ -189,16 +235,50 @@ class Family:
     """Holds the sum of n equal values exactly, up to 2^16 of them in bf16 and 2^29 in
     fp32. In the type itself even three times a value is rounded."""
 
+    def list_operands(self, shape: Shape, draw: int) -> list[PlannedOperands]:
+        """List the operands of all plans for products of *shape*."""
+        plans = self.make_plans(shape.depth)
+        made: list[PlannedOperands] = [Operands(plan, shape, draw) for plan in plans]
+        return [*made, SparseOperands(self.sparse, shape, draw)] if self.sparse else made
+
+    def list_unmade(self, plans: Collection[str]) -> list[str]:
+        """List what products of this type by *plans* do not exercise, in words."""
+        if self.sparse is None:
+            return ["sums that fill the accumulator"]
+        made = self.sparse.name in plans
+        exercised = {
+            "rounded outputs": made and self.sparse.rounds,
+            "subnormal numbers": made and self.sparse.makes_subnormals,
+            "infinity": made and self.sparse.makes_infinity,
+            f"outputs in {self.job_output}": self.output == self.job_output,
+        }
+        return [*(what for what, here in exercised.items() if not here), "sums that round", "NaN"]
+
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family("bf16", "bfloat16", "bfloat16", (8, 0), make_bf16_plans, wider="float32"),
-        Family("fp16", "float16", "float16", (7, 0), make_fp32_plans),
-        Family("tf32", "float32", "float32", (8, 0), make_fp32_plans, precision="high"),
-        Family("fp32", "float32", "float32", (0, 0), make_fp32_plans, wider="float64"),
-        Family("fp64", "float64", "float64", (0, 0), make_fp64_plans, 2**12, "float64"),
-        Family("fp8", "float8_e4m3fn", "bfloat16", (8, 9), make_fp8_plans, 2**11, by_columns=True),
+        Family(
+            "bf16", "bfloat16", "bfloat16", (8, 0), make_bf16_plans, SPARSE_BF16, wider="float32"
+        ),
+        Family("fp16", "float16", "float16", (7, 0), make_fp32_plans, SPARSE_HALF),
+        Family(
+            "tf32", "float32", "float32", (8, 0), make_fp32_plans, SPARSE_HALF, precision="high"
+        ),
+        Family("fp32", "float32", "float32", (0, 0), make_fp32_plans, SPARSE_FP32, wider="float64"),
+        Family(
+            "fp64", "float64", "float64", (0, 0), make_fp64_plans, SPARSE_FP64, 2**12, "float64"
+        ),
+        Family(
+            "fp8",
+            "float8_e4m3fn",
+            "bfloat16",
+            (8, 9),
+            make_fp8_plans,
+            SPARSE_FP8,
+            2**11,
+            by_columns=True,
+        ),
         Family("int8", "int8", "int32", (7, 5), make_int8_plans, output="int32", by_columns=True),
     )
 }
@@ -218,11 +298,15 @@ OTHER_AMD_DTYPES = frozenset({"fp64", "fp32"})
 """Of an architecture that is not in the table: plain IEEE arithmetic."""
 CPU_DEPTH, NARROW_DEPTH = 2048, 128
 CPU_FAMILIES = {
-    "fp32": FAMILIES["fp32"],
+    "fp32": replace(FAMILIES["fp32"], sparse=SPARSE_SUBNORMAL),
     "fp64": FAMILIES["fp64"],
     "int8": FAMILIES["int8"],
     "bf16": replace(
-        FAMILIES["bf16"], make_plans=make_narrow_plans, depth=NARROW_DEPTH, output="bfloat16"
+        FAMILIES["bf16"],
+        make_plans=make_narrow_plans,
+        sparse=SPARSE_NARROW,
+        depth=NARROW_DEPTH,
+        output="bfloat16",
     ),
 }
 """The types that a CPU multiplies if it has units for them. There torch rounds products of

@@ -14,13 +14,14 @@ every vendor, or by Freivalds' check in the integers modulo 2^64, where nothing 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isqrt
+from math import ceil, isqrt, log2
 from typing import TYPE_CHECKING
 
-from hpcverify_checks.common.bits import hash_places, make_integers, view_integers
+from hpcverify_checks.common.bits import WORD_BITS, hash_places, make_integers, view_integers
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,8 @@ ALL_SHIFTS = tuple(range(SHIFT_COUNT))
 UNIT_POWERS = range(1)
 _BLOCK_ROWS = 512
 """Rows handled at a time, so that 64-bit copies of large operands stay small."""
-FREIVALDS_VECTORS = 2
-"""Vectors of Freivalds' check."""
+MISS_BITS = 40
+"""Freivalds' check misses a wrong row with a chance of at most 2^-40."""
 HOST_DEVICE = "cpu"
 """Where proofs are made."""
 
@@ -78,13 +79,95 @@ class ProductPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class ProductProof:
+    """What the host found about a product that a part made."""
+
+    wrong_rows: tuple[int, ...]
+    certificate: int
+    """If no row is wrong, no partial sum in any order or grouping is larger."""
+    negative_zeros: int = 0
+    """Of the product: a unit that rounds down makes them where sums cancel."""
+
+
+class PlannedOperands(ABC):
+    """Two operands that are made when and where they are needed, and their right product."""
+
+    __slots__ = ()
+    shape: Shape
+    draw: int
+    """0 makes the operands of `SHIPPED_DIGESTS`; any other number makes different ones."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of their plan."""
+
+    @property
+    @abstractmethod
+    def limit(self) -> int:
+        """The largest certificate with which the product is exact."""
+
+    @abstractmethod
+    def make_a_values(self, rows: range, device: DeviceLike) -> Tensor:
+        """Make these *rows* of A: len(rows) x depth, fp64."""
+
+    @abstractmethod
+    def make_b_values(self, rows: range, device: DeviceLike) -> Tensor:
+        """Make these *rows* of B: len(rows) x size, fp64."""
+
+    @abstractmethod
+    def compute_rows(self, rows: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Compute these *rows* of the product on the host, in *dtype*, the output's."""
+
+    @abstractmethod
+    def prove(self, product: Tensor, seed: int) -> ProductProof:
+        """Prove *product*, on the host, or list its wrong rows."""
+
+    @abstractmethod
+    def describe(self, certificate: int, product: Tensor) -> str:
+        """Describe what the right *product* exercises, for the coverage."""
+
+    def store(
+        self, dtype: torch.dtype, device: DeviceLike, *, by_columns: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Store both in *dtype*, exactly, with the first `PAD_DEPTH` of k repeated at the end.
+
+        Returns A, size x (depth + PAD), and B, (depth + PAD) x size, stored *by columns*
+        where the library wants it so.
+        """
+        size, padded = self.shape.size, self.shape.depth + PAD_DEPTH
+        a, b = allocate_operands(self.shape, dtype, device, by_columns=by_columns)
+        for block in iter_blocks(size):
+            part = slice(block.start, block.stop)
+            a[part, :-PAD_DEPTH] = _cast(self.make_a_values(block, device), dtype)
+        for block in iter_blocks(self.shape.depth):
+            part = slice(block.start, block.stop)
+            b[part] = _cast(self.make_b_values(block, device), dtype)
+        for start in range(self.shape.depth, padded, self.shape.depth):
+            width = min(self.shape.depth, padded - start)
+            a[:, start : start + width] = a[:, :width]
+            b[start : start + width] = b[:width]
+        return a, b
+
+
+@dataclass(frozen=True, slots=True)
+class Operands(PlannedOperands):
     """The integers of a plan, made when and where they are needed."""
 
     plan: ProductPlan
     shape: Shape
     draw: int = 0
-    """0 makes the operands of `SHIPPED_DIGESTS`; any other number makes different ones."""
+
+    @property
+    def name(self) -> str:
+        """The plan's."""
+        return self.plan.name
+
+    @property
+    def limit(self) -> int:
+        """What the accumulator holds exactly."""
+        return self.plan.limit
 
     def make_a(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of A: len(rows) x depth, int64."""
@@ -123,29 +206,28 @@ class Operands:
         chosen = table[make_integers(key, range(2), size, half, device) + half]
         return chosen[0][:, None], chosen[1][None, :]
 
-    def store(
-        self, dtype: torch.dtype, device: DeviceLike, *, by_columns: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """
-        Store both in *dtype*, exactly, with the first `PAD_DEPTH` of k repeated at the end.
+    def make_a_values(self, rows: range, device: DeviceLike) -> Tensor:
+        """Make these *rows* of A, scaled: len(rows) x depth, fp64."""
+        factors, _ = self.make_factors(device)
+        return self.make_a(rows, device) * factors[rows.start : rows.stop]
 
-        Returns A, size x (depth + PAD), and B, (depth + PAD) x size, stored *by columns*
-        where the library wants it so.
-        """
-        size, padded = self.shape.size, self.shape.depth + PAD_DEPTH
-        a, b = allocate_operands(self.shape, dtype, device, by_columns=by_columns)
-        rows, columns = self.make_factors(device)
-        for block in _iter_blocks(size):
-            part = slice(block.start, block.stop)
-            a[part, :-PAD_DEPTH] = _cast(self.make_a(block, device) * rows[part], dtype)
-        for block in _iter_blocks(self.shape.depth):
-            part = slice(block.start, block.stop)
-            b[part] = _cast(self.make_b(block, device) * columns, dtype)
-        for start in range(self.shape.depth, padded, self.shape.depth):
-            width = min(self.shape.depth, padded - start)
-            a[:, start : start + width] = a[:, :width]
-            b[start : start + width] = b[:width]
-        return a, b
+    def make_b_values(self, rows: range, device: DeviceLike) -> Tensor:
+        """Make these *rows* of B, scaled: len(rows) x size, fp64."""
+        _, factors = self.make_factors(device)
+        return self.make_b(rows, device) * factors
+
+    def compute_rows(self, rows: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Compute these *rows* of the scaled product on the host."""
+        return self.compute_exact_rows(rows).to(dtype)
+
+    def prove(self, product: Tensor, seed: int) -> ProductProof:
+        """Prove *product*, on the host, by Freivalds' check."""
+        return prove_by_freivalds(self, product, seed)
+
+    def describe(self, certificate: int, product: Tensor) -> str:
+        """Describe how large the sums are."""
+        del product
+        return f"{self.name} (sums to 2^{log2(certificate):.2f})"
 
     def compute_exact_rows(self, rows: Sequence[int]) -> Tensor:
         """Compute these *rows* of the scaled product on the host, in fp64: exact."""
@@ -153,7 +235,7 @@ class Operands:
 
         a = torch.cat([self.make_a(range(row, row + 1), HOST_DEVICE) for row in rows]).double()
         total = torch.zeros(len(a), self.shape.size, dtype=torch.float64)
-        for block in _iter_blocks(self.shape.depth):
+        for block in iter_blocks(self.shape.depth):
             part = a[:, block.start : block.stop]
             total += part @ self.make_b(block, HOST_DEVICE).double()
         factors, columns = self.make_factors(HOST_DEVICE)
@@ -177,7 +259,8 @@ def _cast(exact: Tensor, dtype: torch.dtype) -> Tensor:
     return exact if dtype.itemsize == exact.itemsize else exact.float().to(dtype)
 
 
-def _iter_blocks(length: int) -> Iterator[range]:
+def iter_blocks(length: int) -> Iterator[range]:
+    """Cut *length* rows into blocks that are handled at a time."""
     for start in range(0, length, _BLOCK_ROWS):
         yield range(start, min(length, start + _BLOCK_ROWS))
 
@@ -193,24 +276,13 @@ def view_shifted(a: Tensor, b: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     return a.narrow(1, start, depth), b.narrow(0, start, depth)
 
 
-@dataclass(frozen=True, slots=True)
-class ProductProof:
-    """What the host found about a product that a part made."""
-
-    wrong_rows: tuple[int, ...]
-    certificate: int
-    """If no row is wrong, no partial sum in any order or grouping is larger."""
-    negative_zeros: int = 0
-    """Of the product: a unit that rounds down makes them where sums cancel."""
-
-
 def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductProof:
     """
     Compare *product*, on the host, with A x B, and bound their partial sums.
 
-    Freivalds' check modulo 2^64, with two vectors of odd numbers drawn from *seed*, always
-    finds a row with one wrong element; it misses any other wrong row with a chance of at
-    most 2^-78 where outputs are fp32 integers below 2^24.
+    Freivalds' check modulo 2^64, with vectors of odd numbers drawn from *seed*, always finds
+    a row with one wrong element; it misses any other wrong row with a chance of at most
+    2^-`MISS_BITS`.
 
     The sums of positive and of negative products of an output are P and N; every partial
     sum is within [-N, P]. P + N is at most the product of the norms of the row and the
@@ -220,13 +292,16 @@ def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductPro
     import torch
 
     weights = torch.stack(
-        [_draw_odd_vector(seed, draw, made.shape.size) for draw in range(FREIVALDS_VECTORS)]
+        [
+            _draw_odd_vector(seed, draw, made.shape.size)
+            for draw in range(count_vectors(made.plan.limit))
+        ]
     )
     right, b_square = _multiply_b(made, weights.T)
     rows, columns = made.make_factors(HOST_DEVICE)
     wrong: list[int] = []
     a_square = largest = zeros = 0
-    for block in _iter_blocks(made.shape.size):
+    for block in iter_blocks(made.shape.size):
         part = slice(block.start, block.stop)
         a = made.make_a(block, HOST_DEVICE)
         found, proper = _to_integers(product[part] / rows[part] / columns, made.plan.limit)
@@ -241,13 +316,24 @@ def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductPro
     return ProductProof(tuple(wrong), bound, zeros)
 
 
+def count_vectors(limit: int) -> int:
+    """
+    Count the vectors of Freivalds' check of integers within +-*limit*.
+
+    An error is at most twice the limit. If 2^v is the largest power of two that divides all
+    errors of a row, one vector of odd numbers modulo 2^64 misses it with a chance of
+    2^-(63 - v): the more bits an integer may have, the more vectors it takes.
+    """
+    return ceil(MISS_BITS / (WORD_BITS - 1 - limit.bit_length()))
+
+
 def _multiply_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
     """Compute B x *weights*, and the largest squared norm of a column of B."""
     import torch
 
     parts: list[Tensor] = []
     squares = torch.zeros(made.shape.size, dtype=torch.int64)
-    for block in _iter_blocks(made.shape.depth):
+    for block in iter_blocks(made.shape.depth):
         b = made.make_b(block, HOST_DEVICE)
         parts.append(_multiply_modulo(b, weights))
         squares += _sum_squares(b, 0 if block.start else made.plan.bias, dim=0)
@@ -276,7 +362,7 @@ def _multiply_modulo(matrix: Tensor, weights: Tensor) -> Tensor:
 
 
 def _draw_odd_vector(seed: int, draw: int, length: int) -> Tensor:
-    return hash_places(seed * FREIVALDS_VECTORS + draw, range(1), length, HOST_DEVICE)[0] | 1
+    return hash_places(seed * MISS_BITS + draw, range(1), length, HOST_DEVICE)[0] | 1
 
 
 def find_constant_bits(matrices: Iterable[Tensor]) -> tuple[int, ...]:

@@ -24,7 +24,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import log2
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,6 +103,8 @@ LARGE_GPU_BYTES = 12 * 2**30
 """A GPU with less memory than this gets smaller products."""
 MAX_SIZE = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
+MIN_PLANS = 2
+"""That take turns, so that a tile that is not written shows."""
 MIN_HUNT_SHARE = 0.25
 """The least share of a type's time for the hunt, however long the preparation took."""
 PREPARE_SECONDS = 15.0
@@ -135,11 +136,16 @@ def measure(
     ctx: Context, params: SdcParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
     """Test the device with exact products, with random ones, and with copies."""
+    import torch
+
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     with operation("the first kernels", ctx.device):
         yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
+    end = perf_counter() + params.seconds
+    # A library that was compiled for speed may have told this process to flush them.
+    torch.set_flush_denormal(False)
     with use_threads(choose_thread_count(ctx)):
         tasks: list[DeviceTask] = []
         for trial in try_families(ctx, device, params, seams):
@@ -148,14 +154,22 @@ def measure(
             if trial.refused:
                 yield from report_refusal(trial)
         yield from report_left_out(ctx, device)
+        first = ctx.rotation % max(1, len(tasks))
+        tasks = [*tasks[first:], *tasks[:first]]
         families = [task.family for task in tasks]
         try:
-            yield from check_exact_products(ctx, tasks, EXACT_SHARE * params.seconds)
-            yield from run_stress(ctx, device, STRESS_SHARE * params.seconds, families, seams)
+            yield from check_exact_products(ctx, tasks, params.seconds, end)
+            left = end - perf_counter()
+            if left > 0:
+                seconds = min(STRESS_SHARE * params.seconds, left)
+                yield from run_stress(ctx, device, seconds, families, seams)
+            else:
+                yield Coverage(ctx.device.part, "random products: left out: no time was left")
         except BlindComparison as exc:
             yield Finding("blind", exc.where, str(exc))
             raise
-        yield from check_copies(ctx, device, COPY_SHARE * params.seconds)
+        left = max(0.0, end - perf_counter())
+        yield from check_copies(ctx, device, min(COPY_SHARE * params.seconds, left))
 
 
 def choose_thread_count(ctx: Context) -> int:
@@ -194,11 +208,19 @@ def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
 
 
 def check_exact_products(
-    ctx: Context, tasks: Sequence[DeviceTask], seconds: float
+    ctx: Context, tasks: Sequence[DeviceTask], seconds: float, end: float
 ) -> Iterator[CheckItem]:
-    """Hunt with each type of operands in turn, on the GPU or on the CPU's cores."""
+    """
+    Hunt with each type of operands in turn, on the GPU or on the CPU's cores.
+
+    The check has *seconds* until *end*. On a busy host the preparation may take longer than
+    that: the types that are left then wait for a run that begins with them.
+    """
     done: list[FamilyResult] = []
     for task in tasks:
+        if done and perf_counter() >= end:
+            yield Coverage(ctx.device.part, f"{task.family.name}: left out: no time was left")
+            continue
         done.append(FamilyResult(task))
         # At once: a faulty part may crash before it can report this later.
         for outcome in examine_family(done[-1], seconds / len(tasks)):
@@ -239,30 +261,37 @@ class FamilyResult:
 
     task: DeviceTask
     outcomes: list[PartResult] = field(default_factory=list[PartResult])
-    exercise_notes: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
     """The plans, and the bits in which a stuck-at fault cannot show."""
 
     def summarize(self) -> str:
         """Describe what was exercised, and what error rate its success excludes."""
         products = sum(outcome.products for outcome in self.outcomes)
+        data = frozenset[tuple[str, int]]().union(*(outcome.data for outcome in self.outcomes))
         size, depth = self.task.shape.size, self.task.shape.depth
+        unit = "core-seconds of CPU time" if self.task.device.type == "cpu" else "GPU-seconds"
+        unmade = ", ".join(self.task.family.list_unmade({plan for plan, _ in data}))
         text = (
             f"{self.task.family.name}{_describe_cores(self.task, self.outcomes)}: {products} "
             f"products of {size} x {depth} x {size} "
             f"({products * self.task.shape.operations:.3g} operations) compared bit "
-            f"by bit in {sum(self.list_seconds()):.1f} "
-            f"{'core' if self.task.device.type == 'cpu' else 'GPU'}-seconds; "
-            f"{'; '.join((_describe_data(self.task), *self.exercise_notes))}"
+            f"by bit in {sum(self.list_seconds()):.1f} {unit}, {len(data)} of them distinct; "
+            f"{'; '.join((_describe_data(self.task), *self.notes))}; not made: {unmade}"
         )
-        least = min(self.list_seconds(), default=0.0)
-        if any(outcome.mismatched_words for outcome in self.outcomes) or not least:
+        times = self.list_seconds()
+        if any(outcome.mismatched_words for outcome in self.outcomes) or not times:
             return text
-        each = "on each core " if self.task.device.type == "cpu" else ""
-        rate = f"more than {compute_excluded_rate(least):,.0f} wrong products an hour"
-        return f"{text}; {each}{rate} are excluded at 95 %"
+        rates = [f"{compute_excluded_rate(sum(times)):,.0f} wrong products an hour"]
+        if self.task.device.type == "cpu":
+            rates[0] += " of all cores together"
+            rates.append(f"{compute_excluded_rate(min(times)):,.0f} of each")
+        return (
+            f"{text}; of faults that come at random times, more than {' and '.join(rates)} are "
+            "excluded at 95 %"
+        )
 
     def list_seconds(self) -> list[float]:
-        """List how long each part or core was tested."""
+        """List how long each part or core multiplied and compared."""
         times: dict[str, float] = {}
         for outcome in self.outcomes:
             times[outcome.where] = times.get(outcome.where, 0.0) + outcome.seconds
@@ -293,21 +322,34 @@ def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:
 
 
 def examine_family(done: FamilyResult, seconds: float) -> Iterator[PartResult]:
-    """Prepare and hunt with one type for *seconds* in all; free its operands at the end."""
+    """
+    Prepare one type and hunt with it; free its operands at the end.
+
+    Both may take its *seconds* of the check. Of those, `EXACT_SHARE` are for exact products,
+    less what the preparation took: plans that it has no time for come in another run.
+    """
     task, jobs, plans = done.task, list[ProductJob](), list[str]()
-    began = perf_counter()
+    began, exact_seconds = perf_counter(), EXACT_SHARE * seconds
+    untried = [made.name for made in task.family.list_operands(task.shape, task.draw)]
     with use_float32_precision(task.family.precision):
         for plan in prepare_each(task):
+            untried.remove(plan.name)
             if plan.failure:
                 yield plan.failure
             if plan.job:
                 jobs.append(plan.job)
-                plans.append(f"{plan.job.name} (sums to 2^{log2(plan.certificate):.2f})")
+                plans.append(plan.text)
+            spent = perf_counter() - began
+            if spent >= seconds and len(jobs) >= MIN_PLANS:
+                break
         if not jobs:
             return
-        done.exercise_notes.extend((f"plans {', '.join(plans)}", _describe_constant_bits(jobs)))
-        spent = perf_counter() - began
-        yield from hunt_on_parts(task, tuple(jobs), seconds, compute_hunt_seconds(seconds, spent))
+        done.notes.append(f"plans {', '.join(plans)}")
+        if untried:
+            done.notes.append(f"plans left out, since no time was left: {', '.join(untried)}")
+        done.notes.append(_describe_constant_bits(jobs))
+        left = compute_hunt_seconds(exact_seconds, perf_counter() - began)
+        yield from hunt_on_parts(task, tuple(jobs), exact_seconds, left)
 
 
 def compute_hunt_seconds(seconds: float, spent: float) -> float:
@@ -321,7 +363,8 @@ def hunt_on_parts(
     """
     Hunt on the GPU; on the CPU, on each core alone and on all at once.
 
-    Picks as many cores as fit into *seconds*; they share what is *left* of them.
+    Picks as many cores as fit into *seconds*; they share what is *left* of them. On a busy
+    host they take longer: those that are not alone within *seconds* wait for another run.
     """
     if task.device.type != "cpu":
         with operation(f"exact {task.family.name} products", task.ctx.device):
@@ -334,9 +377,13 @@ def hunt_on_parts(
     alone = [(core,) for core in pick_cores(cores, lone, turn)]
     chosen = pick_cores(cores, MAX_CORES * wave, turn)
     waves = [chosen[i : i + MAX_CORES] for i in range(0, len(chosen), MAX_CORES)]
+    until = perf_counter() + seconds
     for load, groups in (("alone", alone), ("all at once", waves)):
+        turn += 1
         for group in groups:
-            work = partial(_hunt_on_core, task, jobs, left / 2 / len(groups))
+            if group is not groups[0] and perf_counter() >= until:
+                break
+            work = partial(_hunt_on_core, task, jobs, left / 2 / len(groups), turn)
             for outcome in run_on_each(group, work):
                 yield add_load(load, outcome)
 
@@ -355,9 +402,10 @@ def add_load(load: str, outcome: PartResult) -> PartResult:
 
 
 def _hunt_on_core(
-    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, core: int
+    task: DeviceTask, jobs: tuple[ProductJob, ...], seconds: float, turn: int, core: int
 ) -> PartResult:
-    return task.hunt(f"cpu{core}", jobs, _make_deadline(seconds))
+    # At other offsets than the core before, and than itself the time before.
+    return task.start_at(turn + core).hunt(f"cpu{core}", jobs, _make_deadline(seconds))
 
 
 def _make_deadline(seconds: float) -> Callable[[int], bool]:

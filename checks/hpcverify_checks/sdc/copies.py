@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
+LATE_SHARE = 16
+"""By what the room is divided where no time is left for copies."""
 MAX_CORES = 32
 """Cores at a time: together they take a GiB, and use all of the memory's bandwidth."""
 MAX_COPIES = 24
@@ -225,21 +227,22 @@ def check_copies(
     Copy for *seconds* on all paths of a device, and compare.
 
     On a CPU up to `MAX_CORES` cores work at the same time; the others come in later runs.
+    Without any time each path is tried once, with smaller copies.
     """
+    room = ROOM_BYTES[ctx.device.kind] // (1 if seconds else LATE_SHARE)
     run = partial(copy_for_seconds, seed=ctx.seed, seconds=seconds)
     if ctx.device.kind == "cpu":
-        sent = make_source(ctx.seed, ROOM_BYTES["cpu"], device)
+        sent = make_source(ctx.seed, room, device)
         cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
         work = run_on_each(cores, lambda core: run(make_core_paths(sent, copy), f"cpu{core}"))
         tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
         with operation("copies to, from and within its memory", ctx.device):
-            paths = make_gpu_paths(device, ctx.seed, ROOM_BYTES["cuda"], copy)
+            paths = make_gpu_paths(device, ctx.seed, room, copy)
             tallies = [run(paths, ctx.device.part)]
         text = ", ".join(path.name for path in paths)
-    largest = ROOM_BYTES[ctx.device.kind] // 2
-    yield Coverage(ctx.device.part, f"{describe_copies(tallies, largest)} {text}")
+    yield Coverage(ctx.device.part, f"{describe_copies(tallies, room // 2)} {text}")
     for tally in tallies:
         yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
         yield Measurement("copied_wrong_words", tally.wrong_words, "", tally.where)

@@ -7,12 +7,12 @@ same everywhere. ``python -m tests.checks.sdc.universal`` prints them.
 
 from __future__ import annotations
 
-from hpcverify_checks.common.exact import Operands
+from hpcverify_checks.common.exact import PlannedOperands
 
 
-def find_shipped(made: Operands) -> tuple[int, int] | None:
+def find_shipped(made: PlannedOperands) -> tuple[int, int] | None:
     """Find the certificate of *made* and the digest of its product, if shipped."""
-    key = made.plan.name, made.shape.size, made.shape.depth
+    key = made.name, made.shape.size, made.shape.depth
     return None if made.draw else SHIPPED_DIGESTS.get(key)
 
 
@@ -50,5 +50,13 @@ SHIPPED_DIGESTS: dict[tuple[str, int, int], tuple[int, int]] = {
     ("narrow", 512, 128): (171, 0x3868_7C54_5E17_946E),
     ("narrow scaled", 512, 128): (170, 0x4E01_A337_527F_3209),
     ("narrow bias", 512, 128): (198, 0x2541_22E1_BE90_0DBD),
+    ("sparse bf16", 4096, 32768): (0, 0xC8BE_EAB6_9754_4C0E),
+    ("sparse half", 4096, 32768): (0, 0xD1E1_3986_1B48_BE25),
+    ("sparse fp32", 4096, 32768): (0, 0x196B_95DB_4B45_F80F),
+    ("sparse fp64", 4096, 4096): (0, 0x0951_9B10_75EC_2C12),
+    ("sparse fp8", 4096, 2048): (0, 0x1157_129F_C0BF_EA08),
+    ("sparse fp32 subnormal", 512, 2048): (0, 0x2C66_1B59_0D4F_A610),
+    ("sparse fp64", 512, 2048): (0, 0x3C5D_DE51_47E3_B05E),
+    ("sparse narrow", 512, 128): (0, 0xBE91_3439_384E_AFFA),
 }
 """By plan, size and depth: the certificate and the digest."""

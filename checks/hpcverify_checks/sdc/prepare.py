@@ -16,12 +16,9 @@ from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, find_
 from hpcverify_checks.common.exact import (
     HOST_DEVICE,
     SHIFT_STEP,
-    Operands,
-    ProductPlan,
+    PlannedOperands,
     ProductProof,
-    Shape,
     allocate_operands,
-    prove_by_freivalds,
     view_shifted,
 )
 from hpcverify_checks.common.mismatch import investigate_corruption
@@ -65,9 +62,12 @@ class PartResult:
     where: str
     products: int = 0
     seconds: float = 0.0
+    """Of GPU, or of the core's time for this thread."""
     mismatched_words: int = 0
     """Words of 64 bits."""
     corruption: Finding | None = None
+    data: frozenset[tuple[str, int]] = frozenset()
+    """Which plans were multiplied, at which shift: all else repeats these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Reference:
     certificate: int
 
 
-References = dict[tuple[ProductPlan, Shape], Reference]
+References = dict[PlannedOperands, Reference]
 """Shared by several types of operands on one device."""
 
 
@@ -108,6 +108,11 @@ class DeviceTask(ProductTask):
         (done,) = run_on_each((self.first_core,), lambda _: work())
         return done
 
+    def start_at(self, turn: int) -> DeviceTask:
+        """Go through the same shifts, but begin with the one of this *turn*."""
+        first = turn % len(self.shifts)
+        return replace(self, shifts=(*self.shifts[first:], *self.shifts[:first]))
+
     def hunt(self, where: str, jobs: tuple[ProductJob, ...], should_stop: ShouldStop) -> PartResult:
         """Hunt on the part or core *where*."""
         bench = self.make_bench(where, jobs)
@@ -121,7 +126,10 @@ def make_part_result(
     """Sum up a hunt over so many *products*, and investigate the first *wrong* one."""
     mismatched = sum(one.words for one in wrong)
     found = investigate_corruption(bench, wrong[0]) if wrong else None
-    return PartResult(bench.where, products, seconds, mismatched, found)
+    distinct = min(products, len(bench.jobs) * len(bench.shifts))
+    places = (bench.get_job(number) for number in range(distinct))
+    data = frozenset((job.name, shift) for job, shift in places)
+    return PartResult(bench.where, products, seconds, mismatched, found, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +198,13 @@ def _blame_library(family: Family, shift: int) -> Unable:
 class PreparedPlan:
     """A plan on the device of a task."""
 
+    name: str
     job: ProductJob | None = None
     """None if its product could not be repaired."""
     certificate: int = 0
     """The bound on its partial sums."""
+    text: str = ""
+    """What it exercises."""
     failure: PartResult | None = None
     """What was wrong with its first product."""
 
@@ -221,6 +232,8 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
     """
     Put the plans of *task* on its device one by one, and prove a product of each.
 
+    They begin with another one in each run, for whoever has no time for all of them.
+
     The host repairs a wrong product. Where that would take more than seconds, the plan
     is left out of the hunt; only the first such plan is investigated, which is enough
     to accuse the part.
@@ -230,12 +243,14 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
 
     """
     accused = False
-    for plan in task.family.make_plans(task.shape.depth):
-        made, key, failure = Operands(plan, task.shape, task.draw), (plan, task.shape), None
+    every = task.family.list_operands(task.shape, task.draw)
+    first = task.ctx.rotation % len(every)
+    for made in (*every[first:], *every[:first]):
+        failure = None
         begin = partial(operation, f"the first {task.family.name} products", task.ctx.device)
         with begin():
             job = _make_unproven_job(task, made)
-        if key not in task.references:
+        if made not in task.references:
             reference = job.reference
             with begin():
                 host = reference.cpu()
@@ -249,15 +264,16 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
                 reference = host.to(task.device)
                 failure, accused = _accuse_first_product(task, job, host), True
             if proof.wrong_rows:
-                yield PreparedPlan(failure=failure)
+                yield PreparedPlan(made.name, failure=failure)
                 continue
-            task.references[key] = Reference(reference, compute_digest(host), proof.certificate)
-        known = task.references[key]
+            task.references[made] = Reference(reference, compute_digest(host), proof.certificate)
+        known = task.references[made]
         proven = replace(job, reference=known.product, digest=known.digest)
-        yield PreparedPlan(proven, known.certificate, failure)
+        text = made.describe(known.certificate, known.product)
+        yield PreparedPlan(made.name, proven, known.certificate, text, failure)
 
 
-def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
+def _make_unproven_job(task: DeviceTask, made: PlannedOperands) -> ProductJob:
     """Store the operands of *made*, and compute their first product if it is needed."""
     import torch
 
@@ -265,10 +281,10 @@ def _make_unproven_job(task: DeviceTask, made: Operands) -> ProductJob:
     stored = partial(made.store, dtype, by_columns=task.family.by_columns)
     a, b = stored(task.device)
     first = task.make_output()
-    if (made.plan, made.shape) not in task.references:
+    if made not in task.references:
         poison(first)
         task.run_on_first(partial(task.seams.multiply, *view_shifted(a, b, task.shifts[0]), first))
-    return ProductJob(made.plan.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)
+    return ProductJob(made.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)
 
 
 def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> PartResult:
@@ -297,7 +313,9 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
     return task.run_on_first(partial(make_part_result, bench, [wrong], 1, 0.0))
 
 
-def _require_witnesses(made: Operands, product: Tensor, proof: ProductProof, ctx: Context) -> None:
+def _require_witnesses(
+    made: PlannedOperands, product: Tensor, proof: ProductProof, ctx: Context
+) -> None:
     """
     Prove *product* again, on several cores of the host independently.
 
@@ -306,20 +324,20 @@ def _require_witnesses(made: Operands, product: Tensor, proof: ProductProof, ctx
 
     """
     cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, ctx.rotation)
-    again = run_on_each(cores, lambda core: prove_by_freivalds(made, product, ctx.seed + 1 + core))
+    again = run_on_each(cores, lambda core: made.prove(product, ctx.seed + 1 + core))
     _require(
         all(other.wrong_rows == proof.wrong_rows for other in again),
         f"cores {format_ranges(cores)} of the host do not agree on whether the product of "
-        f"plan {made.plan.name} is right",
+        f"plan {made.name} is right",
     )
 
 
-def prove_product(made: Operands, product: Tensor, seed: int) -> ProductProof:
+def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductProof:
     """
     Prove *product* on the host, or list its wrong rows.
 
-    A shipped digest of the correct product is proof enough; without one Freivalds'
-    check decides.
+    A shipped digest of the correct product is proof enough; without one the operands'
+    own proof decides.
 
     Raises:
         Unable: The plan is not exact with these operands; or the product contradicts
@@ -330,17 +348,17 @@ def prove_product(made: Operands, product: Tensor, seed: int) -> ProductProof:
     shipped = find_shipped(made)
     if shipped and compute_digest(product) == shipped[1]:
         return ProductProof((), shipped[0])
-    proof = prove_by_freivalds(made, product, seed)
+    proof = made.prove(product, seed)
     if not proof.wrong_rows:
-        name = made.plan.name
+        name = made.name
         _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
-        _require(proof.certificate <= made.plan.limit, f"plan {name} is inexact")
+        _require(proof.certificate <= made.limit, f"plan {name} is inexact")
         _require(not shipped, f"the product of plan {name} contradicts its digest")
     return proof
 
 
 def _repair_rows(
-    made: Operands, product: Tensor, proof: ProductProof, seed: int
+    made: PlannedOperands, product: Tensor, proof: ProductProof, seed: int
 ) -> tuple[Tensor, ProductProof]:
     """
     Repair the first wrong rows of *product*, and prove the result.
@@ -351,10 +369,10 @@ def _repair_rows(
     """
     rows = list(proof.wrong_rows[:MAX_REPAIRED_ROWS])
     right = product.clone()
-    right[rows] = made.compute_exact_rows(rows).to(product.dtype)
-    again = prove_by_freivalds(made, right, seed + 1)
+    right[rows] = made.compute_rows(rows, product.dtype)
+    again = made.prove(right, seed + 1)
     contradicted = set(again.wrong_rows) & set(rows)
-    name = made.plan.name
+    name = made.name
     _require(not contradicted, f"the host disproves its own product of plan {name}")
     return right, again
 

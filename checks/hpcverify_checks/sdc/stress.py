@@ -45,6 +45,8 @@ GPU_SHAPE = Shape(size=4096, depth=8192)
 SLOW_SHAPE = Shape(size=4096, depth=2048)
 """For the types without tensor cores, so that a product takes a few milliseconds."""
 SLOW_DTYPES = frozenset({"fp32", "fp64"})
+MIN_SECONDS = 0.05
+"""Of load, however long the first products took."""
 WAVE_SHARE = 0.5
 PERIOD_SECONDS = (0.01, 0.04, 0.1)
 """Of the square waves: bursts of 5, 20 and 50 ms."""
@@ -60,17 +62,23 @@ def run_stress(
     """
     Compare products of normal numbers with the first of their kind, for *seconds*.
 
-    Each of *families* gets its turn. On a CPU up to `MAX_CORES` cores work at the same
-    time; the others come in later runs.
+    Each of *families* gets its turn, if there is time left for it. On a CPU up to
+    `MAX_CORES` cores work at the same time; the others come in later runs.
     """
     on_cpu = ctx.device.kind == "cpu"
     soaks: list[PartSoak] = []
-    for family in families:
+    end = time.monotonic() + seconds
+    for turn, family in enumerate(families):
+        left = end - time.monotonic()
+        if soaks and left <= 0:
+            text = f"{family.name}: random products left out: no time was left"
+            yield Coverage(ctx.device.part, text)
+            continue
         shape = SLOW_SHAPE if family.name in SLOW_DTYPES else GPU_SHAPE
         task = ProductTask(ctx, family, CPU_SHAPE if on_cpu else shape, device, seams, ctx.seed)
         mine: list[PartSoak] = []
         with use_float32_precision(family.precision):
-            for soak in stress_device(task, seconds / len(families)):
+            for soak in stress_device(task, left / (len(families) - turn)):
                 mine.append(soak)
                 if soak.corruption:  # a faulty part may crash before it can report this
                     yield soak.corruption
@@ -80,22 +88,25 @@ def run_stress(
 
 
 def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
-    """Stress the GPU, or each core of the CPU by itself."""
+    """Stress the GPU, or each core of the CPU by itself, until *seconds* from now."""
+    end = time.monotonic() + seconds
     with operation(f"random {task.family.name} operands", task.ctx.device):
         pairs = [NORMAL_NUMBERS.make(task, pair, task.device) for pair in range(OPERAND_PAIRS)]
     if task.ctx.device.kind != "cpu":
-        yield stress_part(task, pairs, seconds, task.ctx.device.part)
+        yield stress_part(task, pairs, end, task.ctx.device.part)
         return
     cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, task.ctx.rotation)
-    work = partial(stress_part, task, pairs, seconds)
+    work = partial(stress_part, task, pairs, end)
     yield from run_on_each(cores, lambda core: work(f"cpu{core}"))
 
 
-def stress_part(task: ProductTask, pairs: Sequence[Pair], seconds: float, where: str) -> PartSoak:
-    """Stress the part or core *where* until it errs or the time is up."""
+def stress_part(task: ProductTask, pairs: Sequence[Pair], end: float, where: str) -> PartSoak:
+    """Stress the part or core *where* until it errs or *end*, but each load for a moment."""
     with operation(f"the first random {task.family.name} products", task.ctx.device):
         soak = PartSoak.prepare(task, where, NORMAL_NUMBERS, pairs)
-    for stretch in plan_stretches(time.monotonic(), seconds, WAVE_SHARE, PERIOD_SECONDS):
+    now = time.monotonic()
+    seconds = max(end - now, MIN_SECONDS)
+    for stretch in plan_stretches(now, seconds, WAVE_SHARE, PERIOD_SECONDS):
         if soak.corruption is None:
             soak.run(stretch)
     return soak

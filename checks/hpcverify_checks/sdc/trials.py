@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from hpcverify_checks.sdc.faults import CompareFault, MultiplyFault, OutputFault
 
 TRIAL_SHAPE = Shape(size=128, depth=128)
-TRIAL_PRODUCTS = 32
+TRIAL_PRODUCTS = 88
 """Enough that every output of a GPU's ring is written several times."""
 FAULTY_CALL = 7
-RARE_CALLS = faults.ALL_CALLS[6::5]
-"""Every fifth product, which hits each plan in turn: no type has five plans."""
+RARE_CALLS = faults.ALL_CALLS[6::11]
+"""Every eleventh product, which hits each plan in turn: no type has eleven plans."""
 
 FOUND_COMPUTE, FOUND_MEMORY = "found: compute", "found: memory"
 FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
@@ -73,8 +73,8 @@ class TrialSetup:
     bench: ProductBench
     references: tuple[Tensor, ...]
     """The right products, on the host."""
-    biased: frozenset[str]
-    """The plans with a bias."""
+    filling: frozenset[str]
+    """The plans that set the lowest bits: those with a bias, and the sparse one."""
 
     @property
     def output_bits(self) -> int:
@@ -152,11 +152,14 @@ def set_up_trials(task: DeviceTask) -> TrialSetup:
     """Prepare the trials of *task*."""
     jobs = prepare(task).jobs
     plans = task.family.make_plans(task.shape.depth)
+    filling = {plan.name for plan in plans if plan.bias}
+    if task.family.sparse and filling:
+        filling.add(task.family.sparse.name)
     return TrialSetup(
         task,
         task.make_bench(task.ctx.device.part, jobs),
         tuple(job.reference.cpu() for job in jobs),
-        frozenset(plan.name for plan in plans if plan.bias),
+        frozenset(filling),
     )
 
 
@@ -236,7 +239,7 @@ def _list_unit_cases(low: int) -> Iterator[FaultCase]:
     for at in (0, 1):
         stuck = faults.make_multiply_fault(faults.stick(low, at=at))
         seam = inject_multiply(faults.limit_to_calls(stuck, RARE_CALLS))
-        yield FaultCase(f"a bit stuck at {at} in every fifth product", seam)
+        yield FaultCase(f"a bit stuck at {at} in every eleventh product", seam)
     yield FaultCase("the same bit of two elements flipped", _inject_once(faults.flip_pair(0)))
     warp = _inject_once(faults.flip_periodic(0))
     yield FaultCase("a bit of every eighth element flipped", warp)
@@ -318,7 +321,7 @@ def _inject_from_start(stage: TrialSetup) -> Injection:
 
 
 def _list_control_cases(stage: TrialSetup) -> Iterator[FaultCase]:
-    """List the faults that are missed without the proof, and without the bias."""
+    """List the faults that are missed without the proof, and without full outputs."""
     stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
     yield FaultCase(
         "control, no proof: a stuck bit passes",
@@ -327,13 +330,13 @@ def _list_control_cases(stage: TrialSetup) -> Iterator[FaultCase]:
         "as it must: what errs alike each time agrees with its own first answer, "
         "which is why the host proves it",
     )
-    if stage.biased:
+    if stage.filling:
         yield FaultCase(
-            "control, no bias: bit 0 stuck at 0 passes",
-            _inject_unbiased(stage),
+            "control, short sums: bit 0 stuck at 0 passes",
+            _inject_short(stage),
             FOUND_NOTHING,
             "as it must: sums that are short of the accumulator never set it, which is "
-            "why other plans add 2^n",
+            "why other plans add 2^n or round",
         )
 
 
@@ -356,11 +359,11 @@ def _trust_first_product(bench: ProductBench, job: ProductJob) -> ProductJob:
     return replace(job, reference=own)
 
 
-def _inject_unbiased(stage: TrialSetup) -> Injection:
-    """Leave out the plans that have a bias."""
+def _inject_short(stage: TrialSetup) -> Injection:
+    """Leave out the plans that set the lowest bits."""
 
     def inject(bench: ProductBench) -> AbstractContextManager[ProductBench]:
-        jobs = tuple(job for job in bench.jobs if job.name not in stage.biased)
+        jobs = tuple(job for job in bench.jobs if job.name not in stage.filling)
         fault = faults.make_multiply_fault(faults.stick(0, at=0))
         return inject_multiply(fault)(replace(bench, jobs=jobs))
 

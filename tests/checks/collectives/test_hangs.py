@@ -140,7 +140,7 @@ def await_result(launchers: Sequence[Launcher], fault: float, of: int = 0) -> No
 def test_a_rank_that_is_stopped_or_killed_is_named_alone_within_a_minute(
     number: signal.Signals, timeout: float
 ) -> None:
-    """However long the ranks wait for each other."""
+    """However long the others wait, and whether or not they are in time to say where."""
     with launch_nodes(3, **ENDLESS, timeout=timeout) as launchers:
         os.kill(launchers[1].await_measuring(), number)
         await_result(launchers, monotonic())
@@ -149,8 +149,6 @@ def test_a_rank_that_is_stopped_or_killed_is_named_alone_within_a_minute(
     assert run
     assert run.missing == (1,)
     assert run.reasons[1].startswith("is stopped (state T)") or "SIGKILL" in run.reasons[1]
-    assert "torch's Flight Recorder: 2 ranks began all_reduce, collective" in run.reasons[1]
-    assert {one.rank for one in run.recorded} == {0, 2}
 
 
 def test_a_node_that_falls_silent_is_named_alone_within_a_minute() -> None:

@@ -9,13 +9,21 @@ import torch
 from torch import Tensor
 
 from hpcverify_checks.common.bits import view_integers
-from hpcverify_checks.common.dtypes import FAMILIES, SINGLE_LIMIT, make_bf16_plans
+from hpcverify_checks.common.dtypes import (
+    DOUBLE_LIMIT,
+    FAMILIES,
+    SINGLE_LIMIT,
+    make_bf16_plans,
+    make_fp64_plans,
+)
 from hpcverify_checks.common.exact import (
+    MISS_BITS,
     PAD_DEPTH,
     SHIFT_COUNT,
     Operands,
     ProductPlan,
     Shape,
+    count_vectors,
     find_constant_bits,
     prove_by_freivalds,
     view_shifted,
@@ -104,6 +112,23 @@ def test_freivalds_sees_every_bit_of_an_element() -> None:
         mask = 1 << bit if bit < 31 else -(1 << 31)
         view_integers(found)[7, 8].bitwise_xor_(mask)
         assert prove_by_freivalds(made, found, seed=1).wrong_rows == (7,), bit
+
+
+def test_two_errors_with_many_low_zeros_are_found_as_surely_as_promised() -> None:
+    # 2^52 twice in a row of fp64 escapes one vector once in 2^11: v = 52, and the sum of two
+    # odd numbers must be divisible by 2^12.
+    vectors = count_vectors(DOUBLE_LIMIT)
+    largest = (2 * DOUBLE_LIMIT).bit_length() - 1
+    assert vectors * (63 - largest) >= MISS_BITS
+    made = Operands(make_fp64_plans(SHAPE.depth)[1], Shape(512, 256))
+    found = right(made, torch.float64)
+    found[:, 3] -= 2.0**52
+    found[:, 7] -= 2.0**52
+    assert prove_by_freivalds(made, found, seed=1).wrong_rows == tuple(range(512))
+
+
+def test_narrow_sums_need_no_more_vectors_than_before() -> None:
+    assert [count_vectors(limit) for limit in (SINGLE_LIMIT, 2**31 - 1)] == [2, 2]
 
 
 def test_a_plan_that_is_too_large_has_a_certificate_that_says_so() -> None:

@@ -25,7 +25,13 @@ from hpcverify_checks.common.dtypes import (
     make_narrow_plans,
     multiply,
 )
-from hpcverify_checks.common.exact import Operands, ProductPlan, Shape, prove_by_freivalds
+from hpcverify_checks.common.exact import (
+    Operands,
+    PlannedOperands,
+    ProductPlan,
+    Shape,
+    prove_by_freivalds,
+)
 from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
@@ -131,7 +137,7 @@ def test_types_that_share_a_plan_share_its_reference(tmp_path: Path) -> None:
         prepare(a_task(tmp_path, family=FAMILIES[name], references=references)).jobs
         for name in ("bf16", "fp16")
     ]
-    assert len(references) == 6
+    assert len(references) == 8  # six of integers, and each type's sparse one
     assert jobs[0][1].reference is jobs[1][1].reference
     assert jobs[0][1].a.dtype != jobs[1][1].a.dtype
 
@@ -175,47 +181,46 @@ def test_a_plan_that_is_not_exact_is_refused() -> None:
 
 
 def test_shipped_digests_are_what_the_committed_function_computes() -> None:
-    for family, plan, shape in shipped():
-        if shape.size == 512:
-            made = Operands(plan, shape)
+    for family, made in shipped():
+        if made.shape.size == 512:
             certificate, digest = find_shipped(made) or (0, 0)
             spaced = f"{digest:016X}"
-            printed = line(family, plan, shape).replace("_", "")
+            printed = line(family, made).replace("_", "")
             assert f"({certificate}, 0x{spaced})" in printed
 
 
 def test_shipped_digests_cover_the_shapes_that_suites_use() -> None:
-    for _, plan, shape in shipped():
-        assert find_shipped(Operands(plan, shape)), (plan.name, shape)
+    for _, made in shipped():
+        assert find_shipped(made), made
 
 
 def test_no_bit_that_is_stuck_from_the_start_fits_a_shipped_digest() -> None:
-    for family, plan, shape in shipped_for_cpus():
-        right = right_product(family, plan, shape)
-        assert fits(plan, shape, right)
+    for family, made in shipped_for_cpus():
+        right = right_product(family, made)
+        assert fits(made, right)
         for bit, at in product(range(8 * right.element_size()), (0, 1)):
             found = right.clone()
             stick(bit, at=at)(found)
-            assert fits(plan, shape, found) == torch.equal(found, right)
+            assert fits(made, found) == torch.equal(found, right)
 
 
-def fits(plan: ProductPlan, shape: Shape, found: torch.Tensor) -> bool:
-    _, shipped_digest = find_shipped(Operands(plan, shape)) or (0, 0)
+def fits(made: PlannedOperands, found: torch.Tensor) -> bool:
+    _, shipped_digest = find_shipped(made) or (0, 0)
     return compute_digest(found) == shipped_digest
 
 
 def test_a_product_that_fits_no_digest_is_proven_all_the_same() -> None:
-    family, plan, shape = shipped_for_cpus()[0]
-    found = right_product(family, plan, shape)
+    family, made = shipped_for_cpus()[0]
+    found = right_product(family, made)
     flip(12)(found)
-    proof = prove_product(Operands(plan, shape), found, 1)
+    proof = prove_product(made, found, 1)
     assert len(proof.wrong_rows) == 1
 
 
-def shipped_for_cpus() -> list[tuple[Family, ProductPlan, Shape]]:
+def shipped_for_cpus() -> list[tuple[Family, PlannedOperands]]:
     """List a few of the shipped plans that fp32 is examined with on a CPU."""
-    few = ("plain", "bias+", "scaled")
-    return [s for s in shipped() if s[2].size == 512 and s[1].name in few]
+    few = ("plain", "bias+", "scaled", "sparse fp32 subnormal")
+    return [s for s in shipped() if s[1].shape.size == 512 and s[1].name in few]
 
 
 def test_a_product_that_is_wrong_in_many_rows_leaves_its_plan_out(
@@ -225,7 +230,7 @@ def test_a_product_that_is_wrong_in_many_rows_leaves_its_plan_out(
     seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
     prepared = prepare(a_task(tmp_path, seams=seams))
     assert not prepared.jobs
-    assert [bool(o.corruption) for o in prepared.failures] == [True] + 5 * [False]
+    assert [bool(o.corruption) for o in prepared.failures] == [True] + 6 * [False]
     assert all(outcome.mismatched_words for outcome in prepared.failures)
 
 

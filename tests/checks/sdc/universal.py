@@ -9,41 +9,41 @@ import torch
 
 from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.dtypes import CPU_DEPTH, CPU_FAMILIES, FAMILIES, Family
-from hpcverify_checks.common.exact import Operands, ProductPlan, Shape, prove_by_freivalds
+from hpcverify_checks.common.exact import PlannedOperands, Shape
 from hpcverify_checks.sdc import CPU_SIZE, GPU_SIZE
 
 ROWS = 1024
 
 
-def shipped() -> Iterator[tuple[Family, ProductPlan, Shape]]:
+def shipped() -> Iterator[tuple[Family, PlannedOperands]]:
     """List what suites use, each plan once for each shape."""
     wanted = [(f, Shape(GPU_SIZE, f.depth)) for f in FAMILIES.values()]
     wanted += [(f, Shape(CPU_SIZE, min(f.depth, CPU_DEPTH))) for f in CPU_FAMILIES.values()]
     seen: set[tuple[str, Shape]] = set()
     for family, shape in wanted:
-        for plan in family.make_plans(shape.depth):
-            if (plan.name, shape) not in seen:
-                seen.add((plan.name, shape))
-                yield family, plan, shape
+        for made in family.list_operands(shape, draw=0):
+            if (made.name, shape) not in seen:
+                seen.add((made.name, shape))
+                yield family, made
 
 
-def right_product(family: Family, plan: ProductPlan, shape: Shape) -> torch.Tensor:
-    """Compute it on the host in fp64, where it is exact."""
-    made = Operands(plan, shape)
+def right_product(family: Family, made: PlannedOperands) -> torch.Tensor:
+    """Compute it on the host."""
+    dtype, size = getattr(torch, family.output), made.shape.size
     blocks = [
-        made.compute_exact_rows(range(start, min(start + ROWS, shape.size)))
-        for start in range(0, shape.size, ROWS)
+        made.compute_rows(range(start, min(start + ROWS, size)), dtype)
+        for start in range(0, size, ROWS)
     ]
-    return torch.cat(blocks).to(getattr(torch, family.output))
+    return torch.cat(blocks)
 
 
-def line(family: Family, plan: ProductPlan, shape: Shape) -> str:
+def line(family: Family, made: PlannedOperands) -> str:
     """Print one line of the table."""
-    product = right_product(family, plan, shape)
-    proof = prove_by_freivalds(Operands(plan, shape), product, 1)
+    product = right_product(family, made)
+    proof = made.prove(product, 1)
     assert not proof.wrong_rows
-    assert proof.certificate <= plan.limit
-    key = f'("{plan.name}", {shape.size}, {shape.depth})'
+    assert proof.certificate <= made.limit
+    key = f'("{made.name}", {made.shape.size}, {made.shape.depth})'
     value = f"{compute_digest(product):016X}"
     spaced = "_".join(value[i : i + 4] for i in range(0, 16, 4))
     return f"    {key}: ({proof.certificate}, 0x{spaced}),"

@@ -1,0 +1,249 @@
+"""
+Judge each night of the fleet once, when it is over: by peers, and by the past of each part.
+
+A single night names nobody. Whoever stands out is remembered, and is told once the next night on
+which the same node ran shows it again; a night on which it ran and did not stand out clears it.
+A change in a part's own past needs three runs anyway.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from math import isfinite
+from pathlib import Path
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.history_judge import JudgedPeers, judge_past, judge_peers, make_locator
+from hpcverify.fleet.judgement import (
+    FleetJudgement,
+    JudgedChange,
+    JudgedMetric,
+    JudgedOutlier,
+    describe_outlier,
+    read_judgement,
+    write_judgement,
+)
+from hpcverify.fleet.orders import look_up_uid
+from hpcverify.fleet.outside import build_failed_run
+from hpcverify.history.columns import NIGHT_BEGINS, find_night
+from hpcverify.history.duck import is_installed
+from hpcverify.history.reader import Choice
+from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
+from hpcverify.peers.distribution import count_values
+from hpcverify.peers.fleet import PeerOutlier
+from hpcverify.peers.values import MetricName, PartValue
+from hpcverify.records import spool
+from hpcverify.trends.judge import (
+    SAME_DAYS,
+    PartChange,
+    TrendJudgement,
+    describe_shared,
+    format_crossing,
+)
+
+PEER_NIGHTS = 7
+"""In a week, a sweep comes to every node that is ever idle."""
+PAST_NIGHTS = 90
+KEPT = timedelta(days=14)
+"""For how long a node that does not run stays named."""
+MIN_NIGHTS = 2
+"""Nights on which a value stands out before anything is said."""
+OUTLIER_CODE = "outlier"
+EPOCH = date(1970, 1, 1)
+
+
+def judge_finished_night(acting: Controller) -> None:
+    """Judge the last night that is over, if that was not done; what it costs is in its room."""
+    night = find_night(datetime.fromtimestamp(acting.clock(), UTC)) - timedelta(days=1)
+    try:
+        before = read_judgement(acting.state)
+        if before and before.night >= night:
+            return
+        if is_installed() and Choice(since=night, until=night).list_paths(acting.state):
+            judged = judge_night(acting, night, before)
+            write_judgement(acting.state, _accuse(acting, judged))
+    except (StoreError, ConfigError) as exc:
+        acting.say(f"the night of {night} is not judged: {exc}")
+
+
+def judge_night(
+    acting: Controller, night: date, before: FleetJudgement | None = None
+) -> FleetJudgement:
+    """
+    Judge *night*, and follow up what was said *before*.
+
+    Raises:
+        ConfigError: the site file names a switch of no node.
+        StoreError: the history is damaged.
+
+    """
+    locate = make_locator(acting.site, acting.ledger)
+    week = Choice(since=night - timedelta(days=PEER_NIGHTS - 1), until=night)
+    peers = judge_peers(acting.state, week, acting.site, locate, newest=True)
+    quarter = Choice(since=night - timedelta(days=PAST_NIGHTS - 1), until=night)
+    past = judge_past(acting.state, quarter, acting.site)
+    followed = follow_up(list_outliers(peers), before, peers.last_nights, night)
+    said = [one for one in followed if one.nights >= MIN_NIGHTS]
+    return FleetJudgement(
+        night=night,
+        outliers=tuple(said),
+        unconfirmed=tuple(one for one in followed if one.nights < MIN_NIGHTS),
+        changes=tuple(list_changes(past)),
+        notes=tuple(
+            f"{name}: {describe_shared(one)}"
+            for name, judged in past.items()
+            for one in judged.shared
+        ),
+        metrics=tuple(list_metrics(peers)),
+        screened=peers.document.screened,
+    )
+
+
+def list_metrics(peers: JudgedPeers) -> Iterator[JudgedMetric]:
+    """List the metrics that were judged in full, with how their values are distributed."""
+    for entry in peers.document.metrics:
+        values = [part.value for part in peers.fleet.values[entry.name]]
+        if entry.median is not None and all(map(isfinite, values)):
+            yield JudgedMetric(
+                name=str(entry.name),
+                unit=entry.name.unit,
+                worse=entry.worse,
+                parts=entry.parts,
+                nodes=entry.nodes,
+                median=entry.median,
+                spread=entry.spread,
+                distribution=count_values(values),
+            )
+
+
+def list_outliers(peers: JudgedPeers) -> Iterator[JudgedOutlier]:
+    """List who stands out, each as if for the first time."""
+    for entry in peers.document.metrics:
+        parts = {part.name: part for part in peers.fleet.values[entry.name]}
+        suite = peers.fleet.suites[entry.name]
+        for outlier in entry.outliers:
+            yield _make_outlier(outlier, entry.name, suite, parts)
+
+
+def _make_outlier(
+    outlier: PeerOutlier, name: MetricName, suite: str, parts: Mapping[str, PartValue]
+) -> JudgedOutlier:
+    members = [parts[member] for member in outlier.members]
+    last = max(find_night(datetime.fromtimestamp(part.times[-1], UTC)) for part in members)
+    return JudgedOutlier(
+        level=outlier.level,
+        name=outlier.name,
+        node=outlier.node,
+        nodes=tuple(dict.fromkeys(part.node for part in members)),
+        suite=suite,
+        metric=str(name),
+        verdict=outlier.verdict,
+        distance=outlier.distance,
+        cause=outlier.cause,
+        since=last,
+        last=last,
+    )
+
+
+def follow_up(
+    found: Iterable[JudgedOutlier],
+    before: FleetJudgement | None,
+    last_nights: Mapping[tuple[str, str], date],
+    night: date,
+) -> list[JudgedOutlier]:
+    """
+    Follow up who stood out *before*: shown again, cleared, or not run since.
+
+    *last_nights* are the last nights of each suite on each node.
+    """
+    told = (*before.outliers, *before.unconfirmed) if before else ()
+    known = {_make_key(one): one for one in told}
+    followed = [_follow_one(one, known.pop(_make_key(one), None)) for one in found]
+    for old in known.values():
+        newest = max(last_nights.get((node, old.suite), date.min) for node in old.nodes)
+        if newest <= old.last and night - old.last <= KEPT:
+            followed.append(old)
+    return sorted(followed, key=lambda one: (-one.distance, one.name))
+
+
+def _follow_one(found: JudgedOutlier, old: JudgedOutlier | None) -> JudgedOutlier:
+    if old is None or found.last <= old.last:
+        return old or found
+    return replace(found, since=old.since, nights=old.nights + 1, accused=old.accused)
+
+
+def _make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:
+    return outlier.level, outlier.name, outlier.metric
+
+
+def list_changes(past: Mapping[MetricName, TrendJudgement]) -> Iterator[JudgedChange]:
+    """List the changes to the worse; parts of a node that changed alike are one."""
+    for name, judged in past.items():
+        by_node: defaultdict[tuple[str, str], list[PartChange]] = defaultdict(list)
+        for change in judged.changes:
+            if change.size > 0:
+                by_node[change.node, change.kind].append(change)
+        for changes in by_node.values():
+            first = min(change.day for change in changes)
+            alike = [change for change in changes if change.day - first <= SAME_DAYS]
+            rest = [change for change in changes if change not in alike]
+            for some in filter(None, (alike, rest)):
+                yield _make_change(name, some)
+
+
+def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
+    worst = max(changes, key=lambda change: change.size)
+    crossing = format_crossing(worst.crossing) if worst.crossing else ""
+    return JudgedChange(
+        node=worst.node,
+        part=", ".join(sorted(change.part for change in changes)),
+        metric=str(name),
+        verdict=worst.verdict,
+        kind=worst.kind,
+        size=worst.size,
+        before=worst.before,
+        after=worst.after,
+        unit=name.unit,
+        day=EPOCH + timedelta(days=int(worst.day)),
+        why="; ".join(filter(None, [crossing, worst.why])),
+    )
+
+
+def _accuse(acting: Controller, judgement: FleetJudgement) -> FleetJudgement:
+    """
+    Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
+
+    Raises:
+        StoreError: the spool cannot be written.
+
+    """
+    due = [one for one in judgement.outliers if _is_to_be_accused(one)]
+    owner = look_up_uid(acting.site.fleet.user)
+    for one in due:
+        run = build_accusing_run(one, acting.clock())
+        if not acting.ledger.is_judged(run.id):
+            spool.deposit(run, Path(acting.site.fleet.spool), owner=owner)
+    told = [replace(one, accused=True) if one in due else one for one in judgement.outliers]
+    return replace(judgement, outliers=tuple(told))
+
+
+def _is_to_be_accused(outlier: JudgedOutlier) -> bool:
+    """Whether it failed for the first time; of a rack or a driver no node is accused."""
+    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.accused
+
+
+def build_accusing_run(outlier: JudgedOutlier, now: float) -> Run:
+    """Build the run that says what its peers say of a node; the same, found again, counts once."""
+    mark = crc32(" ".join((*_make_key(outlier), str(outlier.since))).encode()) % 16**6
+    began = datetime(outlier.last.year, outlier.last.month, outlier.last.day, tzinfo=UTC)
+    run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark:06x}"
+    finding = Finding(OUTLIER_CODE, "node", describe_outlier(outlier))
+    return build_failed_run(
+        run, outlier.node, PEERS_SUITE, datetime.fromtimestamp(now, UTC), finding
+    )

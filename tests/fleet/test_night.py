@@ -1,0 +1,260 @@
+"""A night is judged once, when it is over; only what two nights show is told."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpcverify.fleet import night as night_module
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.holds_slurm import SlurmBackend
+from hpcverify.fleet.judgement import (
+    FleetJudgement,
+    JudgedOutlier,
+    list_judgement_lines,
+    read_judgement,
+    write_judgement,
+)
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.night import follow_up, judge_finished_night
+from hpcverify.fleet.states import State
+from hpcverify.model import Verdict
+from hpcverify.peers.floors import PeerFloor
+from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
+from hpcverify.records.store import Store
+from hpcverify.slurm.client import Slurm
+from tests.fleet.paper import PaperNode, PaperSlurm
+from tests.history.fleets import find_noon_after, make_history
+
+NODES = [f"r{number // 10}n{number}" for number in range(24)]
+TONIGHT = date(2026, 11, 20)
+
+
+class Nights:
+    """A controller beside a made history, and the day on which it looks."""
+
+    def __init__(self, folder: Path, *floors: PeerFloor) -> None:
+        """Make it, with a site that has lines of its own."""
+        self.now = 0.0
+        self.said: list[str] = []
+        self.state = folder / "state"
+        self.state.mkdir()
+        (folder / "spool").mkdir()
+        self.paper = PaperSlurm({name: PaperNode() for name in NODES})
+        slurm = Slurm(run=self.paper)
+        self.controller = Controller(
+            site=Site(
+                fleet=Fleet(spool=str(folder / "spool")),
+                quarantine=Quarantine(enforce=("*",)),
+                fabric=Fabric(switches={"leaf1": "r0n[0-7]", "leaf2": "r0n[8-9],r1n[10-15]"}),
+                peers=floors,
+            ),
+            state=self.state,
+            ledger=Ledger(self.state, self.clock),
+            store=Store(self.state),
+            slurm=slurm,
+            backend=SlurmBackend(slurm),
+            say=self.said.append,
+            clock=self.clock,
+        )
+
+    def clock(self) -> float:
+        """Go on a little each time that somebody looks."""
+        self.now += 0.001
+        return self.now
+
+    def judge(self, *nights: int) -> FleetJudgement:
+        """Judge the last of so many nights, for each of *nights* in turn."""
+        for count in nights:
+            self.now = find_noon_after(count)
+            judge_finished_night(self.controller)
+        judged = read_judgement(self.state)
+        assert judged is not None
+        return judged
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Give a controller without a history yet."""
+    return Nights(tmp_path)
+
+
+def test_a_slow_gpu_is_told_on_its_second_night_with_its_clock(nights: Nights) -> None:
+    slow = "if(n = 17 and g = 1 and t >= 1, 0.95, 1)"
+    clock = "if(n = 17 and g = 1 and t >= 1, 1410, 1500 + random())"
+    make_history(nights.state, nights=3, level=slow, clock=clock, gpus=2)
+
+    assert list_judgement_lines(nights.judge(2)) == []
+    judged = nights.judge(3)
+
+    (line,) = list_judgement_lines(judged)
+    assert line.startswith("peers: WARN r1n17 GPU 1: ")
+    assert line.endswith("since 3 Nov")
+    by_metric = {one.metric.split()[1]: one for one in judged.outliers}
+    assert by_metric["bf16.sustained"].distance == pytest.approx(0.05, abs=0.01)
+    assert "clock 1410 MHz (peers 150" in by_metric["bf16.sustained"].cause
+    assert judged.unconfirmed == ()
+
+
+def test_one_bad_night_names_nobody(nights: Nights) -> None:
+    make_history(nights.state, nights=3, level="if(n = 17 and t = 1, 0.9, 1)")
+
+    assert [one.name for one in nights.judge(2).unconfirmed] == ["r1n17 GPU 0"]
+    judged = nights.judge(3)
+    assert (judged.outliers, judged.unconfirmed, judged.changes) == ((), (), ())
+
+
+def test_a_slow_node_is_named_as_one(nights: Nights) -> None:
+    make_history(nights.state, nights=2, level="if(n = 5, 0.95, 1)", gpus=4)
+
+    (one,) = nights.judge(1, 2).outliers
+    assert (one.level, one.name, one.nodes) == ("node", "r0n5", ("r0n5",))
+
+
+def test_a_slow_switch_is_named_as_the_site_calls_it(nights: Nights) -> None:
+    make_history(nights.state, nights=2, level="if(n < 8, 0.95, 1)")
+
+    (one,) = nights.judge(1, 2).outliers
+    assert (one.level, one.name, len(one.nodes)) == ("switch", "leaf1", 8)
+
+
+def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights) -> None:
+    since = "n = 5 and t >= 20"
+    make_history(nights.state, nights=25, level=f"if({since}, 0.985, 1)", new_driver=since, gpus=2)
+
+    judged = nights.judge(24, 25)
+
+    (change,) = judged.changes
+    assert (change.name, change.kind, change.day) == (
+        "r0n5 GPU 0, GPU 1",
+        "step",
+        date(2026, 11, 22),
+    )
+    assert "driver 565.57.01 to 580.1, which no other node has made yet" in change.why
+    assert judged.outliers == ()
+
+
+def test_without_a_known_switch_the_name_tells_the_rack(nights: Nights) -> None:
+    make_history(nights.state, nights=2, level="if(n // 10 = 4, 0.95, 1)", nodes=60)
+
+    (one,) = nights.judge(1, 2).outliers
+    assert (one.level, one.name, len(one.nodes)) == ("rack", "r4", 10)
+
+
+def test_a_rollout_accuses_no_node(nights: Nights) -> None:
+    make_history(nights.state, nights=25, level="if(t >= 20, 0.97, 1)", new_driver="t >= 20")
+
+    judged = nights.judge(24, 25)
+
+    assert (judged.outliers, judged.changes) == ((), ())
+    (note,) = judged.notes
+    assert "rollout: 24 of 24 parts with driver 565.57.01 to 580.1 became 3" in note
+
+
+def test_healthy_nights_name_nobody(nights: Nights) -> None:
+    make_history(nights.state, nights=20, nodes=60)
+
+    for count in range(1, 21):
+        assert list_judgement_lines(nights.judge(count)) == []
+
+
+def test_a_night_is_judged_once(nights: Nights) -> None:
+    make_history(nights.state, nights=1)
+    first = nights.judge(1)
+    (nights.state / "measurements").rename(nights.state / "elsewhere")
+
+    assert nights.judge(1) is not None
+    assert read_judgement(nights.state) == first
+    assert nights.said == []
+
+
+def test_a_fail_of_the_site_makes_a_suspect_in_service_once(tmp_path: Path) -> None:
+    nights = Nights(tmp_path, PeerFloor(check="gemm", floor=0.02, otherwise=Verdict.FAIL))
+    make_history(nights.state, nights=3, level="if(n = 17, 0.95, 1)")
+    nights.now = find_noon_after(1)
+    nights.controller.reconcile()
+
+    nights.judge(1)
+    nights.controller.reconcile()
+    assert nights.controller.ledger.read_node("r1n17").state is State.UNVERIFIED
+    nights.judge(2)
+    nights.controller.reconcile()
+
+    node = nights.controller.ledger.read_node("r1n17")
+    assert (node.state, node.suite) == (State.SUSPECT, "")
+    assert "worse than its peers" in node.full_reason
+    assert not nights.paper.nodes["r1n17"].drained
+    nights.judge(3)
+    nights.controller.reconcile()
+    assert len(nights.controller.store.list_runs("r1n17")) == 1
+    suspects = [
+        n for n in nights.controller.ledger.list_nodes().values() if n.state is State.SUSPECT
+    ]
+    assert len(suspects) == 1
+
+
+def test_without_duckdb_nothing_is_judged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_history(nights.state, nights=1)
+    monkeypatch.setattr(night_module, "is_installed", lambda: False)
+    nights.now = find_noon_after(1)
+
+    judge_finished_night(nights.controller)
+
+    assert (nights.said, read_judgement(nights.state)) == ([], None)
+
+
+def test_a_damaged_history_is_said_and_stops_nothing(nights: Nights) -> None:
+    make_history(nights.state, nights=1)
+    (path,) = nights.state.rglob("*.parquet")
+    path.write_bytes(b"no parquet")
+    nights.now = find_noon_after(1)
+
+    judge_finished_night(nights.controller)
+
+    (told,) = nights.said
+    assert told.startswith("the night of 2026-11-02 is not judged:")
+    assert read_judgement(nights.state) is None
+
+
+def make_outlier(last: date, nights: int = 1) -> JudgedOutlier:
+    return JudgedOutlier(
+        level="part",
+        name="n1 GPU 0",
+        node="n1",
+        nodes=("n1",),
+        suite="idle",
+        metric="gemm bf16.sustained",
+        verdict=Verdict.WARN,
+        distance=0.04,
+        since=last,
+        last=last,
+        nights=nights,
+    )
+
+
+@pytest.mark.parametrize(("days", "kept"), [(3, True), (15, False)])
+def test_a_node_that_did_not_run_since_stays_as_it_was_for_two_weeks(days: int, kept: bool) -> None:  # noqa: FBT001 - a case
+    last = TONIGHT - timedelta(days=days)
+    before = FleetJudgement(night=last, outliers=(make_outlier(last, 2),))
+
+    followed = follow_up([], before, {("n1", "idle"): last}, TONIGHT)
+
+    assert followed == ([make_outlier(last, 2)] if kept else [])
+
+
+def test_the_same_run_does_not_count_twice() -> None:
+    before = FleetJudgement(night=TONIGHT, unconfirmed=(make_outlier(TONIGHT),))
+
+    (one,) = follow_up([make_outlier(TONIGHT)], before, {}, TONIGHT + timedelta(days=1))
+
+    assert one.nights == 1
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    judgement = FleetJudgement(night=TONIGHT, outliers=(make_outlier(TONIGHT, 2),))
+
+    write_judgement(tmp_path, judgement)
+
+    assert read_judgement(tmp_path) == judgement
