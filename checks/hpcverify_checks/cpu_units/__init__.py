@@ -66,8 +66,6 @@ WAVE_SECONDS = 4.0
 """The least for as many cores as work at a time; those that do not fit wait for the next run."""
 ROUND_SECONDS = 5.0
 """The longest round, in which the time may end, of 64 cores that share Python's lock."""
-SETTLE_SECONDS = 10.0
-"""For asking other cores."""
 
 
 class CpuUnitsParams(Params, frozen=True):
@@ -79,7 +77,7 @@ class CpuUnitsParams(Params, frozen=True):
 def estimate(ctx: Context, params: CpuUnitsParams) -> float:
     """Add a last round for each wave of cores."""
     waves = -(-(count_threads(ctx) or 1) // MAX_CORES)
-    return params.seconds + waves * ROUND_SECONDS + SETTLE_SECONDS
+    return params.seconds + waves * ROUND_SECONDS
 
 
 def measure(
