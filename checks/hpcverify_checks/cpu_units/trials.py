@@ -11,7 +11,6 @@ from hpcverify.check import Context, Trial
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.device import find_torch_device
-from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
 from hpcverify_checks.cpu_units.rounds import Examination, flip_bit
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS
 from hpcverify_checks.cpu_units.units import Unit, list_units
@@ -19,9 +18,12 @@ from hpcverify_checks.cpu_units.vectors import list_vector_units
 from hpcverify_checks.cpu_units.witnesses import HOST, MAX_WITNESSES, MIN_VOTES, CoreSet
 
 FOUND_NOTHING, NOT_ATTRIBUTED = "nothing found", "found: not attributed"
-RARE = 3
-"""Each third answer is wrong."""
+RARE = 11
+"""One answer of so many is wrong: not twice while a witness is asked."""
+SOME = 3
+"""Of so many data, all but one go wrong."""
 TRIAL_ROUNDS = 3
+"""With data that ship, and with data of their own."""
 
 Damage = Callable[[bytes], bool]
 """Whether an answer is to be damaged, by its data."""
@@ -43,8 +45,8 @@ def selftest(ctx: Context) -> Iterator[Trial]:
         calls = count(1)
         rare = damage_on(bad, unit, lambda _, calls=calls: next(calls) % RARE == 0)  # type: ignore[misc]
         named = f"found: cpu{bad}"
-        yield _try(cores, ctx.seed, (rare,), f"{unit.name}: each third answer wrong", named)
-        some = damage_on(bad, unit, lambda data: data[0] % RARE != 0)
+        yield _try(cores, ctx.seed, (rare,), f"{unit.name}: one of {RARE} answers wrong", named)
+        some = damage_on(bad, unit, lambda data: data[0] % SOME != 0)
         can_tell = several > MIN_VOTES or unit.universal
         outcome = named if can_tell else NOT_ATTRIBUTED
         yield _try(cores, ctx.seed, (some,), f"{unit.name}: wrong for some data", outcome)
@@ -63,7 +65,7 @@ def damage_on(core: int, unit: Unit, damage: Damage) -> Unit:
 def _try(cores: CoreSet, seed: int, units: tuple[Unit, ...], fault: str, expected: str) -> Trial:
     shared = () if len(units) == 1 else SHARED_UNITS
     exam = Examination(cores, units, shared, seed)
-    found = [f for n in range(TRIAL_ROUNDS + SHIPPED_DRAWS) for f in exam.run_round(n)]
+    found = [f for n in range(TRIAL_ROUNDS) for f in exam.run_round(n)]
     places = {NOT_ATTRIBUTED if f.where == HOST else f"found: {f.where}" for f in found}
     outcome = " and ".join(sorted(places)) or FOUND_NOTHING
     detail = "; ".join(f.text for f in found)

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -381,3 +382,9 @@ def test_a_faulty_core_of_this_machine_fails_for_good(tmp_path: Path) -> None:
         assert judgement.verdict is Verdict.FAIL
         assert judgement.remedy is Remedy.REPLACE
         assert judgement.reason.count(f"cpu{last}: ") == 2  # the finding and the count
+
+
+def test_the_selftest_finds_what_it_injects(tmp_path: Path) -> None:
+    trials = list(islice(cpu_units.selftest(make_context(tmp_path)), 3))
+
+    assert [trial for trial in trials if not trial.is_as_expected] == []

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.cpu_units.sharing import (
     MODULUS,
     SHARED_UNITS,
@@ -48,7 +49,7 @@ def test_the_core_of_all_bad_pairs_is_named(
 
 def test_witnesses_are_of_other_cores_and_of_all_sockets() -> None:
     physical = {n: (str(n // 8), str(n // 2)) for n in range(16)}
-    cores = CoreSet(tuple(range(16)), physical, lambda _cores, _work: iter(()))
+    cores = CoreSet(tuple(range(16)), physical, run_on_each)
     witnesses = cores.pick_witnesses(0, 1)
 
     assert witnesses[:2] == [0, 1]
