@@ -30,6 +30,7 @@ from hpcverify_checks.cpu_units.sharing import (
     SharedUnit,
     interleave,
 )
+from hpcverify_checks.cpu_units.trials import selftest
 from hpcverify_checks.cpu_units.units import Unit, list_units
 from hpcverify_checks.cpu_units.vectors import list_vector_units
 from hpcverify_checks.cpu_units.witnesses import CoreRunner, CoreSet
@@ -385,6 +386,6 @@ def test_a_faulty_core_of_this_machine_fails_for_good(tmp_path: Path) -> None:
 
 
 def test_the_selftest_finds_what_it_injects(tmp_path: Path) -> None:
-    trials = list(islice(cpu_units.selftest(make_context(tmp_path)), 3))
+    trials = list(islice(selftest(make_context(tmp_path)), 3))
 
     assert [trial for trial in trials if not trial.is_as_expected] == []
