@@ -223,7 +223,7 @@ def test_what_is_wrong_with_a_table_is_said_with_its_name(
 
 def test_a_column_of_parquet_may_have_any_name(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "a.parquet"
-    rows = duckdb.sql('select \'n\' || i as node, 5.0 as ms, 1 as "o""dd" from range(9) t(i)')
-    rows.write_parquet(str(table))
+    rows = 'select \'n\' || i as node, 5.0 as ms, 1 as "o""dd" from range(9) t(i)'
+    duckdb.execute(f"copy ({rows}) to '{table}' (format parquet)")
 
     assert cli("peers", str(table)).returncode == 0
