@@ -143,7 +143,7 @@ def measure(
     with operation("the first kernels", ctx.device):
         yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
-    end = perf_counter() + params.seconds
+    end, copy_seconds = perf_counter() + params.seconds, COPY_SHARE * params.seconds
     # A library that was compiled for speed may have told this process to flush them.
     torch.set_flush_denormal(False)
     with use_threads(choose_thread_count(ctx)):
@@ -159,7 +159,7 @@ def measure(
         families = [task.family for task in tasks]
         try:
             yield from check_exact_products(ctx, tasks, params.seconds, end)
-            left = end - perf_counter()
+            left = end - perf_counter() - copy_seconds
             if left > 0:
                 seconds = min(STRESS_SHARE * params.seconds, left)
                 yield from run_stress(ctx, device, seconds, families, seams)
@@ -168,8 +168,8 @@ def measure(
         except BlindComparison as exc:
             yield Finding("blind", exc.where, str(exc))
             raise
-        left = max(0.0, end - perf_counter())
-        yield from check_copies(ctx, device, min(COPY_SHARE * params.seconds, left))
+        in_time = end - perf_counter() >= copy_seconds / 2
+        yield from check_copies(ctx, device, copy_seconds if in_time else 0.0)
 
 
 def choose_thread_count(ctx: Context) -> int:

@@ -7,11 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcverify_checks.common.dtypes import FAMILIES, FP8_LIMIT
 from hpcverify_checks.common.exact import Operands, Shape
+from hpcverify_checks.common.sparse import SparseOperands
 from tests.checks.common.tensor_core import (
     CORES,
     LEAST,
@@ -60,6 +62,27 @@ def scaled(family: str) -> tuple[Matrix, Matrix, Matrix]:
     rows = np.stack([factors.numpy() for factors, _ in both])
     columns = np.stack([factors.numpy() for _, factors in both])
     return a * rows, b * columns, (a @ b) * rows * columns
+
+
+@ALL
+@pytest.mark.parametrize("draw", range(5))
+def test_one_product_in_each_output_loses_no_bit_and_a_zero_cannot_hide_it(
+    core: Core, draw: int
+) -> None:
+    family = FAMILIES[core.operand]
+    assert family.sparse
+    made = SparseOperands(family.sparse, Shape(16, 128), draw)
+    a = made.make_a_values(range(16), "cpu").numpy()
+    b = made.make_b_values(range(128), "cpu").numpy()
+    right = made.compute_rows(range(16), torch.float32).double().numpy()
+    assert (core.product(a, b) == right).all()
+    # As if a zero counted as the smallest number: some sum is then aligned to it.
+    tops = core.instructions(a, b)
+    smallest = LEAST[core.operand] + family.sparse.b[-1]
+    found = np.zeros_like(right)
+    for terms, top in tops:
+        found = core.step(terms, np.maximum(top, smallest), found)
+    assert (found == right).all()
 
 
 def partial_sums(a: Matrix, b: Matrix) -> int:

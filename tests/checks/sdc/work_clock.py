@@ -21,7 +21,7 @@ class WorkClock:
     """Tells how long the work that was done so far takes at some pace."""
 
     def __init__(
-        self, product_seconds: float = 0.0, plan_seconds: float = 0.0, lap_seconds: float = 0.0
+        self, product_seconds: float, plan_seconds: float = 0.01, lap_seconds: float = 0.01
     ) -> None:
         """Take so long for each comparison, each pair of operands and each lap of copies."""
         self.now = 0.0
