@@ -2,7 +2,7 @@
 How often does a healthy node get a bad verdict, however its libraries are set?
 
 Run with ``python bench/alarms.py [RUNS [MINUTES]]``, on a CPU that is known to be good.
-Each run is a process that takes sdc, training, allreduce and storage in a short form,
+Each run is a process that takes sdc, cpu_units, training, allreduce and storage in a short form,
 under the next of `SETTINGS`, beside no, one or two busy loops for each core. The
 libraries are made to read their settings before a check could take them away: what is
 counted is what a check makes of products that were really computed that way.
@@ -50,6 +50,7 @@ LOOPS = (0, 1, 2)
 """Busy loops for each core."""
 CHECKS: dict[str, dict[str, Any]] = {
     "sdc": {"seconds": 3},
+    "cpu_units": {"seconds": 3},
     "training": {"seconds": 1},
     "allreduce": {"seconds": 1},
     "storage": {"size_mib": 64, "checkpoint_mib": 32, "seconds": 0.5, "files": 200},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from hpcverify.processes import write_install_command
 
 PARQUET = ".parquet"
 ROWS_AT_ONCE = 10_000
+OTHER_DELIMITERS = frozenset(";\t|")
 
 
 class Table:
@@ -43,11 +45,15 @@ def open_table(path: Path) -> Generator[Table]:
             header = next(lines, None)
             if not header:
                 raise ConfigError(f"{path} is empty: its first line must name the columns")
+            if len(header) == 1 and OTHER_DELIMITERS.intersection(header[0]):
+                raise ConfigError(f"{path} has no commas between its columns: {header[0][:40]!r}")
             yield Table([name.strip() for name in header], (line for line in lines if line))
     except gzip.BadGzipFile as exc:
         raise ConfigError(f"{path} is not compressed by gzip: {exc}") from exc
-    except (OSError, EOFError) as exc:
-        raise ConfigError(f"{path} cannot be read: {getattr(exc, 'strerror', exc)}") from exc
+    except (OSError, EOFError, zlib.error) as exc:
+        raise ConfigError(
+            f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}"
+        ) from exc
     except (csv.Error, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} is no CSV file in UTF-8: {exc}") from exc
 
@@ -63,9 +69,10 @@ def _read_parquet(path: Path) -> Generator[Sequence[object]]:
     try:
         with duckdb.connect() as db:
             kinds = db.execute("describe from read_parquet(?)", [str(path)]).fetchall()
+            quoted = [(name.replace('"', '""'), kind) for name, kind, *_ in kinds]
             wanted = ", ".join(
                 f'epoch("{name}")' if kind.startswith("TIMESTAMP") else f'"{name}"'
-                for name, kind, *_ in kinds
+                for name, kind in quoted
             )
             yield [name for name, *_ in kinds]
             answer = db.execute(f"select {wanted} from read_parquet(?)", [str(path)])  # noqa: S608 - names of its columns

@@ -70,8 +70,8 @@ def command(
             raise ConfigError("--rebuild reads all documents: leave out NODE and other options")
         rebuild_all()
         return
-    if bool(form) != bool(output):
-        raise ConfigError("--format and --output belong together: give both")
+    if bool(form) != bool(output) or (since and not form):
+        raise ConfigError("--format and --output belong together, and --since needs them")
     if form and output:
         export(node, since, form, output)
         return

@@ -172,8 +172,11 @@ def judge_file(
 def read_runs(file: Path, columns: Mapping[str, str], by: Sequence[str]) -> CollectedRuns:
     """Read the runs of each part by metric."""
     with open_table(file) as table:
-        chosen = choose_columns(table.header, columns, by)
-        return collect_runs(iterate_cells(table.header, table.rows), chosen)
+        try:
+            chosen = choose_columns(table.header, columns, by)
+            return collect_runs(iterate_cells(table.header, table.rows), chosen)
+        except ConfigError as exc:
+            raise ConfigError(f"{file}: {exc}") from exc
 
 
 def judge_runs(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName, TrendJudgement]:

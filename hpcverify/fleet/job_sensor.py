@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from zlib import crc32
 
 from msgspec import Struct
 
+from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.outside import build_failed_run
@@ -56,19 +58,31 @@ class JobSuspicion(Struct, frozen=True, kw_only=True):
 
 
 def find_suspicions(
-    jobs: Iterable[UserJob], avoided: Mapping[str, set[int]], nodes: int, now: float
+    jobs: Iterable[UserJob],
+    avoided: Mapping[str, set[int]],
+    nodes: int,
+    now: float,
+    passed: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[JobSuspicion | str]:
     """
     Find the nodes, of so many *nodes*, that *jobs* speak against, or users avoid.
+
+    Jobs that ended before their node last *passed* are not held against it.
 
     Partitions are judged apart: programs that are being tried out die on the nodes that
     are there for it. A string says what is true of too many nodes to accuse one.
     """
     by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
-    for job in jobs:
+    listed = list(jobs)
+    for job in listed:
         by_partition[job.partition].append(job)
     for partition, there in sorted(by_partition.items()):
-        judged = judge_job_endings(ending for job in there for ending in _list_endings(job))
+        judged = judge_job_endings(
+            ending
+            for job in there
+            for ending in _list_endings(job)
+            if not ending.died or ending.at > passed.get(ending.node, 0.0)
+        )
         if judged.widespread:
             yield (
                 f"jobs die young on {judged.widespread} nodes of partition {partition}: "
@@ -80,7 +94,7 @@ def find_suspicions(
                 f"{EARLY_S // 60} min, where {hole.expected:.1f} were to be expected"
             )
             yield JobSuspicion(node=hole.node, code="black_hole", reason=told, at=hole.last)
-        yield from _find_node_failures(there)
+    yield from _find_node_failures(listed, passed)
     yield from _find_avoided(avoided, nodes, now)
 
 
@@ -89,15 +103,21 @@ def _list_endings(job: UserJob) -> Iterator[JobEnding]:
     if len(job.nodes) > MAX_NODES or (young and job.state in UNCLEAR_STATES):
         return
     died = young and job.state in DEAD_STATES
-    yield from (JobEnding(job.user, node, died, job.end) for node in job.nodes)
+    yield from (JobEnding(job.user, node, died, job.end, job.start) for node in job.nodes)
 
 
-def _find_node_failures(jobs: Iterable[UserJob]) -> Iterator[JobSuspicion]:
+def _find_node_failures(
+    jobs: Iterable[UserJob], passed: Mapping[str, float]
+) -> Iterator[JobSuspicion]:
     """Of a job on several nodes, Slurm does not say which of them failed."""
-    last = {
-        job.nodes[0]: job.end for job in jobs if job.state == "NODE_FAIL" and len(job.nodes) == 1
-    }
+    last: dict[str, int] = {}
+    for job in jobs:
+        if job.state == "NODE_FAIL" and len(job.nodes) == 1:
+            node = job.nodes[0]
+            last[node] = max(last.get(node, 0), job.end)
     for node, end in sorted(last.items()):
+        if end <= passed.get(node, 0.0):
+            continue
         yield JobSuspicion(
             node=node, code="node_fail", reason="Slurm ended a job there as NODE_FAIL", at=end
         )
@@ -120,16 +140,23 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
     """
     Ask Slurm for the jobs of the last day, and leave a run of each node that is suspected.
 
+    If its accounting does not answer, this says so, and goes by what users exclude.
+
     Raises:
-        SlurmError: Slurm does not answer.
+        SlurmError: Slurm itself does not answer.
 
     """
     own = acting.site.fleet.partition
     hosts = acting.slurm.list_hosts()
-    jobs = [job for job in acting.slurm.list_ended_jobs(WINDOW_MINUTES) if job.partition != own]
-    found: list[JobSuspicion] = []
     avoided = acting.slurm.list_avoided_nodes()
-    for one in find_suspicions(jobs, avoided, len(hosts), acting.clock()):
+    try:
+        jobs = [job for job in acting.slurm.list_ended_jobs(WINDOW_MINUTES) if job.partition != own]
+    except SlurmError as exc:
+        acting.say(f"users' jobs are not looked at: {exc}")
+        jobs = []
+    passed = {name: node.last_pass_at for name, node in acting.ledger.list_nodes().items()}
+    found: list[JobSuspicion] = []
+    for one in find_suspicions(jobs, avoided, len(hosts), acting.clock(), passed):
         if isinstance(one, str):
             acting.say(one)
         elif one.node in hosts:

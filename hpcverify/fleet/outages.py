@@ -45,6 +45,10 @@ SLURM_REASONS = (
 """In the reasons that Slurm itself gives for a node that it sets down or drains."""
 
 
+JUDGED_STATES = frozenset({State.QUARANTINED, State.REPEAT_OFFENDER})
+"""The states of a node that is judged to be at fault, and not only under suspicion."""
+
+
 class NodeOutage(Struct, frozen=True, kw_only=True):
     """One outage of a node; times are seconds since 1970."""
 
@@ -58,7 +62,7 @@ class NodeOutage(Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
     """Those that failed."""
     confirmed: bool = False
-    """Whether it was more than a suspicion that a rerun has cleared."""
+    """Whether the node was judged to be at fault, or Slurm itself set it down."""
     held: bool = False
     """Whether users' jobs were kept off the node."""
 
@@ -70,8 +74,7 @@ class NodeOutage(Struct, frozen=True, kw_only=True):
         Not if a person or another program held it for reasons that are not ours to read,
         such as maintenance.
         """
-        told = self.reason.lower()
-        by_slurm = any(words in told for words in SLURM_REASONS)
+        by_slurm = _is_of_slurm(self.reason)
         failed = self.cause in (OutageCause.VERIFICATION, OutageCause.OWN_RUN)
         return self.confirmed and (failed or (self.cause is OutageCause.OTHERS and by_slurm))
 
@@ -86,6 +89,7 @@ def follow_outage(
     changed the node. None: it has none.
     """
     state = after.shown_state
+    judged, set_down = after.state in JUDGED_STATES, _is_of_slurm(after.foreign)
     if known is None:
         if state not in FAILED_STATES and state not in (State.HELD, OTHERS_STATE):
             return None
@@ -93,20 +97,32 @@ def follow_outage(
             node=after.name,
             began=at,
             cause=_name_cause(after, ordered=ordered),
-            reason=after.foreign or after.reason,
+            reason=after.reason if judged else after.foreign or after.reason,
         )
+    elif not known.confirmed and judged and known.cause in (OutageCause.OTHERS, OutageCause.PERSON):
+        # Out of service for maintenance, say, and found to be at fault there.
+        cause = _name_cause(after, ordered=ordered)
+        known = replace(known, began=at, cause=cause, reason=after.reason, checks=after.checks)
+    elif not known.confirmed and set_down and not judged:
+        known = replace(known, cause=OutageCause.OTHERS, reason=after.foreign)
     return replace(
         known,
         ended=at if state in (State.HEALTHY, State.UNVERIFIED) else 0.0,
         checks=known.checks or after.checks,
-        confirmed=known.confirmed or state not in (State.SUSPECT, State.HEALTHY, State.UNVERIFIED),
+        confirmed=known.confirmed or judged or set_down,
         held=known.held or after.enforced or bool(after.foreign),
     )
 
 
+def _is_of_slurm(reason: str) -> bool:
+    told = reason.lower()
+    return any(words in told for words in SLURM_REASONS)
+
+
 def _name_cause(node: Node, *, ordered: bool) -> OutageCause:
-    if node.foreign:
-        return OutageCause.OTHERS
-    if node.by:
-        return OutageCause.PERSON
+    if node.state not in JUDGED_STATES:
+        if node.foreign:
+            return OutageCause.OTHERS
+        if node.by:
+            return OutageCause.PERSON
     return OutageCause.VERIFICATION if ordered else OutageCause.OWN_RUN

@@ -54,8 +54,8 @@ def rank_fleet(
     known = list(outages)
     first = min([began, *(outage.began for outage in known)], default=began)
     first = max(min(first, now), now - HISTORY_S)
-    since = {node.name: max(first, node.first_seen_at) / DAY_S for node in listed}
-    past = [_convert(each) for each in known if each.began <= now and not _is_planned(each)]
+    since = {node.name: min(max(first, node.first_seen_at), now) / DAY_S for node in listed}
+    past = [_convert(each, now) for each in known if each.began <= now and not _is_planned(each)]
     past += _list_untold_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
     ranking.advance(now / DAY_S)
@@ -66,8 +66,9 @@ def _is_planned(outage: NodeOutage) -> bool:
     return outage.reason.lower().startswith(PLANNED_REASONS)
 
 
-def _convert(outage: NodeOutage) -> PastOutage:
-    ended = outage.ended / DAY_S if outage.ended else inf
+def _convert(outage: NodeOutage, now: float) -> PastOutage:
+    """Convert it to days; what is over is so by now, though the clock was ahead when it ended."""
+    ended = min(max(outage.began, outage.ended), now) / DAY_S if outage.ended else inf
     return PastOutage(outage.node, outage.began / DAY_S, ended)
 
 

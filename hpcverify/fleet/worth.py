@@ -14,6 +14,7 @@ from hpcverify.reliability.jobs import JobAssumptions, JobOutlook, forecast_job
 from hpcverify.reliability.outages import (
     MIN_NODE_DAYS,
     MIN_OUTAGES,
+    Estimate,
     FleetReliability,
     Outage,
     measure_reliability,
@@ -48,7 +49,7 @@ def assess_worth(
     sizes = list_job_sizes(found.nodes)
     rate = found.failure_rate
     return FleetWorth(
-        days=(now - began) / DAY_S,
+        days=max(0.0, now - began) / DAY_S,
         reliability=found,
         assumptions=assumptions,
         jobs=tuple(forecast_job(size, rate, assumptions) for size in sizes) if rate else (),
@@ -82,7 +83,14 @@ def describe_worth(worth: FleetWorth) -> list[str]:
     return [
         f"{found.outages} failures of {span}",
         f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
-        f"MTBF of a node: {mtbf.value:,.0f} days ({mtbf.low:,.0f} to {mtbf.high:,.0f})",
+        f"MTBF of a node: {mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})",
         f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",
         f"found by a verification, before a job met them: {found.found} of {found.outages}",
     ]
+
+
+def format_range(estimate: Estimate, form: str) -> str:
+    """Format the interval of *estimate*, each number in the *form* of a format specifier."""
+    if math.isinf(estimate.high):
+        return f"{estimate.low:{form}} or more"
+    return f"{estimate.low:{form}} to {estimate.high:{form}}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcverify.fleet.worth import FleetWorth
+from hpcverify.fleet.worth import FleetWorth, format_range
 from hpcverify.reliability.jobs import JobOutlook
 from hpcverify.reliability.outages import Estimate
 
@@ -41,8 +41,8 @@ def _format_hours(hours: Estimate) -> str:
     size, unit = DAY_HOURS, "d"
     if hours.value < 2 * DAY_HOURS:
         size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
-    value, low, high = (f"{each / size:,.3g}" for each in (hours.value, hours.low, hours.high))
-    return f"{value} {unit} ({low} to {high})"
+    shown = hours.map(lambda each: each / size)
+    return f"{shown.value:,.3g} {unit} ({format_range(shown, ',.3g')})"
 
 
 def describe_assumptions(worth: FleetWorth) -> str:

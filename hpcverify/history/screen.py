@@ -179,11 +179,10 @@ class Screen:
             self._write_medians(self.select(metric), whole_nodes=whole_nodes)
         )
 
-    def count_series(self) -> int:
-        """Count what a full night measures on each part: so many series of runs there are."""
-        query = f"select max(n) from (select count(*) as n from {self.rows} group by night)"
-        ((count,),) = self.fetch(query)
-        return int(count or 0)
+    def count_by_night(self) -> dict[date, int]:
+        """Count the values of each night, the oldest first."""
+        query = f"select night, count(*) from {self.rows} group by night order by night"
+        return dict(self.fetch(query))
 
     def _write_medians(self, rows: str, *, whole_nodes: bool) -> str:
         """Write the query of SQL for one value of each part of *rows*, or of each node."""

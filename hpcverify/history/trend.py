@@ -2,37 +2,43 @@
 The past of the parts that may have moved, found by a cheap look at all of them.
 
 The slope is that of least squares over all runs, the step how far the median of the last
-few runs is from the median of all. Both come out of one pass over a metric, so that 90
-nights of 10,000 nodes need no more memory than one metric has parts. Only of parts that moved
+few runs is from the mean of all. Both come out of one pass over a metric, and keep only the last
+few runs of each part, so that 90 nights of 10,000 nodes need no more memory than one metric has
+parts. Only of parts that moved
 farther than chance takes them are the runs read, and the rest of the fleet is counted, so that
 `hpcverify.trends` can tell a rollout from a fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import sqrt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from math import ceil, sqrt
 from statistics import NormalDist
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.history.duck import quote
 from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
-from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE
+from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
-from hpcverify.trends.change import MIN_AFTER, MIN_PAST
 from hpcverify.trends.judge import LASTING_RUNS, HistoryPopulation, MarkChange, PartHistory
 
-MIN_TREND_RUNS = MIN_PAST + MIN_AFTER
-"""With fewer, a part has no past."""
+MIN_TREND_RUNS = LASTING_RUNS + 1
+"""With fewer in the nights that are looked at, nothing is seen of a part."""
+MAX_RUNS, LAST_NIGHTS = 20, 10
+"""If parts ran much oftener, the first look takes the last nights, and every n-th before."""
 MAX_HISTORIES = 200
 """Of a metric in which more parts moved, so many are read, chosen by their names' hash."""
 MARKS = ("driver", "firmware")
 SLOPE_ERROR = sqrt(12)
 """What a line of least squares gains from end to end has an error of sqrt(12 / n) sigma."""
 HALF = 0.5
-"""The median of all runs is half-way to a step that half of them have."""
+"""The mean of all runs is half-way to a step that half of them have."""
+FEW_RUNS_BIAS = 0.916
+"""The median of the standard deviations of five normal values is 0.916 sigma."""
 
 
 class MetricPast(Struct, frozen=True):
@@ -52,19 +58,38 @@ def read_pasts(
 
     *find_least* gives the least relative change that is worth a word; None: not judged.
     """
-    series = screen.count_series()
+    counts = screen.count_by_night()
+    series = max(counts.values(), default=0)
+    looked_at = choose_nights(counts)
     for metric in screen.list_metrics():
         if (least := find_least(metric)) is not None:
-            past = _read_past(screen, metric, least, series)
+            past = _read_past(screen, metric, least, series, looked_at)
             if past.moved:
                 yield past
 
 
-def _read_past(screen: Screen, metric: PeerMetric, least: float, series: int) -> MetricPast:
+def choose_nights(counts: Mapping[date, int]) -> list[date]:
+    """
+    Choose the nights of the first look, by how many values each has: the last, and some before.
+
+    All, if most nodes do not run every night.
+    """
+    nights = sorted(counts)
+    runs = sum(counts.values()) / max(counts.values(), default=1)
+    apart = ceil(runs / MAX_RUNS)
+    return sorted({*nights[-LAST_NIGHTS:], *nights[::apart]})
+
+
+def _read_past(
+    screen: Screen, metric: PeerMetric, least: float, series: int, looked_at: Sequence[date]
+) -> MetricPast:
     rows = screen.select(metric)
-    screen.run(f"create or replace temp table part_trend as {write_trend_query(rows)}")
+    nights = ", ".join(quote(night) for night in looked_at)
+    some = f"(select * from {rows} where night in ({nights}))"
+    screen.run(f"create or replace temp table part_trend as {write_trend_query(some)}")
     ((parts, spread),) = screen.fetch(
-        f"select count(*), coalesce(median({MAD_SCALE} * mad / abs(centre)), 0) from part_trend"
+        f"select count(*), coalesce(median(noise / abs(centre)) / {FEW_RUNS_BIAS}, 0)"
+        " from part_trend"
     )
     screen.run(
         "create or replace temp table moved as select node, part, label from part_trend"
@@ -85,9 +110,10 @@ def write_trend_query(rows: str) -> str:
     """Write the query of SQL that says how each part of *rows*, all of one metric, has moved."""
     day = "epoch(started) / 86400"
     return (
-        "select * from (select node, part, max(label) as label, count(*) as runs,"
-        " median(value) as centre, mad(value) as mad,"
-        f" list_aggregate(arg_max(value, started, {LASTING_RUNS}), 'median') as recent,"
+        "select * exclude (lately), list_aggregate(lately, 'median') as recent,"
+        " list_aggregate(lately, 'stddev_samp') as noise from (select node, part,"
+        " max(label) as label, count(*) as runs, avg(value) as centre,"
+        f" arg_max(value, started, {LASTING_RUNS}) as lately,"
         f" coalesce(regr_slope(value, {day}), 0) * (max({day}) - min({day})) as drift"
         f" from {rows} group by node, part having count(*) >= {MIN_TREND_RUNS}) where centre <> 0"
     )

@@ -52,16 +52,22 @@ class _Claim(Struct, eq=False):
     failures: int = 0
     unknowns: int = 0
     partners: set[str] = field(default_factory=set[str])
-    is_near_only: bool = False
-    """A witness did not pass: partners of other zones prove nothing."""
+    failed_with: set[Members] = field(default_factory=set[Members])
+    """What failed: if it is one pair alone, either may be bad."""
+    is_near_next: bool = False
+    """The last witness did not pass: what is between the zones may be to blame."""
 
     @property
     def tests(self) -> int:
         return self.passes + self.failures + self.unknowns
 
     @property
+    def is_one_pair(self) -> bool:
+        return self.purpose is GroupPurpose.PAIR and len(self.failed_with) == 1
+
+    @property
     def is_confirmed(self) -> bool:
-        return self.failures >= self.needed
+        return self.failures >= self.needed and not self.is_one_pair
 
     @property
     def is_refuted(self) -> bool:
@@ -73,16 +79,17 @@ class _Claim(Struct, eq=False):
 
     @property
     def is_lost(self) -> bool:
-        return self.unknowns >= MAX_ATTEMPTS
+        return self.unknowns >= MAX_ATTEMPTS or (self.failures >= self.needed and self.is_one_pair)
 
-    def learn(self, outcome: GroupOutcome, *witness: GroupOutcome) -> None:
+    def learn(self, members: Members, outcome: GroupOutcome, *witness: GroupOutcome) -> None:
         """Take the *outcome* of a test; a failure counts only if its *witness* passed."""
         is_fair = all(one is GroupOutcome.PASSED for one in witness)
-        self.is_near_only |= not is_fair
+        self.is_near_next = not is_fair
         if outcome is GroupOutcome.PASSED:
             self.passes += 1
         elif outcome is GroupOutcome.FAILED and is_fair:
             self.failures += 1
+            self.failed_with.add(members)
         else:
             self.unknowns += 1
 
@@ -129,7 +136,7 @@ def confirm(
         is_cut_short = outcomes is None
         results = dict(zip(tests, outcomes or (), strict=False))
         for trial in trials if results else ():
-            trial.claim.learn(*(results[test] for test in trial.tests))
+            trial.claim.learn(trial.tests[0].members, *(results[test] for test in trial.tests))
         doubts = len(found.intermittent) + sum(claim.is_refuted for claim in claims)
         for claim in claims:
             claim.needed = CONFIRM_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
@@ -161,9 +168,9 @@ class _Bystanders(Struct):
         good = [one for one in self.free if one not in self.vague]
         good.sort(key=claim.partners.__contains__)
         near = [one for one in good if not has_neighbours or self.zones.get(one) == zone]
-        far = [one for one in good if one not in near and not claim.is_near_only]
-        has_fresh = bool(near) and near[0] not in claim.partners
-        if far and not has_fresh and (witness := self._choose_witness(member, far[0])):
+        far = [one for one in good if one not in near]
+        is_near = bool(near) and (claim.is_near_next or near[0] not in claim.partners)
+        if far and not is_near and (witness := self._choose_witness(member, far[0])):
             return self._take(claim, (member, far[0]), witness)
         if near and len(self.free) > TWO:
             return self._take(claim, (member, near[0]))

@@ -2,14 +2,16 @@
 Nodes on which jobs die young: "black holes", which are idle again at once and get the next.
 
 A job that dies says more of its user's program than of its node. So users are compared
-with themselves: a node is accused if several users lost their jobs there who lose few
-elsewhere.
+with themselves: a node is accused if several users lost their jobs there whose jobs ran
+well on another node. They are compared with others at the time as well: when a file
+system is away, the jobs die of all who start one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -23,6 +25,8 @@ PRIOR_TRIALS = 2.0
 """What the whole fleet says counts as much as so many nodes of the user's own."""
 MIN_CHANCE = 0.02
 """A user whose jobs never died may still have broken something today."""
+SPAN_S = 600.0
+"""Jobs that start within so many seconds start at the same time."""
 MAX_NODES_SHARE = 0.05
 """Of the nodes, and more than two: if jobs die on more of them, the cause is not a node."""
 
@@ -36,6 +40,7 @@ class JobEnding(Struct, frozen=True):
     """Whether it failed soon after its start."""
     at: float = 0.0
     """When it ended, in seconds since 1970."""
+    began: float = 0.0
 
 
 class BlackHole(Struct, frozen=True):
@@ -43,7 +48,7 @@ class BlackHole(Struct, frozen=True):
 
     node: str
     users: int
-    """Who had jobs there."""
+    """Who had jobs there, without those who lost theirs and had none elsewhere that ran well."""
     died: int
     """Users who lost most of theirs."""
     expected: float
@@ -62,57 +67,137 @@ class JobEndingsJudgement(Struct, frozen=True):
 
 def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:
     """Find the nodes on which jobs of different users die against what they do elsewhere."""
-    trials, last = _group_by_user(endings)
-    nodes = {node for by_node in trials.values() for node in by_node}
-    outcomes = [died for by_node in trials.values() for died in by_node.values()]
-    usual = sum(outcomes) / max(1, len(outcomes))
-    died_on: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
-    for by_node in trials.values():
-        for node, died in by_node.items():
-            died_on[node].append((died, _expect_death(by_node, node, usual)))
+    users, usual = _group_by_user(endings)
+    spans = _Spans(users.values(), usual)
+    nodes = {node for user in users.values() for node in user.trials}
+    said_of: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
+    last: defaultdict[str, float] = defaultdict(float)
+    for user in users.values():
+        for node, jobs in user.trials.items():
+            if not jobs.is_lost:
+                said_of[node].append((False, user.expect_death(node, usual)))
+            elif user.ran_well_elsewhere(node):
+                chance = max(user.expect_death(node, usual), spans.expect_death(node, jobs))
+                said_of[node].append((True, chance))
+                last[node] = max(last[node], jobs.last_death)
     found = [
-        BlackHole(node, len(users), sum(d for d, _ in users), sum(p for _, p in users), last[node])
-        for node, users in sorted(died_on.items())
-        if _is_against_chance(users, len(nodes))
+        BlackHole(node, len(said), sum(d for d, _ in said), sum(p for _, p in said), last[node])
+        for node, said in sorted(said_of.items())
+        if _is_against_chance(said, len(nodes))
     ]
     if len(found) > max(2, MAX_NODES_SHARE * len(nodes)):
         return JobEndingsJudgement(widespread=len(found))
     return JobEndingsJudgement(tuple(found))
 
 
-def _group_by_user(
-    endings: Iterable[JobEnding],
-) -> tuple[Mapping[int, Mapping[str, bool]], Mapping[str, float]]:
-    """
-    Make one trial of all jobs of a user on a node: a thousand of an array count once.
+class _JobsOnNode:
+    """All jobs of a user on a node: a thousand of an array count once."""
 
-    Also say when a job last died on each node.
-    """
-    jobs: defaultdict[int, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    last: defaultdict[str, float] = defaultdict(float)
+    __slots__ = ("deaths", "jobs", "last_death", "spans")
+
+    def __init__(self) -> None:
+        self.jobs = self.deaths = 0
+        self.last_death = 0.0
+        self.spans: dict[int, list[int]] = {}
+        """For each time: jobs that started then, and how many of them died."""
+
+    def add(self, ending: JobEnding) -> None:
+        self.jobs += 1
+        started = self.spans.setdefault(int(ending.began // SPAN_S), [0, 0])
+        started[0] += 1
+        if ending.died:
+            self.deaths += 1
+            self.last_death = max(self.last_death, ending.at)
+            started[1] += 1
+
+    @property
+    def is_lost(self) -> bool:
+        return self.deaths > self.jobs / 2
+
+
+class _User:
+    """What became of the jobs of a user on each node."""
+
+    def __init__(self) -> None:
+        self.trials: defaultdict[str, _JobsOnNode] = defaultdict(_JobsOnNode)
+
+    @cached_property
+    def lost(self) -> int:
+        """Count the nodes on which most of the jobs died."""
+        return sum(jobs.is_lost for jobs in self.trials.values())
+
+    def ran_well_elsewhere(self, node: str) -> bool:
+        """
+        Whether what died on *node* ran well on another one.
+
+        Whoever had jobs on this node alone may have a bug, as a course that has a few
+        nodes to itself, or may debug there.
+        """
+        return len(self.trials) - self.lost > (not self.trials[node].is_lost)
+
+    def expect_death(self, node: str, usual: float) -> float:
+        """Estimate how likely jobs are lost on *node* from what the others did to them."""
+        deaths = self.lost - self.trials[node].is_lost + PRIOR_TRIALS * usual
+        return max(MIN_CHANCE, deaths / (len(self.trials) - 1 + PRIOR_TRIALS))
+
+
+def _group_by_user(endings: Iterable[JobEnding]) -> tuple[Mapping[int, _User], float]:
+    """Also say on what share of their nodes all users lose their jobs."""
+    users: defaultdict[int, _User] = defaultdict(_User)
     for one in endings:
-        jobs[one.user][one.node].append(one.died)
-        if one.died:
-            last[one.node] = max(last[one.node], one.at)
-    trials = {
-        user: {node: sum(died) > len(died) / 2 for node, died in by_node.items()}
-        for user, by_node in jobs.items()
-    }
-    return trials, last
+        users[one.user].trials[one.node].add(one)
+    trials = sum(len(user.trials) for user in users.values())
+    return users, sum(user.lost for user in users.values()) / max(1, trials)
 
 
-def _expect_death(own: Mapping[str, bool], node: str, usual: float) -> float:
-    """Estimate how likely a user loses jobs on *node* from what the others did to them."""
-    elsewhere = [died for other, died in own.items() if other != node]
-    deaths = sum(elsewhere) + PRIOR_TRIALS * usual
-    return max(MIN_CHANCE, deaths / (len(elsewhere) + PRIOR_TRIALS))
+class _Spans:
+    """What became of jobs by when they started, of users who lose them on few of their nodes."""
+
+    def __init__(self, users: Iterable[_User], usual: float) -> None:
+        self._usual = usual
+        self._started: defaultdict[int, list[Counter[str]]] = defaultdict(list)
+        """For each time and each user, the jobs that started then by node."""
+        self._died: defaultdict[int, list[Counter[str]]] = defaultdict(list)
+        self._shares: dict[tuple[int, str], float] = {}
+        for user in users:
+            if user.lost <= len(user.trials) / 2:
+                self._add(user)
+
+    def _add(self, user: _User) -> None:
+        started: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        died: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        for node, jobs in user.trials.items():
+            for span, (count, deaths) in jobs.spans.items():
+                started[span][node] = count
+                died[span][node] = deaths
+        for span in started:
+            self._started[span].append(started[span])
+            self._died[span].append(died[span])
+
+    def expect_death(self, node: str, jobs: _JobsOnNode) -> float:
+        """Estimate how likely jobs are lost that start on another node when *jobs* died."""
+        spans = [span for span, (_, deaths) in jobs.spans.items() if deaths]
+        return sum(self._find_share(span, node) for span in spans) / len(spans)
+
+    def _find_share(self, span: int, node: str) -> float:
+        if (span, node) not in self._shares:
+            self._shares[span, node] = self._count_share(span, node)
+        return self._shares[span, node]
+
+    def _count_share(self, span: int, node: str) -> float:
+        users = lost = 0
+        for started, died in zip(self._started[span], self._died[span], strict=True):
+            jobs = started.total() - started[node]
+            users += bool(jobs)
+            lost += died.total() - died[node] > jobs / 2
+        return (lost + PRIOR_TRIALS * self._usual) / (users + PRIOR_TRIALS)
 
 
-def _is_against_chance(users: Sequence[tuple[bool, float]], nodes: int) -> bool:
-    died = sum(dead for dead, _ in users)
-    if died < max(MIN_USERS, MIN_DIED_SHARE * len(users)):
+def _is_against_chance(said: Sequence[tuple[bool, float]], nodes: int) -> bool:
+    died = sum(dead for dead, _ in said)
+    if died < max(MIN_USERS, MIN_DIED_SHARE * len(said)):
         return False
-    return _find_tail([chance for _, chance in users], died) * nodes < FALSE_SHARE
+    return _find_tail([chance for _, chance in said], died) * nodes < FALSE_SHARE
 
 
 def _find_tail(chances: Collection[float], least: int) -> float:

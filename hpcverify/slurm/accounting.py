@@ -7,9 +7,11 @@ No column holds a text that a user chose: a job's name could forge a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 
+from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.slurm.hostlist import expand
 
 ENDED_COLUMNS = ("UID", "Partition", "State", "Start", "End", "NodeList")
@@ -33,21 +35,29 @@ class UserJob(Struct, frozen=True, kw_only=True):
 
 
 def parse_ended_jobs(printed: str) -> Iterator[UserJob]:
-    """Parse rows of `ENDED_COLUMNS`; those that have not run, or not ended, are left out."""
-    for line in printed.splitlines():
-        fields = line.split("|")
-        if len(fields) != len(ENDED_COLUMNS):
+    """
+    Parse rows of `ENDED_COLUMNS`; those that have not run, or not ended, are left out.
+
+    Raises:
+        SlurmError: no row has these columns.
+
+    """
+    rows = [line.split("|") for line in printed.splitlines()]
+    known = [row for row in rows if len(row) == len(ENDED_COLUMNS)]
+    if rows and not known:
+        raise SlurmError(f"sacct does not print what was asked for: {printed.strip()[:80]!r}")
+    for user, partition, state, start, end, nodes in known:
+        if not (user.isdecimal() and start.isdecimal() and end.isdecimal()):
             continue
-        user, partition, state, start, end, nodes = fields
-        if not (user.isdigit() and start.isdigit() and end.isdigit()) or nodes in NO_NODES:
+        if not (where := _expand_known(nodes)):
             continue
         yield UserJob(
             user=int(user),
             partition=partition,
-            state=state.split()[0],  # CANCELLED by 0
+            state=state.partition(" ")[0],  # CANCELLED by 0
             start=int(start),
             end=int(end),
-            nodes=tuple(expand(nodes)),
+            nodes=where,
         )
 
 
@@ -56,8 +66,19 @@ def parse_avoided_nodes(printed: str) -> dict[str, set[int]]:
     avoided: dict[str, set[int]] = {}
     for line in printed.splitlines():
         user, _, nodes = line.partition("|")
-        if not user.strip().isdigit() or nodes.strip() in NO_NODES:
+        if not user.strip().isdecimal():
             continue
-        for node in expand(nodes.strip()):
+        for node in _expand_known(nodes.strip()):
             avoided.setdefault(node, set()).add(int(user))
     return avoided
+
+
+@lru_cache(maxsize=10_000)
+def _expand_known(nodes: str) -> tuple[str, ...]:
+    """Expand a list of nodes, each once for many jobs; one that nobody can read has none."""
+    if nodes in NO_NODES:
+        return ()
+    try:
+        return tuple(expand(nodes))
+    except ConfigError:
+        return ()

@@ -138,10 +138,15 @@ class Slurm:
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
     def list_ended_jobs(self, minutes: int) -> list[UserJob]:
-        """Read everybody's jobs that ended in the last *minutes*; none without accounting."""
+        """
+        Read everybody's jobs that ended in the last *minutes*; none without accounting.
+
+        A job that ran several times is there as often: one that is requeued because its node
+        failed would otherwise not be.
+        """
         if not self._has_accounting:
             return []
-        command = ["sacct", "-anXP", "-S", f"now-{minutes}minutes", "-E", "now"]
+        command = ["sacct", "-anXDP", "-S", f"now-{minutes}minutes", "-E", "now"]
         printed = self.run([*command, "-o", ",".join(accounting.ENDED_COLUMNS)])
         return list(accounting.parse_ended_jobs(printed))
 

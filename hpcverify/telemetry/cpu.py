@@ -103,13 +103,18 @@ def _count_topology(root: Path) -> tuple[int, int]:
 
 def list_cores(root: Path) -> frozenset[tuple[str, str]]:
     """List the physical cores that are online: socket and number, as the kernel has them."""
-    seen: set[tuple[str, str]] = set()
+    return frozenset(map_cores(root).values())
+
+
+def map_cores(root: Path = Path("/")) -> dict[int, tuple[str, str]]:
+    """Map each logical CPU that is online to its physical core, where the kernel tells it."""
+    cores: dict[int, tuple[str, str]] = {}
     for folder in sysfs.list_entries(root / CPU_FOLDER, "cpu[0-9]*"):
         socket = sysfs.read_text(folder / "topology/physical_package_id")
         core = sysfs.read_text(folder / "topology/core_id")
         if socket and core:
-            seen.add((socket, core))
-    return frozenset(seen)
+            cores[int(folder.name.removeprefix("cpu"))] = (socket, core)
+    return cores
 
 
 def _count_numa_nodes(root: Path) -> int:

@@ -57,9 +57,10 @@ def test_measurements_are_made_again_from_the_documents(state: Path) -> None:
 
 
 @pytest.mark.usefixtures("state")
-def test_the_form_without_a_file_is_refused() -> None:
+@pytest.mark.parametrize("words", [("--format", "csv"), ("--since", "2026-11-01")])
+def test_the_form_or_the_first_night_without_a_file_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="belong together"):
-        call("--format", "csv")
+        call(*words)
 
 
 @pytest.mark.usefixtures("state")

@@ -186,3 +186,44 @@ def test_a_file_that_was_cut_short_is_named(cli: Cli, tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+def test_a_damaged_file_is_named(cli: Cli, tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b"".join(b"n%d,%d\n" % (n, n * n) for n in range(2000))))
+    packed[200:260] = bytes(60)
+    table = tmp_path / "a.csv.gz"
+    table.write_bytes(packed)
+
+    done = cli("peers", str(table))
+
+    assert done.returncode == 2
+    assert f"{table} cannot be read" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node;ms\nn1;3\n", "a.csv has no commas between its columns: 'node;ms'"),
+        ("node,ms\nn1,0x10\n", "a.csv: row 1: the value '0x10' is no number"),
+        ("node,name\nn1,x\n", "a.csv: no column has the values"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_with_its_name(
+    cli: Cli, tmp_path: Path, text: str, message: str
+) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text(text)
+
+    done = cli("peers", str(table))
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+
+
+def test_a_column_of_parquet_may_have_any_name(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "a.parquet"
+    rows = duckdb.sql('select \'n\' || i as node, 5.0 as ms, 1 as "o""dd" from range(9) t(i)')
+    rows.write_parquet(str(table))
+
+    assert cli("peers", str(table)).returncode == 0

@@ -116,7 +116,7 @@ def test_suites_are_listed_with_their_budget(cli: Cli) -> None:
     cli.suite("acme", '[[check]]\nname = "steady"')
     listed = {s["name"]: s["budget"] for s in json.loads(cli("suites", "--json").stdout)}
 
-    assert listed["quick"] == 420
+    assert listed["quick"] == 480
     assert listed["acme"] == 120
 
 

@@ -83,3 +83,52 @@ def test_who_found_it_is_kept() -> None:
     assert (by_person.cause, by_person.is_failure) == (OutageCause.PERSON, False)
     assert by_hook
     assert (by_hook.cause, by_hook.is_failure) == (OutageCause.OWN_RUN, True)
+
+
+DRAINED = replace(WELL, foreign="maintenance until Monday")
+HELD = replace(WELL, state=State.HELD, by="ada", reason="new fans")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        replace(SUSPECT, foreign="ada: testing a new image"),
+        replace(HELD, checks=("gemm",)),
+        replace(SUSPECT, state=State.VERIFYING),
+    ],
+)
+def test_a_suspicion_is_no_failure_because_a_person_held_the_node_meanwhile(between: Node) -> None:
+    outage = follow(SUSPECT, between, SUSPECT, WELL)
+
+    assert outage
+    assert not outage.is_failure
+
+
+@pytest.mark.parametrize("before", [DRAINED, HELD])
+def test_a_node_that_is_found_bad_while_a_person_holds_it_fails_from_then_on(before: Node) -> None:
+    outage = follow(before, replace(BAD, foreign=before.foreign), BAD, WELL)
+
+    assert outage
+    assert (outage.began, outage.ended) == (101.0, 103.0)
+    assert (outage.cause, outage.reason) == (OutageCause.VERIFICATION, BAD.reason)
+    assert outage.is_failure
+
+
+def test_what_slurm_sets_down_in_maintenance_or_under_suspicion_has_failed() -> None:
+    down = replace(WELL, foreign="Not responding")
+
+    for before in (DRAINED, SUSPECT):
+        outage = follow(before, down, WELL)
+        assert outage
+        assert (outage.cause, outage.is_failure) == (OutageCause.OTHERS, True)
+
+
+def test_a_failure_stays_one_whoever_drains_the_node_later() -> None:
+    outage = follow(SUSPECT, BAD, replace(BAD, foreign="ada: new fans"), DRAINED, WELL)
+
+    assert outage
+    assert (outage.began, outage.cause, outage.is_failure) == (
+        100.0,
+        OutageCause.VERIFICATION,
+        True,
+    )

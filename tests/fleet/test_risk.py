@@ -7,6 +7,7 @@ from typing import Any
 from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.risk import HISTORY_S, rank_fleet
 from hpcverify.fleet.states import DAY_S, Node
+from hpcverify.selection.ranking import NodeRisk
 
 NOW = 1_800_000_000.0
 BEGAN = NOW - 100 * DAY_S
@@ -79,3 +80,21 @@ def test_nodes_at_the_switch_of_one_that_failed_have_a_higher_risk() -> None:
 
     scores = rank_fleet(NODES, outages, switches, BEGAN, NOW).scores
     assert min(scores[f"n{i}"] for i in range(10)) > max(scores[f"n{i}"] for i in range(10, 50))
+
+
+def test_a_clock_that_was_wrong_spoils_neither_the_risk_nor_its_reasons() -> None:
+    ahead = [make_outage("n1", 5, days=days) for days in (40, 4000)]
+    backwards = make_outage("n2", 5, days=-50)
+    unborn = Node(name="n9", first_seen_at=NOW + 90 * DAY_S)
+
+    for outage in (*ahead, backwards):
+        ranking = rank_fleet([*NODES[:9], unborn], [outage], {}, BEGAN, NOW)
+        assert ranking.explain(outage.node).score > 2
+        assert ranking.explain("n9").score > 0
+
+
+def test_a_node_that_is_out_is_explained_as_one_of_which_nothing_is_known() -> None:
+    """A suspect is the first in each plan that is explained."""
+    ranking = rank_fleet(NODES, [make_outage("n7", 3, days=0)], {}, BEGAN, NOW)
+
+    assert ranking.explain("n7") == NodeRisk(1.0)

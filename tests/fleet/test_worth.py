@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,18 @@ def test_only_the_days_that_were_asked_for_count(
     clock.now = NOW + 40 * DAY_S
 
     assert assess_worth(ledger, JobAssumptions(), days=10).reliability.outages == 0
+
+
+def test_where_one_node_has_all_failures_the_mtbf_has_no_upper_end(
+    ledger: Ledger, clock: Clock, fail: Callable[..., None]
+) -> None:
+    for _ in range(4):
+        fail("n1", ticket=1)
+    clock.now = NOW + 40 * DAY_S
+
+    told = "\n".join(describe_worth(assess_worth(ledger, JobAssumptions())))
+
+    assert re.search(r"MTBF of a node: 159 days \(\d+ or more\)", told)
 
 
 @pytest.mark.parametrize(("nodes", "sizes"), [(0, []), (1, [1]), (4, [1, 4]), (20, [1, 4, 16, 20])])

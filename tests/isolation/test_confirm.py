@@ -10,6 +10,7 @@ import pytest
 from hpcverify.isolation.confirm import CONFIRM_CONTROLS, confirm
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Members, Round
 from hpcverify.isolation.search import Found
+from hpcverify.isolation.search_state import MAX_ATTEMPTS
 from tests.isolation.clusters import check_round, contains_any, contains_pair, name_nodes, walk
 
 NODES = name_nodes(12)
@@ -169,7 +170,7 @@ def test_a_node_is_not_blamed_from_afar_while_its_neighbours_fail_from_there_too
     )
 
     assert (found.bad, found.untested) == ((), (A,))
-    assert len(asked) == 1
+    assert len(asked) == MAX_ATTEMPTS
 
 
 def test_with_one_neighbour_a_node_meets_it_once_and_then_others_from_afar() -> None:
@@ -186,6 +187,20 @@ def test_with_one_neighbour_a_node_meets_it_once_and_then_others_from_afar() -> 
 
     assert [zones[tests[0].members[1]] == "s0" for tests in asked] == [True, False]
     assert found == Found(intermittent=((A,),))
+
+
+def test_a_node_that_fails_with_one_neighbour_alone_is_not_blamed() -> None:
+    """B is bad, and nobody knows it: it spoils each test that could tell."""
+    zones = {node: f"s{number // 2}" for number, node in enumerate(NODES)}
+    bad = contains_any({B})
+
+    found, _ = check(
+        Found(bad=(A,)),
+        lambda test: GroupOutcome.FAILED if bad(test, 0, Random()) else GroupOutcome.PASSED,
+        zones=zones,
+    )
+
+    assert A not in found.bad
 
 
 def test_any_member_stands_for_its_zone() -> None:

@@ -74,3 +74,38 @@ def test_if_jobs_die_on_many_nodes_nobody_is_accused() -> None:
 
 def test_no_jobs_say_nothing() -> None:
     assert judge_job_endings([]).black_holes == ()
+
+
+def test_users_who_had_jobs_on_that_node_alone_are_no_witnesses() -> None:
+    """A course of thirty with a bug on its own four nodes, or people who debug there."""
+    well = [JobEnding(user, f"n{n}", died=False) for user in range(50) for n in range(10 + user)]
+    course = [JobEnding(100 + user, f"n{user % 4}", died=True) for user in range(30)]
+
+    assert name_accused(well + course) == []
+
+
+@pytest.mark.parametrize(("idle", "accused"), [(5, []), (1, ["n0"])])
+def test_what_dies_on_all_idle_nodes_at_one_time_is_not_their_doing(
+    idle: int, accused: list[str]
+) -> None:
+    """A file system is away for ten minutes, while few of two hundred nodes are idle."""
+    well = [
+        JobEnding(user, f"n{node}", died=False, at=9000.0, began=600.0 * (node % 20))
+        for user in range(10)
+        for node in range(20 + user, 200, 20)
+    ]
+    lost = [
+        JobEnding(user, f"n{node}", died=True, at=4210.0, began=4200.0)
+        for user in range(10)
+        for node in range(idle)
+    ]
+
+    assert name_accused(well + lost) == accused
+
+
+def test_a_node_is_named_though_a_buggy_array_dies_on_all_at_the_same_time() -> None:
+    well = [JobEnding(user, f"n{n}", died=False) for user in range(10) for n in range(50)]
+    hole = [JobEnding(user, "n77", died=True) for user in range(6)]
+    array = [JobEnding(99, f"n{n}", died=True) for n in range(80)]
+
+    assert name_accused(well + hole + array) == ["n77"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify.errors import SlurmError
 from hpcverify.slurm.accounting import UserJob, parse_avoided_nodes, parse_ended_jobs
 from tests.slurm_lab.lab import a_cluster
 
@@ -32,11 +33,17 @@ def test_a_job_that_ended_is_read_with_its_nodes() -> None:
     [
         "1000|gpu|RUNNING|100|Unknown|n1",
         "1000|gpu|CANCELLED by 0|Unknown|200|None assigned",
-        "1000|gpu|FAILED|100",
+        "1000|gpu|FAILED|100|200|n[1-",
     ],
 )
-def test_a_job_that_did_not_run_or_not_end_is_left_out(row: str) -> None:
+def test_a_job_that_did_not_run_or_not_end_or_whose_nodes_are_unclear_is_left_out(row: str) -> None:
     assert list(parse_ended_jobs(f"{row}\n")) == []
+
+
+def test_an_answer_in_another_form_is_an_error() -> None:
+    assert list(parse_ended_jobs("")) == []
+    with pytest.raises(SlurmError, match="does not print what was asked for: '1000 gpu'"):
+        list(parse_ended_jobs("1000 gpu\n"))
 
 
 def test_who_cancelled_a_job_is_no_state() -> None:
@@ -49,6 +56,28 @@ def test_each_user_counts_once_for_a_node_that_their_jobs_avoid() -> None:
     printed = "1000|n[1-2]\n1000|n1\n1001|n1\n1002|\n1003|(null)\n"
 
     assert parse_avoided_nodes(printed) == {"n1": {1000, 1001}, "n2": {1000}}
+
+
+@pytest.mark.slurm
+def test_a_job_that_is_requeued_as_its_node_fails_is_read_as_node_fail(tmp_path: Path) -> None:
+    """Slurm requeues such a job, and then shows its first run only if it is asked to."""
+    script = tmp_path / "wait.sh"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    with a_cluster(1, accounting=True) as cluster:
+        cluster.run("sbatch", "-o", "/dev/null", "--uid=nobody", "--requeue", script)
+        cluster.until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o", "%T"))
+        cluster.run("scontrol", "update", "nodename=n1", "state=down", "reason=lost")
+        cluster.until(lambda: "PENDING" in cluster.run("squeue", "-h", "-o", "%T"))
+        cluster.run("scontrol", "update", "nodename=n1", "state=resume")
+        job = cluster.run("squeue", "-h", "-o", "%i").strip()
+        cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+        cluster.until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o", "%T"))
+
+        def read() -> list[tuple[str, tuple[str, ...]]]:
+            return [(job.state, job.nodes) for job in cluster.slurm.list_ended_jobs(MINUTES)]
+
+        cluster.until(lambda: "RUNNING" in cluster.run("sacct", "-anXP", "-o", "State"))
+        cluster.until(lambda: ("NODE_FAIL", ("n1",)) in read())
 
 
 @pytest.mark.slurm

@@ -1,0 +1,210 @@
+"""
+Rounds in which each core makes answers, verifies another's, and shares lines with a third.
+
+The first rounds take data that ship with the digests of their answers, the same for all
+cores; then each core has data of its own in each round. Before a core verifies anything,
+it is shown an answer with one flipped bit, which it must refuse.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from time import thread_time
+
+from hpcverify.check import Finding
+from hpcverify_checks.cpu_units.digests import SHIPPED_DIGESTS, SHIPPED_DRAWS
+from hpcverify_checks.cpu_units.sharing import (
+    SHARED_EVERY,
+    SharedUnit,
+    pair_cores,
+    run_pairs,
+    settle_pair,
+)
+from hpcverify_checks.cpu_units.units import Unit, compute_digest
+from hpcverify_checks.cpu_units.witnesses import DEFECTIVE_CODE, CoreSet, Dispute, settle
+
+BLIND_CODE = "blind"
+ANSWERS_PER_ROUND = 4
+"""Of each unit and core; on a busy node each wait for other cores takes longer than these."""
+FLIPPED_BIT = 0x10
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one core did for one unit."""
+
+    results: int = 0
+    """That it made, and another core verified."""
+    draws: set[str] = field(default_factory=set[str])
+    """The seeds of different data."""
+    seconds: float = 0.0
+    """Of its CPU time, for making and verifying."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAnswer:
+    """What a core made of data, and its digest, computed on that core."""
+
+    unit: Unit
+    seed: str
+    core: int
+    made: bytes
+    digest: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the core *core* says of an answer."""
+
+    answer: MadeAnswer
+    core: int
+    accepted: bool
+    seen: str
+    seconds: float
+    blind: bool = False
+    """Whether it also accepted the answer with a flipped bit."""
+
+    @property
+    def shipped(self) -> str:
+        """The digest that the answer must have, if it ships."""
+        return SHIPPED_DIGESTS.get((self.answer.unit.name, self.answer.seed), "")
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether anything about the answer is not as it should be."""
+        is_known = self.answer.digest == self.seen == (self.shipped or self.seen)
+        return not (self.accepted and is_known)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The cores under examination, their units, and what has been done so far."""
+
+    cores: CoreSet
+    units: Sequence[Unit]
+    shared_units: Sequence[SharedUnit]
+    seed: int
+    tallies: defaultdict[tuple[str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    """By the name of the unit, and core."""
+    closed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """The units of cores that were found to err, which prove nothing any more."""
+
+    def run_round(self, number: int) -> Iterator[Finding]:
+        """Let each core make, verify and share; report who errs."""
+        for review in self._review(number, list(self._make(number))):
+            self._count(review)
+            unit = review.answer.unit.name
+            if self.closed & {(unit, review.answer.core), (unit, review.core)}:
+                continue
+            if review.blind:
+                self.closed.add((unit, review.core))
+                text = f"{unit}: core {review.core} accepted an answer with one flipped bit"
+                yield Finding(BLIND_CODE, f"cpu{review.core}", text)
+            elif review.is_disputed:
+                yield self._close(unit, settle(self._make_dispute(review), self.cores))
+        if number % SHARED_EVERY == 0:
+            yield from self._share(number // SHARED_EVERY)
+
+    def _close(self, unit: str, finding: Finding) -> Finding:
+        accused = [c for c in self.cores.numbers if finding.where == f"cpu{c}"]
+        self.closed.update((unit, core) for core in accused or self.cores.numbers)
+        return finding
+
+    def _make(self, number: int) -> Iterator[MadeAnswer]:
+        for answers in self.cores.run(self.cores.numbers, partial(self._make_on_core, number)):
+            yield from answers
+
+    def _make_on_core(self, number: int, core: int) -> list[MadeAnswer]:
+        answers: list[MadeAnswer] = []
+        able = [unit for unit in self.units if (unit.name, core) not in self.closed]
+        first = number * ANSWERS_PER_ROUND
+        for unit, draw in product(able, range(first, first + ANSWERS_PER_ROUND)):
+            began = thread_time()
+            seed = self._name_data(unit, draw, core)
+            made = unit.answer(unit.draw(seed))
+            digest = compute_digest(made)
+            answers.append(MadeAnswer(unit, seed, core, made, digest, thread_time() - began))
+        return answers
+
+    def _name_data(self, unit: Unit, draw: int, core: int) -> str:
+        if unit.universal and draw < SHIPPED_DRAWS:
+            return f"shipped {draw}"
+        return f"{self.seed} {draw} {core}"
+
+    def _review(self, number: int, answers: Sequence[MadeAnswer]) -> Iterator[Review]:
+        numbers = self.cores.numbers
+        shift = 1 + number % (len(numbers) - 1) if len(numbers) > 1 else 0
+        makers = dict(zip(numbers, (*numbers[shift:], *numbers[:shift]), strict=True))
+
+        def work(core: int) -> list[Review]:
+            mine = [answer for answer in answers if answer.core == makers[core]]
+            return [review_answer(answer, core, canary=number == 0) for answer in mine]
+
+        for reviews in self.cores.run(numbers, work):
+            yield from reviews
+
+    def _count(self, review: Review) -> None:
+        answer = review.answer
+        made = self.tallies[answer.unit.name, answer.core]
+        made.results += 1
+        made.draws.add(answer.seed)
+        made.seconds += answer.seconds
+        self.tallies[answer.unit.name, review.core].seconds += review.seconds
+
+    def _make_dispute(self, review: Review) -> Dispute:
+        answer = review.answer
+        return Dispute(
+            unit=answer.unit,
+            seed=answer.seed,
+            maker=answer.core,
+            verifier=review.core,
+            made=answer.made,
+            digest=answer.digest,
+            seen=review.seen,
+            shipped=review.shipped,
+        )
+
+    def _share(self, number: int) -> Iterator[Finding]:
+        for unit in self.shared_units:
+            able = [core for core in self.cores.numbers if (unit.name, core) not in self.closed]
+            pairs = pair_cores(able, number)
+            if not pairs:
+                continue
+            ran = run_pairs(unit, self.cores, pairs)
+            for result in ran:
+                for core in result.pair:
+                    tally = self.tallies[unit.name, core]
+                    tally.results += 1
+                    tally.draws.add(f"{number} {min(result.pair)} {max(result.pair)}")
+                    tally.seconds += result.seconds / 2
+            for result in ran:
+                if result.complaint and all((unit.name, c) not in self.closed for c in result.pair):
+                    yield self._close(unit.name, settle_pair(unit, self.cores, result))
+
+
+def review_answer(answer: MadeAnswer, core: int, *, canary: bool) -> Review:
+    """Verify *answer* on the core *core*, where this runs."""
+    began = thread_time()
+    unit, made = answer.unit, answer.made
+    data = unit.draw(answer.seed)
+    accepted = unit.accepts(data, made)
+    seen = compute_digest(made)
+    blind = canary and accepted and unit.accepts(data, flip_bit(made))
+    return Review(answer, core, accepted, seen, thread_time() - began, blind)
+
+
+def flip_bit(made: bytes) -> bytes:
+    """Flip one bit in the middle of *made*."""
+    changed = bytearray(made)
+    changed[len(made) // 2] ^= FLIPPED_BIT
+    return bytes(changed)
+
+
+def count_wrong(found: Sequence[Finding], core: int) -> int:
+    """Count the units in which *core* was found to err."""
+    return sum(f.code == DEFECTIVE_CODE and f.where == f"cpu{core}" for f in found)

@@ -1,0 +1,72 @@
+"""The selftest: one core errs in one unit, and that core and unit must be named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+from hpcverify.check import Context, Trial
+from hpcverify.telemetry import cpu
+from hpcverify_checks.common.cores import run_on_each
+from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.cpu_units.rounds import Examination, flip_bit
+from hpcverify_checks.cpu_units.sharing import SHARED_UNITS
+from hpcverify_checks.cpu_units.units import Unit, list_units
+from hpcverify_checks.cpu_units.vectors import list_vector_units
+from hpcverify_checks.cpu_units.witnesses import HOST, MAX_WITNESSES, MIN_VOTES, CoreSet
+
+FOUND_NOTHING, NOT_ATTRIBUTED = "nothing found", "found: not attributed"
+RARE = 11
+"""One answer of so many is wrong: not twice while a witness is asked."""
+SOME = 3
+"""Of so many data, all but one go wrong."""
+TRIAL_ROUNDS = 3
+"""With data that ship, and with data of their own."""
+
+Damage = Callable[[bytes], bool]
+"""Whether an answer is to be damaged, by its data."""
+
+
+def selftest(ctx: Context) -> Iterator[Trial]:
+    """Try each unit without a fault, with a rare one, and with one at certain data."""
+    find_torch_device(ctx)
+    numbers = cpu.read_cores().allowed[:MAX_WITNESSES]
+    known = cpu.map_cores()
+    physical = {core: known.get(core, ("", str(core))) for core in numbers}
+    cores = CoreSet(numbers, physical, run_on_each)
+    bad = numbers[-1]
+    several = len(set(physical.values()))
+    yield _try(cores, ctx.seed, (*list_units(), *list_vector_units()), "none", FOUND_NOTHING)
+    if several < MIN_VOTES:
+        return
+    for unit in (*list_units(), *list_vector_units()):
+        calls = count(1)
+        rare = damage_on(bad, unit, lambda _, calls=calls: next(calls) % RARE == 0)  # type: ignore[misc]
+        named = f"found: cpu{bad}"
+        yield _try(cores, ctx.seed, (rare,), f"{unit.name}: one of {RARE} answers wrong", named)
+        some = damage_on(bad, unit, lambda data: data[0] % SOME != 0)
+        can_tell = several > MIN_VOTES or unit.universal
+        outcome = named if can_tell else NOT_ATTRIBUTED
+        yield _try(cores, ctx.seed, (some,), f"{unit.name}: wrong for some data", outcome)
+
+
+def damage_on(core: int, unit: Unit, damage: Damage) -> Unit:
+    """Make *unit* give answers with a flipped bit on *core*, where *damage* says so."""
+
+    def make(data: bytes) -> bytes:
+        made = unit.make(data)
+        return flip_bit(made) if os.sched_getaffinity(0) == {core} and damage(data) else made
+
+    return replace(unit, make=make)
+
+
+def _try(cores: CoreSet, seed: int, units: tuple[Unit, ...], fault: str, expected: str) -> Trial:
+    shared = () if len(units) == 1 else SHARED_UNITS
+    exam = Examination(cores, units, shared, seed)
+    found = [f for n in range(TRIAL_ROUNDS) for f in exam.run_round(n)]
+    places = {NOT_ATTRIBUTED if f.where == HOST else f"found: {f.where}" for f in found}
+    outcome = " and ".join(sorted(places)) or FOUND_NOTHING
+    detail = "; ".join(f.text for f in found)
+    return Trial(fault=fault, where=HOST, expected=expected, outcome=outcome, detail=detail)

@@ -1,0 +1,198 @@
+"""
+Which core is wrong, where one refused what another had made.
+
+Either may be wrong, or the memory and caches between them. So each of several cores makes
+the answer itself, from data that it draws itself, and verifies what was refused, four
+times. The answer of most physical cores is right, if at least two give it and they are
+more than half; who ever gave another one is wrong. Threads of one core share its units
+and are one witness. If all agree by then, the digests tell who erred before: that of the
+maker was computed on the maker, that of the verifier on the verifier.
+
+Where nobody has the majority, as between two cores that contradict each other each time,
+a digest that ships with hpcverify decides. Without one, no core is accused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from hpcverify.check import Finding
+from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.cpu_units.units import Unit, compute_digest
+
+T = TypeVar("T")
+
+REPEATS = 4
+MIN_VOTES = 2
+MAX_WITNESSES = 6
+"""The two that disagree, and four more."""
+DEFECTIVE_CODE, UNATTRIBUTED_CODE, INEXACT_CODE = "defective_core", "unattributed", "inexact"
+HOST = "cpu"
+
+
+PhysicalCore = tuple[str, str]
+"""The socket, and the core in it."""
+
+
+class CoreRunner(Protocol):
+    """Runs work on all of some cores at the same time, and yields the result of each."""
+
+    def __call__(self, cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
+        """Run ``work(core)`` on each of *cores*."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSet:
+    """The cores that are examined, which physical core each belongs to, and what runs on them."""
+
+    numbers: tuple[int, ...]
+    physical: Mapping[int, PhysicalCore]
+    run: CoreRunner
+
+    def pick_witnesses(self, *involved: int) -> list[int]:
+        """
+        Pick *involved*, and cores of other physical cores.
+
+        They are of all sockets in turn: if it is the link between two that errs, no core
+        may look as if it alone had.
+        """
+        chosen = list(dict.fromkeys(involved))
+        while len(chosen) < MAX_WITNESSES:
+            taken = [self.physical[core] for core in chosen]
+            free = [core for core in self.numbers if self.physical[core] not in taken]
+            if not free:
+                break
+            sockets = Counter(socket for socket, _ in taken)
+            chosen.append(min(free, key=lambda core: (sockets[self.physical[core][0]], core)))
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """An answer that its verifier refused, or whose digest is not the right one."""
+
+    unit: Unit
+    seed: str
+    maker: int
+    verifier: int
+    made: bytes
+    digest: str
+    """As the maker computed it."""
+    seen: str
+    """As the verifier computed it."""
+    shipped: str = ""
+    """The right one, if it ships with hpcverify."""
+
+
+Answer = tuple[str, bool]
+"""The digest of what a core makes, and whether it accepts what was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What a core answered each time it was asked."""
+
+    core: int
+    answers: tuple[Answer, ...]
+
+    @property
+    def vote(self) -> Answer | None:
+        """The answer it gave more than half of the times."""
+        answer, count = Counter(self.answers).most_common(1)[0]
+        return answer if 2 * count > len(self.answers) else None
+
+
+def settle(dispute: Dispute, cores: CoreSet) -> Finding:
+    """Ask witnesses who is wrong in *dispute*."""
+    witnesses = cores.pick_witnesses(dispute.maker, dispute.verifier)
+
+    def testify(core: int) -> Testimony:
+        return Testimony(core, tuple(_answer(dispute) for _ in range(REPEATS)))
+
+    return decide(dispute, tuple(cores.run(witnesses, testify)), cores.physical)
+
+
+def _answer(dispute: Dispute) -> Answer:
+    data = dispute.unit.draw(dispute.seed)
+    made = compute_digest(dispute.unit.answer(data))
+    return made, dispute.unit.accepts(data, dispute.made)
+
+
+def decide(
+    dispute: Dispute, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
+) -> Finding:
+    """Decide who is wrong by what all witnesses of *dispute* say."""
+    right = _find_right(dispute, testimonies, physical)
+    if right is None:
+        text = "the cores contradict each other, and there is no majority of them"
+        return _report(dispute, testimonies, UNATTRIBUTED_CODE, HOST, text)
+    wrong = {t.core: sum(a != right for a in t.answers) for t in testimonies}
+    if accused := [core for core, count in wrong.items() if count]:
+        # The one that was wrong most often; the others have rounds of their own.
+        core = max(accused, key=lambda c: (wrong[c], c == dispute.maker))
+        agree = sum(t.vote == right for t in testimonies)
+        text = f"wrong in {wrong[core]} of {REPEATS} repeats, by {agree} of {len(wrong)} cores"
+        return _report(dispute, testimonies, DEFECTIVE_CODE, f"cpu{core}", text)
+    return _decide_by_digests(dispute, testimonies, right)
+
+
+def _find_right(
+    dispute: Dispute, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
+) -> Answer | None:
+    voters: dict[PhysicalCore, set[Answer | None]] = {}
+    for testimony in testimonies:
+        voters.setdefault(physical[testimony.core], set()).add(testimony.vote)
+    votes = Counter(vote for said in voters.values() if len(said) == 1 for vote in said if vote)
+    for answer, count in votes.most_common(1):
+        if count >= MIN_VOTES and 2 * count > len(voters):
+            return answer
+    # Of those that make the shipped answer; several if they differ in what they accept.
+    known = [a for a in votes if dispute.shipped and a[0] == dispute.shipped]
+    return known[0] if len(known) == 1 else None
+
+
+def _decide_by_digests(
+    dispute: Dispute, testimonies: Sequence[Testimony], right: Answer
+) -> Finding:
+    digest, accepted = right
+    once = "once, and in no repeat"
+    if dispute.shipped not in ("", digest):
+        text = "all cores make the same, which is not what ships with hpcverify"
+        return _report(dispute, testimonies, INEXACT_CODE, HOST, text)
+    if dispute.digest != digest:
+        return _report(
+            dispute, testimonies, DEFECTIVE_CODE, f"cpu{dispute.maker}", f"made wrongly {once}"
+        )
+    if compute_digest(dispute.made) != digest or dispute.seen != digest:
+        text = "made right, and changed on its way from one core to the other"
+        return _report(dispute, testimonies, UNATTRIBUTED_CODE, HOST, text)
+    if accepted:
+        text = f"refused {once}, though it is right"
+        return _report(dispute, testimonies, DEFECTIVE_CODE, f"cpu{dispute.verifier}", text)
+    text = "all cores refuse what all of them make"
+    return _report(dispute, testimonies, INEXACT_CODE, HOST, text)
+
+
+def _report(
+    dispute: Dispute, testimonies: Sequence[Testimony], code: str, where: str, text: str
+) -> Finding:
+    said = {
+        f"cpu{t.core}": ", ".join(f"{d} {'accepts' if ok else 'refuses'}" for d, ok in t.answers)
+        for t in testimonies
+    }
+    evidence = {
+        "unit": dispute.unit.name,
+        "data": dispute.seed,
+        "made_on": f"cpu{dispute.maker}: {dispute.digest}",
+        "verified_on": f"cpu{dispute.verifier}: {dispute.seen}",
+        **({"shipped": dispute.shipped} if dispute.shipped else {}),
+        **said,
+    }
+    asked = format_ranges([t.core for t in testimonies])
+    made = f"made on core {dispute.maker} and verified on core {dispute.verifier}"
+    whole = f"{dispute.unit.name}, {made}: {text} (asked: cores {asked})"
+    return Finding(code, where, whole, evidence, {"unit": dispute.unit.name})
