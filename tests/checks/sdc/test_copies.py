@@ -304,7 +304,7 @@ def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
 
 
 def test_coverage_states_what_was_copied(tmp_path: Path) -> None:
-    found = list(check_copies(make_context(tmp_path), HOST, 0.0))
+    found = list(check_copies(make_context(tmp_path), HOST, 0.1))
     (covered,) = (f for f in found if isinstance(f, Coverage))
     assert "of 1 byte to 0.125 MiB" in covered.text
     assert covered.text.endswith("with torch and with memmove")
