@@ -34,7 +34,7 @@ from hpcverify.slurm.topology import index_switches
 from hpcverify.trends.change import DEFAULT_STEP
 from hpcverify.trends.judge import PartHistory, TrendJudgement, judge_histories
 
-PAST_MIB = 384
+PAST_MIB = 768
 """What DuckDB may take for the past: all runs of a metric at once, in 90 nights of 80,000 GPUs."""
 LOOKED_BACK = 20
 """Of the newest runs of a node, so many are searched for one of the suite."""
