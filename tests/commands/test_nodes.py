@@ -321,7 +321,8 @@ def test_how_many_links_were_tried_is_told_where_a_site_wants_them_tried(
     assert f"Links tried {told}" in Dom(page.read_text()).text
 
 
-def test_who_is_worse_than_its_peers_is_told_below_the_table(cli: Cli, ledger: Ledger) -> None:
+@pytest.mark.usefixtures("ledger")
+def test_who_is_worse_than_its_peers_is_told_below_the_table(cli: Cli) -> None:
     outlier = JudgedOutlier(
         level="part",
         name="n1 GPU 3",
