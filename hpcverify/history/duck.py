@@ -55,6 +55,10 @@ def open_duckdb(
         with duckdb.connect(config=bounds) as db:
             db.execute("set timezone = 'UTC'")
             yield db
+    except duckdb.OutOfMemoryException as exc:
+        raise StoreError(
+            f"so many measurements of {spill} need more than {memory_mib} MiB: choose fewer nights"
+        ) from exc
     except (duckdb.Error, OSError) as exc:
         why = " ".join(str(exc).split())
         raise StoreError(

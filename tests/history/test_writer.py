@@ -10,6 +10,7 @@ import pytest
 
 from hpcverify.errors import StoreError
 from hpcverify.history import read_measurements
+from hpcverify.history.duck import open_duckdb
 from hpcverify.history.files import list_files, list_folders
 from hpcverify.history.writer import MAX_BATCHES, QUEUE_NAME, MeasurementWriter
 from tests.history.nights import FIRST, make_run, write_runs
@@ -185,6 +186,14 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path: Path) -> None:
         read_measurements(tmp_path)
 
     assert "\n" not in str(raised.value)
+
+
+def test_a_question_that_needs_too_much_memory_accuses_no_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match="need more than 16 MiB: choose fewer nights"),
+        open_duckdb(tmp_path, memory_mib=16) as db,
+    ):
+        db.execute("select list(range) from range(10_000_000)").fetchall()
 
 
 def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
