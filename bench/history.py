@@ -45,6 +45,7 @@ NAMES = ", ".join(column.name for column in COLUMNS)
 def main() -> None:
     """Measure, and print one line for each figure."""
     with tempfile.TemporaryDirectory(prefix="hvhistory-") as name:
+        state = Path(name)
         for nodes in SIZES:
             state = Path(name, str(nodes))
             make(state, "night")

@@ -234,6 +234,9 @@ def write_lede(fleet: Overview) -> str:
         ),
         "node{} with warnings": sum(row.outcome is Verdict.WARN for row in rows),
         f"node{{}} without a full pass {days}": sum(row.overdue for row in rows),
+        "node{} without a full pass so far, and not overdue yet": sum(
+            not row.node.last_pass_at and not row.overdue for row in rows
+        ),
         "node{} unknown to the controller (only runs started on the node are known)": sum(
             not row.known for row in rows
         ),
@@ -297,7 +300,7 @@ def _build_action(text: str, rows: Sequence[NodeRow], links: Links) -> FleetActi
 
 def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     rows = fleet.rows
-    passed = sum(not row.overdue for row in rows)
+    passed = sum(bool(row.node.last_pass_at) and not row.overdue for row in rows)
     yield "Results", count_outcomes(rows) or "none"
     yield "States", count_states(rows) or "none"
     yield f"Verified in the last {fleet.overdue_days:g} days", f"{passed} of {_count_nodes(rows)}"

@@ -149,7 +149,8 @@ def format_suite(params: Mapping[str, Mapping[str, Any]], timeout: float) -> str
     """Write the suite ``quick`` as a rehearsal has it."""
     suite = tomllib.loads(QUICK.read_text())
     lines = ['summary = "quick, as rehearsed"', f"budget = {suite['budget']}", "settle = 0"]
-    for check in (*suite["check"], {"name": "collectives"}):  # which `quick` leaves out
+    checks: list[dict[str, Any]] = [*suite["check"], {"name": "collectives"}]  # not in `quick`
+    for check in checks:
         name = check["name"]
         mine = {**PARAMS.get(name, check.get("params", {})), **params.get(name, {})}
         lines += ["[[check]]", f'name = "{name}"']
