@@ -12,20 +12,18 @@ from collections.abc import Iterable
 from datetime import datetime
 from zlib import crc32
 
+from hpcverify.fleet.outside import build_outside_run
 from hpcverify.isolation.answer import AccusedNode, IsolationAnswer, TestRecord, describe_record
 from hpcverify.model import (
     COLLECTIVES_CHECK,
     FABRIC_SUITE,
     Finding,
     FindingRule,
-    Inventory,
     Remedy,
     Result,
     Run,
     Verdict,
-    verdict_of,
 )
-from hpcverify.run.orchestrator import collect_versions
 from hpcverify.units import format_count
 
 ISOLATED_CODE = "isolated"
@@ -78,19 +76,7 @@ def build_clearance(answer: IsolationAnswer, node: str, now: datetime) -> Run:
 
 def _build_run(answer: IsolationAnswer, node: str, result: Result, now: datetime) -> Run:
     mark = crc32(f"{answer.id} {node}".encode()) % 16**6
-    return Run(
-        id=f"{answer.id[:-6]}{mark:06x}",
-        node=node,
-        suite=FABRIC_SUITE,
-        started=now,
-        seconds=0.0,
-        verdict=verdict_of((result,)),
-        complete=True,
-        passive=False,
-        inventory=Inventory(),
-        results=(result,),
-        versions=collect_versions(),
-    )
+    return build_outside_run(f"{answer.id[:-6]}{mark:06x}", node, FABRIC_SUITE, now, result)
 
 
 def _list_lines(records: Iterable[TestRecord]) -> str:

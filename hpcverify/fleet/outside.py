@@ -34,6 +34,11 @@ def build_failed_run(run: str, node: str, suite: str, started: datetime, finding
         findings=(finding,),
         rulings={finding.code: RULE},
     )
+    return build_outside_run(run, node, suite, started, result)
+
+
+def build_outside_run(run: str, node: str, suite: str, started: datetime, result: Result) -> Run:
+    """Build the run of the id *run* that has one *result* of *node*."""
     return Run(
         id=run,
         node=node,
