@@ -10,7 +10,8 @@ from msgspec import Struct
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.states import DAY_S, is_gone
-from hpcverify.reliability.jobs import JobAssumptions, JobOutlook, forecast_job
+from hpcverify.reliability.assumptions import JobAssumptions
+from hpcverify.reliability.jobs import JobOutlook, forecast_job
 from hpcverify.reliability.outages import (
     MIN_NODE_DAYS,
     MIN_OUTAGES,

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from hpcverify.errors import ConfigError
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.peers.floors import PeerFloor
-from hpcverify.reliability.jobs import JobAssumptions
+from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
 T = TypeVar("T")

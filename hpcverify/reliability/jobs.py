@@ -15,23 +15,13 @@ says: what it says is the best case.
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.reliability.outages import DAY_S, Estimate
 
 MINUTE_S = 60.0
-
-
-class JobAssumptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is assumed of the jobs of a site: the table ``[reliability]``."""
-
-    checkpoint_write_minutes: Annotated[float, Meta(gt=0)] = 5.0
-    """How long a job stands still to write a checkpoint."""
-    restart_minutes: Annotated[float, Meta(ge=0)] = 10.0
-    """From a failure to the first new step, without the time in the queue."""
-    gpus_per_node: Annotated[int, Meta(ge=0)] = 8
 
 
 class JobOutlook(Struct, frozen=True):

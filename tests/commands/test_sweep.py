@@ -117,7 +117,7 @@ def test_what_is_explained_is_the_risk_of_each_node_and_why(
     assert told["risks"]["n7"]["reasons"][0] == "came back 2 days ago"
 
 
-@pytest.mark.parametrize(("minutes", "suite"), [(7, "quick"), (54, "quick"), (2000, "quick")])
+@pytest.mark.parametrize(("minutes", "suite"), [(8, "quick"), (54, "quick"), (2000, "quick")])
 def test_the_suite_that_buys_most_in_the_time_is_chosen(minutes: int, suite: str) -> None:
     assert find_suite(Site(), minutes) == suite
 

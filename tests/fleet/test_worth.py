@@ -15,7 +15,7 @@ from hpcverify.commands.reliability import command
 from hpcverify.fleet.ledger import Judgment, Ledger
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.fleet.worth import assess_worth, describe_worth, list_job_sizes
-from hpcverify.reliability.jobs import JobAssumptions
+from hpcverify.reliability.assumptions import JobAssumptions
 
 NOW = time.time() - 40 * DAY_S
 """The start of the fleet; the command asks the real clock."""

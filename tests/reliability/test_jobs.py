@@ -6,12 +6,8 @@ import math
 
 import pytest
 
-from hpcverify.reliability.jobs import (
-    JobAssumptions,
-    compute_ettr,
-    find_checkpoint_interval,
-    forecast_job,
-)
+from hpcverify.reliability.assumptions import JobAssumptions
+from hpcverify.reliability.jobs import compute_ettr, find_checkpoint_interval, forecast_job
 from hpcverify.reliability.outages import Estimate
 
 RSC_1 = Estimate(6.5e-3, 6.0e-3, 7.0e-3)

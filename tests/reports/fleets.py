@@ -17,7 +17,8 @@ from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.told_facts import ToldFacts
-from hpcverify.reliability.jobs import JobAssumptions, forecast_job
+from hpcverify.reliability.assumptions import JobAssumptions
+from hpcverify.reliability.jobs import forecast_job
 from hpcverify.reliability.outages import Estimate, FleetReliability
 from hpcverify.selection.ranking import NodeRisk
 
