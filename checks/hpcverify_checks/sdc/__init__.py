@@ -103,6 +103,8 @@ LARGE_GPU_BYTES = 12 * 2**30
 """A GPU with less memory than this gets smaller products."""
 MAX_SIZE = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
+LEAST_SECONDS = 1.0
+"""Until then nothing is left out for lack of time, however little time there is to be."""
 MIN_PLANS = 2
 """That take turns, so that a tile that is not written shows."""
 MIN_HUNT_SHARE = 0.25
@@ -143,7 +145,8 @@ def measure(
     with operation("the first kernels", ctx.device):
         yield from prepare_kernels(ctx, device)
     seams = seams or ProductSeams(compare=choose_comparison(device))
-    end, copy_seconds = perf_counter() + params.seconds, COPY_SHARE * params.seconds
+    copy_seconds = COPY_SHARE * params.seconds
+    end = perf_counter() + max(params.seconds, LEAST_SECONDS)
     # A library that was compiled for speed may have told this process to flush them.
     torch.set_flush_denormal(False)
     with use_threads(choose_thread_count(ctx)):

@@ -89,23 +89,25 @@ def run_stress(
 
 def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
     """Stress the GPU, or each core of the CPU by itself, until *seconds* from now."""
-    end = time.monotonic() + seconds
+    end, least = time.monotonic() + seconds, min(seconds, MIN_SECONDS)
     with operation(f"random {task.family.name} operands", task.ctx.device):
         pairs = [NORMAL_NUMBERS.make(task, pair, task.device) for pair in range(OPERAND_PAIRS)]
     if task.ctx.device.kind != "cpu":
-        yield stress_part(task, pairs, end, task.ctx.device.part)
+        yield stress_part(task, pairs, end, least, task.ctx.device.part)
         return
     cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, task.ctx.rotation)
-    work = partial(stress_part, task, pairs, end)
+    work = partial(stress_part, task, pairs, end, least)
     yield from run_on_each(cores, lambda core: work(f"cpu{core}"))
 
 
-def stress_part(task: ProductTask, pairs: Sequence[Pair], end: float, where: str) -> PartSoak:
-    """Stress the part or core *where* until it errs or *end*, but each load for a moment."""
+def stress_part(
+    task: ProductTask, pairs: Sequence[Pair], end: float, least: float, where: str
+) -> PartSoak:
+    """Stress the part or core *where* until it errs or *end*, but for the *least* seconds."""
     with operation(f"the first random {task.family.name} products", task.ctx.device):
         soak = PartSoak.prepare(task, where, NORMAL_NUMBERS, pairs)
     now = time.monotonic()
-    seconds = max(end - now, MIN_SECONDS)
+    seconds = max(end - now, least)
     for stretch in plan_stretches(now, seconds, WAVE_SHARE, PERIOD_SECONDS):
         if soak.corruption is None:
             soak.run(stretch)
