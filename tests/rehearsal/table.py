@@ -346,7 +346,7 @@ HANGS = (
         )
         for check, name, after, says in (
             ("gemm", "a product", 20, "fp64 products"),
-            ("sdc", "a compared product", 200, ""),
+            ("sdc", "a compared product", 120, ""),
             ("gpu_memory", "a kernel over its memory", 20, "reading, writing"),
             ("pcie_bandwidth", "a copy", 20, "copies from the host"),
             ("thermal", "the soak", UNDER_LOAD, ""),
