@@ -50,9 +50,9 @@ were verified in one night would always be due together."""
 PATIENT_PLACES = 10
 """Of so many nodes, one at least is chosen because it has waited longest."""
 PATIENT_SHARES = ((0.5, 9), (0.25, 5), (0.0, 1))
-"""Of `PATIENT_PLACES`, those for who has waited longest, once that is for so much of the site's period.
-A fleet that sweeps could go through in half of the period then keeps to it, though all nodes come
-to this age at once."""
+"""Of `PATIENT_PLACES`, those for who has waited longest, once that is for so much of the site's
+period. A fleet that sweeps could go through in half of the period then keeps to it, though all
+nodes come to this age at once."""
 
 
 class Pick(Struct, frozen=True, kw_only=True):
