@@ -392,8 +392,7 @@ class Sweep:
         ]
         silent = len(self.tickets) - len(found)
         told += [f"{silent} without a verdict"] if silent else []
-        count = len(self.tickets)
-        them = "1 node" if count == 1 else f"{count} nodes"
+        them = format_count(len(self.tickets), "node")
         click.echo(f"{them}: {', '.join(told) or self._explain_nobody_due()}")
         worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.acting) or self.acting.choose_exit_status()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hpcverify.fleet.worth import FleetWorth, format_range
 from hpcverify.reliability.jobs import JobOutlook
 from hpcverify.reliability.outages import Estimate
+from hpcverify.units import format_count
 
 JOB_HEADS = ("nodes", "GPUs", "MTBF", "ETTR", "goodput", "lost", "saved")
 JOB_COLUMNS_NOTE = (
@@ -48,8 +49,9 @@ def _format_hours(hours: Estimate) -> str:
 def describe_assumptions(worth: FleetWorth) -> str:
     """Say what the table rests on."""
     given = worth.assumptions
+    gpus = format_count(given.gpus_per_node, "GPU")
     return (
         f"assumed: {given.checkpoint_write_minutes:g} min to write a checkpoint, "
-        f"{given.restart_minutes:g} min to restart, {given.gpus_per_node} GPUs a node, "
-        "checkpoints at the best interval, all nodes alike: the best case (arXiv:2410.21680)"
+        f"{given.restart_minutes:g} min to restart, {gpus} a node, checkpoints at the "
+        "best interval, all nodes alike: the best case (arXiv:2410.21680)"
     )
