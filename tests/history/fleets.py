@@ -32,7 +32,7 @@ def make_history(
     *level* (a share), *new_driver* and *clock* are formulas of n, the number of the node, g, that
     of its GPU, and t, that of the night. Ten nodes are in a rack: r0n3, r1n12.
     """
-    with open_duckdb(state, memory_mib=512, threads=1) as db:
+    with open_duckdb(state, memory_mib=512) as db:
         db.execute("select setseed(0.17)")
         normal = "sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())"
         db.execute(
