@@ -29,7 +29,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Cause,
@@ -90,9 +92,9 @@ MAX_DESCRIBED_WORDS = 3
 class GpuMemoryParams(Params, frozen=True):
     """Times in seconds."""
 
-    seconds: float = 20.0
+    seconds: Annotated[float, Meta(gt=0)] = 20.0
     """For the patterns; the first pass always completes."""
-    bandwidth_seconds: float = 1.0
+    bandwidth_seconds: Annotated[float, Meta(gt=0)] = 1.0
     """For each of reading, writing and copying."""
 
 
