@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,37 +14,12 @@ from hpcverify_reports import collectives, fleet, qualification
 from hpcverify_reports.labels import ICONS, Icon
 from hpcverify_reports.node import render
 from tests.reports import fleets, samples
+from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.qualifications import a_qualification
 
 pytestmark = pytest.mark.browser
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
-def chromium(page: str, tmp_path: Path, *arguments: str) -> str:
-    """Open *page* and return what Chromium prints."""
-    file = tmp_path / "node.html"
-    file.write_text(page, encoding="utf-8")
-    program = shutil.which("chromium")
-    assert program, "chromium is not installed: apt-get install chromium"
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    done = subprocess.run(
-        [program, *FLAGS, profile, *arguments, file.as_uri()],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    return done.stdout.decode()
 
 
 def test_a_browser_reads_the_page_as_it_was_written(tmp_path: Path) -> None:
