@@ -51,7 +51,7 @@ fabric: test-tools
 
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed
-	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools gcc:gcc ip:iproute2 \
+	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools stressapptest:stressapptest gcc:gcc ip:iproute2 \
 		nft:nftables chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
