@@ -31,6 +31,7 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     "gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "core_seconds": 0},
     "sdc": {"seconds": 1e-4, "size": 128, "depth": 256, "fresh": True},
     "training": {"seconds": 1e-3, "steps": 2, "shape": TINY_MODEL},
+    "host_memory": {"seconds": 0.1, "pause": 0},
     "gpu_memory": {"seconds": 1e-6, "pause": 0, "bandwidth_seconds": 1e-5},
     "pcie_bandwidth": {"seconds": 1e-3, "warm_up_seconds": 1e-4, "rounds": 2, "size": 2**20},
     "p2p": {"seconds": 1e-5, "size": 2**20, "verified": 2**18},
@@ -47,7 +48,7 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Sizes that a CPU can do, and times of the model: microseconds are many products."""
-ACTIVE = tuple(name for name in PARAMS if name != "storage")
+ACTIVE = tuple(name for name in PARAMS if name not in {"host_memory", "storage"})
 """The checks that load GPUs, in their order."""
 
 

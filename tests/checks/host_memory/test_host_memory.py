@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hpcverify_checks.common import march as marching
 from hpcverify_checks.common.march import MemorySeams
 from hpcverify_checks.host_memory import CHECK, HostMemoryParams
 from hpcverify_checks.host_memory.mapping import count_nodes, map_chunk
-from hpcverify_checks.host_memory.regions import WORDS_PER_PIECE, HostMemory
+from hpcverify_checks.host_memory.regions import WORDS_PER_PIECE, HostMemory, find_host_memory
 from tests.checks.common.faulty_memory import (
     EFFECTS,
     Cell,
@@ -97,7 +97,7 @@ def test_sound_memory_passes_each_time(tmp_path: Path) -> None:
 
 
 def test_memory_of_this_host_passes_in_chunks_of_the_real_size(tmp_path: Path) -> None:
-    real = host_memory.find_host_memory()
+    real = find_host_memory()
     (first, *_) = real.nodes
     little = structs.replace(first, free=len(CORES) * 4 * real.chunk_bytes)
     host = replace(make_host(), nodes=(little,), chunk_bytes=real.chunk_bytes)
@@ -225,7 +225,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(monkeypatch)
 
 
@@ -238,7 +238,11 @@ def only(found: Sequence[CheckItem]) -> Finding:
 
 @pytest.mark.parametrize("value", [0, 1])
 def test_a_stuck_bit_is_found_with_its_place(tmp_path: Path, lab: Lab, value: int) -> None:
-    lab.install(lambda _: len(lab.chunks) > 2 and Cell(lab.chunks[2], 300, 17).write(value))
+    def hold(_: Tensor) -> None:
+        for chunk in lab.chunks[2:3]:
+            Cell(chunk, 300, 17).write(value)
+
+    lab.install(hold)
 
     finding = only(examine(tmp_path, make_host(map_chunk=lab.map)))
 
