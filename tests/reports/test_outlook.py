@@ -50,5 +50,5 @@ def test_without_a_history_there_is_no_figure() -> None:
     few = replace(OUTLOOK.worth.reliability, outages=1, failure_rate=None, share_out=None)
     section = build_worth(replace(OUTLOOK.worth, reliability=few, jobs=()))
 
-    assert section.intro[0].startswith("No history yet: 1 failures of 64 nodes")
+    assert section.intro[0].startswith("No history yet: 1 failure of 64 nodes")
     assert not section.rows + section.facts + section.notes

@@ -90,11 +90,11 @@ WARM_UP_SECONDS = 0.3
 class GpuMemoryParams(Params, frozen=True):
     """Times in seconds."""
 
-    seconds: float = 20.0
+    seconds: Annotated[float, Meta(gt=0)] = 20.0
     """For the patterns, pauses included; the first pass always completes."""
     pause: Annotated[float, Meta(ge=0)] = 2.0
     """Before the second and the third sweep of the first pass."""
-    bandwidth_seconds: float = 1.0
+    bandwidth_seconds: Annotated[float, Meta(gt=0)] = 1.0
     """For each of reading, writing and copying."""
 
 
