@@ -29,13 +29,6 @@ MIB_PER_CORE = 64
 UNTOLD = "it does not say why"
 
 
-class Task(Struct, frozen=True):
-    """What a tool is asked to do."""
-
-    seconds: int
-    cores: Sequence[int]
-
-
 class Opinion(Struct, frozen=True):
     """What a tool says."""
 
@@ -55,7 +48,8 @@ class Tool(Struct, frozen=True):
     name: str
     source: str
     """How to get it."""
-    write_command: Callable[[Task], list[str]]
+    write_command: Callable[[int, Sequence[int]], list[str]]
+    """By its seconds, and the cores that it may use."""
     read: Callable[[str], Opinion]
     """Reads what it printed."""
 
@@ -65,11 +59,11 @@ INCIDENT = re.compile(r"Hardware Error: (.*)")
 OWN_ERROR = re.compile(r"Process Error: (.*)")
 
 
-def write_stressapptest_command(task: Task) -> list[str]:
+def write_stressapptest_command(seconds: int, cores: Sequence[int]) -> list[str]:
     """Copy with each core, and load it while it does (-W)."""
-    cores = len(task.cores)
-    command = ["stressapptest", "-W", "-s", str(task.seconds), "-M", str(cores * MIB_PER_CORE)]
-    command += ["-m", str(cores), "--max_errors", str(MOST_ERRORS)]
+    threads, memory = str(len(cores)), str(len(cores) * MIB_PER_CORE)
+    command = ["stressapptest", "-W", "-s", str(seconds), "-M", memory, "-m", threads]
+    command += ["--max_errors", str(MOST_ERRORS)]
     if os.geteuid() == 0:
         # Where there are huge pages it takes them as shared memory of System V, which
         # outlives it if it is killed; in a namespace of its own that goes with it.
@@ -96,10 +90,10 @@ SUSPECT = re.compile(r"Suspect LPU: (\d+)")
 SUMMARY = re.compile(r"(\d+) ERRORS, (\d+) SUCCESSES")
 
 
-def write_cpu_check_command(task: Task) -> list[str]:
+def write_cpu_check_command(seconds: int, cores: Sequence[int]) -> list[str]:
     """Load the cores, without touching frequencies and voltages (-g)."""
-    cores = ",".join(map(str, task.cores))
-    return ["cpu_check", "-g", f"-t{task.seconds}", f"-c{cores}", f"-q{MOST_ERRORS}"]
+    numbers = ",".join(map(str, cores))
+    return ["cpu_check", "-g", f"-t{seconds}", f"-c{numbers}", f"-q{MOST_ERRORS}"]
 
 
 def read_cpu_check(text: str) -> Opinion:
