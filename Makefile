@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states sdc-table clean
+.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states picture \
+	sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -101,6 +102,10 @@ faults: $(VENV)/tests-installed
 # So does the table of a node's states in docs/design.md.
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
+
+# The picture of a page in README.md, of the node of the tests: make it when pages change.
+picture: test-tools
+	$(BIN)/python -m tests.reports.picture
 
 # So do the tables of what the sdc check finds: the trials are run for it.
 sdc-table: $(VENV)/tests-installed

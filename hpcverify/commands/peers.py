@@ -30,7 +30,7 @@ from hpcverify.peers.reference import FleetReference, read_reference, write_refe
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
 from hpcverify.peers.values import MetricName, PartRuns
 from hpcverify.plan.config import load_site, state_dir
-from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.judge import (
     PartHistory,
     TrendJudgement,
@@ -228,9 +228,8 @@ def show(document: PeersDocument) -> None:
         print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
     notes = [*list_moves(document), *list_notes(document)]
     if notes:
-        console.print()
-    for note in notes:
-        console.print(note, markup=False)
+        console.print("\nnot judged in full, or moved as a whole:")
+        print_items(console, notes)
 
 
 def summarize(document: PeersDocument, outliers: int) -> str:
@@ -281,12 +280,10 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     shared = [(name, one) for name, judged in past.items() for one in judged.shared]
     changes = sorted(list_changes(past), key=lambda one: -one.size)
     if shared or changes:
-        console.print()
-    for name, one in shared:
-        console.print(f"{name}: {describe_shared(one)}", markup=False)
+        console.print("\ncompared with their own past:")
     if changes:
-        console.print("compared with their own past:")
         print_table(console, PAST_HEADS, map(format_change, changes))
+    print_items(console, [f"{name}: {describe_shared(one)}" for name, one in shared])
 
 
 def format_change(change: JudgedChange) -> tuple[str | Text, ...]:

@@ -258,7 +258,7 @@ class _PlanInput(Struct, frozen=True):
             rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
         elif is_watched(node, now):
             back = format_age(compute_elapsed(now, node.returned_at[-1]))
-            rank, why = 1, f"came back to service {back} ago"
+            rank, why = 1, f"came back {back} ago"
         else:
             rank, why = 2 if lateness > 1 else 3, _describe_wait(node, ago)
         return _DueNode(

@@ -30,7 +30,7 @@ def _build_row(job: JobOutlook, found: int) -> tuple[str, ...]:
         f"{job.nodes:,}",
         f"{job.gpus:,}",
         _format_hours(job.mtbf_hours),
-        f"{ettr.value:.1%} ({ettr.low * 100:.1f} to {ettr.high * 100:.1f})",
+        f"{ettr.value * 100:.1f} % ({ettr.low * 100:.1f}-{ettr.high * 100:.1f})",
         f"{job.gpus * ettr.value:,.0f}",
         f"{job.lost_gpu_hours:,.0f}",
         f"{found * job.lost_gpu_hours:,.0f}",
@@ -43,7 +43,8 @@ def _format_hours(hours: Estimate) -> str:
     if hours.value < 2 * DAY_HOURS:
         size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
     shown = hours.map(lambda each: each / size)
-    return f"{shown.value:,.3g} {unit} ({format_range(shown, ',.3g')})"
+    interval = format_range(shown, ",.3g").replace(" to ", "-")  # narrow, as all cells here
+    return f"{shown.value:,.3g} {unit} ({interval})"
 
 
 def describe_assumptions(worth: FleetWorth) -> str:

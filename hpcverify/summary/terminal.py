@@ -49,7 +49,7 @@ WIDE_COLUMNS = 110
 BADGE_COLUMNS = 5
 MAX_FOLDED_ROWS = 500
 """Rows up to which a table is fitted to the width of the terminal."""
-LEAST_SENTENCE_COLUMNS = 36
+LEAST_SENTENCE_COLUMNS = 44
 """Columns in which a sentence can be read."""
 COLUMN_GAP, SENTENCE_INDENT = 2, 4
 SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
@@ -280,9 +280,10 @@ def print_table(
     if not cut and _is_last_a_strip(console, head, rows):
         _print_last_below(console, head, rows)
         return
+    widths = _measure_columns(head, rows)
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
-        whole = place == 0 or (cut and place < len(head) - 1)
+        whole = (place == 0 and widths[0] <= console.width // 2) or (cut and place < len(head) - 1)
         table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
         cells = [_make_cell(c) if isinstance(c, str) else c for c in row]
@@ -305,7 +306,8 @@ def _print_last_below(
     console: Console, head: Sequence[str], rows: Sequence[Sequence[str | Text]]
 ) -> None:
     """Print each of *rows* with its last cell below it."""
-    widths = _measure_columns(head, rows)[:-1]
+    widest = console.width // 3  # a longer cell moves only those beside it
+    widths = [min(width, widest) for width in _measure_columns(head, rows)[:-1]]
     for *cells, last in (head, *rows):
         line = Text(" " * COLUMN_GAP).join(
             Text.assemble(cell, " " * (width - cell_len(make_printable(cell))))

@@ -201,7 +201,7 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
     failed = sum(row.outcome is Verdict.FAIL for row in rows)
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
     lately = sum(bool(row.failures) for row in rows)
-    unverified = sum(row.overdue for row in rows)
+    unverified = sum(row.overdue or row.outcome is None for row in rows)
     both = f", {unclear} could not be judged" if unclear else ""
     headlines = (
         (not rows, "No node is known yet"),

@@ -137,7 +137,7 @@ def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
 
 def _build_past(judgement: FleetJudgement | None, pages: Pages) -> Listing:
     changes = judgement.changes if judgement else ()
-    intro = NOT_JUDGED
+    intro = "No night was judged yet."
     if judgement:
         intro = (
             "Parts that are worse than they were. What a rollout did to many parts is no fault "
