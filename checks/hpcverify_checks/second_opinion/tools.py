@@ -14,9 +14,9 @@ what it says when a core is wrong.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -25,6 +25,9 @@ MOST_ERRORS = 20
 
 MIB_PER_CORE = 64
 """For stressapptest: more than a core's share of the caches, and little of what a node has."""
+
+CAP_SYS_ADMIN = 21
+"""From linux/capability.h."""
 
 UNTOLD = "it does not say why"
 
@@ -64,11 +67,16 @@ def write_stressapptest_command(seconds: int, cores: Sequence[int]) -> list[str]
     threads, memory = str(len(cores)), str(len(cores) * MIB_PER_CORE)
     command = ["stressapptest", "-W", "-s", str(seconds), "-M", memory, "-m", threads]
     command += ["--max_errors", str(MOST_ERRORS)]
-    if os.geteuid() == 0:
-        # Where there are huge pages it takes them as shared memory of System V, which
-        # outlives it if it is killed; in a namespace of its own that goes with it.
-        return ["unshare", "--ipc", *command]
-    return command
+    # Where there are huge pages it takes them as shared memory of System V, which outlives
+    # it if it is killed; in a namespace of its own that goes with it.
+    return ["unshare", "--ipc", *command] if may_make_namespaces() else command
+
+
+def may_make_namespaces() -> bool:
+    """Whether this process has the capability for that, which root in a container lacks."""
+    status = Path("/proc/self/status").read_text()
+    capabilities = re.search(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)
+    return bool(capabilities and int(capabilities[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
 def read_stressapptest(text: str) -> Opinion:
