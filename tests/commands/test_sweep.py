@@ -109,8 +109,8 @@ def test_what_is_explained_is_the_risk_of_each_node_and_why(
     show_plan(acting, (), 1, explained, as_json=True)
     told = json.loads(capsys.readouterr().out)
 
-    assert re.search(r"\nsuite idle sees 100% in 55 min, 1.82% a minute; quick sees", text)
-    assert re.search(r"\nrisk by experience elsewhere: ", text)
+    assert re.search(r"\n - suite idle sees 100% in 55 min, 1.82% a minute; quick sees", text)
+    assert re.search(r"\n - risk by experience elsewhere: ", text)
     assert re.search(r"\nverify +n7 +\d+\.\dx +came back 2 days ago", text)
     assert re.search(r"\n- +n8 +0\.\dx +is due, but this sweep is limited to 1", text)
     assert told["risks"]["n7"]["score"] > 3
