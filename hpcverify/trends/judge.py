@@ -152,13 +152,15 @@ def judge_histories(
     single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
     alike = Counter(mark for h, c in found for mark in list_marks(h, c.index))
     stepped = {id(history) for history, _ in found}
+    effects = _find_mark_effects(histories, whole)
     steps = [_describe_step(history, change, whole.carriers, alike) for history, change in single]
     trends = [
         trend
         for history in histories
         if id(history) in slopes.keys() - stepped
-        and not (population and _is_slope_by_chance(slopes[id(history)], population))
-        and (trend := _describe_trend(history, slopes[id(history)], least, low_is_bad=low_is_bad))
+        and (slope := _find_own_slope(history, slopes[id(history)], effects))
+        and not (population and _is_slope_by_chance(slope, population))
+        and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
     changes = sorted([*steps, *trends], key=lambda change: -change.size)
     return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
@@ -310,6 +312,48 @@ def _explains(shared: SharedChange, history: PartHistory, change: LevelChange) -
     if shared.mark:
         return shared.mark in marks
     return not marks and abs(_find_day(history, change.index) - shared.day) <= 2 * SAME_DAYS
+
+
+def _find_mark_effects(
+    histories: Iterable[PartHistory], population: HistoryPopulation
+) -> dict[MarkChange, float]:
+    """Find by which factor values usually changed with each mark that is new on many parts."""
+    ratios: dict[MarkChange, list[float]] = {}
+    nodes: dict[MarkChange, set[str]] = {}
+    for history in histories:
+        for mark in list_all_marks(history):
+            index = _find_mark(history, mark)
+            if before := median(history.values[:index]):
+                ratios.setdefault(mark, []).append(median(history.values[index:]) / before)
+                nodes.setdefault(mark, set()).add(history.node)
+    return {
+        mark: median(known)
+        for mark, known in ratios.items()
+        if len(nodes[mark]) >= MIN_ROLLOUT
+        and len(known) * population.weight >= ROLLOUT_SHARE * population.carriers.get(mark, 0)
+    }
+
+
+def _find_own_slope(
+    history: PartHistory, slope: Slope, effects: Mapping[MarkChange, float]
+) -> Slope | None:
+    """
+    Find what of the *slope* of a part is left without the *effects* of marks on all parts.
+
+    A step that is too small to be found as one, or has too few runs before it, makes a slope.
+    """
+    values = list(history.values)
+    known = list_all_marks(history) & effects.keys()
+    for mark in known:
+        index = _find_mark(history, mark)
+        values[:index] = [value * effects[mark] for value in values[:index]]
+    return find_slope(history.times, values) if known else slope
+
+
+def _find_mark(history: PartHistory, mark: MarkChange) -> int:
+    """Return the first run with *mark*, which was new on the part."""
+    pairs = enumerate(pairwise(history.marks[mark.field]), 1)
+    return next(i for i, pair in pairs if pair == (mark.before, mark.after))
 
 
 def _describe_step(
