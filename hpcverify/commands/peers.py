@@ -32,13 +32,13 @@ from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_table, render_badge
 from hpcverify.trends.judge import (
     PartChange,
-    PartHistory,
     TrendJudgement,
     describe_shared,
     format_crossing,
     format_date,
     judge_histories,
 )
+from hpcverify.trends.marks import PartHistory
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1

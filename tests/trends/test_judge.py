@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from hpcverify.model import Verdict
-from hpcverify.trends.judge import PartHistory, format_crossing, judge_histories
+from hpcverify.trends.judge import format_crossing, judge_histories
+from hpcverify.trends.marks import PartHistory
 
 DAY = 86400.0
 RUNS = 30
