@@ -36,6 +36,7 @@ from hpcverify.fleet.states import (
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.idle import explain_not_idle
+from hpcverify.units import format_age, format_count
 
 LOST_RETRY_S = 600.0
 """Between verifications of a node whose job ended without a document."""
@@ -256,8 +257,8 @@ class _PlanInput(Struct, frozen=True):
         if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
             rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
         elif is_watched(node, now):
-            back = _format_duration(compute_elapsed(now, node.returned_at[-1]))
-            rank, why = 1, f"came back to service {back} ago"
+            back = format_age(compute_elapsed(now, node.returned_at[-1]))
+            rank, why = 1, f"came back {back} ago"
         else:
             rank, why = 2 if lateness > 1 else 3, _describe_wait(node, ago)
         return _DueNode(
@@ -298,26 +299,26 @@ def _explain_partition(host: Host, fleet: Fleet) -> str:
 
 def _explain_fresh(node: Node, window: float, now: float) -> str:
     if node.state is State.HEALTHY and compute_elapsed(now, node.last_pass_at) < window:
-        return f"passed {_format_duration(now - node.last_pass_at)} ago"
+        return f"passed {format_age(now - node.last_pass_at)} ago"
     recent = compute_elapsed(now, node.last_pass_at) < window
     if recent and is_suspect_between_nodes(node):
-        ago = _format_duration(now - node.last_pass_at)
+        ago = format_age(now - node.last_pass_at)
         return f"passed by itself {ago} ago, and is suspected with others: hpcverify isolate"
     judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if judged and compute_elapsed(now, node.last_run_at) < window:
-        return f"failed {_format_duration(now - node.last_run_at)} ago, which is observed only"
+        return f"failed {format_age(now - node.last_run_at)} ago, which is observed only"
     return ""
 
 
 def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
-    return f"was tried {_format_duration(now - last.ended)} ago, without a result"
+    return f"was tried {format_age(now - last.ended)} ago, without a result"
 
 
 def _describe_wait(node: Node, ago: float) -> str:
     if ago < inf:
-        return f"last verified {_format_duration(ago)} ago"
+        return f"last verified {format_age(ago)} ago"
     dated = node.last_run_at or node.last_pass_at
     return "last verified in the future" if dated else "never verified"
 
@@ -348,12 +349,6 @@ def is_rerun_due(node: Node, last: Ticket | None, now: float) -> bool:
 
 def _derive_fraction(seed: int, name: str) -> float:
     return zlib.crc32(f"{seed}:{name}".encode()) / 2**32
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 2 * DAY_S:
-        return f"{seconds / HOUR_S:.0f} h"
-    return f"{seconds / DAY_S:.0f} days"
 
 
 class _Capacity:
@@ -387,8 +382,8 @@ class _Capacity:
             allowed = max(1, ceil(self._fleet.share * size))
             if self._taken[partition] >= allowed:
                 return (
-                    f"is due, but only {allowed} of {size} nodes in {partition} may "
-                    "be verified at once"
+                    f"is due, but only {allowed} of {format_count(size, 'node')} in {partition} "
+                    "may be verified at once"
                 )
         return ""
 
