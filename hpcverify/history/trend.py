@@ -24,7 +24,8 @@ from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
 from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
-from hpcverify.trends.judge import LASTING_RUNS, HistoryPopulation, MarkChange, PartHistory
+from hpcverify.trends.judge import LASTING_RUNS
+from hpcverify.trends.marks import HistoryPopulation, MarkChange, PartHistory
 
 MIN_TREND_RUNS = LASTING_RUNS + 1
 """With fewer in the nights that are looked at, nothing is seen of a part."""
