@@ -41,10 +41,6 @@ struct event {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long matched;
 static struct {
-	void *context;
-	struct iocb *of;
-} held;
-static struct {
 	int fd;
 	size_t size;
 	char bytes[SECTOR];
@@ -115,15 +111,20 @@ static void note(const char *path, off_t offset)
 	fclose(file);
 }
 
+static int matches(int fd, size_t size, off_t offset, char *path)
+{
+	long wanted = atol(setting("FAULT_SIZE"));
+
+	return names(fd, path) && (!wanted || (size_t)wanted == size) &&
+	       (!*setting("FAULT_OVERWRITES") || has_data(path, offset));
+}
+
 /* Whether this access goes wrong. */
 static int chosen(int call, int fd, size_t size, off_t offset, char *path)
 {
-	int reads = is("flip read"), turn;
-	long wanted = atol(setting("FAULT_SIZE"));
+	int turn;
 
-	if (call == reads || !names(fd, path) || (wanted && (size_t)wanted != size))
-		return 0;
-	if (*setting("FAULT_OVERWRITES") && !has_data(path, offset))
+	if ((call == READ_CALL) != is("flip read") || !matches(fd, size, offset, path))
 		return 0;
 	pthread_mutex_lock(&lock);
 	turn = matched++ - atol(setting("FAULT_SKIP"));
@@ -198,6 +199,32 @@ static void spoil_write(const char *path, int *fd, char **buffer, size_t size, o
 	}
 }
 
+/* Exchange two writes of one thread: the first waits for the second. */
+static int exchange(void *context, struct iocb *call, int (*submit)(void *, long, struct iocb **))
+{
+	static struct {
+		void *context;
+		struct iocb *first;
+	} waiting;
+	char path[PATH_MAX];
+	long long offset = call->offset;
+
+	if (!waiting.context && chosen(WRITE_CALL, call->fd, call->size, offset, path)) {
+		waiting.context = context;
+		waiting.first = call;
+		return 1;
+	}
+	if (waiting.first && waiting.context == context &&
+	    matches(call->fd, call->size, offset, path)) {
+		call->offset = waiting.first->offset;
+		waiting.first->offset = offset;
+		if (submit(context, 1, &waiting.first) != 1)
+			abort();
+		waiting.first = NULL;
+	}
+	return submit(context, 1, &call);
+}
+
 int io_submit(void *context, long count, struct iocb **calls)
 {
 	static int (*real)(void *, long, struct iocb **);
@@ -206,24 +233,16 @@ int io_submit(void *context, long count, struct iocb **calls)
 
 	if (!real)
 		real = dlsym(RTLD_NEXT, "io_submit");
+	if (is("exchanged") && count == 1 && calls[0]->opcode == WRITE_CALL)
+		return exchange(context, calls[0], real);
 	for (i = 0; i < count; i++) {
 		struct iocb *call = calls[i];
 		off_t offset = call->offset;
 
-		if (call->opcode != WRITE_CALL || !chosen(WRITE_CALL, call->fd, call->size, offset, path))
-			continue;
-		if (!is("exchanged")) {
+		if (call->opcode == WRITE_CALL && !is("exchanged") &&
+		    chosen(WRITE_CALL, call->fd, call->size, offset, path)) {
 			spoil_write(path, &call->fd, &call->buffer, call->size, &offset);
 			call->offset = offset;
-		} else if (count == 1 && !held.of) {
-			held.context = context;
-			held.of = call;
-			return 1;  /* until the next one */
-		} else if (count == 1 && held.context == context) {
-			call->offset = held.of->offset;
-			held.of->offset = offset;
-			if (real(context, 1, &held.of) != 1)
-				abort();
 		}
 	}
 	return real(context, count, calls);

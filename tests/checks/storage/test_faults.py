@@ -37,13 +37,13 @@ FAULTS = [
     ("blocks", Fault(how="torn", path=STREAM, size=4096), CHANGED),
     ("blocks", Fault(how="flip write", path=STREAM, size=4096), CHANGED),
     ("blocks", Fault(how="stale read", path=STREAM, size=4096), OLDER),
-    ("blocks", Fault(how="exchanged", path=STREAM, size=4096), ELSEWHERE),
+    ("blocks", Fault(how="exchanged", path=STREAM, count=1, size=4096), ELSEWHERE),
     # 1 MiB in a row, for the first time
     ("blocks", Fault(how="lost", path=STREAM, size=MIB), NO_HEADER),
     ("blocks", Fault(how="misdirected", path=STREAM, size=MIB), f"{NO_HEADER}|{ELSEWHERE}"),
     ("blocks", Fault(how="torn", path=STREAM, size=MIB), NO_HEADER),
     ("blocks", Fault(how="flip write", path=STREAM, size=MIB), CHANGED),
-    ("blocks", Fault(how="exchanged", path=STREAM, size=MIB), ELSEWHERE),
+    ("blocks", Fault(how="exchanged", path=STREAM, count=1, size=MIB), ELSEWHERE),
     ("blocks", Fault(how="flip read", path=STREAM, size=MIB), CHANGED),
     ("blocks", Fault(how="flip read", path=STREAM, size=4096), CHANGED),
     # 1 MiB in a row, over what was written before
@@ -51,12 +51,16 @@ FAULTS = [
     ("checkpoints", Fault(how="torn", path=STREAM, overwrites=True), OLDER),
     ("checkpoints", Fault(how="stale read", path=STREAM, overwrites=True), OLDER),
     ("checkpoints", Fault(how="flip write", path=STREAM, overwrites=True), CHANGED),
+    ("checkpoints", Fault(how="flip read", path=STREAM), CHANGED),
+    ("checkpoints", Fault(how="misdirected", path=STREAM, overwrites=True), f"{OLDER}|{ELSEWHERE}"),
+    ("checkpoints", Fault(how="exchanged", path=STREAM, count=1, overwrites=True), ELSEWHERE),
     # 4 KiB flushed one by one
     ("flushes", Fault(how="lost", path=JOURNAL, skip=1, count=1), f"{NO_HEADER}|ends after"),
     ("flushes", Fault(how="lost", path=JOURNAL, skip=1, count=10**6), "/journal ends after 4096 "),
     ("flushes", Fault(how="lost", path=JOURNAL, skip=0, overwrites=True), OLDER),
     ("flushes", Fault(how="torn", path=JOURNAL, skip=0, overwrites=True), CHANGED),
     ("flushes", Fault(how="stale read", path=JOURNAL, skip=0, overwrites=True), OLDER),
+    ("flushes", Fault(how="misdirected", path=JOURNAL), f"{NO_HEADER}|{ELSEWHERE}"),
     ("flushes", Fault(how="flip write", path=JOURNAL, skip=0), CHANGED),
     ("flushes", Fault(how="flip read", path=JOURNAL, skip=0), CHANGED),
     # files of 4 KiB
