@@ -60,7 +60,7 @@ class MetricKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
+class PastComparison:
     """How far a value is from the earlier ones of its part, in their spreads."""
 
     key: MetricKey
@@ -126,7 +126,7 @@ def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
         for key, value in _list_values(run)
         if key in judged and len(earlier[key]) >= MIN_EARLIER_VALUES
     )
-    farthest: dict[tuple[str, str], Deviation] = {}
+    farthest: dict[tuple[str, str], PastComparison] = {}
     for one in sorted(moved, key=lambda one: (-one.distance, one.key)):
         if one.distance or one.spread:  # else it has never moved
             farthest.setdefault((one.key.check, one.key.name), one)
@@ -141,16 +141,16 @@ def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
                 yield MetricKey(check, item.name, item.where, item.unit), item.value
 
 
-def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> Deviation:
+def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComparison:
     """Measure how far *value* is off; one outlier among the *earlier* ones cannot spoil it."""
     middle = median(earlier)
     spread = _SIGMA_PER_MAD * median(abs(one - middle) for one in earlier)
     floor = abs(middle) * LEAST_SPREAD + LEAST_DISTANCE
     distance = abs(value - middle) / max(spread, floor)
-    return Deviation(key, value, earlier, middle, spread, distance)
+    return PastComparison(key, value, earlier, middle, spread, distance)
 
 
-def _build_trend(one: Deviation, inventory: Inventory) -> MetricTrend:
+def _build_trend(one: PastComparison, inventory: Inventory) -> MetricTrend:
     unit, middle, values = one.key.unit, one.median, [*one.earlier[-MAX_SHOWN_RUNS:], one.value]
     change = f"{one.value / middle - 1:+.1%}" if middle else f"{one.value - middle:+.4g}"
     return MetricTrend(
