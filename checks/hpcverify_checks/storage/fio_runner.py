@@ -65,6 +65,11 @@ class FioReport:
     cached: int = 0
     """Bytes that the page cache still had when reading began."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no byte was read or written."""
+        return not any(sum(self.list_moved_bytes(way)) for way in DIRECTIONS)
+
     def merge(self, other: FioReport) -> FioReport:
         """Take the streams of both for those of one job."""
         return FioReport((*self.jobs, *other.jobs), self.cached + other.cached)
@@ -127,9 +132,10 @@ class Fio:
         **options: object,
     ) -> FioReport:
         """
-        Run one job with *options* on all *extents* at the same time.
+        Run one job with *options* on all *extents* at the same time, for *seconds* if not 0.
 
-        *own* has more options of each stream.
+        *own* has more options of each stream. fio counts the time before its threads get
+        a core too: a job to which no time was left runs again, with twice the time.
 
         Raises:
             FaultError: an access failed, or did not verify.
@@ -144,12 +150,33 @@ class Fio:
             "randseed": seed,
             "fallocate": "none",  # or it would fill the hole before the extent
             "verify_state_save": 0,
-            **({"runtime": f"{seconds * 1e3:.0f}ms"} if seconds else {}),
             **options,
         }
+        streams = own or [{}] * len(extents)
+        report = self._run_once(extents, streams, settings, seconds)
+        while seconds and report.is_idle:
+            seconds *= 2
+            if seconds > GRACE_SECONDS:
+                raise Unable(
+                    f"fio did not get to a first access within {seconds / 2:.0f} s: run it on a "
+                    "quieter node",
+                    Cause.TIMEOUT,
+                    Remedy.RERUN,
+                )
+            report = self._run_once(extents, streams, settings, seconds)
+        return report
+
+    def _run_once(
+        self,
+        extents: Sequence[FileExtent],
+        streams: Sequence[Mapping[str, object]],
+        settings: Mapping[str, object],
+        seconds: float,
+    ) -> FioReport:
+        limit = {"runtime": f"{seconds * 1e3:.0f}ms"} if seconds else {}
         size = sum(extent.size for extent in extents)
         done = run_fio(
-            _build_command(settings, extents, own or [{}] * len(extents)),
+            _build_command({**settings, **limit}, extents, streams),
             timeout=seconds + GRACE_SECONDS + size / MIN_BYTES_PER_SECOND,
             cwd=self.folder,
         )

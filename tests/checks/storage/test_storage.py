@@ -8,6 +8,7 @@ taken away, it is filled and mounted read-only. fio is the real one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import resource
@@ -538,6 +539,43 @@ def test_what_the_node_did_to_fio_is_no_bug_and_no_fault_of_the_disk(
         fio.run([FileExtent(tmp_path / "x", 0, MIB)], rw="write")
 
     assert (caught.value.cause, caught.value.remedy) == (cause, Remedy.INSPECT)
+
+
+IDLE = {way: {"io_bytes": 0} for way in fio_runner.DIRECTIONS}
+
+
+def test_a_fio_that_got_no_time_for_an_access_gets_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = (
+        json.dumps({"jobs": [{"error": 0, **IDLE, "write": {"io_bytes": moved}}]}, indent=1)
+        for moved in (0, 4096)
+    )
+    idle, busy = reports
+    script = f"""\
+case "$*" in
+*--runtime=200ms*) echo '{idle}' ;;
+*--runtime=400ms*) echo '{busy}' ;;
+esac"""
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, script))
+    fio = Fio(folder=tmp_path, engine="libaio", direct=False)
+
+    report = fio.run([FileExtent(tmp_path / "x", 0, MIB)], seconds=0.2, rw="write")
+
+    assert report.list_moved_bytes("write") == (4096,)
+
+
+def test_a_fio_that_never_gets_time_says_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = json.dumps({"jobs": [{"error": 0, **IDLE}]}, indent=1)
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, f"echo '{idle}'"))
+    fio = Fio(folder=tmp_path, engine="libaio", direct=False)
+
+    with pytest.raises(Unable, match="did not get to a first access within 64 s") as caught:
+        fio.run([FileExtent(tmp_path / "x", 0, MIB)], seconds=1, rw="write")
+
+    assert caught.value.cause is Cause.TIMEOUT
 
 
 def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
