@@ -13,7 +13,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common import march
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.march import MemorySeams
-from hpcverify_checks.common.transfers import WrongWords
+from hpcverify_checks.common.transfers import WrongWords, compare_words
 from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.regions import (
     LEAST_CHUNKS,
@@ -30,7 +30,7 @@ CHUNK_BYTES, WORDS_PER_PIECE = 2**20, 2**12
 WORD, BIT = 321, 9
 """What goes wrong, in the first chunk that is mapped."""
 
-Harm = Callable[["Tensor"], object]
+Harm = Callable[["Tensor"], "Tensor | None"]
 """What becomes of that word."""
 
 
@@ -65,7 +65,7 @@ def _try(
     on_rest: Harm = keep,
     *,
     on_write: Harm = keep,
-    compare: march.Compare = march.compare_words,
+    compare: march.Compare = compare_words,
 ) -> Trial:
     real = find_host_memory()
     mapped: list[Tensor] = []
@@ -79,6 +79,9 @@ def _try(
         if words.data_ptr() <= mapped[0][WORD:].data_ptr() < words[-1:].data_ptr():
             on_write(mapped[0][WORD])
 
+    def rest(_seconds: float) -> None:
+        on_rest(mapped[0][WORD])
+
     free = 2 * LEAST_CHUNKS * CHUNK_BYTES
     little = structs.replace(real.nodes[0], free=free)
     host = replace(
@@ -89,7 +92,7 @@ def _try(
         seams=MemorySeams(write, compare=compare),
         chunk_bytes=CHUNK_BYTES,
         words_per_piece=WORDS_PER_PIECE,
-        rest=lambda _: on_rest(mapped[0][WORD]),
+        rest=rest,
     )
     outcome, detail = _examine(ctx, host)
     where = name_node(little.number)
