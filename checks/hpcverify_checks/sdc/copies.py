@@ -64,7 +64,7 @@ MAX_COPIES = 24
 """In one lap on one path."""
 ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
 """Of where copies begin, in bytes."""
-GUARD_BYTES, GUARD_FILL = 64, 0xA5
+GUARD_BYTES, GUARD_FILL = 4096, 0xA5
 """Bytes before and after each copy that must not change, and what they hold."""
 CHUNK_BYTES = 4 * 2**20
 """Bytes compared at a time: comparing takes as much again."""

@@ -43,7 +43,7 @@ from hpcverify.check import (
 )
 from hpcverify.processes import CompletedTool, ToolRunner, run_tool
 from hpcverify.telemetry import cpu
-from hpcverify_checks.second_opinion.tools import TOOLS, Opinion, Task, Tool
+from hpcverify_checks.second_opinion.tools import TOOLS, Opinion, Tool
 
 MISCOMPARE_CODE = "miscompare"
 END_SECONDS = 15.0
@@ -96,19 +96,18 @@ def measure(
 ) -> Iterator[CheckItem]:
     """Ask each tool that is installed; what one cannot tell, another still may."""
     installed = list_installed()
-    seconds = max(LEAST_SECONDS, params.seconds / len(installed))
-    task = Task(round(seconds), cpu.read_cores().allowed)
+    seconds = round(max(LEAST_SECONDS, params.seconds / len(installed)))
     failed: list[Unable] = []
     for tool in installed:
         try:
-            yield from ask(tool, task, run)
+            yield from ask(tool, seconds, run)
         except Unable as exc:
             failed.append(exc)
     if failed:
         raise failed[0]
 
 
-def ask(tool: Tool, task: Task, run: ToolRunner) -> Iterator[CheckItem]:
+def ask(tool: Tool, seconds: int, run: ToolRunner) -> Iterator[CheckItem]:
     """
     Run *tool*, and report what it says.
 
@@ -116,9 +115,9 @@ def ask(tool: Tool, task: Task, run: ToolRunner) -> Iterator[CheckItem]:
         Unable: It says nothing: it did not end, failed on its own, or compared nothing.
 
     """
-    command = tool.write_command(task)
+    command = tool.write_command(seconds, cpu.read_cores().allowed)
     with operation(tool.name):
-        answer = run(command, timeout=PATIENCE * (task.seconds + END_SECONDS))
+        answer = run(command, timeout=PATIENCE * (seconds + END_SECONDS))
     opinion = tool.read((answer.stdout + answer.stderr).decode(errors="replace"))
     if opinion.errors:
         yield report_errors(tool, command, opinion)
@@ -126,7 +125,7 @@ def ask(tool: Tool, task: Task, run: ToolRunner) -> Iterator[CheckItem]:
         raise explain_silence(tool, command, answer, opinion)
     yield Measurement(f"{tool.name}.errors", opinion.errors)
     if opinion.compared:
-        yield Coverage("node", f"{tool.name}: {opinion.compared} compared in {task.seconds} s")
+        yield Coverage("node", f"{tool.name}: {opinion.compared} compared in {seconds} s")
 
 
 def report_errors(tool: Tool, command: Sequence[str], opinion: Opinion) -> Finding:

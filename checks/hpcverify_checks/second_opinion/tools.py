@@ -14,9 +14,9 @@ what it says when a core is wrong.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -26,14 +26,10 @@ MOST_ERRORS = 20
 MIB_PER_CORE = 64
 """For stressapptest: more than a core's share of the caches, and little of what a node has."""
 
+CAP_SYS_ADMIN = 21
+"""From linux/capability.h."""
+
 UNTOLD = "it does not say why"
-
-
-class Task(Struct, frozen=True):
-    """What a tool is asked to do."""
-
-    seconds: int
-    cores: Sequence[int]
 
 
 class Opinion(Struct, frozen=True):
@@ -55,7 +51,8 @@ class Tool(Struct, frozen=True):
     name: str
     source: str
     """How to get it."""
-    write_command: Callable[[Task], list[str]]
+    write_command: Callable[[int, Sequence[int]], list[str]]
+    """By its seconds, and the cores that it may use."""
     read: Callable[[str], Opinion]
     """Reads what it printed."""
 
@@ -65,16 +62,21 @@ INCIDENT = re.compile(r"Hardware Error: (.*)")
 OWN_ERROR = re.compile(r"Process Error: (.*)")
 
 
-def write_stressapptest_command(task: Task) -> list[str]:
+def write_stressapptest_command(seconds: int, cores: Sequence[int]) -> list[str]:
     """Copy with each core, and load it while it does (-W)."""
-    cores = len(task.cores)
-    command = ["stressapptest", "-W", "-s", str(task.seconds), "-M", str(cores * MIB_PER_CORE)]
-    command += ["-m", str(cores), "--max_errors", str(MOST_ERRORS)]
-    if os.geteuid() == 0:
-        # Where there are huge pages it takes them as shared memory of System V, which
-        # outlives it if it is killed; in a namespace of its own that goes with it.
-        return ["unshare", "--ipc", *command]
-    return command
+    threads, memory = str(len(cores)), str(len(cores) * MIB_PER_CORE)
+    command = ["stressapptest", "-W", "-s", str(seconds), "-M", memory, "-m", threads]
+    command += ["--max_errors", str(MOST_ERRORS)]
+    # Where there are huge pages it takes them as shared memory of System V, which outlives
+    # it if it is killed; in a namespace of its own that goes with it.
+    return ["unshare", "--ipc", *command] if may_make_namespaces() else command
+
+
+def may_make_namespaces() -> bool:
+    """Whether this process has the capability for that, which root in a container lacks."""
+    status = Path("/proc/self/status").read_text()
+    capabilities = re.search(r"^CapEff:\s*(\w+)$", status, re.MULTILINE)
+    return bool(capabilities and int(capabilities[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
 def read_stressapptest(text: str) -> Opinion:
@@ -96,10 +98,10 @@ SUSPECT = re.compile(r"Suspect LPU: (\d+)")
 SUMMARY = re.compile(r"(\d+) ERRORS, (\d+) SUCCESSES")
 
 
-def write_cpu_check_command(task: Task) -> list[str]:
+def write_cpu_check_command(seconds: int, cores: Sequence[int]) -> list[str]:
     """Load the cores, without touching frequencies and voltages (-g)."""
-    cores = ",".join(map(str, task.cores))
-    return ["cpu_check", "-g", f"-t{task.seconds}", f"-c{cores}", f"-q{MOST_ERRORS}"]
+    numbers = ",".join(map(str, cores))
+    return ["cpu_check", "-g", f"-t{seconds}", f"-c{numbers}", f"-q{MOST_ERRORS}"]
 
 
 def read_cpu_check(text: str) -> Opinion:
