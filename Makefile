@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states sdc-table clean
+.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states picture \
+	sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -50,7 +51,7 @@ fabric: test-tools
 
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed
-	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools gcc:gcc ip:iproute2 \
+	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools stressapptest:stressapptest gcc:gcc ip:iproute2 \
 		nft:nftables chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
@@ -101,6 +102,10 @@ faults: $(VENV)/tests-installed
 # So does the table of a node's states in docs/design.md.
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
+
+# The picture of a page in README.md, of the node of the tests: make it when pages change.
+picture: test-tools
+	$(BIN)/python -m tests.reports.picture
 
 # So do the tables of what the sdc check finds: the trials are run for it.
 sdc-table: $(VENV)/tests-installed

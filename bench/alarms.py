@@ -2,10 +2,10 @@
 How often does a healthy node get a bad verdict, however its libraries are set?
 
 Run with ``python bench/alarms.py [RUNS [MINUTES]]``, on a CPU that is known to be good.
-Each run is a process that takes sdc, cpu_units, training, allreduce and storage in a short form,
-under the next of `SETTINGS`, beside no, one or two busy loops for each core. The
-libraries are made to read their settings before a check could take them away: what is
-counted is what a check makes of products that were really computed that way.
+Each run is a process that takes sdc, cpu_units, host_memory, training, allreduce and storage
+in a short form, under the next of `SETTINGS`, beside no, one or two busy loops for each core and another
+run. The libraries are made to read their settings before a check could take them away: what
+is counted is what a check makes of products that were really computed that way.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -32,7 +33,7 @@ from hpcverify.plan import catalog
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.timing import make_product_step
 
-RUNS, MINUTES = 100, 60.0
+RUNS, MINUTES = 216, 70.0
 SETTINGS: tuple[dict[str, str], ...] = (
     {},
     {"ONEDNN_MAX_CPU_ISA": "AVX2"},
@@ -44,16 +45,20 @@ SETTINGS: tuple[dict[str, str], ...] = (
     {"OMP_NUM_THREADS": "1"},
     {"OMP_NUM_THREADS": "3"},
     {"OMP_NUM_THREADS": "8"},
+    {"OMP_NUM_THREADS": "2", "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
     {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
 )
 LOOPS = (0, 1, 2)
 """Busy loops for each core."""
+RUNS_AT_ONCE = 2
+"""Half of its time a run waits: for ranks that start, and for the disk."""
 CHECKS: dict[str, dict[str, Any]] = {
-    "sdc": {"seconds": 3},
-    "cpu_units": {"seconds": 3},
-    "training": {"seconds": 1},
-    "allreduce": {"seconds": 1},
-    "storage": {"size_mib": 64, "checkpoint_mib": 32, "seconds": 0.5, "files": 200},
+    "sdc": {"seconds": 2},
+    "cpu_units": {"seconds": 1},
+    "host_memory": {"seconds": 1, "pause": 0.1},
+    "training": {"seconds": 0.5},
+    "allreduce": {"seconds": 0.5, "sizes": (2**16, 2**20)},
+    "storage": {"size_mib": 16, "checkpoint_mib": 8, "repeats": 2, "seconds": 0.2, "files": 50},
 }
 PATIENCE = 900.0
 """Seconds for one run."""
@@ -81,6 +86,7 @@ class Case:
 
     settings: Mapping[str, str]
     loops: int
+    seed: int
 
     def text(self) -> str:
         """Name it in a line."""
@@ -93,13 +99,11 @@ def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     minutes = float(sys.argv[2]) if len(sys.argv) > 2 else MINUTES
     until = monotonic() + 60 * minutes
-    counts: dict[str, Counter[str]] = {name: Counter() for name in CHECKS}
-    longest = dict.fromkeys(CHECKS, 0.0)
+    counts = defaultdict[str, Counter[str]](Counter)
+    longest = defaultdict[str, float](float)
     done = 0
-    for case in cases(runs):
-        if monotonic() > until:
-            break
-        for ended in run(case, seed=done + 1):
+    for case, results in run_all(runs, until):
+        for ended in results:
             counts[ended.check][ended.verdict] += 1
             longest[ended.check] = max(longest[ended.check], ended.seconds)
             if ended.verdict not in ("pass", "skip"):
@@ -111,27 +115,32 @@ def main() -> None:
         say(f"{name}: {said} in {done} runs of {longest[name]:.0f} s at most")
 
 
-def cases(runs: int) -> Generator[Case]:
+def run_all(runs: int, until: float) -> Generator[tuple[Case, list[Ended]]]:
     """Go through all settings with no loops, then with one for each core, and so on."""
-    every = [Case(s, n * (os.cpu_count() or 1)) for n, s in product(LOOPS, SETTINGS)]
-    for number in range(runs):
-        yield every[number % len(every)]
+    for first in range(0, runs, len(SETTINGS)):
+        loops = LOOPS[first // len(SETTINGS) % len(LOOPS)] * (os.cpu_count() or 1)
+        cases = [Case(s, loops, first + i) for i, s in enumerate(SETTINGS[: runs - first], 1)]
+        with busy(loops), ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
+            results = pool.map(partial(run, until=until), cases)
+            yield from ((c, r) for c, r in zip(cases, results, strict=True) if r)
 
 
-def run(case: Case, seed: int) -> list[Ended]:
-    """Take all checks once, in a process of its own."""
-    command = [sys.executable, __file__, "once", str(seed)]
-    with tempfile.TemporaryDirectory() as folder, busy(case.loops):
+def run(case: Case, until: float) -> list[Ended]:
+    """Take all checks once, in a process of its own; nothing once it is too late."""
+    if monotonic() > until:
+        return []
+    command = [sys.executable, __file__, "once", str(case.seed)]
+    with tempfile.TemporaryDirectory() as folder:
         Path(folder, "sitecustomize.py").write_text(SITE)
         paths = os.pathsep.join((folder, *filter(None, (os.environ.get("PYTHONPATH"),))))
         settings = msgspec.json.encode(case.settings).decode()
-        told = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": paths, TOLD: settings},
-            stdout=subprocess.PIPE,
-            timeout=PATIENCE,
-            check=True,
-        ).stdout
+        env = {**os.environ, "PYTHONPATH": paths, TOLD: settings}
+        try:
+            told = subprocess.run(
+                command, env=env, stdout=subprocess.PIPE, timeout=PATIENCE, check=True
+            ).stdout
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
+            return [Ended("the process", "error", str(exc), 0.0)]
     return [msgspec.json.decode(line, type=Ended) for line in told.splitlines()]
 
 

@@ -47,10 +47,12 @@ def _run_command_line() -> None:
     from hpcverify.imports import import_msgspec  # noqa: PLC0415 - not for `gate`
 
     import_msgspec()
-    from hpcverify.commands._request import read_hook_request, verify_for_hook  # noqa: PLC0415
+    from hpcverify.commands._request import read_hook_request  # noqa: PLC0415
 
     request = read_hook_request(sys.argv[1:])
     if request is not None:
+        from hpcverify.commands._start import verify_for_hook  # noqa: PLC0415
+
         verify_for_hook(request)
     from hpcverify.cli import main as run_cli  # noqa: PLC0415 - not for hooks
 

@@ -84,9 +84,19 @@ def format_percent(share: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"  # noqa: PLR2004 - digits
 
 
-def format_count(count: int, noun: str) -> str:
-    """Print *count* with its noun, as in "1 run" and "2 runs"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def format_count(count: float, noun: str) -> str:
+    """Print *count* with its noun, as in "1 run", "2 runs" and "0.5 days"."""
+    number = count if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}{'' if count == 1 else 's'}"
+
+
+def format_age(seconds: float) -> str:
+    """Print how long something lasts or has passed, as "5 min", "31 h" and "3 days"."""
+    if seconds >= 2 * DAY_SECONDS:
+        return f"{seconds // DAY_SECONDS:.0f} days"
+    if seconds >= HOUR_SECONDS:
+        return f"{seconds // HOUR_SECONDS:.0f} h"
+    return f"{seconds // MINUTE_SECONDS:.0f} min" if seconds >= MINUTE_SECONDS else "under 1 min"
 
 
 def scale_unit(value: float, unit: str) -> tuple[float, str]:

@@ -17,8 +17,8 @@ PACKAGES = {
 }
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust", "reliability", "selection"),
-    ("check", "peers"),
+    ("units", "trust", "reliability"),
+    ("check", "peers", "selection"),
     ("processes", "limits", "plan", "trends"),
     ("telemetry", "slurm", "summary"),
     ("records",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.units import UNIT_FACTORS, convert_unit, format_count, scale_unit
+from hpcverify.units import UNIT_FACTORS, convert_unit, format_age, format_count, scale_unit
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,21 @@ def test_a_number_is_put_in_a_unit_that_suits_its_size(
 
 def test_one_is_not_plural() -> None:
     assert [format_count(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [format_count(n, "day") for n in (1.0, 0.5)] == ["1 day", "0.5 days"]
     assert str(UnknownNameError("node", "x", ["vm"])).endswith("there is only vm")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (-5, "under 1 min"),
+        (59, "under 1 min"),
+        (60, "1 min"),
+        (7199, "1 h"),
+        (47.9 * 3600, "47 h"),
+        (2 * 86400, "2 days"),
+        (400 * 86400, "400 days"),
+    ],
+)
+def test_an_age_is_told_in_the_unit_that_matters(seconds: float, told: str) -> None:
+    assert format_age(seconds) == told

@@ -119,13 +119,13 @@ LARGE_BYTES = MIB
 class AllreduceParams(Params, frozen=True):
     """Message sizes, ranks and time."""
 
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[Annotated[int, Meta(ge=1)], ...] = ()
     """Message sizes in bytes; if empty, those of the part. What does not fit is left out."""
-    seconds: float = 3.0
+    seconds: Annotated[float, Meta(gt=0)] = 3.0
     """For all sizes together."""
     ranks: Annotated[int, Meta(ge=2, le=MAX_RANKS)] = 2
     """Processes on a CPU; each GPU is one rank."""
-    timeout_seconds: float = 30.0
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
     """After this a silent rank counts as lost."""
 
 

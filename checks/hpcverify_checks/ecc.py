@@ -25,7 +25,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from hpcverify.check import (
@@ -118,7 +120,7 @@ EccAnswers = GpuAnswers[tuple[Reading, ...]]
 class EccParams(Params, frozen=True):
     """The window for the rate of corrected errors."""
 
-    window: float = 60.0
+    window: Annotated[float, Meta(gt=0)] = 60.0
     """In seconds; the worst window of the run counts."""
 
 

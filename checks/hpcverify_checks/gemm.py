@@ -18,7 +18,9 @@ from functools import partial
 from itertools import accumulate
 from statistics import median
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Cause,
@@ -93,12 +95,12 @@ class GemmParams(Params, frozen=True):
 
     dtypes: tuple[str, ...] = ()
     """From fp64, fp32, tf32, fp16, bf16, fp8, int8; all native ones if empty."""
-    burst_seconds: float = 1.0
-    seconds: float = 5.0
+    burst_seconds: Annotated[float, Meta(gt=0)] = 1.0
+    seconds: Annotated[float, Meta(gt=0)] = 5.0
     """Sustained load per type; the second half counts."""
-    core_seconds: float = 0.2
+    core_seconds: Annotated[float, Meta(ge=0)] = 0.2
     """For each CPU core alone; 0 skips them."""
-    size: int = 0
+    size: Annotated[int, Meta(ge=0)] = 0
     """Rows, columns and depth; 0 picks what fills the part."""
 
 

@@ -27,9 +27,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
@@ -103,7 +104,7 @@ HARMLESS_ERRORS = frozenset({"UnsupReq", "NonFatalErr"})
 class NicParams(Params, frozen=True):
     """How long to wait for all ports together, in seconds."""
 
-    patience: float = 3.0
+    patience: Annotated[float, Meta(gt=0)] = 3.0
 
 
 class Expected(Struct, frozen=True):

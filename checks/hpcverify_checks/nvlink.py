@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.check import (
     LISTED,
@@ -83,7 +84,7 @@ CORRECTED_KINDS = ("symbol", "recovered")
 class NvlinkParams(Params, frozen=True):
     """How many links to expect."""
 
-    links: int = 0
+    links: Annotated[int, Meta(ge=0)] = 0
     """Links that should be up on each GPU; 0 goes by the data sheet."""
 
 

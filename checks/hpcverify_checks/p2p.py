@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from hpcverify.check import (
@@ -92,11 +93,11 @@ Rates = Mapping[tuple[int, int], float]
 class P2pParams(Params, frozen=True):
     """Sizes and time of the copies."""
 
-    size: int = 512 * 2**20
+    size: Annotated[int, Meta(ge=1)] = 512 * 2**20
     """Bytes of a timed copy; small copies would time the host that starts them."""
-    verified: int = 64 * 2**20
+    verified: Annotated[int, Meta(ge=1)] = 64 * 2**20
     """Bytes that are compared between each pair."""
-    seconds: float = 0.1
+    seconds: Annotated[float, Meta(gt=0)] = 0.1
     """Of timed copies per pair; ten times that for all at once."""
 
 

@@ -22,8 +22,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.check import (
     LISTED,
@@ -74,7 +75,7 @@ that looks for devices causes them."""
 class PcieParams(Params, frozen=True):
     """What counts as load."""
 
-    loaded: float = 0.5
+    loaded: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """At this utilization a GPU must run its link at full speed."""
 
 

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Check,
@@ -63,13 +65,13 @@ BUFFER_COUNT = 3
 class PcieBandwidthParams(Params, frozen=True):
     """Size, time and number of the copies."""
 
-    size: int = 256 * 2**20
+    size: Annotated[int, Meta(ge=1)] = 256 * 2**20
     """Bytes."""
-    seconds: float = 1.0
+    seconds: Annotated[float, Meta(gt=0)] = 1.0
     """Of timed copies per direction."""
-    warm_up_seconds: float = 0.2
+    warm_up_seconds: Annotated[float, Meta(ge=0)] = 0.2
     """Before that, for the GPU to raise its link to full speed."""
-    rounds: int = 4
+    rounds: Annotated[int, Meta(ge=1)] = 4
     """Copies out and back with every bit compared."""
 
 

@@ -27,13 +27,13 @@ from hpcverify.fleet.overview import (
     Overview,
     count_states,
     describe_links,
-    format_age,
+    format_time_since,
     read_overview,
     summarize_fleet,
 )
-from hpcverify.plan.config import state_dir
+from hpcverify.plan.config import load_site, state_dir
 from hpcverify.records.store import Store
-from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.summary.verdict import shorten
 
 NO_NODES_TEXT = (
@@ -80,7 +80,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
         if len(chosen) == 1:
             log = ledger.read_audit(chosen[0])
             if fleet.rows[0].known:
-                outlook = read_node_outlook(ledger, chosen[0])
+                outlook = read_node_outlook(ledger, load_site().fleet, chosen[0])
     if as_json:
         told = build_json(fleet, log, judgement, outlook)
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
@@ -164,15 +164,15 @@ def show(
     if lines := list_drift_lines(fleet.drift, fleet.made):
         console.print()
         console.print(DRIFT_TITLE)
-        for line in lines[:MAX_DRIFT_LINES]:
-            about = f"{line.kind}: {line.hosts}: " if line.hosts else f"{line.kind}: "
-            console.print(f"  {about}{line.text}", markup=False)
-        if (left := len(lines) - MAX_DRIFT_LINES) > 0:
-            console.print(f"  and {left} more: hpcverify nodes --json")
-    if outlook:  # it has the same of a single node
-        show_outlook(console, outlook)
-    elif judgement:
+        told = [
+            ": ".join(filter(None, (line.kind, line.hosts, line.text)))
+            for line in lines[:MAX_DRIFT_LINES]
+        ]
+        print_items(console, [*told, *count_more(len(lines) - MAX_DRIFT_LINES)])
+    if judgement:
         show_judgement(console, judgement)
+    if outlook:
+        show_outlook(console, outlook)
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
@@ -185,10 +185,13 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     if lines:
         console.print()
         console.print(f"compared with peers and the past, as of the night of {judgement.night}:")
-    for line in lines[:MAX_JUDGED_LINES]:
-        console.print(f"  {line}", markup=False)
-    if (left := len(lines) - MAX_JUDGED_LINES) > 0:
-        console.print(f"  and {left} more: hpcverify nodes --json")
+        more = count_more(len(lines) - MAX_JUDGED_LINES)
+        print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
+
+
+def count_more(left: int) -> list[str]:
+    """Say where lines are that are not printed; nothing if there are none."""
+    return [f"and {left} more: hpcverify nodes --json"] if left > 0 else []
 
 
 def show_outlook(console: Console, outlook: NodeOutlook) -> None:
@@ -219,13 +222,13 @@ def format_moment(when: float) -> str:
 
 def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
     """Print the columns of a node; words say what colours say."""
-    passed = format_age(row.node.last_pass_at, now) if row.known else "none ordered"
+    passed = format_time_since(row.node.last_pass_at, now) if row.known else "none ordered"
     return (
         Text(row.node.name, style=BLAMED_STYLE if row.attention else ""),
         row.state_label,
         render_badge(row.verdict) if row.verdict else "-",
         Text(f"{passed}, overdue", style=OVERDUE_STYLE) if row.overdue and row.known else passed,
-        format_age(row.heard, now),
+        format_time_since(row.heard, now),
         shorten(row.why),
     )
 

@@ -18,8 +18,9 @@ from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.history_judge import judge_past, judge_peers, make_locator
+from hpcverify.fleet.judgement import JudgedChange, describe_day
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS
+from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.history.reader import Choice
 from hpcverify.model import Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
@@ -29,21 +30,18 @@ from hpcverify.peers.reference import FleetReference, read_reference, write_refe
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
 from hpcverify.peers.values import MetricName, PartRuns
 from hpcverify.plan.config import load_site, state_dir
-from hpcverify.summary.terminal import Console, print_table, render_badge
+from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.judge import (
-    PartChange,
     PartHistory,
     TrendJudgement,
     describe_shared,
-    format_crossing,
-    format_date,
     judge_histories,
 )
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1
-PAST_HEADS = ("verdict", "who", "metric", "change", "day and runs", "why")
-HEADS = ("verdict", "level", "who", "metric", "worse by", "spreads", "why")
+HEADS = ("verdict", "level", "who", "worse by", "spreads", "metric; why")
+PAST_HEADS = ("verdict", "who", "worse by", "when", "metric; why")
 
 
 def read_pairs(_: click.Context, option: click.Parameter, text: str) -> dict[str, str]:
@@ -230,9 +228,8 @@ def show(document: PeersDocument) -> None:
         print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
     notes = [*list_moves(document), *list_notes(document)]
     if notes:
-        console.print()
-    for note in notes:
-        console.print(note, markup=False)
+        console.print("\nnot judged in full, or moved as a whole:")
+        print_items(console, notes)
 
 
 def summarize(document: PeersDocument, outliers: int) -> str:
@@ -251,10 +248,9 @@ def format_outlier(entry: MetricJudgement, outlier: PeerOutlier) -> tuple[str | 
         render_badge(outlier.verdict),
         outlier.level,
         outlier.name,
-        str(entry.name),
         format_percent(outlier.distance),
         "-" if outlier.score is None else f"{outlier.score:.1f}",
-        "; ".join(filter(None, [outlier.cause, once])),
+        "; ".join(filter(None, [str(entry.name), outlier.cause, once])),
     )
 
 
@@ -279,29 +275,23 @@ def list_notes(document: PeersDocument) -> Iterator[str]:
 
 
 def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
-    """Print the parts that became worse, and what many have in common; JSON has the rest."""
+    """Print the parts that became worse, and what many have in common; JSON has all runs."""
     console = Console(highlight=False)
     shared = [(name, one) for name, judged in past.items() for one in judged.shared]
-    changes = [
-        (name, one) for name, judged in past.items() for one in judged.changes if one.size > 0
-    ]
+    changes = list_changes(past)
     if shared or changes:
-        console.print()
-    for name, one in shared:
-        console.print(f"{name}: {describe_shared(one)}", markup=False)
+        console.print("\ncompared with their own past:")
     if changes:
-        console.print("compared with their own past:")
-        print_table(console, PAST_HEADS, (format_change(name, one) for name, one in changes))
+        print_table(console, PAST_HEADS, map(format_change, changes))
+    print_items(console, [f"{name}: {describe_shared(one)}" for name, one in shared])
 
 
-def format_change(name: MetricName, change: PartChange) -> tuple[str | Text, ...]:
+def format_change(change: JudgedChange) -> tuple[str | Text, ...]:
     """Print the columns of a part that changed."""
-    crossing = format_crossing(change.crossing) if change.crossing else ""
     return (
         render_badge(change.verdict),
-        " ".join(filter(None, [change.node, change.part])),
-        str(name),
-        f"{change.kind} of {format_percent(change.size)}",
-        f"{format_date(change.day)}, {format_count(change.runs, 'run')}",
-        "; ".join(filter(None, [crossing, change.why])),
+        change.name,
+        format_percent(change.size),
+        describe_day(change),
+        "; ".join(filter(None, [change.metric, change.why])),
     )

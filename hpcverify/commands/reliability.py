@@ -16,7 +16,7 @@ from hpcverify.fleet.worth_wording import (
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_table
 
-NOTE_CHARACTERS = 88
+NOTE_CHARACTERS = 80
 
 
 @click.command("reliability")
@@ -47,7 +47,8 @@ def command(*, days: float, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(worth), indent=1))
         return
-    click.echo("\n".join(describe_worth(worth)))
+    for line in describe_worth(worth):
+        click.echo(click.wrap_text(line, NOTE_CHARACTERS))
     if worth.jobs:
         click.echo()
         print_table(Console(highlight=False), JOB_HEADS, list_job_rows(worth))

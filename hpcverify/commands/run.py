@@ -42,6 +42,7 @@ def command(**options: Any) -> None:
       hpcverify run --check sdc --json -
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    from hpcverify.commands._request import RunRequest, verify_node
+    from hpcverify.commands._request import RunRequest
+    from hpcverify.commands._start import verify_node
 
     sys.exit(verify_node(RunRequest(**options)))

@@ -34,7 +34,7 @@ from hpcverify.selection.suites import FAULT_SOURCE, SuiteWorth, choose_suite, c
 from hpcverify.selection.weighting import describe_weighting
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import expand, fold
-from hpcverify.summary.terminal import Console, print_table
+from hpcverify.summary.terminal import Console, print_items, print_table
 from hpcverify.units import format_count
 
 POLL_S = 0.1
@@ -194,8 +194,8 @@ def show_plan(
         click.echo(
             f"{format_count(len(pairs), 'pair')} of nodes to try links between, if idle then"
         )
-    for line in explained:
-        click.echo(line)
+    console = Console(highlight=False)
+    print_items(console, explained)
     links = [("link", fold(pair.nodes), "", describe_link(pair)) for pair in pairs]
     rows = [
         *(
@@ -205,12 +205,12 @@ def show_plan(
         *links,
         *(("-", node, *tell_passed_over(risks.get(node), why)) for node, why in plan.passed_over),
     ]
-    print_table(Console(highlight=False), ("", "node", "risk", "why"), rows)
+    print_table(console, ("", "node", "risk", "why"), rows)
 
 
 def tell_why(risk: NodeRisk | None, why: str) -> str:
-    """Say why a node is verified: by its risk if there is something to say of it."""
-    return "; ".join(risk.reasons) if risk and risk.reasons else why
+    """Say why a node is verified: what makes it due, and then what its risk is from."""
+    return "; ".join(dict.fromkeys((why, *risk.reasons))) if risk else why
 
 
 def tell_passed_over(risk: NodeRisk | None, why: str) -> tuple[str, str]:
@@ -392,8 +392,7 @@ class Sweep:
         ]
         silent = len(self.tickets) - len(found)
         told += [f"{silent} without a verdict"] if silent else []
-        count = len(self.tickets)
-        them = "1 node" if count == 1 else f"{count} nodes"
+        them = format_count(len(self.tickets), "node")
         click.echo(f"{them}: {', '.join(told) or self._explain_nobody_due()}")
         worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.acting) or self.acting.choose_exit_status()

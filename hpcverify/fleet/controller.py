@@ -197,8 +197,10 @@ class Controller:
         tripped = self.ledger.read_trip_reason()
         self._keep_measurements(lambda writer: writer.recover(self.ledger.is_judged))
         try:
-            for judged in intake.take_in(self._gather_arrivals(taken), eligible):
-                self._report(judged)
+            with self.ledger.keep_open():
+                judged = intake.take_in(self._gather_arrivals(taken), eligible)
+            for each in judged:
+                self._report(each)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
         keep_nights = self.site.history.keep_nights
@@ -511,7 +513,7 @@ class Controller:
         """Rank the nodes by the risk that each fails next; anew after `RISK_VALID_S`."""
         now = self.clock()
         if self._risks is None or not 0 <= now - self._risks.now * DAY_S < RISK_VALID_S:
-            self._risks = read_ranking(self.ledger, now)
+            self._risks = read_ranking(self.ledger, self.site.fleet, now)
         return self._risks
 
     def plan(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from hpcverify.fleet.drift import Deviation, Drift, Rollout, Split
-from hpcverify.fleet.overview import fold_names, format_age, make_natural_key
+from hpcverify.fleet.node_names import fold_names, make_natural_key
+from hpcverify.fleet.overview import format_time_since
 from hpcverify.summary.verdict import shorten
 
 MAX_SPLIT_VALUES = 3
@@ -53,7 +54,7 @@ def describe_rollout(one: Rollout, now: float) -> str:
     done = (
         f"all {one.total} nodes" if one.count == one.total else f"{one.count} of {one.total} nodes"
     )
-    first, last = format_age(one.began, now), format_age(one.last, now)
+    first, last = format_time_since(one.began, now), format_time_since(one.last, now)
     when = f"{first} ago" if first == last else f"{first} to {last} ago"
     behind = f"; not yet: {_name_nodes(one.behind, one.uncounted)}" if one.behind else ""
     if _is_long(*one.before, one.after):
@@ -90,7 +91,7 @@ def _list_deviation_lines(deviations: Iterable[Deviation], now: float) -> Iterat
 
 def describe_deviation(one: Deviation, now: float) -> str:
     """Say what its nodes have, and what how many others have; of long values, which words."""
-    since = f", changed {format_age(one.since, now)} ago" if one.since else ""
+    since = f", changed {format_time_since(one.since, now)} ago" if one.since else ""
     others = f"{one.count} of {one.total}"
     if _is_long(one.value, one.majority):
         return f"{one.name} {_compare_words(one.value, one.majority)}, unlike {others}{since}"

@@ -107,7 +107,7 @@ def record_fabric(acting: Controller, hosts: Mapping[str, Host], plan: FabricPla
 
 def name_kind(host: Host) -> str:
     """Name what nodes must have in common to be tested together."""
-    return f"{host.gpus} GPUs"
+    return format_count(host.gpus, "GPU")
 
 
 def _is_in_service(node: Node) -> bool:

@@ -17,10 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
+from hpcverify.fleet.node_names import fold_names
 from hpcverify.model import Verdict
 from hpcverify.peers.distribution import Distribution
 from hpcverify.peers.floors import Worse
 from hpcverify.records.documents import write_bytes
+from hpcverify.trends.judge import STEP
 from hpcverify.units import format_count, format_percent
 
 JUDGEMENT_NAME = "judgement.json"
@@ -55,10 +57,14 @@ class JudgedOutlier(Struct, frozen=True, kw_only=True):
 
 
 class JudgedChange(Struct, frozen=True, kw_only=True):
-    """A part that is worse than it was."""
+    """A part that is worse than it was, or many parts that changed alike."""
 
-    node: str
+    node: str = ""
+    """Empty if it is about several."""
+    nodes: tuple[str, ...] = ()
+    """Set if it is about several."""
     part: str
+    """As GPU 3, or GPU 0-3; of several nodes, how many parts."""
     metric: str
     verdict: Verdict
     kind: str
@@ -75,7 +81,9 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The part, or the node, within the fleet."""
+        """The part, the node or the nodes within the fleet."""
+        if self.nodes:
+            return f"{self.part} on {fold_names(self.nodes)}"
         return " ".join(filter(None, [self.node, self.part]))
 
 
@@ -143,7 +151,7 @@ def write_judgement(state: Path, judgement: FleetJudgement) -> None:
 
 
 def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> FleetJudgement:
-    """Keep of *judgement* what is about the nodes called *names*."""
+    """Keep of *judgement* what is about the nodes called *names*: no notes, which are of all."""
 
     def keep(found: tuple[JudgedOutlier, ...]) -> tuple[JudgedOutlier, ...]:
         return tuple(one for one in found if not set(names).isdisjoint((one.node, *one.nodes)))
@@ -151,7 +159,10 @@ def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> Flee
     return replace(
         judgement,
         outliers=keep(judgement.outliers),
-        changes=tuple(one for one in judgement.changes if one.node in names),
+        changes=tuple(
+            one for one in judgement.changes if not set(names).isdisjoint((one.node, *one.nodes))
+        ),
+        notes=(),
         unconfirmed=keep(judgement.unconfirmed),
     )
 
@@ -182,6 +193,11 @@ def describe_outlier(outlier: JudgedOutlier, others: str = "") -> str:
     return "; ".join(filter(None, told))
 
 
+def describe_day(change: JudgedChange) -> str:
+    """Say when *change* was."""
+    return f"step on {change.day}" if change.kind == STEP else f"trend until {change.day}"
+
+
 def _describe_outliers(found: list[JudgedOutlier]) -> str:
     """Describe one who is worse, by its worst metric."""
     worst = max(found, key=lambda one: (one.verdict, one.distance))
@@ -190,7 +206,7 @@ def _describe_outliers(found: list[JudgedOutlier]) -> str:
 
 def _describe_changes(found: list[JudgedChange]) -> str:
     worst = max(found, key=lambda one: one.size)
-    kind = "since" if worst.kind == "step" else "in a trend until"
+    kind = "since" if worst.kind == STEP else "in a trend until"
     said = f"{worst.name}: {worst.metric} {format_percent(worst.size)} worse than it was"
     told = [f"{said}{_count_others(found)}", f"{kind} {worst.day:%-d %b}", worst.why]
     return "; ".join(filter(None, told))

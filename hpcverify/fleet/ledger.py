@@ -41,7 +41,7 @@ from hpcverify.fleet.transition_log import (
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run
-from hpcverify.records.sqlite import migrate, read_version, transaction
+from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
 
 MIGRATIONS = (
     """
@@ -104,6 +104,7 @@ create table outages (
 create index outages_by_node on outages (node, ended);
 """,
 )
+IF_DAMAGED = "restore it from a backup; without it nothing is released automatically"
 LEDGER_FILE_NAME = "fleet.sqlite"
 """The ledger, in the state directory of the controller."""
 CONTROLLER_ACTOR = "hpcverify"
@@ -178,6 +179,7 @@ class Ledger:
         """Open it, or make it."""
         self.path = state / LEDGER_FILE_NAME
         self.clock = clock
+        self._reader: Connection | None = None
         try:
             state.mkdir(parents=True, exist_ok=True)
             self.path.touch(mode=0o600)  # the tokens are in it
@@ -195,6 +197,16 @@ class Ledger:
         if current != len(MIGRATIONS):
             with self._open_database(write=True) as db:
                 migrate(db, self.path, MIGRATIONS)
+
+    @contextmanager
+    def keep_open(self) -> Generator[None]:
+        """Read over one connection meanwhile: to open it takes longer than most questions."""
+        with connect(self.path) as reader:
+            self._reader = reader
+            try:
+                yield
+            finally:
+                self._reader = None
 
     # -- nodes
 
@@ -710,9 +722,12 @@ class Ledger:
 
     @contextmanager
     def _open_database(self, *, write: bool = False) -> Generator[Connection]:
-        damaged = "restore it from a backup; without it nothing is released automatically"
-        with transaction(self.path, if_damaged=damaged, write=write) as db:
-            yield db
+        if self._reader is None or write:
+            with transaction(self.path, if_damaged=IF_DAMAGED, write=write) as db:
+                yield db
+        else:
+            with transact(self._reader, self.path, if_damaged=IF_DAMAGED):
+                yield self._reader
 
 
 def _read_node(db: Connection, name: str) -> Node:

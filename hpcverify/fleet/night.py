@@ -8,11 +8,12 @@ A change in a part's own past needs three runs anyway.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from math import isfinite
 from pathlib import Path
+from statistics import median
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -39,13 +40,17 @@ from hpcverify.peers.distribution import count_values
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
 from hpcverify.records import spool
+from hpcverify.summary.part_names import fold_labels
 from hpcverify.trends.judge import (
+    MUCH_MORE,
     SAME_DAYS,
+    STEP,
     PartChange,
     TrendJudgement,
     describe_shared,
     format_crossing,
 )
+from hpcverify.units import format_count
 
 PEER_NIGHTS = 7
 """In a week, a sweep comes to every node that is ever idle."""
@@ -54,6 +59,9 @@ KEPT = timedelta(days=14)
 """For how long a node that does not run stays named."""
 MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
+MIN_CROWD = 4
+"""So many nodes that step alike share something: they are told in one line."""
+CROWD_ADVICE = "look for what they share, as a switch or a setting"
 OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
 
@@ -169,7 +177,8 @@ def follow_up(
         newest = max(last_nights.get((node, old.suite), date.min) for node in old.nodes)
         if newest <= old.last and night - old.last <= KEPT:
             followed.append(old)
-    return sorted(followed, key=lambda one: (-one.distance, one.name))
+    followed.sort(key=lambda one: (-one.distance, one.name))
+    return sorted(followed, key=lambda one: one.verdict, reverse=True)
 
 
 def _follow_one(found: JudgedOutlier, old: JudgedOutlier | None) -> JudgedOutlier:
@@ -182,19 +191,59 @@ def _make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:
     return outlier.level, outlier.name, outlier.metric
 
 
-def list_changes(past: Mapping[MetricName, TrendJudgement]) -> Iterator[JudgedChange]:
-    """List the changes to the worse; parts of a node that changed alike are one."""
-    for name, judged in past.items():
-        by_node: defaultdict[tuple[str, str], list[PartChange]] = defaultdict(list)
-        for change in judged.changes:
-            if change.size > 0:
-                by_node[change.node, change.kind].append(change)
-        for changes in by_node.values():
-            first = min(change.day for change in changes)
-            alike = [change for change in changes if change.day - first <= SAME_DAYS]
-            rest = [change for change in changes if change not in alike]
-            for some in filter(None, (alike, rest)):
-                yield _make_change(name, some)
+def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
+    """List the changes to the worse, the largest first; those of parts that go together are one."""
+    found = (
+        change for name, judged in past.items() for change in _join_changes(name, judged.changes)
+    )
+    return sorted(found, key=lambda change: -change.size)
+
+
+def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[JudgedChange]:
+    """Join parts of one node, or of many, that changed alike."""
+    worse = [change for change in changes if change.size > 0]
+    crowds = find_crowds(worse)
+    yield from (_make_crowd_change(name, crowd) for crowd in crowds)
+    crowded = {id(change) for crowd in crowds for change in crowd}
+    by_node: defaultdict[tuple[str, str], list[PartChange]] = defaultdict(list)
+    for change in worse:
+        if id(change) not in crowded:
+            by_node[change.node, change.kind].append(change)
+    for some in by_node.values():
+        first = min(change.day for change in some)
+        alike = [change for change in some if change.day - first <= SAME_DAYS]
+        rest = [change for change in some if change not in alike]
+        yield from (_make_change(name, group) for group in (alike, rest) if group)
+
+
+def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
+    """Find the steps that parts of `MIN_CROWD` nodes or more made alike at about the same time."""
+    rest = [one for one in changes if one.kind == STEP]
+    crowds = []
+    while rest:
+        around = ([o for o in rest if abs(o.day - one.day) <= SAME_DAYS] for one in rest)
+        near = max(around, key=len)
+        usual = median(one.size for one in near)
+        crowd = [one for one in near if usual / MUCH_MORE <= one.size <= usual * MUCH_MORE]
+        if len({one.node for one in crowd}) < MIN_CROWD:
+            break
+        crowds.append(crowd)
+        rest = [one for one in rest if one not in crowd]
+    return crowds
+
+
+def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> JudgedChange:
+    """Make one change of *crowd*, with the figures of its middle part."""
+    typical = sorted(crowd, key=lambda one: one.size)[len(crowd) // 2]
+    said, count = Counter(one.why for one in crowd).most_common(1)[0]
+    nodes = tuple(sorted({one.node for one in crowd}))
+    return replace(
+        _make_change(name, [typical]),
+        node="",
+        nodes=nodes,
+        part=format_count(len(crowd), "part"),
+        why=said if said and count > len(crowd) / 2 else CROWD_ADVICE,
+    )
 
 
 def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
@@ -202,7 +251,7 @@ def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
     crossing = format_crossing(worst.crossing) if worst.crossing else ""
     return JudgedChange(
         node=worst.node,
-        part=", ".join(sorted(change.part for change in changes)),
+        part=fold_labels(sorted(change.part for change in changes)),
         metric=str(name),
         verdict=worst.verdict,
         kind=worst.kind,

@@ -8,23 +8,22 @@ somebody has to act on come first, then those that nothing is known of.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.errors import ConfigError
 from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.node_names import make_natural_key
 from hpcverify.fleet.outlook import FleetOutlook
 from hpcverify.fleet.states import (
     DAY_S,
     FAILED_STATES,
-    HOUR_S,
     OTHERS_STATE,
     REPAIR_ADVICE,
     Hold,
@@ -39,7 +38,7 @@ from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
 from hpcverify.records.told_facts import ToldFacts
-from hpcverify.slurm.hostlist import NODE_NAME_PATTERN, fold
+from hpcverify.units import format_age, format_count
 
 DEFAULT_OVERDUE_S = 7 * DAY_S
 """Seconds without a full pass that make a node overdue, unless the site sets another
@@ -77,10 +76,9 @@ OUTCOME_LABELS = {
     None: "without a run",
 }
 """The outcome of a node in words, worst first."""
-_AGE_UNITS = ((DAY_S, "d"), (HOUR_S, "h"), (60.0, "min"))
 
 
-class NodeRow(Struct, frozen=True, kw_only=True):
+class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for what is cached
     """A node, what is shown of it, and the newest result of each check."""
 
     node: Node
@@ -112,7 +110,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
         observed = self.node.state in FAILED_STATES and not self.node.enforced
         return f"{self.state} (observed only)" if observed else self.state
 
-    @property
+    @cached_property
     def outcome(self) -> Verdict | None:
         """
         Its outcome, whatever its state; None: no run is known.
@@ -127,7 +125,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
         worst = max(self.worst, self.verdict or Verdict.PASS)
         return Verdict.PASS if worst is Verdict.SKIP else worst
 
-    @property
+    @cached_property
     def worst(self) -> Verdict:
         """The worst of its checks' last results, as far as they count."""
         return max((cap_verdict(said) for said in self.said), default=Verdict.PASS)
@@ -256,36 +254,6 @@ def cap_verdict(said: LastResult) -> Verdict:
     return min(said.verdict, said.overall)
 
 
-def make_natural_key(name: str) -> list[tuple[int, str]]:
-    """Order names as people count: n2 before n10."""
-    parts = re.split(r"([0-9]+)", name)
-    return [
-        (len(part.lstrip("0")), part.lstrip("0")) if place % 2 else (0, part)
-        for place, part in enumerate(parts)
-    ]
-
-
-def guess_rack(name: str) -> str:
-    """
-    Guess the rack of a node: its name without the last number.
-
-    If a name has only one number, a hundred nodes are one rack: n0123 is in n01xx.
-    """
-    shorter = re.sub(r"[^0-9]*[0-9]+[^0-9]*$", "", name)
-    if re.search("[0-9]", shorter):
-        return shorter
-    return re.sub(r"[0-9]{1,2}([^0-9]*)$", r"xx\1", name)
-
-
-def fold_names(names: Iterable[str]) -> str:
-    """Write *names* as a host list; one by one if the library for it is missing."""
-    plain = sorted(names, key=make_natural_key)
-    try:
-        return fold(plain) if all(map(NODE_NAME_PATTERN.fullmatch, plain)) else ",".join(plain)
-    except ConfigError:
-        return ",".join(plain)
-
-
 def count_states(rows: Iterable[NodeRow]) -> str:
     """Count the states, the worst first."""
     counts = Counter(row.state for row in rows)
@@ -303,7 +271,7 @@ def count_outcomes(rows: Iterable[NodeRow]) -> str:
 
 def summarize_fleet(fleet: Overview) -> str:
     """Sum up in a line the outcomes of all nodes, and the state of the breaker."""
-    nodes = f"{len(fleet.rows)} node{'' if len(fleet.rows) == 1 else 's'}"
+    nodes = format_count(len(fleet.rows), "node")
     return f"{nodes}: {count_outcomes(fleet.rows)}; {describe_breaker(fleet)}"
 
 
@@ -325,19 +293,14 @@ def describe_links(fleet: Overview) -> str:
     if links.switch_pairs:
         between = f", {links.switch_pairs_tried} of {links.switch_pairs} pairs of switches"
     return (
-        f"{links.nodes_tried} of {links.nodes} nodes{between} in the last {fleet.link_days:g} days"
+        f"{links.nodes_tried} of {links.nodes} nodes{between} in the last "
+        f"{format_count(fleet.link_days, 'day')}"
     )
 
 
-def format_age(when: float, now: float) -> str:
-    """Say how long before *now* the time *when* was, in one unit; 0 is never."""
-    if not when:
-        return NEVER
-    passed = max(0.0, now - when)
-    for size, unit in _AGE_UNITS:
-        if passed >= size:
-            return f"{passed // size:.0f} {unit}"
-    return f"{passed:.0f} s"
+def format_time_since(when: float, now: float) -> str:
+    """Say how long before *now* the time *when* was; 0 is never."""
+    return format_age(now - when) if when else NEVER
 
 
 def _keep_latest(said: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
@@ -453,7 +416,7 @@ def _choose_reason(
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
     if failures:
-        return f"{failures} failed run{'' if failures == 1 else 's'} in the last 7 days"
+        return f"{format_count(failures, 'failed run')} in the last 7 days"
     return ""
 
 

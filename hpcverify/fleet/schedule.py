@@ -1,8 +1,9 @@
 """
 Which nodes to verify next: idle ones, and first those whose result is awaited.
 
-The rest go by their risk. Every tenth place is for the node that has waited longest, so that
-nobody starves however low its risk is.
+The rest go by their risk. But every tenth place is for the node that has waited longest, and
+more of them as that comes near to the site's own period: nobody starves, however low its risk
+is, and however many there are that come first.
 
 A plan is a pure function of Slurm's answer and the ledger. Only a node that is
 certainly idle is chosen. A node that somebody holds, that Slurm has planned a job for,
@@ -12,7 +13,7 @@ or whose state we do not know is passed over, with the reason in plain words.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil, inf
 
@@ -35,6 +36,7 @@ from hpcverify.fleet.states import (
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Host
 from hpcverify.slurm.idle import explain_not_idle
+from hpcverify.units import format_age, format_count
 
 LOST_RETRY_S = 600.0
 """Between verifications of a node whose job ended without a document."""
@@ -47,7 +49,11 @@ were verified in one night would always be due together."""
 
 
 PATIENT_PLACES = 10
-"""Of so many nodes, one is chosen because it has waited longest."""
+"""Of so many nodes, one at least is chosen because it has waited longest."""
+PATIENT_SHARES = ((0.5, 9), (0.25, 5), (0.0, 1))
+"""Of `PATIENT_PLACES`, those for who has waited longest, once that is for so much of the site's
+period. A fleet that sweeps could go through in half of the period then keeps to it, though all
+nodes come to this age at once."""
 
 
 class Pick(Struct, frozen=True, kw_only=True):
@@ -153,34 +159,49 @@ class _DueNode(Struct, frozen=True, kw_only=True):
     rank: int
     risk: float
     waited: float
+    """Seconds since it last had a place."""
+    lateness: float
+    """The same as a share of the site's period; 0: it has none."""
 
     @property
-    def by_risk(self) -> tuple[int, float, float, str]:
+    def by_rank(self) -> tuple[int, float, float, str]:
         """Its place in an order by risk; of equal risks, the one that has waited longer."""
         return self.rank, -self.risk, -self.waited, self.host.name
 
     @property
-    def by_wait(self) -> tuple[int, float, str]:
+    def by_wait(self) -> tuple[float, int, str]:
         """Its place in an order by how long it has waited."""
-        return self.rank, -self.waited, self.host.name
+        return -self.waited, self.rank, self.host.name
 
 
 def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     """
-    Yield *due* by rank and risk, but at every `PATIENT_PLACES`-th who has waited longest.
+    Yield *due* by rank and risk, but in some places who has waited longest.
 
     *phase* counts the places that were given before, and days: a sweep that has room for
     a single node does not give it to the same kind every time.
     """
-    by_risk = sorted(due, key=lambda each: each.by_risk)
-    by_wait = iter(sorted(by_risk, key=lambda each: each.by_wait))
-    waiting = {each.host.name: each for each in by_risk}
-    rest = iter(by_risk)
-    while waiting:
-        patient = phase % PATIENT_PLACES == PATIENT_PLACES - 1
-        each = next(e for e in (by_wait if patient else rest) if e.host.name in waiting)
-        phase += 1
-        yield waiting.pop(each.host.name)
+    by_rank = deque(sorted(due, key=lambda each: each.by_rank))
+    by_wait = deque(sorted(by_rank, key=lambda each: each.by_wait))
+    given: set[str] = set()
+    for place in range(phase, phase + len(by_rank)):
+        longest = _find_next(by_wait, given)
+        each = longest if _is_patient(place, longest) else _find_next(by_rank, given)
+        given.add(each.host.name)
+        yield each
+
+
+def _is_patient(place: int, longest: _DueNode) -> bool:
+    """Whether *place* is for who has waited *longest*."""
+    count = next(count for share, count in PATIENT_SHARES if longest.lateness >= share)
+    return (place + 1) * count // PATIENT_PLACES > place * count // PATIENT_PLACES
+
+
+def _find_next(queue: deque[_DueNode], given: Collection[str]) -> _DueNode:
+    """Find who is first in *queue* of those without a place; drop those with one."""
+    while queue[0].host.name in given:
+        queue.popleft()
+    return queue[0]
 
 
 class _PlanInput(Struct, frozen=True):
@@ -226,26 +247,34 @@ class _PlanInput(Struct, frozen=True):
         other answer is under way; so do those that somebody else put back into service
         after that. Then those that came back within `WATCH_S`, which fail more often than
         any other, and those that have waited for longer than the site allows. The rest
-        go by risk. A wait ends with the last run that came to its end, not with the last
-        pass: a node that can never be judged would otherwise have waited longest for ever.
+        go by risk. A wait ends with the last try, whatever came of it: a node that can never
+        be judged, or whose job is always lost, would otherwise have waited longest for ever.
         """
-        now, risk = self.now, self.risks.get(host.name, 1.0)
+        now, risk, last = self.now, self.risks.get(host.name, 1.0), self.tried.get(host.name)
         ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
+        waited = min(ago, compute_elapsed(now, last.ended)) if last else ago
+        lateness = self._find_lateness(node, waited)
         if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
             rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
         elif is_watched(node, now):
-            back = _format_duration(compute_elapsed(now, node.returned_at[-1]))
-            rank, why = 1, f"came back to service {back} ago"
+            back = format_age(compute_elapsed(now, node.returned_at[-1]))
+            rank, why = 1, f"came back {back} ago"
         else:
-            rank = 2 if self._is_overdue(node, ago) else 3
-            why = _describe_wait(node, ago)
-        waited = min(ago, now) + jitter
-        return _DueNode(host=host, why=why, rank=rank, risk=risk, waited=waited)
+            rank, why = 2 if lateness > 1 else 3, _describe_wait(node, ago)
+        return _DueNode(
+            host=host,
+            why=why,
+            rank=rank,
+            risk=risk,
+            waited=min(waited, now) + jitter,
+            lateness=lateness,
+        )
 
-    def _is_overdue(self, node: Node, ago: float) -> bool:
+    def _find_lateness(self, node: Node, waited: float) -> float:
+        """Return which share of the site's period *node* has waited, since it was first seen."""
         days = self.fleet.overdue_days
-        waited = min(ago, compute_elapsed(self.now, node.first_seen_at))
-        return days > 0 and waited > days * DAY_S
+        known = compute_elapsed(self.now, node.first_seen_at)
+        return min(waited, known) / (days * DAY_S) if days else 0.0
 
 
 def _explain_hold(node: Node) -> str:
@@ -270,26 +299,26 @@ def _explain_partition(host: Host, fleet: Fleet) -> str:
 
 def _explain_fresh(node: Node, window: float, now: float) -> str:
     if node.state is State.HEALTHY and compute_elapsed(now, node.last_pass_at) < window:
-        return f"passed {_format_duration(now - node.last_pass_at)} ago"
+        return f"passed {format_age(now - node.last_pass_at)} ago"
     recent = compute_elapsed(now, node.last_pass_at) < window
     if recent and is_suspect_between_nodes(node):
-        ago = _format_duration(now - node.last_pass_at)
+        ago = format_age(now - node.last_pass_at)
         return f"passed by itself {ago} ago, and is suspected with others: hpcverify isolate"
     judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if judged and compute_elapsed(now, node.last_run_at) < window:
-        return f"failed {_format_duration(now - node.last_run_at)} ago, which is observed only"
+        return f"failed {format_age(now - node.last_run_at)} ago, which is observed only"
     return ""
 
 
 def _explain_recent_try(node: Node, last: Ticket | None, now: float) -> str:
     if last is None or last.ended < node.since or is_rerun_due(node, last, now):
         return ""
-    return f"was tried {_format_duration(now - last.ended)} ago, without a result"
+    return f"was tried {format_age(now - last.ended)} ago, without a result"
 
 
 def _describe_wait(node: Node, ago: float) -> str:
     if ago < inf:
-        return f"last verified {_format_duration(ago)} ago"
+        return f"last verified {format_age(ago)} ago"
     dated = node.last_run_at or node.last_pass_at
     return "last verified in the future" if dated else "never verified"
 
@@ -320,12 +349,6 @@ def is_rerun_due(node: Node, last: Ticket | None, now: float) -> bool:
 
 def _derive_fraction(seed: int, name: str) -> float:
     return zlib.crc32(f"{seed}:{name}".encode()) / 2**32
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 2 * DAY_S:
-        return f"{seconds / HOUR_S:.0f} h"
-    return f"{seconds / DAY_S:.0f} days"
 
 
 class _Capacity:
@@ -359,8 +382,8 @@ class _Capacity:
             allowed = max(1, ceil(self._fleet.share * size))
             if self._taken[partition] >= allowed:
                 return (
-                    f"is due, but only {allowed} of {size} nodes in {partition} may "
-                    "be verified at once"
+                    f"is due, but only {allowed} of {format_count(size, 'node')} in {partition} "
+                    "may be verified at once"
                 )
         return ""
 

@@ -37,6 +37,7 @@ from hpcverify.fleet.states import (
 )
 from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
+from hpcverify.units import format_count
 
 MAX_REASON_CHARS = 900
 """Characters of a reason: it comes from a node, and is recorded with each step."""
@@ -520,7 +521,7 @@ def reserve_overdue(node: Node, suite: str, days: float, now: float, last: int) 
         node,
         NodeEvent.OVERDUE,
         now,
-        reason=f"has not passed for {days:g} days: reserved until it is verified",
+        reason=f"has not passed for {format_count(days, 'day')}: reserved until it is verified",
         suite=(_drop_fabric(node).suite or suite) if node.owed_checks else suite,
         not_before_ticket=last,
     )

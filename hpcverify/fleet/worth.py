@@ -20,6 +20,7 @@ from hpcverify.reliability.outages import (
     Outage,
     measure_reliability,
 )
+from hpcverify.units import format_age, format_count
 
 DEFAULT_DAYS = 90.0
 SIZE_STEP = 4
@@ -73,16 +74,18 @@ def _select_failures(outages: Iterable[NodeOutage]) -> Iterable[Outage]:
 def describe_worth(worth: FleetWorth) -> list[str]:
     """Say in a few lines what is known, and from what."""
     found = worth.reliability
+    failures = format_count(found.outages, "failure")
     span = (
-        f"{found.nodes} nodes, {worth.days:.0f} days, {found.node_days:,.0f} node-days in service"
+        f"{format_count(found.nodes, 'node')}, {format_age(worth.days * DAY_S)}, "
+        f"{found.node_days:,.0f} node-days in service"
     )
     if found.failure_rate is None or found.share_out is None:
         needed = f"at least {MIN_OUTAGES} failures in {MIN_NODE_DAYS:.0f} node-days"
-        return [f"no history yet: {found.outages} failures of {span}; a rate needs {needed}"]
+        return [f"no history yet: {failures} of {span}; a rate needs {needed}"]
     mtbf = found.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
     rate, out = found.failure_rate.map(lambda r: r * 1000), found.share_out.map(lambda s: s * 100)
     return [
-        f"{found.outages} failures of {span}",
+        f"{failures} of {span}",
         f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
         f"MTBF of a node: {mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})",
         f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",

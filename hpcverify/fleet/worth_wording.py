@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hpcverify.fleet.worth import FleetWorth, format_range
 from hpcverify.reliability.jobs import JobOutlook
 from hpcverify.reliability.outages import Estimate
+from hpcverify.units import format_count
 
 JOB_HEADS = ("nodes", "GPUs", "MTBF", "ETTR", "goodput", "lost", "saved")
 JOB_COLUMNS_NOTE = (
@@ -29,7 +30,7 @@ def _build_row(job: JobOutlook, found: int) -> tuple[str, ...]:
         f"{job.nodes:,}",
         f"{job.gpus:,}",
         _format_hours(job.mtbf_hours),
-        f"{ettr.value:.1%} ({ettr.low * 100:.1f} to {ettr.high * 100:.1f})",
+        f"{ettr.value * 100:.1f} % ({ettr.low * 100:.1f}-{ettr.high * 100:.1f})",
         f"{job.gpus * ettr.value:,.0f}",
         f"{job.lost_gpu_hours:,.0f}",
         f"{found * job.lost_gpu_hours:,.0f}",
@@ -42,14 +43,16 @@ def _format_hours(hours: Estimate) -> str:
     if hours.value < 2 * DAY_HOURS:
         size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
     shown = hours.map(lambda each: each / size)
-    return f"{shown.value:,.3g} {unit} ({format_range(shown, ',.3g')})"
+    interval = format_range(shown, ",.3g").replace(" to ", "-")  # narrow, as all cells here
+    return f"{shown.value:,.3g} {unit} ({interval})"
 
 
 def describe_assumptions(worth: FleetWorth) -> str:
     """Say what the table rests on."""
     given = worth.assumptions
+    gpus = format_count(given.gpus_per_node, "GPU")
     return (
         f"assumed: {given.checkpoint_write_minutes:g} min to write a checkpoint, "
-        f"{given.restart_minutes:g} min to restart, {given.gpus_per_node} GPUs a node, "
-        "checkpoints at the best interval, all nodes alike: the best case (arXiv:2410.21680)"
+        f"{given.restart_minutes:g} min to restart, {gpus} a node, checkpoints at the "
+        "best interval, all nodes alike: the best case (arXiv:2410.21680)"
     )

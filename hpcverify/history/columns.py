@@ -21,8 +21,8 @@ COLUMNS_VERSION = 1
 NIGHT_BEGINS = timedelta(hours=12)
 """A night goes from noon to noon, UTC: a sweep that begins before midnight is one night."""
 
-NODE = "node"
-"""The part that stands for the whole node."""
+NODE, NODE_KIND = "node", "system"
+"""The part that stands for the whole node, and its kind."""
 
 
 class Column(Struct, frozen=True):
@@ -125,7 +125,7 @@ def _describe_parts(inventory: Inventory, by_part: dict[str, list[Cell]]) -> Ite
     known = {part.id: part for part in inventory.parts}
     gpus = inventory.of_kind("gpu")
     driver = _join(part.facts.get("driver", "") for part in gpus)
-    machine = next(iter(inventory.of_kind("system")), Part("system", NODE, NODE))
+    machine = next(iter(inventory.of_kind(NODE_KIND)), Part(NODE_KIND, NODE, NODE))
     for where, cells in by_part.items():
         part = machine if where == NODE else known.get(where, Part("", where, where))
         facts = part.facts

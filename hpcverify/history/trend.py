@@ -11,7 +11,7 @@ farther than chance takes them are the runs read, and the rest of the fleet is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from math import ceil, sqrt
 from statistics import NormalDist
@@ -60,8 +60,9 @@ def read_pasts(
     """
     counts = screen.count_by_night()
     series = max(counts.values(), default=0)
-    looked_at = choose_nights(counts)
-    for metric in screen.list_metrics():
+    nights = ", ".join(map(quote, choose_nights(counts)))
+    looked_at = f"night in ({nights})" if nights else "false"
+    for metric in screen.list_metrics(f"(select * from {screen.rows} where {looked_at})"):
         if (least := find_least(metric)) is not None:
             past = _read_past(screen, metric, least, series, looked_at)
             if past.moved:
@@ -81,11 +82,11 @@ def choose_nights(counts: Mapping[date, int]) -> list[date]:
 
 
 def _read_past(
-    screen: Screen, metric: PeerMetric, least: float, series: int, looked_at: Sequence[date]
+    screen: Screen, metric: PeerMetric, least: float, series: int, looked_at: str
 ) -> MetricPast:
+    """Read of *metric* who may have moved; *looked_at* is the condition of the first look."""
     rows = screen.select(metric)
-    nights = ", ".join(quote(night) for night in looked_at)
-    some = f"(select * from {rows} where night in ({nights}))"
+    some = f"(select * from {rows} where {looked_at})"
     screen.run(f"create or replace temp table part_trend as {write_trend_query(some)}")
     ((parts, spread),) = screen.fetch(
         f"select count(*), coalesce(median(noise / abs(centre)) / {FEW_RUNS_BIAS}, 0)"

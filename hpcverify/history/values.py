@@ -44,7 +44,7 @@ def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> 
 
     metrics = [
         metric
-        for metric in screen.list_metrics()
+        for metric in screen.metrics
         if find_worse_side(find_line(metric), metric.unit) is not None
     ]
     far = {

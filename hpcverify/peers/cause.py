@@ -79,16 +79,25 @@ def _name_cause(sides: Mapping[str, int]) -> str:
 
 
 def explain_members(members: Iterable[PartValue], peers: Sequence[PartValue]) -> str:
-    """Say why a node is slow: by the part with the lowest clock if one stands out, or by all."""
+    """
+    Say why a node is slow: by the part with the lowest clock if one stands out, or by all.
+
+    Of a group of nodes something is said only if it is true of most of its parts: among so many,
+    one has a low clock by chance, and the others do not wait for it.
+    """
     compared = [(part, compare_sensors(part, peers)) for part in members]
     read = [(part, readings) for part, readings in compared if readings]
     if not read:
         return ""
     held = [(p, r) for p, r in read if "clock" in r and r["clock"].side == -1]
-    if held:
-        part, readings = min(held, key=lambda each: each[1]["clock"].value)
-        if len(held) < len(read):
-            return f"{part.name} {explain(readings)}; the other parts may wait for it"
-        return f"all of its parts run at a low clock; {part.name} {explain(readings)}"
-    part, readings = read[0]
-    return explain(readings)
+    several = len({part.node for part, _ in read}) > 1
+    if several and 2 * len(held) <= len(read):
+        return ""
+    if not held:
+        return explain(read[0][1])
+    part, readings = min(held, key=lambda each: each[1]["clock"].value)
+    why = f"{part.name}: {explain(readings)}"
+    if several or len(held) == len(read):
+        share = "all" if len(held) == len(read) else "most"
+        return f"{share} of its parts run at a low clock; {why}"
+    return f"{why}; the other parts may wait for it"

@@ -11,8 +11,9 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,7 @@ UNWRITABLE_KINDS = {
 DOCUMENT_MODE = 0o644
 """Of a new file, less what the umask takes away."""
 NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DEVICE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Larger documents are not read; a round of eight GPUs has 1 MB."""
@@ -49,7 +51,42 @@ def write(run: Run, path: Path) -> None:
         StoreError: the directory cannot be written.
 
     """
-    write_bytes(path, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+    write_bytes(path, _format(run))
+
+
+def _format(run: Run) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
+
+
+@contextmanager
+def open_folder(folder: Path) -> Generator[Callable[[Run], int]]:
+    """
+    Open *folder* for what keeps a run there under its id, as `write` does; it returns the size.
+
+    At the end all are on the disk: that the names of many last takes one flush.
+
+    Raises:
+        StoreError: it cannot be written.
+
+    """
+    try:
+        with walk_path(folder, refuse_link_of_others) as end:
+            opened = os.open(end.name, FOLDER_FLAGS, dir_fd=end.folder)
+        try:
+            yield partial(_put_run, opened)
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as exc:
+        raise StoreError(f"{folder} cannot be written: {exc.strerror}") from exc
+    except ConfigError as exc:
+        raise StoreError(f"{folder} cannot be written: {exc}") from exc
+
+
+def _put_run(folder: int, run: Run) -> int:
+    content = _format(run)
+    _replace_file(folder, f"{run.id}.json", content)
+    return len(content)
 
 
 def count_bytes(results: Sequence[Result]) -> int:
@@ -79,7 +116,8 @@ def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
             if stat.S_ISCHR(_read_mode(target)):
                 _write_all(content, os.open(target.name, DEVICE_FLAGS, dir_fd=target.folder))
             else:
-                _replace_file(target, content)
+                _replace_file(target.folder, target.name, content)
+                _sync_folder(target.folder)
     except OSError as exc:
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
 
@@ -134,17 +172,16 @@ def _read_mode(target: PathEnd) -> int:
         return 0
 
 
-def _replace_file(target: PathEnd, content: bytes) -> None:
-    """Write a new file beside *target*; once it is on the disk, rename it over *target*."""
-    here, temporary = target.folder, f".{target.name}.{os.urandom(8).hex()}"
-    new = os.open(temporary, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=here)
+def _replace_file(folder: int, name: str, content: bytes) -> None:
+    """Write a new file in *folder*; once it is on the disk, rename it to *name*."""
+    temporary = f".{name}.{os.urandom(8).hex()}"
+    new = os.open(temporary, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=folder)
     try:
         _write_all(content, new, sync=True)
-        os.replace(temporary, target.name, src_dir_fd=here, dst_dir_fd=here)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         with suppress(FileNotFoundError):  # it was renamed
-            os.unlink(temporary, dir_fd=here)
-    _sync_folder(here)
+            os.unlink(temporary, dir_fd=folder)
 
 
 def _write_all(content: bytes, descriptor: int, *, sync: bool = False) -> None:

@@ -31,8 +31,34 @@ TRANSIENT_ERRORS = frozenset(
 def transaction(
     path: Path, *, if_damaged: str, write: bool = False
 ) -> Generator[sqlite3.Connection]:
+    """Open the database *path*, and a transaction on it; raises what `transact` does."""
+    with connect(path) as db, transact(db, path, if_damaged=if_damaged, write=write):
+        yield db
+
+
+@contextmanager
+def connect(path: Path) -> Generator[sqlite3.Connection]:
     """
-    Open a transaction on the database *path*.
+    Open the database *path*.
+
+    Raises:
+        StoreError: it cannot be opened.
+
+    """
+    try:
+        db = sqlite3.connect(path, timeout=BUSY_SECONDS)
+    except sqlite3.Error as exc:
+        raise StoreError(f"{path} cannot be opened: {exc}") from exc
+    with closing(db):
+        yield db
+
+
+@contextmanager
+def transact(
+    db: sqlite3.Connection, path: Path, *, if_damaged: str, write: bool = False
+) -> Generator[None]:
+    """
+    Open a transaction on *db*, which is the database *path*.
 
     Raises:
         StoreError: it cannot be used.
@@ -41,14 +67,10 @@ def transaction(
 
     """
     try:
-        db = sqlite3.connect(path, timeout=BUSY_SECONDS)
-    except sqlite3.Error as exc:
-        raise StoreError(f"{path} cannot be opened: {exc}") from exc
-    try:
         with db:  # commits, but does not close
             # Lock now, or what we read could change before we act on it.
             db.execute("begin immediate" if write else "begin")
-            yield db
+            yield
     except sqlite3.OperationalError as exc:
         if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
             raise ReplacedError(f"{path} was replaced by another process: try again") from exc
@@ -68,8 +90,6 @@ def transaction(
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.DecodeError) as exc:
         raise DamagedError(f"{path} is damaged ({exc}): {if_damaged}") from exc
-    finally:
-        db.close()
 
 
 def _is_transient(exc: sqlite3.OperationalError) -> bool:

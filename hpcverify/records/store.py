@@ -247,7 +247,7 @@ class Store:
             StoreError: it could not be written; or not indexed, but then it is kept.
 
         """
-        self._index_written([(run, self._write_document(run))])
+        self._index_written(self._write_documents([run]))
 
     def save_new(self, runs: Iterable[Run]) -> None:
         """
@@ -259,15 +259,17 @@ class Store:
         """
         new = [run for run in runs if not self.get_document_path(run.id).exists()]
         if new:
-            self._index_written([(run, self._write_document(run)) for run in new])
+            self._index_written(self._write_documents(new))
 
-    def _write_document(self, run: Run) -> int:
-        """Write the document of *run*, and see whether others write too; return its size."""
-        alone = self.documents.stat().st_mtime_ns == self._seen_mtime
-        path = self.get_document_path(run.id)
-        documents.write(run, path)
-        self._seen_mtime = self.documents.stat().st_mtime_ns if alone else 0
-        return _read_size(path)
+    def _write_documents(self, runs: Iterable[Run]) -> list[tuple[Run, int]]:
+        """Write the documents of *runs*, and see whether others write too; with their sizes."""
+        written: list[tuple[Run, int]] = []
+        with documents.open_folder(self.documents) as keep:
+            for run in runs:
+                alone = self.documents.stat().st_mtime_ns == self._seen_mtime
+                written.append((run, keep(run)))
+                self._seen_mtime = self.documents.stat().st_mtime_ns if alone else 0
+        return written
 
     def _index_written(self, runs: Iterable[tuple[Run, int]]) -> None:
         """Index *runs* that we have just written, each with its size in bytes."""
@@ -348,8 +350,9 @@ class Store:
 
     def list_runs(self, node: str | None = None, limit: int = 50) -> list[RunEntry]:
         """List runs, of *node* or of all nodes, newest first."""
+        which = "where node = :node" if node is not None else ""  # an "or" would use no index
         return self._select_entries(
-            f"where :node is null or node = :node {NEWEST_FIRST_CLAUSE} limit :limit",
+            f"{which} {NEWEST_FIRST_CLAUSE} limit :limit",
             {"node": node, "limit": limit, "now": self._format_latest_time()},
         )
 
@@ -466,7 +469,9 @@ class Store:
         self, query: str, values: Mapping[str, str | int | None], kind: type[S]
     ) -> list[S]:
         """Return the rows of *query* as values of *kind*, whose fields are the columns."""
-        return self._run_transaction(lambda db: _build_structs(db.execute(query, values), kind))
+        # A writer waits for whoever reads: the rows are fetched first.
+        rows = self._run_transaction(lambda db: db.execute(query, values).fetchall())
+        return _build_structs(rows, kind)
 
     def load(self, run: str) -> Run:
         """

@@ -7,13 +7,15 @@ from math import exp, log
 
 from hpcverify.selection.outages import FleetNode
 from hpcverify.selection.traits import PRIOR_WEIGHTS, FleetState, Traits
+from hpcverify.units import DAY_SECONDS, format_age, format_count
 
 WORTH_TELLING = log(1.2)
 """What changes the risk by less than a fifth is not told."""
 MAX_REASONS = 3
 WINDOWS = (30, 90, 365, 730)
 """Days in which outages are counted for a reader."""
-MONTH_DAYS = 30.0
+NEIGHBOUR_NEWS_DAYS = 14.0
+"""After so many days, the failure of a neighbour no longer tells anything."""
 
 
 def explain_risk(
@@ -38,27 +40,22 @@ def _tell(state: FleetState, node: FleetNode, now: float) -> Iterator[tuple[str,
         )
         if count:
             often = sum(now - each.ended <= count for each in own)
-            yield "recent", f"{_count_outages(often)} in {count} days"
-        yield "returned", f"came back {_format_ago(back)}"
-        yield "age", f"no outage for {back:.0f} days"
-        yield "rate", f"{_count_outages(len(own))} in {now - node.since:.0f} days"
+            yield "recent", f"{format_count(often, 'outage')} in {count} days"
+        yield "returned", f"came back {_format_days(back)} ago"
+        yield "age", f"no outage for {_format_days(back)}"
+        yield "rate", f"{format_count(len(own), 'outage')} in {_format_days(now - node.since)}"
     else:
-        yield "age", f"no outage in {now - node.since:.0f} days"
-        yield "rate", f"no outage in {now - node.since:.0f} days"
+        yield "age", f"no outage in {_format_days(now - node.since)}"
+        yield "rate", f"no outage in {_format_days(now - node.since)}"
     for trait, groups in (("place", node.places), ("position", node.positions)):
         if groups:
             rates = state.list_rates(groups, now)
             most = max(rates, key=lambda rate: abs(rate.log_ratio))
             yield trait, f"{most.group} has {exp(most.log_ratio):.1f}x the outages of others"
-    if near := state.find_last_neighbour(node):
-        yield "neighbours", f"neighbour {near.node} failed {_format_ago(now - near.began)}"
+    near = state.find_last_neighbour(node)
+    if near and now - near.began <= NEIGHBOUR_NEWS_DAYS:
+        yield "neighbours", f"neighbour {near.node} failed {_format_days(now - near.began)} ago"
 
 
-def _count_outages(count: int) -> str:
-    return "1 outage" if count == 1 else f"{count} outages"
-
-
-def _format_ago(days: float) -> str:
-    if days < 1:
-        return f"{days * 24:.0f} hours ago"
-    return "yesterday" if days < 2 else f"{days:.0f} days ago"  # noqa: PLR2004 - two days
+def _format_days(days: float) -> str:
+    return format_age(days * DAY_SECONDS)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hpcverify.selection.fit import Case, compute_gain, fit_weights
 from hpcverify.selection.traits import PRIOR_WEIGHTS, Traits
+from hpcverify.units import format_count
 
 MIN_CASES_TO_DOUBT, MIN_CASES_TO_FIT = 10, 50
 """Outages from which on the prior can be found worthless, and the weights are fitted."""
@@ -71,7 +72,7 @@ def describe_weighting(weighting: Weighting) -> str:
     """Say by what risks are judged, and how that did on the site's own past."""
     told = ", ".join(f"{basis} {gain:+.2f}" for basis, gain in weighting.gains)
     gains = f" ({told} nats an outage against chance)" if told else ""
-    count = f"{weighting.cases} outages of this site"
+    count = f"{format_count(weighting.cases, 'outage')} of this site"
     if weighting.basis is WeightBasis.FITTED:
         return f"by weights fitted to the last {count}{gains}"
     if weighting.basis is WeightBasis.CHANCE:

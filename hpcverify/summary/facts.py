@@ -8,7 +8,7 @@ because not every run has every source.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
@@ -117,9 +117,9 @@ def _is_counted(part: Part) -> bool:
 
 def _join_values(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Join what like parts tell; if they differ, say how many have which."""
-    values: dict[str, Counter[str]] = {}
+    values: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, value in pairs:
-        values.setdefault(name, Counter())[value] += 1
+        values[name][value] += 1
     return {name: _format_values(counts) for name, counts in values.items()}
 
 

@@ -69,12 +69,13 @@ def format_tally(rounds: Sequence[Result]) -> str:
 
 def compute_medians(rounds: Sequence[Result]) -> tuple[Measurement, ...]:
     """Take the median over *rounds* of each value that was measured on each part."""
-    values: dict[tuple[str, str, str], list[float]] = {}
+    found: dict[tuple[str, str, str], list[Measurement]] = {}
     for result in rounds:
         for item in result.measurements:
-            known = [] if item.value is None else [item.value]
-            values.setdefault((item.name, item.unit, item.where), []).extend(known)
-    return tuple(
-        Measurement(name, median(some) if some else None, unit, where)
-        for (name, unit, where), some in values.items()
-    )
+            found.setdefault((item.name, item.unit, item.where), []).append(item)
+    return tuple(items[0] if len(items) == 1 else _take_median(items) for items in found.values())
+
+
+def _take_median(items: Sequence[Measurement]) -> Measurement:
+    first, known = items[0], [item.value for item in items if item.value is not None]
+    return Measurement(first.name, median(known) if known else None, first.unit, first.where)

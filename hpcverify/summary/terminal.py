@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -48,6 +49,9 @@ WIDE_COLUMNS = 110
 BADGE_COLUMNS = 5
 MAX_FOLDED_ROWS = 500
 """Rows up to which a table is fitted to the width of the terminal."""
+LEAST_SENTENCE_COLUMNS = 44
+"""Columns in which a sentence can be read."""
+COLUMN_GAP, SENTENCE_INDENT = 2, 4
 SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
 PastLookup = Callable[[str], PastValues]
 """Takes the name of a check; finds what earlier runs of the node measured."""
@@ -247,6 +251,14 @@ def _make_cell(text: str) -> Text:
     return Text(make_printable(text))
 
 
+def print_items(console: Console, lines: Iterable[str]) -> None:
+    """Print *lines*, each with a dash before it, folded beside that."""
+    items = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        items.add_row(" -", _make_cell(line))
+    console.print(items)
+
+
 def print_table(
     console: Console,
     head: Sequence[str],
@@ -257,15 +269,21 @@ def print_table(
     """
     Print *rows* under *head*; long cells are folded, or with *cut* the last is cut off.
 
-    More than `MAX_FOLDED_ROWS` are neither: rich takes seconds to fit 10,000 of them.
+    The last column usually is a sentence. Where it would be a narrow strip beside the others, it
+    is printed below them. More than `MAX_FOLDED_ROWS` are neither fitted nor folded: rich takes
+    seconds to fit 10,000 of them.
     """
     rows = list(rows)
     if len(rows) > MAX_FOLDED_ROWS:
         _print_long_table(console, head, rows)
         return
+    if not cut and _is_last_a_strip(console, head, rows):
+        _print_last_below(console, head, rows)
+        return
+    widths = _measure_columns(head, rows)
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
-        whole = place == 0 or (cut and place < len(head) - 1)
+        whole = (place == 0 and widths[0] <= console.width // 2) or (cut and place < len(head) - 1)
         table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
         cells = [_make_cell(c) if isinstance(c, str) else c for c in row]
@@ -275,16 +293,46 @@ def print_table(
     console.print(table)
 
 
+def _is_last_a_strip(
+    console: Console, head: Sequence[str], rows: Sequence[Sequence[str | Text]]
+) -> bool:
+    """Whether the last column has sentences, and the others leave too little room for them."""
+    *others, last = _measure_columns(head, rows)
+    left = console.width - sum(width + COLUMN_GAP for width in others)
+    return left < LEAST_SENTENCE_COLUMNS <= last
+
+
+def _print_last_below(
+    console: Console, head: Sequence[str], rows: Sequence[Sequence[str | Text]]
+) -> None:
+    """Print each of *rows* with its last cell below it."""
+    widest = console.width // 3  # a longer cell moves only those beside it
+    widths = [min(width, widest) for width in _measure_columns(head, rows)[:-1]]
+    for *cells, last in (head, *rows):
+        line = Text(" " * COLUMN_GAP).join(
+            Text.assemble(cell, " " * (width - cell_len(make_printable(cell))))
+            for cell, width in zip(cells, widths, strict=True)
+        )
+        line.rstrip()
+        console.print(line)
+        if str(last):
+            console.print(Padding(_make_cell(str(last)), (0, 0, 0, SENTENCE_INDENT), expand=False))
+
+
+def _measure_columns(head: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> list[int]:
+    lines = (head, *rows)
+    sizes = ([cell_len(make_printable(cell)) for cell in line] for line in lines)
+    return [max(column) for column in zip(*sizes, strict=True)]
+
+
 def _print_long_table(
-    console: Console, head: Sequence[str], rows: Iterable[Sequence[str | Text]]
+    console: Console, head: Sequence[str], rows: Sequence[Sequence[str | Text]]
 ) -> None:
     """Print a line for each of *rows*, in columns, as wide as it is and without colours."""
-    lines = [head, *(tuple(make_printable(cell) for cell in row) for row in rows)]
-    sizes = [[cell_len(cell) for cell in line] for line in lines]
-    widths = [max(column) for column in zip(*sizes, strict=True)]
-    for line, taken in zip(lines, sizes, strict=True):
+    widths = _measure_columns(head, rows)
+    for row in (head, *rows):
+        cells = map(make_printable, row)
         padded = (
-            cell + " " * (width - size)
-            for cell, width, size in zip(line, widths, taken, strict=True)
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)
         )
-        console.file.write("  ".join(padded).rstrip() + "\n")
+        console.file.write((" " * COLUMN_GAP).join(padded).rstrip() + "\n")

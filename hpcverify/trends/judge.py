@@ -34,6 +34,7 @@ MARK_RUNS = 2
 LASTING_RUNS = 5
 """The last runs, which say whether a change is still there."""
 DAY_SECONDS = 86400.0
+STEP, TREND = "step", "trend"
 MUCH_MORE = 2.0
 """A part that changed so many times as much as the others has a reason of its own."""
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -329,7 +330,7 @@ def _describe_step(
         node=history.node,
         part=history.part,
         verdict=Verdict.WARN if change.size > 0 else Verdict.PASS,
-        kind="step",
+        kind=STEP,
         size=change.size,
         before=median(history.values[: change.index]),
         after=median(history.values[change.index :]),
@@ -364,7 +365,7 @@ def _describe_trend(
         node=history.node,
         part=history.part,
         verdict=Verdict.WARN,
-        kind="trend",
+        kind=TREND,
         size=size,
         before=slope.level - slope.change,
         after=slope.level,

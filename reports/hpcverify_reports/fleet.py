@@ -14,6 +14,7 @@ from functools import partial
 from itertools import groupby
 
 from hpcverify.fleet.drift_wording import DriftLine, list_drift_lines, summarize_drift
+from hpcverify.fleet.node_names import fold_names, guess_rack, make_natural_key
 from hpcverify.fleet.overview import (
     NEVER,
     NodeRow,
@@ -25,15 +26,13 @@ from hpcverify.fleet.overview import (
     describe_breaker,
     describe_company,
     describe_links,
-    fold_names,
-    format_age,
-    guess_rack,
-    make_natural_key,
+    format_time_since,
 )
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.units import format_count
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
 from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
 from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
@@ -62,6 +61,8 @@ MAX_NAMED_NODES = 8
 """Nodes that an action names."""
 MAX_CAUSES = 5
 """Common causes that are named among the actions."""
+NO_RESULT = "no result is kept"
+"""Stands for the check of a fault of which only the ledger knows."""
 FAILURE_WINDOW = "in the last 7 days"
 """How far back failed runs are counted."""
 HINT_CHARACTERS = 60
@@ -202,7 +203,8 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
     failed = sum(row.outcome is Verdict.FAIL for row in rows)
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
     lately = sum(bool(row.failures) for row in rows)
-    unverified = sum(row.overdue for row in rows)
+    unverified = sum(row.overdue or row.outcome is None for row in rows)
+    verb = "is" if unverified == 1 else "are"
     both = f", {unclear} could not be judged" if unclear else ""
     headlines = (
         (not rows, "No node is known yet"),
@@ -210,7 +212,7 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
         (unclear, f"{unclear} of {nodes} could not be judged"),
         (lately, f"{lately} of {nodes} failed {FAILURE_WINDOW}"),
         (unverified == len(rows), "No node is verified"),
-        (unverified, f"No node failed, but {unverified} of {len(rows)} are not verified"),
+        (unverified, f"No node failed, but {unverified} of {len(rows)} {verb} not verified"),
         (len(rows) == 1, "The node passed"),
     )
     return next((text for applies, text in headlines if applies), f"All {nodes} passed")
@@ -221,7 +223,7 @@ def write_lede(fleet: Overview) -> str:
     rows = fleet.rows
     if not rows:
         return "Neither the controller nor a run has reported a node."
-    days = f"in the last {fleet.overdue_days:g} days"
+    days = _name_overdue_window(fleet)
     counts = {
         "failed node{} still in service (observe mode)": sum(
             row.node.state in FAILED_STATES and not row.node.enforced for row in rows
@@ -245,8 +247,12 @@ def write_lede(fleet: Overview) -> str:
     return " ".join(sentences) or f"Each had a full pass {days}."
 
 
+def _name_overdue_window(fleet: Overview) -> str:
+    return f"in the last {format_count(fleet.overdue_days, 'day')}"
+
+
 def _count_nodes(rows: Sequence[NodeRow]) -> str:
-    return "1 node" if len(rows) == 1 else f"{len(rows)} nodes"
+    return format_count(len(rows), "node")
 
 
 def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
@@ -303,7 +309,7 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     passed = sum(bool(row.node.last_pass_at) and not row.overdue for row in rows)
     yield "Results", count_outcomes(rows) or "none"
     yield "States", count_states(rows) or "none"
-    yield f"Verified in the last {fleet.overdue_days:g} days", f"{passed} of {_count_nodes(rows)}"
+    yield f"Verified {_name_overdue_window(fleet)}", f"{passed} of {_count_nodes(rows)}"
     yield "New in the last 24 h", _name_newly_failed(fleet)
     yield "Versions and settings", summarize_drift(fleet.drift) or "no difference known"
     if tried := describe_links(fleet):
@@ -414,7 +420,7 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
     )
     return FaultRow(
         icon=ICONS[fault.verdict],
-        check=", ".join(fault.checks),
+        check=", ".join(fault.checks).strip() or NO_RESULT,
         metric=fault.metric,
         nodes=tuple(_build_node_fault(s, now, links) for s in fault.sightings[:MAX_FAULT_NODES]),
         count=count,
@@ -502,7 +508,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
     )
     yield build(
         "unverified",
-        f"No full pass in the last {fleet.overdue_days:g} days",
+        f"No full pass {_name_overdue_window(fleet)}",
         "A full pass is a run of all checks, started by the controller. Oldest first.",
         sorted((r for r in rows if r.overdue), key=lambda r: r.node.last_pass_at),
         {
@@ -565,7 +571,7 @@ def _format_since(row: NodeRow, now: float) -> str:
 
 
 def _format_age(when: float, now: float) -> str:
-    return f"{_format_epoch(when)} ({format_age(when, now)} ago)" if when else NEVER
+    return f"{_format_epoch(when)} ({format_time_since(when, now)} ago)" if when else NEVER
 
 
 def _format_epoch(when: float) -> str:

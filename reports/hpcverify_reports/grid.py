@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcverify.model import Inventory, Verdict
+from hpcverify.summary.part_names import name_parts
 from hpcverify_reports.judged import JudgedMeasurement, format_range
 from hpcverify_reports.labels import ICONS, Icon, format_number, format_unit
-from hpcverify_reports.parts import name_parts
 from hpcverify_reports.svg import Strip, draw_strip, is_drawable
 
 MAX_PART_COLUMNS = 10

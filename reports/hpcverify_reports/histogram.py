@@ -45,6 +45,8 @@ class Histogram:
     median: float
     ticks: tuple[Tick, ...]
     marks: tuple[Mark, ...]
+    stems: str
+    """From each mark down to the axis."""
     caption: str
 
 
@@ -69,6 +71,7 @@ def draw_histogram(metric: JudgedMetric, outliers: Sequence[OutlierPoint], about
     told = [f"{point.name}, {point.distance}" for point in outliers]
     more = len(outliers) - MAX_NAMED
     named = "; ".join([*told[:MAX_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    marks = _place_marks(x, outliers, low, high)
     shown = f"{format_number(low)} to {format_with_unit(high, metric.unit)}"
     return Histogram(
         name=metric.name,
@@ -77,7 +80,8 @@ def draw_histogram(metric: JudgedMetric, outliers: Sequence[OutlierPoint], about
         bars=_draw_bars([x(edge) for edge in edges], counts),
         median=x(metric.median),
         ticks=tuple(_place_ticks(x, (metric.median, low, high))),
-        marks=tuple(_place_marks(x, outliers, low, high)),
+        marks=tuple(marks),
+        stems="".join(map(_draw_stem, marks)),
         caption=named or about,
     )
 
@@ -94,6 +98,10 @@ def _draw_bars(edges: Sequence[float], counts: Sequence[int]) -> str:
             wide = max(1.0, right - left - 1)
             bars.append(f"M{left:g} {BARS_BOTTOM:g}h{wide:.1f}v{-tall:.1f}h{-wide:.1f}z")
     return "".join(bars)
+
+
+def _draw_stem(mark: Mark) -> str:
+    return f"M{mark.x + MARK_SIZE / 2:g} {mark.y + MARK_SIZE:g}V{BARS_BOTTOM:g}"
 
 
 def _place_ticks(x: Scale, values: Sequence[float]) -> list[Tick]:

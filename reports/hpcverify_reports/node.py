@@ -15,6 +15,7 @@ from types import MappingProxyType, SimpleNamespace
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import map_remedies, recall_gone_parts
 from hpcverify.summary.figures import Figure, choose_figures
+from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import (
     choose_worst_round,
     choose_worst_rounds,
@@ -37,7 +38,6 @@ from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
 from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, INFO_ICON, format_time, make_anchor
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.parts import name_parts
 from hpcverify_reports.remedies import Repetitions, describe_machine, group_demanded, group_milder
 from hpcverify_reports.sections import (
     Fact,

@@ -50,7 +50,7 @@ def build_worth(worth: FleetWorth) -> Listing:
     rows = [ListedRow(name, "", tuple(cells)) for name, *cells in list_job_rows(worth)]
     return build_listing(
         "worth",
-        "What it is worth",
+        "What verification is worth",
         [f"{_capitalize(first)}. Intervals are of 95 %." if rows else f"{_capitalize(first)}."],
         tuple(columns),
         rows,

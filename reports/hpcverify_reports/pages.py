@@ -12,13 +12,17 @@ from hpcverify.summary.printable import make_printable
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import format_time
 
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d UTC|\(\d+ \w+ ago\))")
+_UNBROKEN = re.compile(
+    r"(\d{4}-\d\d-\d\d(?: \d\d:\d\d UTC)?|\((?:under )?\d+ \w+ ago\)"
+    r"|\d[\d.,]* (?:%|°C|MHz|W|ms|[GT]B/s|TFLOP/s|GPU-hours)(?!\w))"
+)
+"""Dates, ages, and numbers with their unit."""
 
 
 def keep_times(text: str) -> Markup:
-    """Let no line break within a time or an age of *text*."""
+    """Let no line break within a time, an age or a number with its unit of *text*."""
     kept = Markup('<span class="nowrap">{}</span>')
-    pieces = enumerate(_TIME.split(make_printable(text)))
+    pieces = enumerate(_UNBROKEN.split(make_printable(text)))
     return Markup("").join(kept.format(piece) if place % 2 else piece for place, piece in pieces)
 
 

@@ -24,6 +24,7 @@ from hpcverify.summary.actions import (
     find_unmet_limits,
     list_complaints,
 )
+from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import JudgedMeasurement, find_rule, format_range, judge_measurements
@@ -37,7 +38,6 @@ from hpcverify_reports.labels import (
     label_fact,
     make_anchor,
 )
-from hpcverify_reports.parts import name_parts
 from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
 
 MAX_COMPLAINTS = 16

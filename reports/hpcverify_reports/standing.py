@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from hpcverify.fleet.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
-from hpcverify.fleet.overview import fold_names
+from hpcverify.fleet.judgement import (
+    FleetJudgement,
+    JudgedChange,
+    JudgedMetric,
+    JudgedOutlier,
+    describe_day,
+)
+from hpcverify.fleet.node_names import fold_names
 from hpcverify.units import format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
 from hpcverify_reports.listing import ListedRow, Listing, build_listing
+
+T = TypeVar("T")
 
 MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
 """Metrics that have a picture, with outliers and without."""
@@ -34,22 +43,38 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:
     figures, folded = _draw_metrics(judgement) if judgement else ([], [])
     return build_listing(
         "peers",
-        "Compared with its peers",
+        "Compared with peers",
         list(_introduce_peers(judgement)),
-        ("Metric", "Worse by", "Since", "Cause"),
-        [
-            ListedRow(
-                name=_name(one),
-                page=pages.get(one.node, ""),
-                cells=(one.metric, format_percent(one.distance), _format_nights(one), one.cause),
-                icon=ICONS[one.verdict],
-            )
-            for one in outliers
-        ],
+        ("Worse than its peers", "Since", "Cause"),
+        [_build_outlier(found, pages) for found in _group_by_name(outliers, _name)],
         head="Outlier",
         notes=list(_list_unconfirmed(judgement)) if judgement else (),
         figures=figures,
         folded_figures=folded,
+    )
+
+
+def _group_by_name(found: Iterable[T], name: Callable[[T], str]) -> Iterator[list[T]]:
+    """Put what is said of one part together; the first one of each keeps its place."""
+    groups: dict[str, list[T]] = {}
+    for one in found:
+        groups.setdefault(name(one), []).append(one)
+    yield from groups.values()
+
+
+def _build_outlier(found: Sequence[JudgedOutlier], pages: Pages) -> ListedRow:
+    """Build the row of a part, a node or a place, which may stand out in several metrics."""
+    first = min(found, key=lambda one: one.since)
+    causes = dict.fromkeys(one.cause for one in found if one.cause)
+    return ListedRow(
+        name=_name(first),
+        page=pages.get(first.node, ""),
+        cells=(
+            "\n".join(f"{format_percent(one.distance)} {one.metric}" for one in found),
+            f"{first.since}\n({format_count(first.nights, 'night')})",
+            "\n".join(causes),
+        ),
+        icon=ICONS[max(one.verdict for one in found)],
     )
 
 
@@ -63,6 +88,8 @@ def _introduce_peers(judgement: FleetJudgement | None) -> Iterator[str]:
         yield f"{night} An outlier stood out from its peers on two nights at least."
     else:
         yield f"{night} No part, node or place stands out from its peers."
+    if judgement.metrics:
+        yield "In each picture, the dashed line is the median."
 
 
 def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
@@ -77,10 +104,6 @@ def _name(outlier: JudgedOutlier) -> str:
         return outlier.name
     hosts = f" ({fold_names(outlier.nodes)})" if outlier.nodes else ""
     return f"{outlier.level} {outlier.name}{hosts}"
-
-
-def _format_nights(outlier: JudgedOutlier) -> str:
-    return f"{outlier.since} ({format_count(outlier.nights, 'night')})"
 
 
 def _draw_metrics(judgement: FleetJudgement) -> tuple[list[Histogram], list[Histogram]]:
@@ -120,31 +143,34 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages) -> Listing:
     if judgement:
         intro = (
             "Parts that are worse than they were. What a rollout did to many parts is no fault "
-            "of theirs, and is told below."
+            "of theirs: it is told below the table."
             if changes
             else "No part is worse than it was."
         )
     return build_listing(
         "past",
-        "Changed against its own past",
+        "Compared with their own past",
         [intro],
-        ("Metric", "From, to", "When", "What is known"),
-        [_build_change(one, pages) for one in changes],
+        ("Worse than it was", "What is known"),
+        [_build_change(found, pages) for found in _group_by_name(changes, lambda one: one.name)],
         head="Part",
         notes=judgement.notes if judgement else (),
     )
 
 
-def _build_change(one: JudgedChange, pages: Pages) -> ListedRow:
-    levels = f"{format_number(one.before)} to {format_with_unit(one.after, one.unit)}"
+def _build_change(found: Sequence[JudgedChange], pages: Pages) -> ListedRow:
+    """Build the row of a part, which may be worse in several metrics."""
     return ListedRow(
-        name=one.name,
-        page=pages.get(one.node, ""),
+        name=found[0].name,
+        page=pages.get(found[0].node, ""),
         cells=(
-            one.metric,
-            f"{levels} ({format_percent(one.size)} worse)",
-            f"step on {one.day}" if one.kind == "step" else f"trend up to {one.day}",
-            one.why,
+            "\n".join(map(_describe_change, found)),
+            "\n".join(dict.fromkeys(one.why for one in found if one.why)),
         ),
-        icon=ICONS[one.verdict],
+        icon=ICONS[max(one.verdict for one in found)],
     )
+
+
+def _describe_change(one: JudgedChange) -> str:
+    levels = f"{format_number(one.before)} to {format_with_unit(one.after, one.unit)}"
+    return f"{format_percent(one.size)} {one.metric}: {levels}, {describe_day(one)}"

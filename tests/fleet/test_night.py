@@ -6,6 +6,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.fleet import night as night_module
 from hpcverify.fleet.controller import Controller
@@ -13,6 +14,7 @@ from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.judgement import (
     FleetJudgement,
     JudgedOutlier,
+    keep_judged_nodes,
     list_judgement_lines,
     read_judgement,
     write_judgement,
@@ -128,12 +130,37 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
 
     (change,) = judged.changes
     assert (change.name, change.kind, change.day) == (
-        "r0n5 GPU 0, GPU 1",
+        "r0n5 GPU 0-1",
         "step",
         date(2026, 11, 22),
     )
     assert "driver 565.57.01 to 580.1, which no other node has made yet" in change.why
     assert judged.outliers == ()
+
+
+def test_nodes_that_step_alike_are_told_in_one_line(nights: Nights) -> None:
+    level = "if(n < 4 and t >= 20, 0.95, 1)"
+    make_history(nights.state, nights=25, level=level, nodes=60, gpus=2)
+
+    judged = nights.judge(25)
+
+    (change,) = judged.changes
+    assert change.name == "8 parts on r0n[0-3]"
+    assert change.size == pytest.approx(0.05, abs=0.005)
+    assert change.day == date(2026, 11, 22)
+    assert change.why == "look for what they share, as a switch or a setting"
+    assert keep_judged_nodes(judged, ["r0n2"]).changes == (change,)
+    assert keep_judged_nodes(judged, ["r0n4"]).changes == ()
+
+
+def test_a_fail_is_told_before_what_is_farther_and_only_warns() -> None:
+    far, failed = make_outlier(TONIGHT, 2), make_outlier(TONIGHT, 2)
+    failed = replace(failed, name="n2 GPU 0", node="n2", distance=0.03, verdict=Verdict.FAIL)
+
+    assert [one.name for one in follow_up([far, failed], None, {}, TONIGHT)] == [
+        "n2 GPU 0",
+        "n1 GPU 0",
+    ]
 
 
 def test_without_a_known_switch_the_name_tells_the_rack(nights: Nights) -> None:

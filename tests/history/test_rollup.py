@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
+import signal
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -20,6 +24,8 @@ from tests.history.nights import FIRST, make_run, write_runs
 KEEP = 14
 WEEK = 7
 MONDAY = FIRST.date()
+MORTAL = multiprocessing.get_context("fork")
+"""A controller that is killed is a process of its own."""
 VALUES = [500.0, 480.0, 510.0, 490.0, 520.0, 470.0, 505.0]
 """Of the nights of the first week."""
 
@@ -119,26 +125,71 @@ def test_nights_that_a_killed_collect_left_do_not_count_and_are_removed(
     assert list_night_folders(tmp_path) == [MONDAY + timedelta(days=WEEK)]
 
 
-def test_a_half_written_week_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_before_the_week_has_its_name(seam: pytest.MonkeyPatch) -> None:
+    seam.setattr(rollup_module, "publish", die)
+
+
+def die_before_a_night_is_removed(seam: pytest.MonkeyPatch) -> None:
+    seam.setattr(shutil, "rmtree", die)
+
+
+def die_once_a_night_has_lost_its_file(seam: pytest.MonkeyPatch) -> None:
+    def remove(folder: Path) -> None:
+        for path in folder.iterdir():
+            path.unlink()
+        die()
+
+    seam.setattr(shutil, "rmtree", remove)
+
+
+def die_once_a_night_is_removed(seam: pytest.MonkeyPatch) -> None:
+    remove = shutil.rmtree
+
+    def remove_and_die(folder: Path) -> None:
+        remove(folder)
+        die()
+
+    seam.setattr(shutil, "rmtree", remove_and_die)
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        die_before_the_week_has_its_name,
+        die_before_a_night_is_removed,
+        die_once_a_night_has_lost_its_file,
+        die_once_a_night_is_removed,
+    ],
+)
+def test_a_collect_that_is_killed_leaves_the_nights_or_the_week(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     write_week(tmp_path)
-    before = read_products(tmp_path)
+    nights = read_products(tmp_path)
+    week = [(MONDAY, 500.0, WEEK), nights[-1]]
 
-    class KilledError(Exception):
-        pass
+    def roll_up_and_die() -> None:
+        arm(monkeypatch)  # in this process alone
+        roll_up(tmp_path)
 
-    def die(*_: object) -> None:
-        raise KilledError
+    killed = MORTAL.Process(target=roll_up_and_die)
+    killed.start()
+    killed.join()
 
-    with monkeypatch.context() as killed:
-        killed.setattr(rollup_module, "publish", die)
-        with pytest.raises(KilledError):
-            roll_up(tmp_path)
-
-    assert read_products(tmp_path) == before
-    roll_up(tmp_path)
-    assert len(read_products(tmp_path)) == 2
+    assert killed.exitcode == -signal.SIGKILL
+    left = nights if arm is die_before_the_week_has_its_name else week
+    assert read_products(tmp_path) == left
+    for _ in range(2):  # the next collect finishes it, and the one after that does nothing
+        roll_up(tmp_path)
+        assert read_products(tmp_path) == week
+        assert list_night_folders(tmp_path) == [MONDAY + timedelta(days=WEEK)]
+    assert [path.name for path in tmp_path.glob("measurements_weekly/*/*")] == [
+        "000001-000001.parquet"
+    ]
 
 
 def test_a_week_that_is_over_takes_no_late_runs(tmp_path: Path) -> None:

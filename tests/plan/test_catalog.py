@@ -43,6 +43,16 @@ def test_the_parameters_of_every_check_survive_the_wire(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_check_takes_a_number_below_zero(name: str) -> None:
+    params = load_check(name).params
+
+    for field in params.__struct_fields__:
+        for value in (-1, [-1]):
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.convert({field: value}, params)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_check_is_given_the_parameters_that_it_takes(name: str) -> None:
     check = load_check(name)
 

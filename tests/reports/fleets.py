@@ -339,11 +339,11 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
     )
     given = JobAssumptions()
     jobs = tuple(forecast_job(nodes, rate, given) for nodes in (1, 4, 16, 64))
-    returned = ("came back yesterday", "3 outages in 90 days")
+    returned = ("came back 26 h ago", "3 outages in 90 days")
     base: dict[str, object] = {
         "due": (
             due(23, 1.0, why="suspect: nvlink: GPU 0 link 7 is down"),
-            due(5, 9.3, *returned, why="came back to service 26 h ago"),
+            due(5, 9.3, *returned, why="came back 26 h ago"),
             due(3, 3.1, "neighbour gpu-r001-n06 failed 2 days ago"),
             *(due(i, 0.9) for i in range(34, 39)),
         ),
@@ -359,3 +359,38 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
 def judged(judgement: FleetJudgement | None = None, **changes: object) -> Overview:
     """Make the fleet with what its past says; *changes* are of the outlook."""
     return replace(fleet(), outlook=foresee(judgement, **changes))
+
+
+def judged_in_all_ways(count: int) -> Overview:
+    """Make a fleet of which everything that a page can show is known, with some long names."""
+    crowd = JudgedChange(
+        nodes=tuple(map(name_of, range(64, 96))),
+        part="256 parts",
+        metric=COPIES,
+        verdict=Verdict.WARN,
+        kind="step",
+        size=0.12,
+        before=55.2,
+        after=48.6,
+        unit="GB/s",
+        day=date(2026, 11, 15),
+        why="look for what they share, as a switch or a setting",
+    )
+    made = judge()
+    again = replace(made.outliers[1], metric=COPIES, distance=0.031)
+    judgement = judge(changes=(*made.changes, crowd), outliers=(*made.outliers, again))
+    versions = drifting(count).drift
+    return replace(fleet(count), outlook=foresee(judgement), drift=versions)
+
+
+def bare() -> Overview:
+    """Make a site on its first day: three nodes, one with the name that a cloud gave it."""
+    long = "pool7-0003.eu-central-1a.compute.a-provider-with-a-long-name.internal.example.org"
+    nodes = {name: Node(name=name, first_seen_at=NOW - HOUR) for name in (long, "n1", "n2")}
+    unknown = FleetReliability(
+        nodes=3, node_days=0.1, outages=0, found=0, failure_rate=None, share_out=None
+    )
+    worth = FleetWorth(days=0.04, reliability=unknown, assumptions=JobAssumptions(), jobs=())
+    waiting = tuple(DueNode(node=name, risk=NodeRisk(1.0), why="never verified") for name in nodes)
+    outlook = foresee(None, due=waiting, due_count=3, worth=worth)
+    return replace(build_overview(nodes, (), (), now=NOW), outlook=outlook)

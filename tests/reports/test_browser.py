@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,39 +11,15 @@ from typing import Any
 import pytest
 
 from hpcverify_reports import collectives, fleet, qualification
+from hpcverify_reports.labels import ICONS, Icon
 from hpcverify_reports.node import render
 from tests.reports import fleets, samples
+from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.qualifications import a_qualification
 
 pytestmark = pytest.mark.browser
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
-def chromium(page: str, tmp_path: Path, *arguments: str) -> str:
-    """Open *page* and return what Chromium prints."""
-    file = tmp_path / "node.html"
-    file.write_text(page, encoding="utf-8")
-    program = shutil.which("chromium")
-    assert program, "chromium is not installed: apt-get install chromium"
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    done = subprocess.run(
-        [program, *FLAGS, profile, *arguments, file.as_uri()],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    return done.stdout.decode()
 
 
 def test_a_browser_reads_the_page_as_it_was_written(tmp_path: Path) -> None:
@@ -95,17 +69,22 @@ def test_a_browser_paints_the_map_of_a_fleet(tmp_path: Path) -> None:
     assert pictures[0].read_bytes() != pictures[1].read_bytes()
 
 
-WIDTHS = (360, 768, 1200, 1920)
-"""Of a window, in pixels: a phone, a tablet, a laptop and a wall."""
-NARROW = 60
+SCREENS = (360, 768, 1200, 1920)
+"""Widths of a window, in pixels: a phone, a tablet, a laptop and a wall."""
+PAPER, SCROLLBAR = 695, 15
+"""Pixels of a sheet (A4) between its margins, and of what a window has beside its page."""
+NARROW, NARROW_ON_PAPER = 60, 36
 """Pixels in which a few characters have room; what is shorter than that needs less."""
 TARGET = 24
 """Pixels of what can be hit with a finger (WCAG 2.2, 2.5.8)."""
-LEGIBLE = 12
-"""Pixels of the smallest letters of a map."""
+LEGIBLE = {"map": 12, "chart": 10}
+"""Pixels of the smallest letters of a picture, after it was scaled."""
+CONTRAST = 4.5
+"""Of letters against what is behind them (WCAG 2.2, 1.4.3)."""
 TALL = {
     "node": 9_500,
-    "fleet": 5_500,
+    "fleet": 8_000,
+    "bare": 3_000,
     "rotten": 9_000,
     "qualification": 3_500,
     "collectives": 3_500,
@@ -116,55 +95,123 @@ const results = [];
 const text = e => e.innerText === undefined ? e.textContent : e.innerText;
 const shown = e => { const b = e.getBoundingClientRect(); return b.width || b.height; };
 const all = (d, which) => [...d.querySelectorAll(which)];
-for (const [name, page] of Object.entries(PAGES)) for (const width of WIDTHS) {
+const tell = some => some.slice(0, 3).map(e => e.outerHTML.slice(0, 160));
+const rgb = color => color.match(/[0-9.]+/g).map(Number);
+const light = color => {
+  const part = c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const [r, g, b] = rgb(color);
+  return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+};
+const behind = e => {
+  for (; e; e = e.parentElement) {
+    const color = e.ownerDocument.defaultView.getComputedStyle(e).backgroundColor;
+    if ((rgb(color)[3] ?? 1) > 0.5) return color;
+  }
+  return "rgb(255, 255, 255)";
+};
+const contrast = e => {
+  const [a, b] = [getComputedStyle(e).color, behind(e)].map(light);
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+};
+const named = e => {
+  const by = (e.getAttribute("aria-labelledby") || "").split(" ").filter(Boolean);
+  const told = by.map(id => e.ownerDocument.getElementById(id)?.textContent || "").join("");
+  const title = e.querySelector("title")?.textContent;
+  return (e.getAttribute("aria-label") || told || title || "").trim();
+};
+const BOXES = "dd, dt, td, th, li, p, h1, h2, h3, h4, figcaption, summary";
+const hides = e => !["visible", "auto"].includes(getComputedStyle(e).overflowX);
+const letterSize = e => {
+  const scale = e.getScreenCTM();
+  return parseFloat(getComputedStyle(e).fontSize) * Math.hypot(scale.a, scale.b);
+};
+const inView = e => {
+  const b = e.getBoundingClientRect(), s = e.ownerSVGElement.getBoundingClientRect();
+  return b.left >= s.left - 1 && b.right <= s.right + 1 && b.bottom <= s.bottom + 1;
+};
+for (const [name, page] of Object.entries(PAGES)) for (const view of VIEWS) {
   const frame = document.createElement("iframe");
-  frame.width = width; frame.height = 800; frame.srcdoc = page;
+  frame.width = view.width; frame.height = 800; frame.style.colorScheme = view.scheme;
+  frame.srcdoc = view.print
+    ? page.replaceAll("@media print", "@media all").replaceAll("@media screen", "@media not all")
+    : page;
   frame.onload = () => {
     const d = frame.contentDocument, root = d.documentElement;
     const tall = root.scrollHeight;
-    all(d, "details").forEach(e => e.open = true);
-    const boxes = all(d, "dd, dt, td, th, li, p, h1, h2, h3, h4").filter(shown);
+    if (!view.print) all(d, "details").forEach(e => e.open = true);
+    const boxes = all(d, BOXES).filter(shown);
     const thin = boxes.filter(e => {
       const needed = 5 * text(e).trim().length;
-      return e.getBoundingClientRect().width < Math.min(NARROW, needed);
+      return e.getBoundingClientRect().width < Math.min(view.narrow, needed);
     });
     const small = all(d, ".heat a, summary, .chips a").filter(shown).filter(e => {
       const b = e.getBoundingClientRect();
       return Math.min(b.width, b.height) < TARGET - 0.1;
     });
-    const tiny = all(d, ".heat text").filter(
-      e => parseFloat(getComputedStyle(e).fontSize) < LEGIBLE);
+    const letters = all(d, "main svg text").filter(shown);
+    const tiny = letters.filter(
+      e => letterSize(e) < (e.closest(".heat") ? LEGIBLE.map : LEGIBLE.chart) - 0.05);
+    const clipped = [
+      ...letters.filter(e => hides(e.ownerSVGElement) && !inView(e)),
+      ...boxes.filter(e => hides(e) && e.scrollWidth > e.clientWidth + 1)];
     const cut = all(d, ".card .scroll").filter(e => e.scrollWidth > e.clientWidth + 1);
-    const tell = some => some.slice(0, 3).map(e => e.outerHTML.slice(0, 90));
+    const faint = view.contrast ? boxes.filter(e => text(e).trim() && contrast(e) < CONTRAST) : [];
+    const unheaded = all(d, "main section").filter(e => !d.getElementById(
+      e.getAttribute("aria-labelledby"))?.matches("h1, h2, h3"));
+    const nameless = all(d, "main svg").filter(
+      e => e.getAttribute("aria-hidden") !== "true" && !named(e));
+    const wordless = all(d, "main use").filter(e => !e.closest("symbol")).filter(e => {
+      const word = e.getAttribute("href").replace(/^#[a-z]+-/, "");
+      const near = e.closest("svg:not(.mark) :is(a, g), tr, li, p, section, summary") || e;
+      const told = [near, e.closest(".card")].map(one => one?.textContent.toLowerCase() || "");
+      return !WORDS[word].some(one => told.some(text => text.includes(one)));
+    });
     const least = d.body.clientWidth - all(d, "main")[0].clientWidth;
-    results.push({name, width, tall, wide: root.scrollWidth, unused: least,
-      thin: tell(thin), cut: tell(cut), small: tell(small), tiny: tell(tiny)});
-    if (results.length === Object.keys(PAGES).length * WIDTHS.length)
+    results.push({name, view: view.name, tall, wide: root.scrollWidth, unused: least,
+      dark: frame.contentWindow.matchMedia("(prefers-color-scheme: dark)").matches,
+      thin: tell(thin), cut: tell(cut), small: tell(small), tiny: tell(tiny),
+      clipped: tell(clipped), faint: tell(faint), unheaded: tell(unheaded),
+      nameless: tell(nameless), wordless: tell(wordless)});
+    if (results.length === Object.keys(PAGES).length * VIEWS.length)
       document.body.textContent = "results" + JSON.stringify(results) + "results";
   };
   document.body.append(frame);
 }
 """
+VIEWS = [
+    *(
+        {"name": str(width), "width": width, "scheme": "light", "contrast": width == 1200}
+        for width in SCREENS
+    ),
+    {"name": "dark", "width": 1200, "scheme": "dark", "contrast": True},
+    {"name": "paper", "width": PAPER + SCROLLBAR, "scheme": "light", "print": True},
+]
+"""How the samples are laid out: on screens, by night, and as they are printed."""
+WIDTHS = {str(view["name"]): int(str(view["width"])) for view in VIEWS} | {"paper": PAPER}
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
-    """Lay out all samples in windows of all widths, and measure what came of them."""
-    some, rotten = fleets.fleet(400), fleets.rotten(3000, 21)
+def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """Lay out all samples in windows of all widths and on paper, and measure what came of them."""
+    some, rotten = fleets.judged_in_all_ways(400), fleets.rotten(3000, 21)
     values = {
         "PAGES": {
             "node": render(samples.sick_node(60), history=samples.past()),
             "fleet": fleet.render(some, fleets.links(some)),
+            "bare": fleet.render(fleets.bare(), {}),
             "rotten": fleet.render(rotten, fleets.links(rotten)),
             "qualification": qualification.render(a_qualification()),
             "collectives": collectives.render(
                 [a_collective_run(64, 8, late=301), a_collective_run(8, 8)]
             ),
         },
-        "WIDTHS": WIDTHS,
-        "NARROW": NARROW,
+        "VIEWS": [
+            {**view, "narrow": NARROW_ON_PAPER if "print" in view else NARROW} for view in VIEWS
+        ],
+        "WORDS": {icon.key: list_words(icon) for icon in ICONS.values()},
         "TARGET": TARGET,
         "LEGIBLE": LEGIBLE,
+        "CONTRAST": CONTRAST,
     }
     names = "".join(f"const {name} = {_script(v)};" for name, v in values.items())
     page = f"<!doctype html><body><script>{names}{MEASURE}</script></body>"
@@ -172,7 +219,22 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], An
     read = chromium(page, folder, "--virtual-time-budget=60000", "--dump-dom")
     results = re.search("results(.*)results", Dom(read).text)
     assert results is not None, read[-2000:]
-    return {(one["name"], one["width"]): one for one in json.loads(results[1])}
+    return {(one["name"], one["view"]): one for one in json.loads(results[1])}
+
+
+def list_words(icon: Icon) -> list[str]:
+    """List what says the same as a symbol, in words."""
+    return [icon.word.lower(), *SAID_OTHERWISE.get(icon.key, ())]
+
+
+SAID_OTHERWISE = {
+    "fail": ("failed", "too low", "too high", "quarantined", "repeat offender"),
+    "error": ("could not be judged",),
+    "warn": ("warned", "too low", "too high", "suspect", "holds up"),
+    "skip": ("no node is verified", "held", "verifying", "unverified"),
+    "pass": ("passed",),
+}
+"""How a sentence says what a symbol beside it shows."""
 
 
 def _script(value: object) -> str:
@@ -180,49 +242,64 @@ def _script(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
-SAMPLES = [(name, width) for name in TALL for width in WIDTHS]
+SAMPLES = [(name, view) for name in TALL for view in WIDTHS]
+Layout = dict[tuple[str, str], Any]
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_no_page_is_wider_than_its_window(
-    layout: dict[tuple[str, int], Any], sample: tuple[str, int]
+def test_no_page_is_wider_than_its_window_or_its_sheet(
+    layout: Layout, sample: tuple[str, str]
 ) -> None:
-    assert layout[sample]["wide"] <= sample[1]
+    assert layout[sample]["wide"] <= WIDTHS[sample[1]]
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_no_text_is_pressed_into_a_column_of_letters(
-    layout: dict[tuple[str, int], Any], sample: tuple[str, int]
+def test_no_text_is_pressed_into_a_column_of_letters_or_clipped(
+    layout: Layout, sample: tuple[str, str]
 ) -> None:
-    assert layout[sample]["thin"] == []
+    assert (layout[sample]["thin"], layout[sample]["clipped"]) == ([], [])
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_what_failed_is_not_cut_off(
-    layout: dict[tuple[str, int], Any], sample: tuple[str, int]
-) -> None:
+def test_what_failed_is_not_cut_off(layout: Layout, sample: tuple[str, str]) -> None:
     assert layout[sample]["cut"] == []
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("sample", [sample for sample in SAMPLES if sample[1] != "paper"])
 def test_what_can_be_hit_is_large_enough_and_what_is_written_can_be_read(
-    layout: dict[tuple[str, int], Any], sample: tuple[str, int]
+    layout: Layout, sample: tuple[str, str]
 ) -> None:
     assert (layout[sample]["small"], layout[sample]["tiny"]) == ([], [])
 
 
 @pytest.mark.parametrize("name", TALL)
-def test_a_page_fills_its_window_and_is_no_taller_than_one_reads(
-    layout: dict[tuple[str, int], Any], name: str
+def test_letters_stand_out_from_what_is_behind_them_by_day_and_by_night(
+    layout: Layout, name: str
 ) -> None:
-    assert layout[name, 1200]["tall"] < TALL[name]
-    assert layout[name, 1200]["unused"] < 100
-    assert layout[name, 1920]["unused"] <= 420
+    assert (layout[name, "1200"]["dark"], layout[name, "dark"]["dark"]) == (False, True)
+    assert (layout[name, "1200"]["faint"], layout[name, "dark"]["faint"]) == ([], [])
+
+
+@pytest.mark.parametrize("name", TALL)
+def test_every_section_has_a_heading_and_every_picture_a_name(layout: Layout, name: str) -> None:
+    assert (layout[name, "1200"]["unheaded"], layout[name, "1200"]["nameless"]) == ([], [])
+
+
+@pytest.mark.parametrize("name", TALL)
+def test_no_symbol_stands_without_a_word(layout: Layout, name: str) -> None:
+    assert layout[name, "1200"]["wordless"] == []
+
+
+@pytest.mark.parametrize("name", TALL)
+def test_a_page_fills_its_window_and_is_no_taller_than_one_reads(layout: Layout, name: str) -> None:
+    assert layout[name, "1200"]["tall"] < TALL[name]
+    assert layout[name, "1200"]["unused"] < 100
+    assert layout[name, "1920"]["unused"] <= 420
 
 
 @pytest.mark.parametrize("name", ["node", "fleet"])
 def test_no_sheet_of_paper_is_empty(tmp_path: Path, name: str) -> None:
-    made = fleets.fleet(400)
+    made = fleets.judged_in_all_ways(400)
     page = (
         render(samples.sick_node(60), history=samples.past())
         if name == "node"

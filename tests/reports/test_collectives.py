@@ -24,10 +24,10 @@ from hpcverify.records.collectives import (
 )
 from hpcverify_reports.collectives import render
 from hpcverify_reports.ranks import MAX_NODE_ROWS, draw_ranks
+from tests.reports.chromium import chromium
 from tests.reports.collective_runs import COLUMNS, a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
-from tests.reports.test_browser import chromium
 
 STEP_S = 0.01
 

@@ -15,10 +15,10 @@ from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify_reports.isolation import render
 from tests.isolation.paper import make_paper
 from tests.isolation.stand_in import SimulatedCluster
+from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
-from tests.reports.test_browser import chromium
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from hpcverify.records.qualification import GpuFacts, Qualification, format_line
 from hpcverify_reports.qualification import markdown, render
+from tests.reports.chromium import chromium
 from tests.reports.dom import Dom
 from tests.reports.qualifications import LINE, MODEL, a_qualification
 from tests.reports.samples import HOSTILE
-from tests.reports.test_browser import chromium
 
 FORMS = pytest.mark.parametrize("write", [render, markdown])
 

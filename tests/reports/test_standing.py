@@ -21,8 +21,8 @@ def test_an_outlier_is_named_with_its_distance_its_first_night_and_its_cause() -
     part = peers.rows[1]
 
     assert (part.name, part.page) == ("gpu-r002-n13 GPU 3", "nodes/n/idle.html")
-    assert part.cells[:3] == (fleets.GEMM, "4.6 %", "2026-11-14 (6 nights)")
-    assert part.cells[3].startswith("throttles by heat")
+    assert part.cells[:2] == (f"4.6 % {fleets.GEMM}", "2026-11-14\n(6 nights)")
+    assert part.cells[2].startswith("throttles by heat")
     assert part.icon is not None
     assert part.icon.key == "warn"
 
@@ -66,9 +66,24 @@ def test_a_change_has_its_levels_its_day_and_what_is_known_of_it() -> None:
     _, past = build(fleets.judge())
     trend, step = past.rows
 
-    assert trend.cells[1:3] == ("6.2 to 8.3 ms (34 % worse)", "trend up to 2026-11-21")
-    assert "crosses its limit about 2026-12-09" in trend.cells[3]
-    assert step.cells[1:3] == ("702.4 to 694 TFLOP/s (1.2 % worse)", "step on 2026-11-17")
+    assert trend.cells[0] == f"34 % {fleets.FSYNC}: 6.2 to 8.3 ms, trend until 2026-11-21"
+    assert "crosses its limit about 2026-12-09" in trend.cells[1]
+    assert step.cells[0] == f"1.2 % {fleets.GEMM}: 702.4 to 694 TFLOP/s, step on 2026-11-17"
+
+
+def test_what_is_said_of_one_part_is_one_row_with_a_line_for_each_metric() -> None:
+    before = fleets.judge()
+    switch, slow, _ = before.outliers
+    worse = replace(slow, metric=fleets.COPIES, distance=0.3, cause="")
+    trend, _ = before.changes
+    faded = replace(trend, metric=fleets.GEMM, size=0.02)
+    peers, past = build(fleets.judge(outliers=(worse, switch, slow), changes=(trend, faded)))
+
+    assert peers.rows[0].cells[0] == f"30 % {fleets.COPIES}\n4.6 % {fleets.GEMM}"
+    assert peers.rows[0].cells[2].startswith("throttles by heat")
+    assert (len(peers.rows), len(past.rows)) == (2, 1)
+    assert len(past.rows[0].cells[0].splitlines()) == 2
+    assert past.rows[0].cells[1] == trend.why
 
 
 def test_a_rollout_is_told_below_and_names_no_part() -> None:

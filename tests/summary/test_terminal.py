@@ -12,6 +12,7 @@ from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Ve
 from hpcverify.summary.terminal import (
     MAX_FOLDED_ROWS,
     Console,
+    print_items,
     print_table,
     show_results,
 )
@@ -106,6 +107,44 @@ def test_rounds_are_counted_before_the_worst_of_them() -> None:
     why, *_ = shown(node(gemm(), failed))
 
     assert why.startswith("FAIL  gemm  [1 fail (round 2), 1 pass] GPU 3: ")
+
+
+WHY = "gemm: GPU 3: bf16.sustained 612 TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
+
+
+@pytest.mark.parametrize(("width", "lines"), [(60, 5), (160, 2)])
+def test_a_sentence_stands_below_its_row_where_it_would_be_a_narrow_strip(
+    width: int, lines: int
+) -> None:
+    out = io.StringIO()
+    rows = [("n17", "quarantined", Text("FAIL"), "31 h", WHY)]
+
+    head = ("node", "state", "verdict", "last full pass", "why")
+    print_table(Console(file=out, width=width), head, rows)
+
+    told = out.getvalue().splitlines()
+    assert len(told) == lines
+    assert max(map(len, told)) <= width
+    assert " ".join(" ".join(told[-3:]).split()).endswith(WHY)
+
+
+def test_a_table_of_short_cells_has_one_line_for_each_row() -> None:
+    out = io.StringIO()
+
+    print_table(Console(file=out, width=30), ("node", "why"), [("n" * 20, "drained")])
+
+    assert out.getvalue().splitlines()[1].split() == ["n" * 20, "drained"]
+
+
+def test_an_item_that_is_folded_stays_beside_its_dash() -> None:
+    out = io.StringIO()
+
+    print_items(Console(file=out, width=40), [WHY, "[b]"])
+
+    first, *more, last = out.getvalue().splitlines()
+    assert first.startswith(" - gemm")
+    assert all(line.startswith("   ") for line in more)
+    assert last.rstrip() == " - [b]"
 
 
 def test_a_long_table_has_a_line_for_each_row_in_columns_and_is_safe_to_print() -> None:

@@ -13,9 +13,10 @@ much about the node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from hpcverify.check import (
     RANK_LOST_CODE,
@@ -64,23 +65,28 @@ CONTENDED_METRICS = ("busbw.*", "time_*")
 """Left out on CPUs that others use."""
 
 
+OperationName = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"
+]
+
+
 class CollectivesParams(Params, frozen=True):
     """What to measure, and for how long."""
 
-    operations: tuple[str, ...] = (
+    operations: tuple[OperationName, ...] = (
         "all_gather",
         "reduce_scatter",
         "alltoall",
         "broadcast",
         "sendrecv",
     )
-    sizes: tuple[int, ...] = SIZES
+    sizes: tuple[Annotated[int, Meta(ge=1)], ...] = SIZES
     """In bytes, as nccl-tests counts them. What does not fit is left out."""
-    seconds: float = 2.0
+    seconds: Annotated[float, Meta(gt=0)] = 2.0
     """For all operations and sizes together."""
-    ranks: int = 0
+    ranks: Annotated[int, Meta(ge=0)] = 0
     """Processes on a CPU; each GPU is one rank."""
-    timeout_seconds: float = 30.0
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
     """After this a silent rank counts as lost."""
 
 

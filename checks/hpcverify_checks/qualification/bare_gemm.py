@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
+from typing import Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Check,
@@ -42,9 +45,9 @@ ROW_SHARE = 0.02
 class BareGemmParams(Params, frozen=True):
     """Times in seconds, for each type; as for `gemm`, the second half of the long one counts."""
 
-    burst_seconds: float = 1.0
-    seconds: float = 5.0
-    size: int = 0
+    burst_seconds: Annotated[float, Meta(gt=0)] = 1.0
+    seconds: Annotated[float, Meta(gt=0)] = 5.0
+    size: Annotated[int, Meta(ge=0)] = 0
     """Rows, columns and depth; 0 picks what `gemm` does."""
 
 

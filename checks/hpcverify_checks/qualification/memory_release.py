@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Cause,
@@ -56,11 +58,11 @@ POLL_SECONDS = 0.005
 class MemoryReleaseParams(Params, frozen=True):
     """How much memory to take, and how long to wait."""
 
-    share: float = 0.8
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.8
     """Of what is free."""
-    start_seconds: float = 60.0
+    start_seconds: Annotated[float, Meta(gt=0)] = 60.0
     """For the process to start and to take the memory."""
-    patience_seconds: float = 60.0
+    patience_seconds: Annotated[float, Meta(gt=0)] = 60.0
     """For the memory to be free again."""
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from time import perf_counter
+from typing import Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     RANK_LOST_CODE,
@@ -38,7 +41,7 @@ USUAL_SECONDS = 20.0
 class NcclStartParams(Params, frozen=True):
     """After how many seconds a silent rank counts as lost."""
 
-    timeout_seconds: float = 120.0
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 120.0
 
 
 def applies(ctx: Context) -> None:

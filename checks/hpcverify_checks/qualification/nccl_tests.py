@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta
 
 from hpcverify.check import (
     Cause,
@@ -36,11 +39,11 @@ USUAL_SECONDS = 60.0
 class NcclTestsParams(Params, frozen=True):
     """The range of message sizes, in bytes, each a number of times the one before."""
 
-    least: int = 2**16
-    most: int = 2**32
-    factor: int = 4
-    steps: int = 20
-    timeout_seconds: float = 240.0
+    least: Annotated[int, Meta(ge=1)] = 2**16
+    most: Annotated[int, Meta(ge=1)] = 2**32
+    factor: Annotated[int, Meta(ge=2)] = 4
+    steps: Annotated[int, Meta(ge=1)] = 20
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 240.0
 
 
 def estimate(_ctx: Context, _params: NcclTestsParams) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -19,7 +20,13 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.testing import CPU, judge_items, make_context
-from hpcverify_checks.collectives import CHECK, CollectivesParams, estimate, measure
+from hpcverify_checks.collectives import (
+    CHECK,
+    CollectivesParams,
+    OperationName,
+    estimate,
+    measure,
+)
 from hpcverify_checks.collectives.operations import OPERATIONS
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB
@@ -27,7 +34,7 @@ from tests.checks.collectives.launched import KIB
 GPUS = tuple(Device("cuda", f"GPU-{number}", f"GPU {number}") for number in range(2))
 SIZE = 12 * KIB
 QUICK = CollectivesParams(
-    operations=tuple(OPERATIONS), sizes=(SIZE,), seconds=0.2, ranks=2, timeout_seconds=30.0
+    operations=get_args(OperationName), sizes=(SIZE,), seconds=0.2, ranks=2, timeout_seconds=30.0
 )
 
 
@@ -39,6 +46,10 @@ def put_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Put *fault* under the collectives of the other rank."""
     monkeypatch.setenv("PYTHONPATH", str(FOLDER))
     monkeypatch.setenv("FAULTS", json.dumps({SIZE: fault}))
+
+
+def test_each_operation_can_be_asked_for_by_its_name() -> None:
+    assert set(get_args(OperationName)) == OPERATIONS.keys()
 
 
 def test_right_results_pass_each_time(tmp_path: Path) -> None:

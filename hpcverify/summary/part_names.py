@@ -14,11 +14,15 @@ _NUMBERED_LABEL = re.compile(r"([^0-9]*)([0-9]{1,9})(?: \(.*\))?")
 
 def name_parts(places: Iterable[str], inventory: Inventory) -> str:
     """Name the parts with the ids *places*, in as few words as possible."""
-    return ", ".join(_fold(inventory.list_names(list(places))))
+    return fold_labels(inventory.list_names(list(places)))
 
 
-def _fold(labels: Sequence[str]) -> Iterator[str]:
-    """Fold labels that differ only in their numbers."""
+def fold_labels(labels: Iterable[str]) -> str:
+    """Write *labels* in one line, those that differ only in their numbers as ranges."""
+    return ", ".join(_fold(labels))
+
+
+def _fold(labels: Iterable[str]) -> Iterator[str]:
     alike: dict[str, list[tuple[int, str]]] = {}
     for label in labels:
         found = _NUMBERED_LABEL.fullmatch(label)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcverify.model import Inventory, Part
-from hpcverify_reports.parts import name_parts
+from hpcverify.summary.part_names import name_parts
 from tests.reports.samples import DISKS, GPUS, INVENTORY
 
 CORES = Inventory()
