@@ -39,8 +39,8 @@ from hpcverify_checks.sdc import stress
 from hpcverify_checks.sdc.copies import (
     CopyTally,
     copy_for_seconds,
+    make_both,
     make_core_paths,
-    make_source,
 )
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare, prove_product
 from tests.checks.sdc import faulty_library as faulty
@@ -366,10 +366,11 @@ COPIES = {
 
 def copy_on_each_core(patience: float) -> list[CopyTally]:
     """Copy on all paths of one core after the other; on the bad one until all were wrong."""
-    sent = make_source(1, ROOM, torch.device("cpu"))
+    sent, expected = make_both(CORES, 1, ROOM)
 
     def work(core: int) -> CopyTally:
-        paths, seconds = make_core_paths(sent, copy), patience if core == BAD else 0.3
+        paths = make_core_paths(sent, expected, copy)
+        seconds = patience if core == BAD else 0.3
         return copy_for_seconds(paths, f"cpu{core}", seed=1, seconds=seconds)
 
     return [tally for core in CORES for tally in run_on_each((core,), work)]
