@@ -2,8 +2,8 @@
 How often does a healthy node get a bad verdict, however its libraries are set?
 
 Run with ``python bench/alarms.py [RUNS [MINUTES]]``, on a CPU that is known to be good.
-Each run is a process that takes sdc, cpu_units, training, allreduce and storage in a short form,
-under the next of `SETTINGS`, beside no, one or two busy loops for each core and another
+Each run is a process that takes sdc, cpu_units, host_memory, training, allreduce and storage
+in a short form, under the next of `SETTINGS`, beside no, one or two busy loops for each core and another
 run. The libraries are made to read their settings before a check could take them away: what
 is counted is what a check makes of products that were really computed that way.
 """
@@ -55,6 +55,7 @@ RUNS_AT_ONCE = 2
 CHECKS: dict[str, dict[str, Any]] = {
     "sdc": {"seconds": 2},
     "cpu_units": {"seconds": 1},
+    "host_memory": {"seconds": 1, "pause": 0.1},
     "training": {"seconds": 0.5},
     "allreduce": {"seconds": 0.5, "sizes": (2**16, 2**20)},
     "storage": {"size_mib": 16, "checkpoint_mib": 8, "repeats": 2, "seconds": 0.2, "files": 50},

@@ -50,14 +50,15 @@ class Verdict(Enum):
     ERROR = "error"
     FAIL = "fail"
 
+    def __init__(self, _word: str) -> None:
+        """Give it its severity, which is the order of definition."""
+        self.severity = len(type(self).__members__)
+
     def __lt__(self, other: object) -> bool:
-        """Order by badness, which is the order of definition."""
+        """Order by severity."""
         if not isinstance(other, Verdict):
             return NotImplemented
-        return _SEVERITY[self] < _SEVERITY[other]
-
-
-_SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
+        return self.severity < other.severity
 
 
 class Cause(StrEnum):

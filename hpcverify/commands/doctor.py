@@ -60,7 +60,7 @@ START_SECONDS = 90.0
 """For the import of torch from a slow file system, and for the driver."""
 FLOOR_SUITE = "quick"
 """The suite whose limits are shown: it has every check."""
-OPTIONAL_PACKAGES = ("torch", "jinja2", "pandas", "ClusterShell")
+OPTIONAL_PACKAGES = ("torch", "jinja2", "ClusterShell")
 TOOLS = {
     "fio": ("missing: storage cannot be verified", "apt-get install fio"),
     "smartctl": ("missing: disk wear cannot be seen", "apt-get install smartmontools"),

@@ -31,7 +31,7 @@ from hpcverify.fleet.overview import (
     read_overview,
     summarize_fleet,
 )
-from hpcverify.plan.config import state_dir
+from hpcverify.plan.config import load_site, state_dir
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.summary.verdict import shorten
@@ -80,7 +80,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
         if len(chosen) == 1:
             log = ledger.read_audit(chosen[0])
             if fleet.rows[0].known:
-                outlook = read_node_outlook(ledger, chosen[0])
+                outlook = read_node_outlook(ledger, load_site().fleet, chosen[0])
     if as_json:
         told = build_json(fleet, log, judgement, outlook)
         click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))

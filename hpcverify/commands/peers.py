@@ -278,7 +278,7 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     """Print the parts that became worse, and what many have in common; JSON has all runs."""
     console = Console(highlight=False)
     shared = [(name, one) for name, judged in past.items() for one in judged.shared]
-    changes = sorted(list_changes(past), key=lambda one: -one.size)
+    changes = list_changes(past)
     if shared or changes:
         console.print("\ncompared with their own past:")
     if changes:

@@ -513,7 +513,7 @@ class Controller:
         """Rank the nodes by the risk that each fails next; anew after `RISK_VALID_S`."""
         now = self.clock()
         if self._risks is None or not 0 <= now - self._risks.now * DAY_S < RISK_VALID_S:
-            self._risks = read_ranking(self.ledger, now)
+            self._risks = read_ranking(self.ledger, self.site.fleet, now)
         return self._risks
 
     def plan(

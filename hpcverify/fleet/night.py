@@ -191,23 +191,29 @@ def _make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:
     return outlier.level, outlier.name, outlier.metric
 
 
-def list_changes(past: Mapping[MetricName, TrendJudgement]) -> Iterator[JudgedChange]:
-    """List the changes to the worse; parts of one node, or of many, that changed alike are one."""
-    for name, judged in past.items():
-        worse = [change for change in judged.changes if change.size > 0]
-        crowds = find_crowds(worse)
-        yield from (_make_crowd_change(name, crowd) for crowd in crowds)
-        crowded = {id(change) for crowd in crowds for change in crowd}
-        by_node: defaultdict[tuple[str, str], list[PartChange]] = defaultdict(list)
-        for change in worse:
-            if id(change) not in crowded:
-                by_node[change.node, change.kind].append(change)
-        for changes in by_node.values():
-            first = min(change.day for change in changes)
-            alike = [change for change in changes if change.day - first <= SAME_DAYS]
-            rest = [change for change in changes if change not in alike]
-            for some in filter(None, (alike, rest)):
-                yield _make_change(name, some)
+def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
+    """List the changes to the worse, the largest first; those of parts that go together are one."""
+    found = (
+        change for name, judged in past.items() for change in _join_changes(name, judged.changes)
+    )
+    return sorted(found, key=lambda change: -change.size)
+
+
+def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[JudgedChange]:
+    """Join parts of one node, or of many, that changed alike."""
+    worse = [change for change in changes if change.size > 0]
+    crowds = find_crowds(worse)
+    yield from (_make_crowd_change(name, crowd) for crowd in crowds)
+    crowded = {id(change) for crowd in crowds for change in crowd}
+    by_node: defaultdict[tuple[str, str], list[PartChange]] = defaultdict(list)
+    for change in worse:
+        if id(change) not in crowded:
+            by_node[change.node, change.kind].append(change)
+    for some in by_node.values():
+        first = min(change.day for change in some)
+        alike = [change for change in some if change.day - first <= SAME_DAYS]
+        rest = [change for change in some if change not in alike]
+        yield from (_make_change(name, group) for group in (alike, rest) if group)
 
 
 def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:

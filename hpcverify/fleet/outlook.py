@@ -18,7 +18,7 @@ from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.risk import HISTORY_S, read_ranking
 from hpcverify.fleet.schedule import list_due
 from hpcverify.fleet.worth import FleetWorth, assess_worth
-from hpcverify.plan.config import Site
+from hpcverify.plan.config import Fleet, Site
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.selection.weighting import describe_weighting
 
@@ -68,7 +68,7 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
     """
     ledger = Ledger(state, clock)
     now = ledger.clock()
-    ranking = read_ranking(ledger, now)
+    ranking = read_ranking(ledger, site.fleet, now)
     due = list_due(
         ledger.list_nodes(),
         {ticket.node for ticket in ledger.list_open_tickets()},
@@ -90,10 +90,10 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
     )
 
 
-def read_node_outlook(ledger: Ledger, node: str) -> NodeOutlook:
-    """Read from *ledger* what is to come of *node*, which it knows."""
+def read_node_outlook(ledger: Ledger, fleet: Fleet, node: str) -> NodeOutlook:
+    """Read from *ledger* what is to come of *node* of the *fleet*, which it knows."""
     now = ledger.clock()
-    ranking = read_ranking(ledger, now)
+    ranking = read_ranking(ledger, fleet, now)
     outages = (each for each in ledger.list_outages(now - HISTORY_S) if each.node == node)
     return NodeOutlook(
         risk=ranking.explain(node) if node in ranking.scores else None,

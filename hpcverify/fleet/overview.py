@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,7 +78,7 @@ OUTCOME_LABELS = {
 """The outcome of a node in words, worst first."""
 
 
-class NodeRow(Struct, frozen=True, kw_only=True):
+class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for what is cached
     """A node, what is shown of it, and the newest result of each check."""
 
     node: Node
@@ -109,7 +110,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
         observed = self.node.state in FAILED_STATES and not self.node.enforced
         return f"{self.state} (observed only)" if observed else self.state
 
-    @property
+    @cached_property
     def outcome(self) -> Verdict | None:
         """
         Its outcome, whatever its state; None: no run is known.
@@ -124,7 +125,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
         worst = max(self.worst, self.verdict or Verdict.PASS)
         return Verdict.PASS if worst is Verdict.SKIP else worst
 
-    @property
+    @cached_property
     def worst(self) -> Verdict:
         """The worst of its checks' last results, as far as they count."""
         return max((cap_verdict(said) for said in self.said), default=Verdict.PASS)

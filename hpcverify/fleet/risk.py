@@ -7,26 +7,25 @@ still tells that there was one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.outages import NodeOutage, OutageCause
+from hpcverify.fleet.reasons import is_planned
 from hpcverify.fleet.states import DAY_S, HOUR_S, Node
+from hpcverify.plan.config import Fleet
 from hpcverify.selection.outages import PastOutage, make_history
 from hpcverify.selection.places import locate_nodes
 from hpcverify.selection.ranking import RiskRanking
 
 HISTORY_S = 730 * DAY_S
 """How far back outages count: parts, drivers and jobs are others by then."""
-PLANNED_REASONS = ("power", "maint", "reserved", "reboot_", "future")
-"""How the reasons begin of nodes that are switched off to save power, or kept for maintenance:
-nobody found anything wrong with them."""
 SAME_RETURN_S = HOUR_S
 """A return that is dated as near to the end of an outage is its end."""
 
 
-def read_ranking(ledger: Ledger, now: float) -> RiskRanking:
+def read_ranking(ledger: Ledger, fleet: Fleet, now: float) -> RiskRanking:
     """Rank the nodes of *ledger* by what it knows at *now*, seconds since 1970."""
     return rank_fleet(
         ledger.list_nodes().values(),
@@ -34,6 +33,7 @@ def read_ranking(ledger: Ledger, now: float) -> RiskRanking:
         ledger.read_links().switches,
         ledger.read_fleet_start(),
         now,
+        planned_reasons=fleet.planned_reasons,
     )
 
 
@@ -43,27 +43,36 @@ def rank_fleet(
     switches: Mapping[str, str],
     began: float,
     now: float,
+    *,
+    planned_reasons: Collection[str] = (),
 ) -> RiskRanking:
     """
     Rank *nodes* by the risk that each fails next.
 
     *switches* are their leaf switches, as far as they are known. What is known of the fleet
-    begins at *began*, and no longer than `HISTORY_S` before *now*: seconds since 1970.
+    begins at *began*, and no longer than `HISTORY_S` before *now*: seconds since 1970. What a
+    person or another program drained for planned work is left out; the site's words for that
+    are *planned_reasons*.
     """
     listed = list(nodes)
     known = list(outages)
     first = min([began, *(outage.began for outage in known)], default=began)
     first = max(min(first, now), now - HISTORY_S)
     since = {node.name: min(max(first, node.first_seen_at), now) / DAY_S for node in listed}
-    past = [_convert(each, now) for each in known if each.began <= now and not _is_planned(each)]
+    past = [
+        _convert(each, now)
+        for each in known
+        if each.began <= now and not _is_planned(each, planned_reasons)
+    ]
     past += _list_untold_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
     ranking.advance(now / DAY_S)
     return ranking
 
 
-def _is_planned(outage: NodeOutage) -> bool:
-    return outage.reason.lower().startswith(PLANNED_REASONS)
+def _is_planned(outage: NodeOutage, of_site: Collection[str]) -> bool:
+    by_person = outage.cause in (OutageCause.OTHERS, OutageCause.PERSON)
+    return by_person and is_planned(outage.reason, of_site)
 
 
 def _convert(outage: NodeOutage, now: float) -> PastOutage:

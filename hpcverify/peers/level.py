@@ -25,6 +25,7 @@ from hpcverify.peers.rule import (
     find_mad,
 )
 from hpcverify.peers.split import find_cut
+from hpcverify.peers.tail import compute_tail, find_heavy_tail
 
 NORMAL = NormalDist()
 TENTH = 0.1
@@ -114,7 +115,10 @@ def _name_outliers(
         spread = measure_spread(
             [d for i, d in enumerate(distances) if i not in named], resolution, len(distances)
         )
-        found = _find_far(distances, floor, errors, spread)
+        far = _find_far(distances, floor, errors, spread)
+        found = _keep_beyond_tail(far, distances, errors, spread) if far else far
+        if len(found) < len(far) and spread.standing is Standing.JUDGED:
+            spread = replace(spread, standing=Standing.TRAILING)
         if len(found) > max(1, LARGEST_SHARE * len(distances)):
             cut = (min(distances[i] for i in found) + spread.centre) / 2
             return LevelJudgement(replace(spread, standing=Standing.SPLIT, cut=cut))
@@ -179,21 +183,39 @@ def _find_far(
         if distance - spread.centre >= floor
     }
     factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
-    ranked = sorted(scores, key=lambda i: -scores[i])
-    allowed = FALSE_SHARE / len(distances)
-    last = max(
-        (
-            rank
-            for rank, i in enumerate(ranked, 1)
-            if scores[i] >= SCREEN_SCORE * factor
-            and find_tail(scores[i] / factor, len(distances)) <= allowed * rank
-        ),
-        default=0,
+    far = sorted(
+        (i for i in scores if scores[i] >= SCREEN_SCORE * factor), key=lambda i: -scores[i]
     )
-    far = ranked[:last]
+    allowed = FALSE_SHARE / len(distances)
+    far = far[: _count_rare((find_tail(scores[i] / factor, len(distances)) for i in far), allowed)]
     if spread.standing is Standing.TRAILING:
         far = _keep_apart(far, distances, spread.centre)
     return {i: scores[i] for i in far}
+
+
+def _keep_beyond_tail(
+    far: dict[int, float], distances: Sequence[float], errors: Sequence[float], spread: PeerSpread
+) -> dict[int, float]:
+    """Keep of those *far* whom chance does not explain, if far values are common here."""
+    tail = find_heavy_tail([spread.centre - d for d in distances if d < spread.centre])
+    if tail is None:
+        return far
+    factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
+    chances = {
+        i: compute_tail(
+            (distances[i] - spread.centre) / math.hypot(tail.scale, errors[i]) / factor,
+            tail.freedom,
+        )
+        for i in far
+    }
+    ranked = sorted(chances, key=lambda i: chances[i])
+    rare = _count_rare((chances[i] for i in ranked), FALSE_SHARE / len(distances))
+    return {i: far[i] for i in ranked[:rare]}
+
+
+def _count_rare(chances: Iterable[float], allowed: float) -> int:
+    """Count the rarest of *chances*, which rise, that Benjamini and Hochberg's procedure keeps."""
+    return max((rank for rank, p in enumerate(chances, 1) if p <= allowed * rank), default=0)
 
 
 def _keep_apart(far: list[int], distances: Sequence[float], centre: float) -> list[int]:
@@ -207,13 +229,5 @@ def _keep_apart(far: list[int], distances: Sequence[float], centre: float) -> li
 
 
 def find_tail(score: float, peers: int) -> float:
-    """
-    Return the chance that a healthy one of *peers* is beyond *score*.
-
-    It is the tail of Student's t, by Wallace's approximation (Ann. Math. Stat. 30, 1959).
-    """
-    if math.isinf(score):
-        return 0.0
-    freedom = FREEDOM_SHARE * peers
-    normal = math.sqrt(freedom * math.log1p(score * score / freedom))
-    return math.erfc(normal * (8 * freedom + 1) / (8 * freedom + 3) / math.sqrt(2)) / 2
+    """Return the chance that a healthy one of *peers* is beyond *score*, if they are normal."""
+    return compute_tail(score, FREEDOM_SHARE * peers)

@@ -85,6 +85,9 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job that has not started by then waits for the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0)] = 0
     """A node that has not passed for this long is reserved until it is verified; 0: never."""
+    planned_reasons: tuple[str, ...] = ()
+    """Words, as ``course*``, in the reason of a drain: it is planned, and says nothing of the node;
+    beside those that ship."""
     gate_hours: Hours = 26
     """How long a gate file is valid."""
     keep_runs: Count = 200

@@ -350,8 +350,9 @@ class Store:
 
     def list_runs(self, node: str | None = None, limit: int = 50) -> list[RunEntry]:
         """List runs, of *node* or of all nodes, newest first."""
+        which = "where node = :node" if node is not None else ""  # an "or" would use no index
         return self._select_entries(
-            f"where :node is null or node = :node {NEWEST_FIRST_CLAUSE} limit :limit",
+            f"{which} {NEWEST_FIRST_CLAUSE} limit :limit",
             {"node": node, "limit": limit, "now": self._format_latest_time()},
         )
 

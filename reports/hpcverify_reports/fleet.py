@@ -61,6 +61,8 @@ MAX_NAMED_NODES = 8
 """Nodes that an action names."""
 MAX_CAUSES = 5
 """Common causes that are named among the actions."""
+NO_RESULT = "no result is kept"
+"""Stands for the check of a fault of which only the ledger knows."""
 FAILURE_WINDOW = "in the last 7 days"
 """How far back failed runs are counted."""
 HINT_CHARACTERS = 60
@@ -202,6 +204,7 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
     unclear = sum(row.outcome is Verdict.ERROR for row in rows)
     lately = sum(bool(row.failures) for row in rows)
     unverified = sum(row.overdue or row.outcome is None for row in rows)
+    verb = "is" if unverified == 1 else "are"
     both = f", {unclear} could not be judged" if unclear else ""
     headlines = (
         (not rows, "No node is known yet"),
@@ -209,7 +212,7 @@ def write_headline(rows: Sequence[NodeRow]) -> str:
         (unclear, f"{unclear} of {nodes} could not be judged"),
         (lately, f"{lately} of {nodes} failed {FAILURE_WINDOW}"),
         (unverified == len(rows), "No node is verified"),
-        (unverified, f"No node failed, but {unverified} of {len(rows)} are not verified"),
+        (unverified, f"No node failed, but {unverified} of {len(rows)} {verb} not verified"),
         (len(rows) == 1, "The node passed"),
     )
     return next((text for applies, text in headlines if applies), f"All {nodes} passed")
@@ -417,7 +420,7 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
     )
     return FaultRow(
         icon=ICONS[fault.verdict],
-        check=", ".join(fault.checks),
+        check=", ".join(fault.checks).strip() or NO_RESULT,
         metric=fault.metric,
         nodes=tuple(_build_node_fault(s, now, links) for s in fault.sightings[:MAX_FAULT_NODES]),
         count=count,

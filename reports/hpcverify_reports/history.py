@@ -2,23 +2,23 @@
 The history of a node: its earlier runs, and what has changed since.
 
 A value is compared with earlier ones of the same part and suite: another suite puts
-another load on the part. pandas is imported only here, and only if there are earlier runs.
+another load on the part.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from statistics import median
+from typing import NamedTuple
 
 from hpcverify.check import applies
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
 from hpcverify_reports.labels import ICONS, Icon, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MIN_EARLIER_VALUES = 3
 """Fewer earlier values have no meaningful median and spread."""
@@ -27,7 +27,10 @@ MAX_SHOWN_RUNS = 30
 MAX_METRICS = 20
 """Metrics in the table: those that deviate most from their own history."""
 
-_KEY_COLUMNS = ["check", "name", "where", "unit"]
+LEAST_SPREAD = 1e-3
+"""Relative: without it, a value that never varied would be infinitely far off at any change."""
+LEAST_DISTANCE = 1e-12
+"""In the unit, for values around 0."""
 _SIGMA_PER_MAD = 1.4826
 """Standard deviation by median absolute deviation, of a normal distribution."""
 
@@ -45,6 +48,27 @@ class MetricTrend:
     last: str
     change: str
     count: int
+
+
+class MetricKey(NamedTuple):
+    """A metric of one part."""
+
+    check: str
+    name: str
+    where: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastComparison:
+    """How far a value is from the earlier ones of its part, in their spreads."""
+
+    key: MetricKey
+    value: float
+    earlier: Sequence[float]
+    median: float
+    spread: float
+    distance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,72 +109,60 @@ def _name_decisive(run: Run) -> str:
 
 
 def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
-    import pandas as pd  # noqa: PLC0415 - 300 ms, wasted without a history
-
+    """Yield of each metric the part that deviates most from its own history."""
     judged = {
-        (result.check, item.name, item.where, item.unit)
+        MetricKey(result.check, item.name, item.where, item.unit)
         for result in run.results
         for item in result.measurements
         if any(applies(limit, item) for limit in result.limits)
     }
-    same = [row for one in past if one.suite == run.suite for row in _list_values(one)]
-    earlier_rows = [row for row in same if row[:4] in judged]
-    rows = [row for row in _list_values(run) if row[:4] in judged]
-    if not earlier_rows or not rows:
-        return
-    columns = [*_KEY_COLUMNS, "value"]
-    earlier = pd.DataFrame(earlier_rows, columns=columns).groupby(_KEY_COLUMNS)["value"]
-    today = pd.DataFrame(rows, columns=columns)
-    stats = earlier.agg(["count", "median", spread])
-    frame = today.set_index(_KEY_COLUMNS).join(stats, how="inner")
-    enough = frame["count"] >= MIN_EARLIER_VALUES
-    moved = (frame["spread"] > 0) | (frame["value"] != frame["median"])
-    farthest = _keep_farthest(frame.loc[enough & moved])
-    for key, row in farthest.to_dict("index").items():
-        values = [*earlier.get_group(key).tail(MAX_SHOWN_RUNS).tolist(), row["value"]]
-        yield _build_trend(key, row, values, run.inventory)
+    earlier: defaultdict[MetricKey, list[float]] = defaultdict(list)
+    for one in past:
+        if one.suite == run.suite:
+            for key, value in _list_values(one):
+                earlier[key].append(value)
+    moved = (
+        _measure(key, value, earlier[key])
+        for key, value in _list_values(run)
+        if key in judged and len(earlier[key]) >= MIN_EARLIER_VALUES
+    )
+    farthest: dict[tuple[str, str], PastComparison] = {}
+    for one in sorted(moved, key=lambda one: (-one.distance, one.key)):
+        if one.distance or one.spread:  # else it has never moved
+            farthest.setdefault((one.key.check, one.key.name), one)
+    for one in islice(farthest.values(), MAX_METRICS):
+        yield _build_trend(one, run.inventory)
 
 
-def _list_values(run: Run) -> Iterator[tuple[str, str, str, str, float]]:
+def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
     for check, rounds in group_by_check(run.results).items():
         for item in compute_medians(rounds):
             if item.value is not None and is_drawable(item.value):
-                yield check, item.name, item.where, item.unit, item.value
+                yield MetricKey(check, item.name, item.where, item.unit), item.value
 
 
-def spread(values: pd.Series) -> float:
-    """Estimate the standard deviation so that one outlier cannot spoil it."""
-    return _SIGMA_PER_MAD * float((values - values.median()).abs().median())
+def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComparison:
+    """Measure how far *value* is off; one outlier among the *earlier* ones cannot spoil it."""
+    middle = median(earlier)
+    spread = _SIGMA_PER_MAD * median(abs(one - middle) for one in earlier)
+    floor = abs(middle) * LEAST_SPREAD + LEAST_DISTANCE
+    distance = abs(value - middle) / max(spread, floor)
+    return PastComparison(key, value, earlier, middle, spread, distance)
 
 
-def _keep_farthest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep of each metric the part that deviates most from its own history."""
-    off = (frame["value"] - frame["median"]).abs()
-    # Without a floor, a value that never varied would be infinitely far off at any change.
-    floor = frame["median"].abs() * 1e-3 + 1e-12
-    ordered = (
-        frame.assign(distance=off / frame["spread"].clip(lower=floor))
-        .reset_index()
-        .sort_values(["distance", *_KEY_COLUMNS], ascending=[False, *(True for _ in _KEY_COLUMNS)])
-        .drop_duplicates(["check", "name"])
-    )
-    return ordered.head(MAX_METRICS).set_index(_KEY_COLUMNS)
-
-
-def _build_trend(key: Any, row: Any, values: Sequence[float], inventory: Inventory) -> MetricTrend:
-    check, name, where, unit = key
-    median, last = float(row["median"]), float(row["value"])
-    change = f"{last / median - 1:+.1%}" if median else f"{last - median:+.4g}"
+def _build_trend(one: PastComparison, inventory: Inventory) -> MetricTrend:
+    unit, middle, values = one.key.unit, one.median, [*one.earlier[-MAX_SHOWN_RUNS:], one.value]
+    change = f"{one.value / middle - 1:+.1%}" if middle else f"{one.value - middle:+.4g}"
     return MetricTrend(
-        check=check,
-        name=name,
-        part=inventory.find_label(where),
+        check=one.key.check,
+        name=one.key.name,
+        part=inventory.find_label(one.key.where),
         spark=draw_sparkline(
-            f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, median
+            f"{len(values)} runs, latest {format_with_unit(one.value, unit)}", values, middle
         ),
-        median=format_with_unit(median, unit),
-        spread=format_with_unit(float(row["spread"]), unit),
-        last=format_with_unit(last, unit),
+        median=format_with_unit(middle, unit),
+        spread=format_with_unit(one.spread, unit),
+        last=format_with_unit(one.value, unit),
         change=change.replace("-", "\N{MINUS SIGN}"),
-        count=int(row["count"]),
+        count=len(one.earlier),
     )

@@ -88,6 +88,8 @@ def _introduce_peers(judgement: FleetJudgement | None) -> Iterator[str]:
         yield f"{night} An outlier stood out from its peers on two nights at least."
     else:
         yield f"{night} No part, node or place stands out from its peers."
+    if judgement.metrics:
+        yield "In each picture, the dashed line is the median."
 
 
 def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
@@ -137,7 +139,7 @@ def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
 
 def _build_past(judgement: FleetJudgement | None, pages: Pages) -> Listing:
     changes = judgement.changes if judgement else ()
-    intro = "No night was judged yet."
+    intro = NOT_JUDGED
     if judgement:
         intro = (
             "Parts that are worse than they were. What a rollout did to many parts is no fault "

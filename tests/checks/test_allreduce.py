@@ -43,6 +43,7 @@ from hpcverify_checks.common.rendezvous import RankGroup, join_group
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.step_data import StepData
+from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
 
@@ -127,13 +128,16 @@ def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
 
 HINTS = {
     "stale": "it is the sum of step 0",
+    "stale_peer": "",
     "lacks_own": "it is the share of rank 0",
     "own": "it is the share of rank 1",
     "has_own_twice": "the share of rank 1 was counted twice",
     "low_bit": "",
+    "low_byte": "",
     "flip": "",
     "displaced": "",
     "swapped": "",
+    "far": "",
 }
 """What the check says of faults under a rank, each at a size of its own."""
 
@@ -158,6 +162,22 @@ def test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone(
         if ranks == 2:
             assert finding.evidence["hint"] == HINTS[fault]
     assert not seen
+    assert judge(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
+
+
+def test_bits_that_all_ranks_lose_are_found_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_under_every_rank(monkeypatch, "low_byte")
+    params = allreduce.AllreduceParams(sizes=(12 * KIB,), seconds=0.1, ranks=2)
+
+    found = list(allreduce.measure(make_context(tmp_path), params))
+
+    findings = [f for f in found if isinstance(f, Finding)]
+    assert {(f.code, f.evidence["rank"]) for f in findings} == {
+        ("wrong_sum", "0"),
+        ("wrong_sum", "1"),
+    }
     assert judge(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -24,22 +23,24 @@ from hpcverify.model import (
 )
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
 from hpcverify_checks import gpu_memory
+from hpcverify_checks.common import march as marching
+from hpcverify_checks.common.march import (
+    HARDWARE,
+    Memory,
+    MemorySeams,
+    PassTally,
+    go_on,
+    hash_addresses,
+)
 from hpcverify_checks.common.timing import time_on_host
-from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams, PassTally
-from hpcverify_checks.gpu_memory import march as marching
+from hpcverify_checks.gpu_memory import CHECK, GpuMemoryParams
 from hpcverify_checks.gpu_memory.allocate import (
     MAX_CHUNK_BYTES,
     MIN_CHUNK_BYTES,
     RESERVE_BYTES,
+    WORDS_PER_PIECE,
     DeviceMemory,
     allocate_chunks,
-)
-from hpcverify_checks.gpu_memory.march import (
-    BACKGROUND_NAMES,
-    HARDWARE,
-    MarchPass,
-    Memory,
-    MemorySeams,
 )
 
 GPU = "GPU-1"
@@ -57,10 +58,6 @@ def room(total: int = WORDS * 8) -> DeviceMemory:
     return DeviceMemory(total, lambda: 0, lambda _: torch.empty(0))
 
 
-def enough() -> bool:
-    return True
-
-
 def passes(wanted: int) -> Callable[[], bool]:
     """Be satisfied after so many passes."""
     left = iter(range(wanted - 1))
@@ -68,267 +65,64 @@ def passes(wanted: int) -> Callable[[], bool]:
 
 
 def examined(
-    memory: tuple[Tensor, ...], seams: MemorySeams = HARDWARE, laps: int = 4, seed: int = 1
+    memory: tuple[Tensor, ...], seams: MemorySeams = HARDWARE, laps: int = 4
 ) -> list[CheckItem]:
-    tested = Memory(memory, AT_ONCE, seams)
-    return list(gpu_memory.examine_memory(tested, GPU, room(), seed, passes(laps)))
+    return examine(Memory(memory, AT_ONCE, seams), room(), laps)
 
 
-def bit(place: int) -> int:
-    return 1 << place if place < 63 else -(1 << 63)
+def examine(
+    memory: Memory, where: DeviceMemory, laps: int = 1, rest: Callable[[], None] = go_on
+) -> list[CheckItem]:
+    enough = passes(laps)
+    return list(gpu_memory.examine_memory(memory, GPU, where, 1, enough=enough, rest=rest))
 
 
-@dataclass
-class Faulty:
-    """Writes as it should, and does harm after (or also before) the chosen writes."""
+def put(value: int, word: Tensor) -> marching.Write:
+    """Write as it should be, and *value* into *word* each time."""
 
-    harm: Callable[[Tensor], object]
-    before: Callable[[Tensor], object] = lambda _: None
-    only: int | None = None
-    calls: int = field(default=0, init=False)
-
-    def __call__(self, words: Tensor, table: Tensor, mask: int) -> None:
-        """Write, and do harm if it is time."""
-        hit = self.only in (None, self.calls)
-        self.calls += 1
-        if hit:
-            self.before(words)
+    def write(words: Tensor, table: Tensor, mask: int) -> None:
         marching.write(words, table, mask)
-        if hit:
-            self.harm(words)
+        word.fill_(value)
 
-
-@dataclass
-class Disturbed:
-    """Reads as it should, but for one bit of the reading number *only*."""
-
-    only: int
-    word: int = 3
-    calls: int = field(default=0, init=False)
-
-    def __call__(self, words: Tensor, mask: int, out: Tensor) -> None:
-        """Read, and disturb it if it is time."""
-        marching.read(words, mask, out)
-        if self.calls == self.only:
-            out[self.word].bitwise_xor_(bit(9))
-        self.calls += 1
-
-
-def test_sound_memory_passes_whatever_its_size_and_the_seed() -> None:
-    sizes = [(1,), (127, 1), (128,), (129, 64), (640, 333, 65, 62), (1000, 100)]
-    for seed in range(25):
-        for size in sizes:
-            assert list_findings(found := examined(chunks(*size), seed=seed)) == []
-            assert find_value(found, "mismatches") == 0
+    return write
 
 
 def test_sound_memory_passes_in_pieces_of_the_real_size() -> None:
-    memory = Memory(chunks(2 * marching.WORDS_PER_PIECE, 1000))
-    total = room(memory.size)
-    found = list(gpu_memory.examine_memory(memory, GPU, total, 1, passes(2)))
+    memory = Memory(chunks(2 * WORDS_PER_PIECE, 1000), WORDS_PER_PIECE)
+    found = examine(memory, room(memory.size), 2)
     assert judge_items(CHECK, found) == Judgement(verdict=Verdict.PASS)
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_every_stuck_bit_of_a_word_is_found(at: int) -> None:
-    for place in range(64):
-        memory = chunks(500, 500, 100)
-        cell = memory[1][321]
-
-        def hold(_: Tensor, cell: Tensor = cell, mask: int = bit(place)) -> None:
-            _ = cell.bitwise_or_(mask) if at else cell.bitwise_and_(~mask)
-
-        found = examined(memory, MemorySeams(write=Faulty(hold)), laps=1)
-        [finding] = list_findings(found)
-        assert finding.evidence["bits"] == str(place)
-        assert finding.evidence["offset"] == hex((500 + 321) * 8)
-        assert finding.evidence["chunk"] == "1"
-        assert finding.evidence["again"].startswith("the same when read again")
 
 
 def test_corrupted_memory_fails_and_the_part_is_to_be_replaced() -> None:
     memory = chunks(1000, 100)
-    found = examined(memory, MemorySeams(write=Faulty(lambda _: memory[0][7].fill_(5))))
+    found = examined(memory, MemorySeams(write=put(5, memory[0][7])))
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "byte 0x38 of the memory tested: 0x0000000000000005, not 0x" in judgement.reason
-    assert "mismatches 3 > 0" in judgement.reason
+    assert "mismatches 5 > 0" in judgement.reason
 
 
-def test_evidence_says_what_was_expected_and_found() -> None:
-    memory = chunks(1000, 100)
-    lone = Faulty(lambda _: memory[0][130].bitwise_xor_(bit(63)), only=17)
-    [finding] = list_findings(examined(memory, MemorySeams(write=lone), laps=1))
-    evidence = finding.evidence
-    table, masks = marching.hash_addresses(AT_ONCE, 9, "1 0")
-    wanted = ~(int(table[2]) ^ masks[1]) % 2**64
-    assert evidence["pattern"] == "hashed addresses, inverted"
-    assert int(evidence["expected"], 16) == wanted
-    assert int(evidence["found"], 16) == wanted ^ 2**63 == wanted ^ int(evidence["xor"], 16)
-    assert (evidence["bits"], evidence["wrong_words"]) == ("63", "1 of 128")
-    assert evidence["reference"] == "intact"
+def test_memory_that_forgets_in_a_pause_fails_and_only_the_first_pass_has_pauses() -> None:
+    memory, rests = chunks(1000, 100), list[int]()
 
+    def forget() -> None:
+        rests.append(1)
+        memory[1][3].bitwise_and_(~1)
 
-def test_a_bit_that_cannot_fall_once_it_has_risen_is_found() -> None:
-    memory, kept = chunks(1000, 100), list[Tensor]()
-    cell = memory[0][600]
-    slow = Faulty(
-        before=lambda _: kept.append(cell.clone()),
-        harm=lambda _: cell.bitwise_or_(kept.pop() & bit(44)),
-    )
-    memory[0].zero_()
-    [finding] = list_findings(examined(memory, MemorySeams(write=slow), laps=1))
-    assert finding.evidence["bits"] == "44"
-
-
-@pytest.mark.parametrize("shared", [128, 200, 500])
-def test_two_addresses_that_lead_to_the_same_cells_are_found(shared: int) -> None:
-    whole = torch.zeros(1100 - shared, dtype=torch.int64)
-    found = examined((whole[:600], whole[600 - shared :]), laps=1)
-    first = list_findings(found)[0]
-    assert first.evidence["pattern"] == "hashed addresses"
-    assert int(first.evidence["offset"], 16) == (600 - shared) * 8
+    found = examine(Memory(memory, AT_ONCE), room(), 3, forget)
     assert judge_items(CHECK, found).verdict is Verdict.FAIL
+    assert [f.evidence["bits 1 to 0"] for f in list_findings(found)] == ["0"]
 
-
-def test_one_uniform_pattern_alone_would_not_see_an_address_fault() -> None:
-    whole = torch.zeros(512, dtype=torch.int64)
-    memory = Memory((whole, whole), AT_ONCE)
-    background = next(islice(marching.generate_backgrounds(AT_ONCE, 8, 1), 1, None))
-    bench = memory.start_pass(background)
-    for piece in sum(bench.pieces, ()):
-        bench.write(piece, marching.PLAIN)
-    wrong = [w for pieces in bench.pieces for w in bench.verify(pieces, marching.PLAIN)]
-    assert (background.name, wrong) == ("00/FF", [])
-
-
-def test_a_cell_that_is_disturbed_by_a_write_elsewhere_is_found() -> None:
-    memory = chunks(1000, 100)
-
-    def couple(words: Tensor) -> None:
-        if words.data_ptr() == memory[0][256:].data_ptr():
-            memory[0][900].bitwise_xor_(bit(5))
-
-    assert list_findings(examined(memory, MemorySeams(write=Faulty(couple)), laps=1))
-
-
-def test_a_tile_that_is_not_written_is_found_and_counted() -> None:
-    kept = list[Tensor]()
-    for only in range(27):  # of the three writes of each of the nine pieces
-        lost = Faulty(
-            before=lambda words: kept.append(words[10:20].clone()),
-            harm=lambda words: words[10:20].copy_(kept.pop()),
-            only=only,
-        )
-        found = examined(chunks(1000, 100), MemorySeams(write=lost), laps=1)
-        assert list_findings(found)[0].evidence["wrong_words"] == f"10 of {size(only)}"
-
-
-def size(write: int) -> int:
-    """Give the words in the piece of the *write*-th write."""
-    order = [128] * 7 + [104, 100]
-    return [*order, *order, *order[::-1]][write]
-
-
-def test_a_reading_that_was_disturbed_once_is_told_from_a_bad_cell() -> None:
-    for only in range(27):
-        found = examined(chunks(1000, 100), MemorySeams(read=Disturbed(only)), laps=1)
-        [finding] = list_findings(found)
-        assert finding.evidence["again"].startswith("right when read again")
-        assert finding.evidence["bits"] == "9"
-        assert find_value(found, "mismatches") == 1
-
-
-def test_a_word_that_is_different_each_time_is_said_to_be() -> None:
-    def noisy(words: Tensor, mask: int, out: Tensor) -> None:
-        marching.read(words, mask, out)
-        out[3].random_()
-
-    found = examined(chunks(1000), MemorySeams(read=noisy), laps=1)
-    assert list_findings(found)[0].evidence["again"].startswith("different")
-
-
-def test_few_wrong_words_are_described_and_all_are_counted() -> None:
-    memory = chunks(1000, 100)
-    found = examined(memory, MemorySeams(write=Faulty(lambda w: w.zero_())))
-    assert len(list_findings(found)) == gpu_memory.MAX_DESCRIBED_WORDS
-    assert find_value(found, "mismatches") == 3 * 1100
-    assert find_value(found, "passes") == 1
-
-
-def test_the_same_word_is_described_once() -> None:
-    memory = chunks(1000)
-    found = examined(memory, MemorySeams(write=Faulty(lambda _: memory[0][7].fill_(5))))
-    assert len(list_findings(found)) == 1
-
-
-def test_a_reference_that_changed_is_said_to_have() -> None:
-    spoilt = MemorySeams(write=Spoiler(5))
-    found = examined(chunks(1000), spoilt, laps=1)
-    assert list_findings(found)[0].evidence["reference"] == "changed in GPU memory"
-
-
-@dataclass
-class Spoiler:
-    """Flips a bit of the table before the write number *at*."""
-
-    at: int
-    calls: int = field(default=0, init=False)
-
-    def __call__(self, words: Tensor, table: Tensor, mask: int) -> None:
-        """Write, and strike if it is time."""
-        if self.calls == self.at:
-            table[17].bitwise_xor_(1)
-        self.calls += 1
-        marching.write(words, table, mask)
+    examine(Memory(chunks(1000, 100), AT_ONCE), room(), 3, lambda: rests.append(1))
+    assert len(rests) == 4
 
 
 def test_a_reference_that_was_wrong_from_the_start_is_found() -> None:
-    bench = bench_on(Memory(chunks(1000), AT_ONCE))
+    bench = Memory(chunks(1000), AT_ONCE).start_pass(hash_addresses(AT_ONCE, "1 0"))
     bench.table[17].bitwise_xor_(1)
     tally = PassTally()
-    [finding] = gpu_memory.run_pass(bench, GPU, tally)
+    [finding] = gpu_memory.report_pass(bench, GPU, tally, go_on)
     assert (finding.code, tally.mismatches) == ("memory_corrupted", 1)
-
-
-def bench_on(memory: Memory, seed: int = 1) -> MarchPass:
-    pieces = sum(map(len, memory.split_pieces()))
-    return memory.start_pass(
-        next(marching.generate_backgrounds(memory.words_per_piece, pieces, seed))
-    )
-
-
-def test_a_blind_comparison_makes_the_check_report_itself() -> None:
-    def blind(_found: Tensor, _expected: Tensor, row: Tensor) -> None:
-        row.zero_()
-
-    with pytest.raises(Unable, match="did not notice") as caught:
-        examined(chunks(1000), MemorySeams(compare=blind))
-    assert caught.value.cause is Cause.CHECKER
-
-
-def test_every_word_of_the_hashed_background_is_another() -> None:
-    table, masks = marching.hash_addresses(1000, 20, "1 0")
-    words = torch.tensor(masks)[:, None] ^ table
-    assert len(set(words.flatten().tolist())) == 20_000
-    ones = ((words.reshape(-1, 1) >> torch.arange(64)) & 1).double().mean(0)
-    assert 0.45 < ones.min() < ones.max() < 0.55
-
-
-def test_hashed_backgrounds_differ_between_runs_and_laps() -> None:
-    def tables(seed: int) -> list[int]:
-        made = islice(marching.generate_backgrounds(8, 1, seed), 0, 12, 4)
-        return [int(b.table[0]) for b in made]
-
-    assert len({*tables(1), *tables(2)}) == 6
-    assert tables(1) == tables(1)
-
-
-def test_the_walking_bit_comes_to_every_place_of_every_word() -> None:
-    laps = [b.table for b in islice(marching.generate_backgrounds(65, 1, 1), 3, 256, 4)]
-    seen = torch.stack(laps)
-    assert set((seen[:, 64]).tolist()) == {bit(place) for place in range(64)}
-    assert all((word % 2**64).bit_count() == 1 for word in seen[0].tolist())
 
 
 def test_the_first_pass_is_whole_however_little_time_there_is() -> None:
@@ -344,34 +138,6 @@ def test_further_patterns_follow_while_time_lasts() -> None:
     [text] = [f.text for f in found if isinstance(f, Coverage)]
     assert text.endswith("hashed addresses 3, 00/FF 2, 55/AA 2, walking bit 2")
     assert find_value(found, "passes") == 9
-
-
-def test_every_piece_is_written_first_and_compared_only_then() -> None:
-    order: list[str] = []
-
-    def write(words: Tensor, table: Tensor, mask: int) -> None:
-        order.append("w")
-        marching.write(words, table, mask)
-
-    def read(words: Tensor, mask: int, out: Tensor) -> None:
-        order.append("r")
-        marching.read(words, mask, out)
-
-    bench = bench_on(Memory(chunks(256, 100), AT_ONCE, MemorySeams(write, read)))
-    assert list(marching.find_wrong_pieces(bench)) == []
-    assert "".join(order) == "www" + "rrwwrw" + "rwrrww" + "rrr"
-
-
-def test_nothing_between_two_looks_at_the_log_waits_for_the_device() -> None:
-    # On the meta device any look at a value raises; shapes and types are the GPU's.
-    memory = Memory((torch.empty(2**27, dtype=torch.int64, device="meta"),))
-    bench = memory.start_pass(marching.Background("any", torch.zeros(1), (0,) * 32))
-    log = torch.zeros(1, 3, dtype=torch.int64, device="meta")
-    for piece in bench.pieces[0]:
-        bench.write(piece, marching.INVERSE)
-        bench.compare(piece, marching.INVERSE, log[0])
-    bench.evict(0)
-    assert len(bench.pieces[0]) == 32
 
 
 def test_what_the_check_needs_besides_fits_into_the_reserve() -> None:
@@ -421,9 +187,7 @@ def test_memory_in_pieces_is_taken_in_smaller_chunks() -> None:
 
 
 def tried(device: Device, total: int, seams: MemorySeams = HARDWARE) -> list[CheckItem]:
-    memory = Memory(taken(device), AT_ONCE, seams)
-    where = device.room(total)
-    return list(gpu_memory.examine_memory(memory, GPU, where, 1, enough))
+    return examine(Memory(taken(device), AT_ONCE, seams), device.room(total))
 
 
 @pytest.mark.parametrize(
@@ -449,8 +213,11 @@ def test_an_allocation_of_nearly_all_passes() -> None:
 
 
 def test_bad_memory_fails_also_where_the_allocation_fell_short() -> None:
-    bad = MemorySeams(write=Faulty(lambda words: words[0].bitwise_or_(1)))
-    found = tried(Device(free=50_000), 100_000, bad)
+    def write(words: Tensor, table: Tensor, mask: int) -> None:
+        marching.write(words, table, mask)
+        words[0].bitwise_or_(1)
+
+    found = tried(Device(free=50_000), 100_000, MemorySeams(write=write))
     assert judge_items(CHECK, found).verdict is Verdict.FAIL
 
 
@@ -527,8 +294,3 @@ def test_the_memory_of_the_host_is_not_applicable(tmp_path: Path) -> None:
     with pytest.raises(Skip, match="host memory") as skip:
         list(gpu_memory.measure(make_context(tmp_path), GpuMemoryParams()))
     assert skip.value.cause is Cause.NOT_APPLICABLE
-
-
-def test_backgrounds_take_turns_in_the_order_that_is_told() -> None:
-    made = islice(marching.generate_backgrounds(8, 2, 1), 8)
-    assert tuple(b.name for b in made) == BACKGROUND_NAMES * 2

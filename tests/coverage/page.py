@@ -10,6 +10,7 @@ import io
 from pathlib import Path
 
 from hpcverify.selection.suites import FAULT_CLASSES_PATH
+from tests.coverage.injections import INJECTIONS, Injection
 from tests.coverage.matchers import MATCHERS, Matcher
 from tests.coverage.trace import FAULT_COUNT, TRACE, FaultClass
 from tests.coverage.wishes import WISHES, Wish
@@ -52,6 +53,17 @@ From public issue trackers, with one thread for each.
 | wish | thread | here |
 |---|---|---|
 """
+INJECTIONS_HEAD = """
+## Silent data corruption that was injected
+
+Each fault is put under torch, under torch.distributed or under the C library, below all
+code of hpcverify, or is an error of the host that proves the results. The tests take verdict
+and accused part from this table, and hold that no other part is accused. The ranks of a CPU
+are one part, and the text names the rank.
+
+| fault | check | verdict | accused | test | note |
+|---|---|---|---|---|---|
+"""
 STRESS = "Stress Test Failure"
 UNNAMED = frozenset(
     {STRESS, "Unknown Error", "Other Failures", "Training Task Troubleshooting", "Test"}
@@ -69,7 +81,11 @@ def page() -> str:
     rows = "\n".join(map(_format_class, TRACE))
     matchers = "\n".join(map(_format_matcher, MATCHERS))
     wishes = "\n".join(map(_format_wish, WISHES))
-    return f"{head}{rows}\n{MATCHERS_HEAD}{matchers}\n{NHC_TEXT}{WISHES_HEAD}{wishes}\n"
+    injections = "\n".join(map(_format_injection, INJECTIONS))
+    return (
+        f"{head}{rows}\n{INJECTIONS_HEAD}{injections}\n"
+        f"{MATCHERS_HEAD}{matchers}\n{NHC_TEXT}{WISHES_HEAD}{wishes}\n"
+    )
 
 
 def fault_classes() -> str:
@@ -90,11 +106,20 @@ def _format_class(row: FaultClass) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _format_injection(row: Injection) -> str:
+    tests = "; ".join(_name_function(test) for test in row.tests)
+    told = (row.verdict.value.upper(), row.part, tests, row.note)
+    return f"| {' | '.join((row.fault, f'`{row.check}`', *told))} |"
+
+
 def _name_test(test: str) -> str:
     """Name the case, or the test where it has none."""
-    path, _, case = test.partition("[")
-    name = path.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-    return case.removesuffix("]").partition("-")[0] if " " in case else name
+    _, _, case = test.partition("[")
+    return case.removesuffix("]").partition("-")[0] if " " in case else _name_function(test)
+
+
+def _name_function(test: str) -> str:
+    return test.partition("[")[0].rpartition("::")[2].removeprefix("test_").replace("_", " ")
 
 
 def _format_matcher(row: Matcher) -> str:

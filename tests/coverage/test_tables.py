@@ -9,11 +9,13 @@ from collections import Counter
 
 import pytest
 
+from hpcverify.model import Verdict
 from hpcverify.plan.catalog import load_check
 from hpcverify.selection.suites import FAULT_CLASSES_PATH
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify_checks.kernel_log.lines import read_events
 from hpcverify_checks.xid.lines import read_events as read_xids
+from tests.coverage.injections import INJECTIONS, NOBODY
 from tests.coverage.matchers import GPUD, MATCHERS, Matcher
 from tests.coverage.page import PAGE, STRESS, UNNAMED, fault_classes, page
 from tests.coverage.trace import FAULT_COUNT, TRACE
@@ -39,8 +41,8 @@ def test_what_is_unseen_is_what_nobody_named() -> None:
     assert {row.component for row in TRACE if not row.tests} | {STRESS} == UNNAMED
 
 
-def test_every_test_that_a_class_names_is_collected() -> None:
-    named = sorted({test for row in TRACE for test in row.tests})
+def test_every_test_that_is_named_is_collected() -> None:
+    named = sorted({test for row in (*TRACE, *INJECTIONS) for test in row.tests})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, *named], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -49,6 +51,7 @@ def test_every_test_that_a_class_names_is_collected() -> None:
 def test_every_check_that_is_named_exists() -> None:
     named = {check for row in TRACE for check in row.checks}
     named |= {row.check for row in MATCHERS if row.check}
+    named |= {row.check for row in INJECTIONS}
     for check in named:
         assert load_check(check).summary
 
@@ -69,6 +72,14 @@ def test_every_rule_has_a_counterpart_or_a_reason() -> None:
     for row in MATCHERS:
         assert row.check or row.note
         assert bool(row.code) == bool(row.line)
+
+
+def test_every_injection_is_once_in_the_table_and_what_is_not_found_has_a_reason() -> None:
+    assert max(Counter((row.check, row.fault) for row in INJECTIONS).values()) == 1
+    for row in INJECTIONS:
+        assert row.tests
+        assert (row.part == NOBODY) == (row.verdict is Verdict.PASS)
+        assert row.note or row.verdict is not Verdict.PASS
 
 
 def test_every_wish_has_its_thread_and_an_answer() -> None:

@@ -64,11 +64,11 @@ def test_a_fleet_without_a_past_has_no_judgement_and_no_forecast(tmp_path: Path)
 
 
 def test_a_node_is_told_with_its_outages_the_newest_first(ledger: Ledger) -> None:
-    told = read_node_outlook(ledger, "n3")
+    told = read_node_outlook(ledger, SITE.fleet, "n3")
 
     assert told.risk is not None
     assert [(one.reason, one.ended - one.began) for one in told.outages] == [("fan", DAY_S)]
 
 
 def test_a_node_that_is_out_of_service_has_no_risk(ledger: Ledger) -> None:
-    assert read_node_outlook(ledger, "n5").risk is None
+    assert read_node_outlook(ledger, SITE.fleet, "n5").risk is None

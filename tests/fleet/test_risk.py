@@ -49,6 +49,26 @@ def test_what_was_planned_says_nothing_of_a_node() -> None:
         assert rank(make_outage("n7", 3, reason=reason)) == []
 
 
+def test_a_fault_in_the_words_of_an_administrator_counts() -> None:
+    for reason in ("power supply dead", "reserved for RMA", "firmware update: NVLink errors"):
+        assert rank(make_outage("n7", 3, reason=reason)) == ["n7"], reason
+
+
+def test_a_site_has_words_of_its_own_for_planned_work() -> None:
+    outage = make_outage("n7", 3, reason="Hackathon of team 4")
+    words = ("hackathon*",)
+    scores = rank_fleet(NODES, [outage], {}, BEGAN, NOW, planned_reasons=words).scores
+
+    assert rank(outage) == ["n7"]
+    assert set(scores.values()) == {1.0}
+
+
+def test_what_a_verification_found_is_not_planned_whatever_it_says() -> None:
+    found = make_outage("n7", 3, reason="driver 580.1", cause=OutageCause.VERIFICATION)
+
+    assert rank(found) == ["n7"]
+
+
 def test_a_return_counts_though_the_ledger_did_not_keep_outages_then() -> None:
     nodes = [*NODES[1:], Node(name="n0", returned_at=(NOW - 2 * DAY_S,))]
 

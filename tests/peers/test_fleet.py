@@ -131,6 +131,16 @@ def test_nobody_is_named_among_healthy_parts(parts: int, noise: str) -> None:
         assert name_all(values, gpus=4) == [], seed
 
 
+@pytest.mark.parametrize("parts", [136, 400])
+def test_single_runs_with_heavy_tails_hardly_ever_name_anybody(parts: int) -> None:
+    named = 0
+    for seed in range(4000 // parts):
+        rng = random.Random(seed)
+        named += bool(name_all([[100 + draw_heavy_tailed(rng)] for _ in range(parts)], gpus=4))
+
+    assert named <= 0.15 * 4000 / parts
+
+
 @pytest.mark.parametrize("parts", [8, 40, 400, 4000])
 def test_one_bad_part_is_named_in_a_fleet_of_any_size(parts: int) -> None:
     rng = random.Random(parts)

@@ -31,7 +31,8 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     "gemm": {"burst_seconds": 5e-6, "seconds": 1e-5, "core_seconds": 0},
     "sdc": {"seconds": 1e-4, "size": 128, "depth": 256, "fresh": True},
     "training": {"seconds": 1e-3, "steps": 2, "shape": TINY_MODEL},
-    "gpu_memory": {"seconds": 1e-6, "bandwidth_seconds": 1e-5},
+    "host_memory": {"seconds": 0.1, "pause": 0},
+    "gpu_memory": {"seconds": 1e-6, "pause": 0, "bandwidth_seconds": 1e-5},
     "pcie_bandwidth": {"seconds": 1e-3, "warm_up_seconds": 1e-4, "rounds": 2, "size": 2**20},
     "p2p": {"seconds": 1e-5, "size": 2**20, "verified": 2**18},
     "thermal": {"seconds": 8, "recovery_seconds": 2},
@@ -47,7 +48,7 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Sizes that a CPU can do, and times of the model: microseconds are many products."""
-ACTIVE = tuple(name for name in PARAMS if name != "storage")
+ACTIVE = tuple(name for name in PARAMS if name not in {"host_memory", "storage"})
 """The checks that load GPUs, in their order."""
 
 

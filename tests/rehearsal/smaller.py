@@ -23,8 +23,12 @@ CONSTANTS: Mapping[str, Mapping[str, Any]] = {
     "collectives.benchmark": {"TEMPORARY_BYTES": 2**22},
     "gemm": {"GPU_SIZE": 256, "SLOW_FP64_SIZE": 128, "WARM_UP_SECONDS": 1e-6},
     "gpu_memory": {"BUFFER_BYTES": 2**22, "WARM_UP_SECONDS": 1e-6},
-    "gpu_memory.allocate": {"MAX_CHUNK_BYTES": 2**22, "RESERVE_BYTES": 2**20},
-    "gpu_memory.march": {"WORDS_PER_PIECE": 2**15},
+    "gpu_memory.allocate": {
+        "WORDS_PER_PIECE": 2**15,
+        "MIN_CHUNK_BYTES": 2**18,
+        "MAX_CHUNK_BYTES": 2**22,
+        "RESERVE_BYTES": 2**20,
+    },
     "sdc": {"GPU_SIZE": 256, "GPU_MEMORY_BYTES": 2**24, "LARGE_GPU_BYTES": 0},
     "sdc.copies": {"ROOM_BYTES": {"cuda": 2**18, "cpu": 2**18}},
     "sdc.stress": {"PERIOD_SECONDS": (2e-6, 4e-6)},
@@ -40,7 +44,6 @@ DEFAULTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "gpu_memory.allocate": {
         "allocate_chunks": ["MAX_CHUNK_BYTES", "MIN_CHUNK_BYTES", "RESERVE_BYTES"]
     },
-    "gpu_memory.march": {"Memory.__init__": ["WORDS_PER_PIECE", "HARDWARE"]},
 }
 """The functions whose defaults are such constants, and which."""
 SHAPES: Mapping[str, Mapping[str, tuple[int, int]]] = {

@@ -114,8 +114,17 @@ def test_nodes_that_nobody_verified_are_not_green_though_they_passed() -> None:
 def test_some_that_are_not_verified_are_not_green_either() -> None:
     laid = lay_out(of(fleets.well("n1"), Node(name="n2")), {})
 
-    assert laid.headline == "No node failed, but 1 of 2 are not verified"
+    assert laid.headline == "No node failed, but 1 of 2 is not verified"
     assert laid.icon.key == "skip"
+
+
+def test_nodes_that_have_not_run_yet_have_not_passed() -> None:
+    assert lay_out(fleets.bare(), {}).headline == "No node is verified"
+    joined = {name: fleets.well(name) for name in ("n1", "n2")} | {"n3": Node(name="n3")}
+    ran = [fleets.said("n1"), fleets.said("n2")]
+    shown = build_overview(joined, (), ran, now=fleets.NOW)
+
+    assert lay_out(shown, {}).headline == "No node failed, but 1 of 3 is not verified"
 
 
 def test_a_node_in_service_that_failed_a_run_of_its_own_is_in_the_headline() -> None:
@@ -234,7 +243,7 @@ def test_a_bad_node_without_a_bad_check_is_listed_with_its_reason() -> None:
 
     (trouble,) = lay_out(of(gone), {}).faults
 
-    assert (trouble.check, trouble.example.found) == ("", "sdc: 1 word")
+    assert (trouble.check, trouble.example.found) == ("no result is kept", "sdc: 1 word")
 
 
 def test_equal_faults_are_one_row_with_a_host_list() -> None:

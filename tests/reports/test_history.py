@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -93,17 +91,6 @@ def test_a_run_in_which_nothing_was_judged_is_only_listed() -> None:
 
     assert len(made.runs) == 12
     assert made.trends == ()
-
-
-def test_pandas_waits_until_there_is_a_past() -> None:
-    code = (
-        "import sys; from tests.reports import samples;"
-        "from hpcverify_reports import node;"
-        "node.render(samples.well_node()); assert 'pandas' not in sys.modules;"
-        "node.render(samples.well_node(), history=samples.past(4));"
-        "assert 'pandas' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_run_of_several_rounds_is_one_value_its_median() -> None:

@@ -16,7 +16,7 @@ def test_a_node_that_is_due_has_its_risk_and_why_it_is_next() -> None:
 
     assert suspect.cells == ("1.0x", "", "suspect: nvlink: GPU 0 link 7 is down")
     assert (returned.name, returned.page) == (fleets.name_of(5), "nodes/n/idle.html")
-    assert returned.cells[:2] == ("9.3x", "came back yesterday; 3 outages in 90 days")
+    assert returned.cells[:2] == ("9.3x", "came back 26 h ago; 3 outages in 90 days")
     assert "50 are needed to fit weights to" in section.intro[1]
 
 
@@ -42,7 +42,7 @@ def test_what_it_is_worth_has_intervals_and_what_is_assumed() -> None:
     assert section.facts[1] == ("MTBF of a node", "250 days (192 to 333)")
     assert (section.head, section.columns[1]) == ("Nodes", "MTBF")
     assert [row.name for row in section.rows] == ["1", "4", "16", "64"]
-    assert "95.7% (95.0 to 96.3)" in section.rows[-1].cells
+    assert "95.7 % (95.0-96.3)" in section.rows[-1].cells
     assert any("5 min to write a checkpoint" in note for note in section.notes)
 
 

@@ -40,7 +40,7 @@ def test_who_came_back_is_the_riskiest_and_its_neighbours_are_next() -> None:
 def test_a_neighbour_that_failed_is_named() -> None:
     outages = [PastOutage(f"r3n{i}", 98.5 + i / 100, 99.5) for i in range(3)]
 
-    assert rank(100, *outages).explain("r3n9").reasons == ("neighbour r3n2 failed yesterday",)
+    assert rank(100, *outages).explain("r3n9").reasons == ("neighbour r3n2 failed 35 h ago",)
 
 
 def test_a_score_is_times_the_mean_of_the_nodes_in_service() -> None:

@@ -9,8 +9,8 @@ again. So a wrong product is still there when the host learns of it, and the loo
 need not locate anything.
 
 Now and then a canary proves that the comparison works: a copy of a product with one bit
-flipped in every word must differ in all words, and a copy with a single flipped bit in
-one word.
+flipped in every word must differ in all words, and copies with a flipped bit in one word
+and in a few words in as many.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CANARY_PRODUCTS = 256
 """Products between canaries, which so cost a thousandth at most."""
+CANARIES, FEW_WORDS = 3, 8
+"""Spoiled copies of a product, and the most words that the last of them is spoiled in."""
 GPU_BATCH_PRODUCTS = 4
 """Products whose counts the host reads together: they take far longer than reading does."""
 
@@ -159,18 +161,20 @@ class ProductBench:
         chance = random.Random(f"{self.seed} {self.where} {number}")  # noqa: S311 - no secret
         spoiled = view_words(self.get_output(number)) ^ _make_bit_masks(reference, chance)
         self.seams.compare(spoiled, reference, counts[0])
-        spoiled.copy_(view_words(self.get_output(number)))
-        place, bit = chance.randrange(len(reference)), chance.randrange(WORD_BITS)
-        spoiled.narrow(0, place, 1).bitwise_xor_(wrap_int64(1 << bit))
-        self.seams.compare(spoiled, reference, counts[1])
-        return len(reference), 1
+        few = chance.randint(2, FEW_WORDS)
+        for place, words in enumerate((1, few), start=1):
+            spoiled.copy_(view_words(self.get_output(number)))
+            first, bit = chance.randrange(len(reference) - words), chance.randrange(WORD_BITS)
+            spoiled.narrow(0, first, words).bitwise_xor_(wrap_int64(1 << bit))
+            self.seams.compare(spoiled, reference, counts[place])
+        return len(reference), 1, few
 
     def start_batch(self, number: int, *, canary: bool) -> ProductBatch:
         """Start a batch of products from *number* on, with a *canary* if one is due."""
         import torch
 
         there = self.outputs[0].device
-        counts = torch.zeros(self.batch_size + 2, dtype=torch.int64, device=there)
+        counts = torch.zeros(self.batch_size + CANARIES, dtype=torch.int64, device=there)
         for i in range(self.batch_size):
             self.compute_and_compare(number + i, counts[i])
         expected: tuple[int, ...] = ()
@@ -301,11 +305,11 @@ class BlindComparison(Unable):
 
 def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:
     if batch.canary_counts and tuple(counts) != batch.canary_counts:
+        wrong, counted = (", ".join(map(str, one)) for one in (batch.canary_counts, counts))
         raise BlindComparison(
             bench.where,
-            f"the comparison did not notice flipped bits: with {batch.canary_counts[0]} and "
-            f"{batch.canary_counts[1]} wrong words it counted {counts[0]} and {counts[1]}: do not "
-            "trust its other answers",
+            f"the comparison did not notice flipped bits: with {wrong} wrong words it counted "
+            f"{counted}: do not trust its other answers",
         )
 
 

@@ -1,12 +1,12 @@
 """
-Test nearly all memory of a GPU with moving inversions, and measure its bandwidth.
+Test nearly all memory of a GPU with March C-, and measure its bandwidth.
 
 The memory is allocated in chunks until only a small reserve is free, and the share
 that was tested is itself judged: memory that could not be allocated was not tested and
-does not pass. All of it is written before any of it is compared, first with words that
-hash their own address, then with other backgrounds while time lasts (see `march`); the
-first pass is always complete. The GPU does the comparing; after each pass a canary, one
-flipped bit, proves that the comparison works.
+does not pass. The first pass writes words that hash their own address and waits twice
+before it reads them; the next ones have other backgrounds, while time lasts (see
+`march`). The first pass is always complete. The GPU does the comparing; after each pass a
+canary, one flipped bit, proves that the comparison works.
 
 With ECC, a bad cell is corrected silently (the `ecc` check counts that) or ends the
 test with an error of CUDA, which fails the GPU in every check. A word that is wrong
@@ -23,12 +23,10 @@ its data sheet (pytorch issue 132964).
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -61,19 +59,23 @@ from hpcverify_checks.common.device import (
 )
 from hpcverify_checks.common.estimates import SLOWEST_MEMORY_BYTES, find_gpu_bytes
 from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.common.march import (
+    ACCESSES_PER_PASS,
+    PAUSES,
+    MarchPass,
+    Memory,
+    PassTally,
+    generate_backgrounds,
+    go_on,
+    run_pass,
+)
 from hpcverify_checks.common.timing import Step, Timer, choose_timer
 from hpcverify_checks.gpu_memory.allocate import (
     RESERVE_BYTES,
+    WORDS_PER_PIECE,
     DeviceMemory,
     allocate_chunks,
     query_gpu_memory,
-)
-from hpcverify_checks.gpu_memory.march import (
-    BACKGROUND_NAMES,
-    MarchPass,
-    Memory,
-    find_wrong_pieces,
-    generate_backgrounds,
 )
 
 if TYPE_CHECKING:
@@ -83,17 +85,15 @@ BUFFER_BYTES = 2**32
 """Bytes read, written or copied per step: the largest cache is 3 % of it."""
 FLOAT_BYTES = 4
 WARM_UP_SECONDS = 0.3
-ACCESSES_PER_PASS = 6
-"""Each word is written and read three times."""
-MAX_DESCRIBED_WORDS = 3
-"""Wrong words described; all are counted."""
 
 
 class GpuMemoryParams(Params, frozen=True):
     """Times in seconds."""
 
     seconds: Annotated[float, Meta(gt=0)] = 20.0
-    """For the patterns; the first pass always completes."""
+    """For the patterns, pauses included; the first pass always completes."""
+    pause: Annotated[float, Meta(ge=0)] = 2.0
+    """Before the second and the third sweep of the first pass."""
     bandwidth_seconds: Annotated[float, Meta(gt=0)] = 1.0
     """For each of reading, writing and copying."""
 
@@ -108,7 +108,7 @@ def estimate(ctx: Context, params: GpuMemoryParams) -> float:
     """Add the pass that the time may end in, at the speed of the slowest GPUs."""
     bandwidths = 3 * (WARM_UP_SECONDS + params.bandwidth_seconds)
     one_pass = ACCESSES_PER_PASS * find_gpu_bytes(ctx) / SLOWEST_MEMORY_BYTES
-    return bandwidths + params.seconds + one_pass
+    return bandwidths + max(params.seconds, PAUSES * params.pause) + one_pass
 
 
 def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
@@ -126,9 +126,16 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
         yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
     with operation("the patterns in its memory", ctx.device):
         room = query_gpu_memory(device)
-        memory = Memory(allocate_chunks(room))
+        memory = Memory(allocate_chunks(room), WORDS_PER_PIECE)
         end = perf_counter() + params.seconds
-        yield from examine_memory(memory, where, room, ctx.seed, lambda: perf_counter() >= end)
+        yield from examine_memory(
+            memory,
+            where,
+            room,
+            ctx.seed,
+            enough=lambda: perf_counter() >= end,
+            rest=partial(sleep, params.pause),
+        )
 
 
 def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, tuple[Step, int]]:
@@ -160,18 +167,14 @@ def measure_bandwidths(
     )
 
 
-@dataclass(slots=True)
-class PassTally:
-    """The results of the passes so far."""
-
-    passes: Counter[str] = field(default_factory=Counter[str])
-    mismatches: int = 0
-    places: set[int] = field(default_factory=set[int])
-    """Of the wrong words already described."""
-
-
 def examine_memory(
-    memory: Memory, where: str, room: DeviceMemory, seed: int, enough: Callable[[], bool]
+    memory: Memory,
+    where: str,
+    room: DeviceMemory,
+    seed: int,
+    *,
+    enough: Callable[[], bool],
+    rest: Callable[[], None],
 ) -> Iterator[CheckItem]:
     """
     Make passes over *memory* until it is *enough* or a pass finds a wrong word.
@@ -187,30 +190,27 @@ def examine_memory(
             Cause.NO_SPACE,
         )
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
-    pieces = sum(map(len, memory.split_pieces()))
-    for background in generate_backgrounds(memory.words_per_piece, pieces, seed):
+    for background in generate_backgrounds(memory.words_per_piece, seed):
         march = memory.start_pass(background)
-        yield from run_pass(march, where, tally)
+        yield from report_pass(march, where, tally, rest)
         if tally.mismatches:
             break
         march.require_canary(chance)
         if enough():
             break
+        rest = go_on
     yield from _report_tally(memory, where, room, tally)
 
 
-def run_pass(march: MarchPass, where: str, tally: PassTally) -> Iterator[Finding]:
+def report_pass(
+    march: MarchPass, where: str, tally: PassTally, rest: Callable[[], None]
+) -> Iterator[Finding]:
     """Make one pass and describe the first wrong words."""
-    for wrong in find_wrong_pieces(march):
-        tally.mismatches += wrong.words
-        if wrong.place not in tally.places and len(tally.places) < MAX_DESCRIBED_WORDS:
-            tally.places.add(wrong.place)
-            yield march.build_finding(where, wrong)
-    tally.passes[march.background.name] += 1
+    for wrong in run_pass(march.background.name, march.sweep, tally, rest):
+        yield Finding("memory_corrupted", where, wrong.describe(), wrong.to_evidence())
     if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
-        text = "the reference table in GPU memory changed"
-        yield Finding("memory_corrupted", where, text)
+        yield Finding("memory_corrupted", where, "the reference table in GPU memory changed")
 
 
 def _report_tally(
@@ -219,14 +219,8 @@ def _report_tally(
     yield Measurement("covered", memory.size / room.total, "ratio", where)
     yield Measurement("passes", tally.passes.total(), "", where)
     yield Measurement("mismatches", tally.mismatches, "", where)
-    done = ", ".join(f"{kind} {n}" for kind, n in tally.passes.items())
-    left = ", ".join(kind for kind in BACKGROUND_NAMES if kind not in tally.passes)
-    text = (
-        f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB, every word written "
-        f"three times and compared three times in a pass; passes of moving inversions: "
-        f"{done}"
-    )
-    yield Coverage(where, f"{text}; no time for: {left}" if left else text)
+    size = f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB"
+    yield Coverage(where, f"{size}, {tally.describe()}")
 
 
 CHECK = Check(
@@ -238,7 +232,7 @@ CHECK = Check(
     metrics={
         "memory.*": Metric(unit="GB/s", meaning="bandwidth; a copy counts both ways"),
         "covered": Metric(unit="ratio", meaning="share of the memory that was tested"),
-        "passes": Metric(unit="", meaning="passes of moving inversions"),
+        "passes": Metric(unit="", meaning="passes of March C-"),
         "mismatches": Metric(unit="", meaning="wrong 64-bit words"),
     },
     rules={

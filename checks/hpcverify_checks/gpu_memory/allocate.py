@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcverify_checks.common.bits import WORD_BYTES
-from hpcverify_checks.gpu_memory.march import WORDS_PER_PIECE
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+WORDS_PER_PIECE = 2**22
+"""Words per kernel: 32 MiB, so that the table stays in a large cache."""
 MAX_CHUNK_BYTES = 2**30
 MIN_CHUNK_BYTES = WORDS_PER_PIECE * WORD_BYTES
 RESERVE_BYTES = 2**29

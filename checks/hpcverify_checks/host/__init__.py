@@ -44,6 +44,7 @@ from hpcverify.check import (
 )
 from hpcverify.processes import ToolRunner, run_tool
 from hpcverify.telemetry.blockdev import list_mounts
+from hpcverify.telemetry.memory import read_memory
 from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
@@ -63,7 +64,6 @@ from hpcverify_checks.host.resources import (
     compare_settings,
     measure_cores,
     measure_memory,
-    read_memory,
 )
 from hpcverify_checks.host.services import compare_files, compare_services, measure_names
 

@@ -10,7 +10,7 @@ import msgspec
 
 from hpcverify.check import CarryOver, CheckItem, Context, Finding, Measurement, Part
 from hpcverify.telemetry import cpu, sysfs
-from hpcverify.units import GIB, KIB
+from hpcverify.units import GIB
 from hpcverify_checks.host.needs import Expectation, fits, is_pattern
 
 CPU_FACTS = ("sockets", "cores", "threads", "numa_nodes")
@@ -27,17 +27,6 @@ HYPERVISORS = (
     *("KubeVirt", "BHYVE", "Apple Virtualization", "Virtual Machine"),
 )
 """What the firmware of virtual machines calls itself; arm64 has no flag of the CPU for it."""
-
-
-def read_memory(root: Path) -> dict[str, float]:
-    """Read /proc/meminfo, in bytes by name; counts of pages stay counts."""
-    values: dict[str, float] = {}
-    for line in (sysfs.read_text(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdigit():
-            values[name] = float(words[0]) * (KIB if words[1:] == ["kB"] else 1)
-    return values
 
 
 def measure_memory(memory: Mapping[str, float]) -> Iterator[Measurement]:

@@ -12,8 +12,9 @@ and a canary, one flipped bit, proves that the comparison works.
 A GPU copies from and to pinned memory by its copy engines, from and to pageable memory
 through the driver's buffers, and within its own memory. A CPU copies core by core: with
 torch, and with the C library's memmove, which bypasses the caches when a copy is large
-(non-temporal stores). Where source and target are in the same memory, the source is
-trusted: other checks test whether memory holds what was written.
+(non-temporal stores). What must arrive is never the source itself: the hash is made a
+second time, in memory of its own, and on a CPU by another core. So a source that does not
+hold what was written shows as well. That accuses the memory and not the copy.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from __future__ import annotations
 import ctypes
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+HOST_MEMORY = "memory"
+"""The part that is accused if the host's memory did not keep what was copied."""
 ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
 LATE_SHARE = 16
@@ -60,7 +64,7 @@ MAX_COPIES = 24
 """In one lap on one path."""
 ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
 """Of where copies begin, in bytes."""
-GUARD_BYTES, GUARD_FILL = 64, 0xA5
+GUARD_BYTES, GUARD_FILL = 4096, 0xA5
 """Bytes before and after each copy that must not change, and what they hold."""
 CHUNK_BYTES = 4 * 2**20
 """Bytes compared at a time: comparing takes as much again."""
@@ -213,11 +217,16 @@ class CopyTally:
     where: str
     copies: int = 0
     bytes: int = 0
-    wrong_words: int = 0
-    """Words of 8 bytes."""
+    wrong: Counter[str] = field(default_factory=Counter[str])
+    """Words of 8 bytes, by the part that is accused: *where*, or the host's memory."""
     findings: tuple[Finding, ...] = ()
     error: Exception | None = None
     """What ended it early."""
+
+    @property
+    def wrong_words(self) -> int:
+        """All of them."""
+        return self.wrong.total()
 
 
 def check_copies(
@@ -232,9 +241,11 @@ def check_copies(
     room = ROOM_BYTES[ctx.device.kind] // (1 if seconds else LATE_SHARE)
     run = partial(copy_for_seconds, seed=ctx.seed, seconds=seconds)
     if ctx.device.kind == "cpu":
-        sent = make_source(ctx.seed, room, device)
         cores = pick_cores(cpu.read_cores().allowed, MAX_CORES, ctx.rotation)
-        work = run_on_each(cores, lambda core: run(make_core_paths(sent, copy), f"cpu{core}"))
+        sent, expected = make_both(cores, ctx.seed, room)
+        work = run_on_each(
+            cores, lambda core: run(make_core_paths(sent, expected, copy), f"cpu{core}")
+        )
         tallies = list(work)
         text = f"on cores {format_ranges(cores)}, with torch and with memmove"
     else:
@@ -245,11 +256,21 @@ def check_copies(
     yield Coverage(ctx.device.part, f"{describe_copies(tallies, room // 2)} {text}")
     for tally in tallies:
         yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
-        yield Measurement("copied_wrong_words", tally.wrong_words, "", tally.where)
-        yield from tally.findings
+        yield Measurement("copied_wrong_words", tally.wrong[tally.where], "", tally.where)
+        yield from (f for f in tally.findings if f.where == tally.where)
+    yield from report_memory(tallies)
     for tally in tallies:
         if tally.error:
             raise tally.error
+
+
+def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:
+    """Report the first finding about the host's memory: all cores copy from the same."""
+    found = [f for tally in tallies for f in tally.findings if f.where == HOST_MEMORY]
+    if found:
+        words = max(tally.wrong[HOST_MEMORY] for tally in tallies)
+        yield Measurement("copied_wrong_words", words, "", HOST_MEMORY)
+        yield found[0]
 
 
 def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
@@ -268,14 +289,24 @@ def make_source(seed: int, room: int, device: torch.device | str) -> Tensor:
     return make_pattern(seed, range(room // WORD_BYTES), torch.device(device)).view(torch.uint8)
 
 
-def make_core_paths(sent: Tensor, copy: Copy) -> tuple[CopyPath, ...]:
+def make_both(cores: Sequence[int], seed: int, room: int) -> tuple[Tensor, Tensor]:
+    """Make what all cores copy, and what must arrive: on the first core and on the last."""
+    sent, expected = (
+        made
+        for core in (cores[0], cores[-1])
+        for made in run_on_each([core], lambda _: make_source(seed, room, HOST_DEVICE))
+    )
+    return sent, expected
+
+
+def make_core_paths(sent: Tensor, expected: Tensor, copy: Copy) -> tuple[CopyPath, ...]:
     """Make the paths of a core: all cores copy from the same memory."""
     import torch
 
     into = torch.empty_like(sent)
     return (
-        CopyPath("with torch", sent, into, sent, copy),
-        CopyPath("with memmove", sent, into, sent, copy_with_memmove),
+        CopyPath("with torch", sent, into, expected, copy),
+        CopyPath("with memmove", sent, into, expected, copy_with_memmove),
     )
 
 
@@ -283,15 +314,16 @@ def make_gpu_paths(device: torch.device, seed: int, room: int, copy: Copy) -> tu
     """Make the paths from, to and within a GPU's memory."""
     import torch
 
-    here, there = make_source(seed, room, HOST_DEVICE), make_source(seed, room, device)
+    here = make_source(seed, room, HOST_DEVICE)
+    there, expected = (make_source(seed, room, device) for _ in range(2))
     pinned = torch.empty_like(here, pin_memory=device.type == "cuda")
     pinned.copy_(here)
     arrived, back = torch.empty_like(there), torch.empty_like(here)
     into_pinned = torch.empty_like(pinned, pin_memory=device.type == "cuda")
     return (
-        CopyPath("from pinned memory to the GPU", pinned, arrived, there, copy),
-        CopyPath("from pageable memory to the GPU", here, arrived, there, copy),
-        CopyPath("within the GPU's memory", there, arrived, there, copy),
+        CopyPath("from pinned memory to the GPU", pinned, arrived, expected, copy),
+        CopyPath("from pageable memory to the GPU", here, arrived, expected, copy),
+        CopyPath("within the GPU's memory", there, arrived, expected, copy),
         CopyPath("from the GPU to pinned memory", there, into_pinned, here, copy),
         CopyPath("from the GPU to pageable memory", there, back, here, copy),
     )
@@ -318,10 +350,11 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
             counts = way.copy_and_count(pieces)
             tally.copies += len(pieces)
             tally.bytes += sum(piece.size for piece in pieces)
-            tally.wrong_words += sum(counts)
             if any(counts):
                 good.remove(way)
-                tally.findings += (investigate_miscopy(way, pieces, counts, seed, where),)
+                finding = investigate_miscopy(way, pieces, counts, seed, where)
+                tally.findings += (finding,)
+                tally.wrong[finding.where] += sum(counts)
             else:
                 way.require_awake(chance.choice(pieces), chance)
         if time.monotonic() >= until:
@@ -334,6 +367,8 @@ def investigate_miscopy(
     """Find out more about the first wrong copy."""
     number = next(i for i, count in enumerate(counts) if count)
     piece = pieces[number]
+    right = remake_bytes(piece, seed)
+    place, accused = _locate_fault(way, piece, right, where)
     evidence = {
         "way": way.name,
         "copy": f"{number + 1} of {len(pieces)}",
@@ -341,7 +376,8 @@ def investigate_miscopy(
         "from": str(piece.source),
         "to": str(piece.target),
         "wrong_words": str(counts[number]),
-        **trace_error(way, piece, remake_bytes(piece, seed)),
+        "place": place,
+        **trace_error(way, piece, right),
     }
     evidence["reruns"] = rerun(lambda: any(way.copy_and_count([piece]))).describe()
     text = (
@@ -349,7 +385,7 @@ def investigate_miscopy(
         f"{format_count(counts[number], 'wrong word')}: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"
     )
-    return Finding("miscopied", where, text, evidence)
+    return Finding("miscopied", accused, text, evidence)
 
 
 def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
@@ -362,18 +398,17 @@ def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
 
 
 def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, str]:
-    """Describe what is wrong with a copy, where first, and which memory lost it."""
+    """Describe what is wrong with a copy, and where first."""
     import torch
 
     found = way.target[piece.target_slice].cpu()
     places = torch.ne(found, right).nonzero().flatten()
-    evidence = {"place": _locate_fault(way, piece, right)}
     if not len(places):
-        return evidence | {"what": "bytes around it were overwritten"}
+        return {"what": "bytes around it were overwritten"}
     first = int(places[0])
     stale = bool((found[places] == ~right[places]).all())
     around = slice(first // WORD_BYTES * WORD_BYTES, (first // WORD_BYTES + 1) * WORD_BYTES)
-    return evidence | {
+    return {
         "what": f"{len(places)} bytes, {'never written' if stale else 'changed'}, the "
         f"first at {first} and the last at {int(places[-1])}",
         "offset": str(first),
@@ -382,11 +417,12 @@ def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, s
     }
 
 
-def _locate_fault(way: CopyPath, piece: PlannedCopy, right: Tensor) -> str:
+def _locate_fault(way: CopyPath, piece: PlannedCopy, right: Tensor, where: str) -> tuple[str, str]:
+    """Say which memory is wrong, if the copy is not to blame, and whose it is."""
     import torch
 
-    if not torch.equal(way.source[piece.source_slice].cpu(), right):
-        return "memory that it was copied from"
-    if not torch.equal(way.expected[piece.source_slice].cpu(), right):
-        return "memory that it was compared with"
-    return "the copy itself, or the memory that it was copied to"
+    for memory, does in ((way.source, "copied from"), (way.expected, "compared with")):
+        if not torch.equal(memory[piece.source_slice].cpu(), right):
+            owner = HOST_MEMORY if memory.device.type == "cpu" else where
+            return f"memory that it was {does}", owner
+    return "the copy itself, or the memory that it was copied to", where

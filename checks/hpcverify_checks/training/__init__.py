@@ -20,6 +20,8 @@ How each fault shows:
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
   replays with threads fixed and data aligned (``bench/training.py``), but a difference
   only warns: `sdc` tests the cores with products that have only one right answer.
+- Ranks on a CPU that all err alike, every time, contradict nobody: their gradients are
+  compared with those in fp64, within what fp32 rounds away (`accuracy`).
 - Copies and sums of integers are exact on any part: there a difference is a fault. The
   host makes the batches of integers; its errors do not count against a GPU.
 
@@ -90,6 +92,7 @@ from hpcverify_checks.common.wrong_sums import (
     make_witness,
 )
 from hpcverify_checks.training import steps as training_steps
+from hpcverify_checks.training.accuracy import MAX_GRADIENT_ERROR, measure_gradient_error
 from hpcverify_checks.training.steps import (
     COMMUNICATION,
     COMPUTE,
@@ -175,6 +178,9 @@ def _measure_rank(
     run = _run_cpu_ranks if device.type == "cpu" else _run_one_rank
     usage = CpuUsage.read() if device.type == "cpu" else None
     yield from report_outcomes(ctx, job, run(job, ctx.rank, device, seams), usage)
+    if device.type == "cpu":  # whose ranks may all err alike, with no other part to contradict
+        error = measure_gradient_error(job, device)
+        yield Measurement("gradient_error", error, "ratio", ctx.device.part)
 
 
 class Offer(Struct, frozen=True):
@@ -602,10 +608,17 @@ CHECK = Check(
         "peak_derived": Metric(unit="GFLOP/s", meaning="peak from cores, clock and vector width"),
         "loss": Metric(unit="", meaning="cross entropy in the last step of a replay"),
         "replays": Metric(unit="", meaning="replays compared with the first"),
+        "gradient_error": Metric(
+            unit="ratio", meaning="distance of gradients in fp32 from those in fp64, on a CPU"
+        ),
     },
     rules={
         "compute_p50": warn_outside(
             of_siblings=1.1, source="hpcverify default: good GPUs of one node differ by 5 %"
+        ),
+        "gradient_error": warn_outside(
+            high=MAX_GRADIENT_ERROR,
+            source="hpcverify default: 20 times what fp32 rounds away on a good CPU",
         ),
         "step_p50": warn_outside(of_baseline=1.4),
         "step_p95": warn_outside(of_baseline=1.6),

@@ -58,6 +58,7 @@ from hpcverify_checks.training.transformer import (
     ModelShape,
     Multiply,
     Transformer,
+    make_future_mask,
     make_initial,
 )
 
@@ -109,6 +110,11 @@ def draw_batch(job: TrainingJob, step: int) -> Tensor:
     rows, bound = range(shape.batch), shape.vocabulary
     drawn = make_integers(job.seed * KEYS_PER_SEED + step, rows, shape.sequence + 1, bound, "cpu")
     return drawn % shape.vocabulary
+
+
+def compute_initial_key(job: TrainingJob) -> int:
+    """Compute the key of the initial parameters: that of no batch."""
+    return (job.seed + 1) * KEYS_PER_SEED - 1
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -194,19 +200,18 @@ class Trainer:
         import torch
 
         layout, family = Layout(job.shape), FAMILIES[job.dtype]
-        beginning = make_initial(layout, (job.seed + 1) * KEYS_PER_SEED - 1, device)
+        beginning = make_initial(layout, compute_initial_key(job), device)
         # Two tensors: autograd would take a change of a gradient for one of the weights.
         working = torch.zeros(layout.size, dtype=getattr(torch, family.operand), device=device)
         gradients = torch.zeros_like(working)
         weights = make_leaves(layout, working, gradients)
-        wide = getattr(torch, family.wider)
-        square = torch.ones(2 * (job.shape.sequence,), device=device)
+        wide, mask = getattr(torch, family.wider), make_future_mask(job.shape, device)
         return cls(
             job=job,
             device=device,
             seams=seams,
             layout=layout,
-            model=Transformer(job.shape, weights, seams.multiply, square.triu(1).bool()),
+            model=Transformer(job.shape, weights, seams.multiply, mask),
             beginning=beginning,
             parameters=torch.empty_like(beginning),
             working=working,

@@ -180,6 +180,13 @@ def make_initial(layout: Layout, key: int, device: torch.device) -> Tensor:
     return flat
 
 
+def make_future_mask(shape: ModelShape, device: torch.device) -> Tensor:
+    """Mark which tokens (columns) are in the future of each token (row)."""
+    import torch
+
+    return torch.ones(shape.sequence, shape.sequence, device=device).triu(1).bool()
+
+
 @dataclass(frozen=True, slots=True)
 class Transformer:
     """The model: its *weights*, by group and name, and what multiplies them."""
@@ -191,7 +198,11 @@ class Transformer:
     """Which tokens (columns) are in the future of each token (row)."""
 
     def compute_loss(self, tokens: Tensor) -> Tensor:
-        """Compute the loss of predicting each of *tokens* (batch, sequence + 1): fp32."""
+        """
+        Compute the loss of predicting each of *tokens* (batch, sequence + 1).
+
+        It is in fp32, or in the type of the weights if that is wider.
+        """
         from torch.nn.functional import embedding
 
         x = embedding(tokens[:, :-1], self.weights["embedding", "tokens"])
@@ -212,8 +223,9 @@ class Transformer:
         query, key, value = split.unbind()
         scores = self.multiply(query, key.transpose(-1, -2)) / math.sqrt(width)
         scores = scores.masked_fill(self.future_mask, MASKED_SCORE)
-        # In fp32 whatever the type of the rest, as is usual in training.
-        shares = scores.softmax(dim=-1, dtype=torch.float32).to(x.dtype)
+        # In fp32 at least, whatever the type of the rest, as is usual in training.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        shares = scores.softmax(dim=-1, dtype=wide).to(x.dtype)
         seen = self.multiply(shares, value).transpose(1, 2)
         return self._linear(seen.reshape(x.shape), group, "out")
 
@@ -236,6 +248,9 @@ class Transformer:
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Compute the mean over the rows of *logits* with deterministic operations only."""
-    wide = logits.float()  # torch's own loss is not on its list of them
+    import torch
+
+    # torch's own loss is not on its list of them
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     right = wide.gather(1, targets[:, None])[:, 0]
     return (wide.logsumexp(dim=1) - right).mean()

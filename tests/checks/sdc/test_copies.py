@@ -288,6 +288,43 @@ def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
     assert [f.evidence["way"] for f in list_findings(found)] == ["with torch"]
 
 
+class RottingSource:
+    """Copies as it should, from memory in which *size* bytes change at the first copy."""
+
+    def __init__(self, size: int) -> None:
+        """Harm nothing yet."""
+        self._left = size
+
+    def __call__(self, target: Tensor, source: Tensor) -> None:
+        """Let the bytes rot, then copy."""
+        rotten = source[: self._left]
+        rotten ^= 1
+        self._left -= len(rotten)
+        copy(target, source)
+
+
+@pytest.mark.parametrize("size", [1, 8192])
+def test_a_source_that_rots_fails_and_accuses_the_memory_once(tmp_path: Path, size: int) -> None:
+    found = list(check_copies(make_context(tmp_path), HOST, 0.0, RottingSource(size)))
+
+    judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
+    assert judgement.verdict is Verdict.FAIL
+    [finding] = list_findings(found)
+    assert finding.where == "memory"
+    assert finding.evidence["place"] == "memory that it was copied from"
+    wrong = {m.where: m.value for m in found if isinstance(m, Measurement) and "wrong" in m.name}
+    assert wrong.pop("memory")
+    assert set(wrong.values()) == {0}
+
+
+def test_what_must_arrive_is_made_apart_from_what_is_copied() -> None:
+    sent, expected = copy_phase.make_both(sorted(os.sched_getaffinity(0)), 1, ROOM)
+    assert torch.equal(sent, expected)
+    paths = copy_phase.make_core_paths(sent, expected, copy)
+    paths += copy_phase.make_gpu_paths(HOST, 1, ROOM, copy)
+    assert all(path.source.data_ptr() != path.expected.data_ptr() for path in paths)
+
+
 def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
     gpu = Device("cuda", "GPU-0", "GPU 0")
     ctx = structs.replace(make_context(tmp_path), device=gpu)

@@ -18,6 +18,7 @@ from hpcverify.model import Cause
 from hpcverify.testing import make_context
 from hpcverify_checks.common.bits import compute_digest, view_integers
 from hpcverify_checks.common.dtypes import (
+    CPU_FAMILIES,
     FAMILIES,
     SINGLE_LIMIT,
     Family,
@@ -69,7 +70,7 @@ class Glitch(TorchFunctionMode):
 
 
 def off_by_one(sums: torch.Tensor) -> torch.Tensor:
-    return sums + torch.arange(sums.numel()).eq(3).long().view(sums.shape)
+    return sums + torch.arange(sums.numel()).eq(min(3, sums.numel() - 1)).long().view(sums.shape)
 
 
 def flipped(product: torch.Tensor) -> torch.Tensor:
@@ -97,6 +98,17 @@ def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(tmp_
         pytest.raises(Unable, match="disproves a right product of plan plain") as caught,
     ):
         prepare(a_task(tmp_path))
+    assert caught.value.cause is Cause.CHECKER
+
+
+def test_a_digest_that_the_host_gets_wrong_accuses_no_part(tmp_path: Path) -> None:
+    task = a_task(tmp_path, family=CPU_FAMILIES["fp32"], shape=Shape(512, 2048))
+    with (
+        Glitch(torch.Tensor.sum, off_by_one) as glitch,
+        pytest.raises(Unable, match="plan plain contradicts its digest") as caught,
+    ):
+        prepare(task)
+    assert glitch.calls
     assert caught.value.cause is Cause.CHECKER
 
 

@@ -18,6 +18,7 @@ from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.training.gradient_sums import GradientSum, draw_weights
 from hpcverify_checks.training.transformer import ModelShape
+from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import ANY, BAD_RANK, FOLDER
 
 TINY = ModelShape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
@@ -124,7 +125,10 @@ def test_weights_are_positive_and_their_sum_is_odd_and_full(bits: int, world: in
     assert len(sums) > 95
 
 
-WRONG = ("stale", "lacks_own", "low_bit", "displaced", "flip", "has_own_twice")
+WRONG = (
+    *("stale", "stale_peer", "lacks_own", "has_own_twice"),
+    *("low_bit", "low_byte", "displaced", "flip"),
+)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +150,19 @@ def test_whatever_ranks_get_wrong_fails_and_names_them_alone(
     judgement = judge(together, [], training.CHECK.finding_rules)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert any(f"rank {rank} of 2 got" in judgement.reason for rank in ranks)
+
+
+def test_bits_that_all_ranks_lose_are_found_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_under_every_rank(monkeypatch, "low_byte")
+    params = training.TrainingParams(seconds=0.1, steps=2, ranks=2, shape=TINY)
+
+    found = [f for f in training.measure(make_context(tmp_path), params) if isinstance(f, Finding)]
+
+    wrong = [f for f in found if f.code == "wrong_sum"]
+    assert {f.evidence["rank"] for f in wrong} == {"0", "1"}
+    assert judge(wrong, [], training.CHECK.finding_rules).verdict is Verdict.FAIL
 
 
 def test_healthy_ranks_pass(tmp_path: Path) -> None:

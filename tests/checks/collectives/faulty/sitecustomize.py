@@ -22,6 +22,8 @@ FOLDER = Path(__file__).parent
 BAD_RANK = 1
 BAD_CALL = 3
 ANY = -1
+FAR_WORDS = 97 * 32
+"""By which a chunk is displaced: a pattern that repeats after 97 words would not show it."""
 MEETING_BYTES = 8
 """At most this much is sent where ranks only meet."""
 SENT: dict[str, Callable[[Any], object]] = {
@@ -42,18 +44,27 @@ class Done:
 class Message:
     """What one collective was to send, and what it delivered."""
 
-    def __init__(self, call: int, send: Any, result: Any, before: Any) -> None:
-        """*before* is what the call before delivered."""
+    def __init__(self, call: int, send: Any, result: Any, before: tuple[Any, Any]) -> None:
+        """*before* is what the call before sent and delivered."""
         self.call, self.send, self.result, self.before = call, send, result, before
         self.words = view_words(result)
 
     def stale(self) -> None:
         """Deliver what the call before delivered."""
-        self.words.copy_(self.before)
+        self.words.copy_(view_words(self.before[1]))
+
+    def stale_peer(self) -> None:
+        """Add up what this rank sends now and what the others sent in the call before."""
+        sent, delivered = self.before
+        self.result.copy_((delivered - sent).view(self.result.dtype).add_(self.send))
 
     def low_bit(self) -> None:
         """Lose the lowest bit of each word."""
         self.words.bitwise_and_(~1)
+
+    def low_byte(self) -> None:
+        """Lose the 8 lowest bits of each word."""
+        self.words.bitwise_and_(~0xFF)
 
     def flip(self) -> None:
         """Change one bit, once."""
@@ -67,6 +78,11 @@ class Message:
     def swapped(self) -> None:
         """Let two halves change places."""
         self.words.copy_(self.words.roll(len(self.words) // 2))
+
+    def far(self) -> None:
+        """Let a chunk come from a place that is 97 x 32 words further on."""
+        moved = self.words[FAR_WORDS:].clone()
+        self.words[: len(moved)].copy_(moved)
 
     def own(self) -> None:
         """Deliver what would come if every rank had sent what this one did."""
@@ -95,6 +111,17 @@ class Message:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+COLLECTIVES: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "all_reduce": lambda tensor: (tensor, tensor),
+    "broadcast": lambda tensor, _source: (tensor, tensor),
+    "all_gather_single": lambda out, given: (given, out),
+    "reduce_scatter_single": lambda out, given: (given, out),
+    "all_to_all_single": lambda out, given: (given, out),
+    "batch_isend_irecv": lambda both: (both[0].tensor, both[1].tensor),
+}
+"""The functions of torch.distributed that are wrapped: what they send and where they deliver."""
+
+
 def view_words(tensor: Any) -> Any:
     """View the bits of each element as an integer."""
     import torch  # noqa: PLC0415 - all other processes start without it
@@ -108,7 +135,7 @@ def install(faults: dict[int, str]) -> None:
 
     def wrap(name: str, pick: Callable[..., tuple[Any, Any]]) -> None:
         whole = getattr(dist, name)
-        kept: dict[int, list[Any]] = {}
+        kept: dict[int, list[tuple[Any, Any]]] = {}
 
         def faulty(*args: Any, **kwargs: Any) -> Any:
             send, result = pick(*args)
@@ -123,20 +150,17 @@ def install(faults: dict[int, str]) -> None:
             works = whole(*args, **kwargs)
             for work in works if isinstance(works, list) else [works]:
                 work.wait()
-            right = view_words(result).clone()
-            seen = kept.setdefault(size, [right])
+            both = own, result.clone()
+            seen = kept.setdefault(size, [both])
             message = Message(len(seen), own, result, seen[-1])
-            seen.append(right)
+            seen.append(both)
             getattr(message, fault)()
             return [Done()] if isinstance(works, list) else Done()
 
         setattr(dist, name, faulty)
 
-    wrap("all_reduce", lambda tensor: (tensor, tensor))
-    wrap("broadcast", lambda tensor, _source: (tensor, tensor))
-    for name in ("all_gather_single", "reduce_scatter_single", "all_to_all_single"):
-        wrap(name, lambda out, given: (given, out))
-    wrap("batch_isend_irecv", lambda both: (both[0].tensor, both[1].tensor))
+    for name, pick in COLLECTIVES.items():
+        wrap(name, pick)
 
 
 def read_rank() -> int:

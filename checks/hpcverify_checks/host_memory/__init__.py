@@ -1,0 +1,194 @@
+"""
+Test half of the host's free memory, on every NUMA node, with March C-.
+
+Each core takes memory of its own NUMA node, and all march over it at the same time (see
+`march`, which `gpu_memory` uses as well). As much is taken as the time allows; half of
+what is free is left to others, and if they want more, memory is given back. The coverage
+says how much was tested where, by what the kernel says of its pages.
+
+A word that is wrong is written and read again by the same core and by another one. If only
+the first errs, that core is accused and not the memory. With ECC the memory corrects a bad
+cell silently (the `ecc` check counts that), or the kernel ends the process; a word that is
+wrong without either was corrupted on its way, or there is no ECC.
+
+Not found: which memory the kernel gives is not ours to choose, so a word is tested in some
+runs and not in others. What only goes wrong right after a write does not show, since the
+caches answer then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from msgspec import Meta
+
+from hpcverify.check import (
+    Cause,
+    Check,
+    CheckItem,
+    Context,
+    Coverage,
+    Finding,
+    FindingRule,
+    Measurement,
+    Metric,
+    Params,
+    Placement,
+    Remedy,
+    Rule,
+    Unable,
+    Verdict,
+    operation,
+)
+from hpcverify.telemetry import cpu
+from hpcverify.telemetry.edac import EdacReader
+from hpcverify.units import GIB
+from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.common.march import PAUSES
+from hpcverify_checks.host_memory.examination import CORRUPTED_CODE, HostExamination, name_node
+from hpcverify_checks.host_memory.mapping import die_first
+from hpcverify_checks.host_memory.regions import (
+    RESERVE_SHARE,
+    SHARE,
+    HostMemory,
+    count_tested,
+    find_host_memory,
+    plan_regions,
+)
+
+MEMORY = "memory"
+"""The part that all of the host's memory is."""
+END_SECONDS = 2.0
+"""For giving the memory back, and for the sweep in which the time ends."""
+
+
+class HostMemoryParams(Params, frozen=True):
+    """Times in seconds."""
+
+    seconds: Annotated[float, Meta(gt=0)] = 30.0
+    """In all, pauses included: with less time, less memory is tested."""
+    pause: Annotated[float, Meta(ge=0)] = 2.0
+    """Before the second and the third sweep of the first pass."""
+
+
+def estimate(_ctx: Context, params: HostMemoryParams) -> float:
+    """Count the pauses even where they take all of the time."""
+    return max(params.seconds, PAUSES * params.pause) + END_SECONDS
+
+
+def measure(
+    ctx: Context, params: HostMemoryParams, host: HostMemory | None = None
+) -> Iterator[CheckItem]:
+    """
+    Take memory and march over it, and say how much of it there was.
+
+    Raises:
+        Unable: There is too little free memory to test any, or a canary went unnoticed.
+
+    """
+    find_torch_device(ctx)
+    host = host or find_host_memory()
+    free = host.read_free()
+    regions = plan_regions(host, cpu.read_cores().allowed, ctx.rotation)
+    exam = HostExamination(
+        host=host,
+        regions=regions,
+        seconds=params.seconds,
+        pause=params.pause,
+        seed=ctx.seed,
+        reserve=int(free * RESERVE_SHARE),
+        began=host.read_clock(),
+    )
+    before = count_errors()
+    with die_first(), operation("March C- over the host's memory", ctx.device):
+        for finding in exam.run():
+            yield add_dimms(ctx, finding, before)
+    if not exam.regions:
+        raise Unable(
+            f"of {free / GIB:.2f} GiB free memory none could be tested: "
+            f"{2 * host.chunk_bytes / GIB:.2f} GiB and as much again must be free: end the "
+            "processes that hold the memory, or raise the limit of the job",
+            Cause.NO_SPACE,
+        )
+    yield from report(exam)
+
+
+def count_errors() -> Mapping[str, float]:
+    """Count the errors that EDAC has seen, by the id of the DIMM."""
+    counts: dict[str, float] = {}
+    for reading in EdacReader().read():
+        counts[reading.where] = counts.get(reading.where, 0.0) + reading.value
+    return counts
+
+
+def add_dimms(ctx: Context, finding: Finding, before: Mapping[str, float]) -> Finding:
+    """Add to *finding* the DIMMs of which EDAC has counted errors meanwhile."""
+    now = count_errors()
+    risen = [where for where, count in now.items() if count > before.get(where, 0.0)]
+    if not risen:
+        told = "counted no error meanwhile" if now else "is not there"
+        return _extend(finding, f"EDAC {told}")
+    return _extend(finding, f"EDAC counted errors of {ctx.inventory.format_names(risen)}")
+
+
+def _extend(finding: Finding, told: str) -> Finding:
+    return Finding(
+        finding.code, finding.where, f"{finding.text}; {told}", {**finding.evidence, "edac": told}
+    )
+
+
+def report(exam: HostExamination) -> Iterator[CheckItem]:
+    """Report what was tested of each NUMA node, and what was wrong."""
+    tested, is_known = count_tested(exam.regions, exam.host)
+    for node in exam.host.nodes:
+        where, size = name_node(node.number), tested[node.number]
+        share = size / node.free if node.free else 0.0
+        yield Measurement("tested", size, "B", where)
+        yield Measurement("covered", share, "ratio", where)
+        yield Measurement("mismatches", exam.wrong[node.number], "", where)
+        cores = sorted({r.core for r in exam.regions if r.node == node.number})
+        text = (
+            f"NUMA node {node.number}: {size / GIB:.2f} of {node.free / GIB:.2f} GiB free "
+            f"memory ({share:.0%}), by cores {format_ranges(cores)}"
+        )
+        short = "; there was no time or no room for half of it" if share < SHARE else ""
+        yield Coverage(where, text + short)
+    yield Measurement("passes", exam.tally.passes.total(), "", MEMORY)
+    placed = "" if is_known else "; the kernel does not say on which NUMA node the pages are"
+    yield Coverage(
+        MEMORY,
+        f"{exam.tally.describe()}; {exam.pause:g} s of rest before the second and the third "
+        f"sweep of the first pass{placed}",
+    )
+
+
+CHECK = Check(
+    summary="the host's memory: March C- over half of what is free, on every NUMA node",
+    measure=measure,
+    estimate=estimate,
+    params=HostMemoryParams,
+    metrics={
+        "tested": Metric(unit="B", meaning="memory that was tested"),
+        "covered": Metric(unit="ratio", meaning="share of the free memory that was tested"),
+        "passes": Metric(unit="", meaning="passes of March C-"),
+        "mismatches": Metric(unit="", meaning="wrong 64-bit words"),
+    },
+    rules={
+        "mismatches": Rule(
+            high=0, remedy=Remedy.REPLACE, hard=True, source="memory holds what was written"
+        ),
+        "tested": Rule(
+            low=1,
+            otherwise=Verdict.ERROR,
+            cause=Cause.NO_SPACE,
+            remedy=Remedy.FIX_CONFIGURATION,
+            source="hpcverify default: untested memory does not pass; end the processes that "
+            "hold the memory of this NUMA node",
+        ),
+    },
+    finding_rules={CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
+    placement=Placement.NODE,
+    timeout=600.0,
+)

@@ -1,0 +1,226 @@
+"""
+March C- over all regions at the same time, a sweep at a time, within the time that there is.
+
+All cores sweep in the same direction and wait for each other after each sweep, so that the
+order of any two pieces in a sweep down is the reverse of that in a sweep up, as far as the
+cores keep pace.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hpcverify.check import Finding
+from hpcverify_checks.common.bits import WORD_BYTES
+from hpcverify_checks.common.cores import run_on_each
+from hpcverify_checks.common.march import (
+    MARCH_C_MINUS,
+    PAUSES,
+    Background,
+    MarchPass,
+    MarchSweep,
+    Memory,
+    PassTally,
+    WrongPiece,
+    generate_backgrounds,
+    go_on,
+    hash_addresses,
+    run_pass,
+)
+from hpcverify_checks.common.reruns import Reruns, rerun
+from hpcverify_checks.host_memory.mapping import find_nodes
+from hpcverify_checks.host_memory.regions import LEAST_CHUNKS, HostMemory, Region, grow, list_cores
+
+CORRUPTED_CODE = "memory_corrupted"
+PIECE_NUMBER_BITS = 40
+"""Of the number of a piece, below those of its region."""
+TIME_SHARE = 0.8
+"""Of the time that is left, for what it is expected to suffice; the rest is for noise."""
+LATE_FACTOR = 2.0
+"""Times the seconds that were asked for, by which a busy host ends."""
+
+
+def name_node(number: int) -> str:
+    """Name a NUMA node, as the id of a part."""
+    return f"numa{number}"
+
+
+@dataclass(slots=True)
+class HostExamination:
+    """What is under test, until when, and what was found."""
+
+    host: HostMemory
+    regions: list[Region]
+    seconds: float
+    pause: float
+    seed: int
+    reserve: int
+    """Bytes that must stay free."""
+    began: float
+    """By the clock of the host."""
+    tally: PassTally = field(default_factory=PassTally)
+    wrong: Counter[int] = field(default_factory=Counter[int])
+    """The wrong words, by NUMA node."""
+    marches: list[MarchPass] = field(default_factory=list[MarchPass])
+    """Of the pass that is under way, one for each region."""
+    sweep_seconds: float = 0.0
+    """How long the last sweep took."""
+
+    @property
+    def size(self) -> int:
+        """Of all regions, in bytes."""
+        return sum(region.size for region in self.regions)
+
+    def run(self) -> Iterator[Finding]:
+        """Take memory, as much as there is time for, and make passes over it."""
+        yield from self._take_memory()
+        rest: Callable[[], None] = partial(self.host.rest, self.pause)
+        chance = random.Random(self.seed)  # noqa: S311 - no secret
+        for background in generate_backgrounds(self.host.words_per_piece, self.seed):
+            if self.tally.mismatches or not self.regions:
+                break
+            self.start_pass(background)
+            began = self.host.read_clock()
+            found = run_pass(background.name, self.sweep, self.tally, rest)
+            yield from map(self._build_finding, found)
+            yield from self._report_tables()
+            if not self.tally.mismatches:
+                chance.choice(self.marches).require_canary(chance)
+            paused = 0.0 if rest is go_on else PAUSES * self.pause
+            now = self.host.read_clock()
+            if now + (now - began - paused) > self.began + self.seconds:
+                break
+            rest = go_on
+
+    def _take_memory(self) -> Iterator[Finding]:
+        """Measure with the first chunks how long a pass takes, then take what there is time for."""
+        grow(self.regions, self.host, self.reserve, has_least)
+        self.regions = [region for region in self.regions if has_least(region)]
+        if not self.regions:
+            return
+        began, first = self.host.read_clock(), self.size
+        self.start_pass(hash_addresses(self.host.words_per_piece, f"{self.seed} first chunks"))
+        for sweep in MARCH_C_MINUS:
+            yield from map(self._build_finding, self.tally.select_new(self.sweep(sweep)))
+        per_byte = (self.host.read_clock() - began) / first / TIME_SHARE
+        end = self.began + self.seconds - PAUSES * self.pause
+
+        def is_enough(region: Region) -> bool:
+            is_late = self.host.read_clock() + self.size * per_byte >= end
+            return is_late or len(region.chunks) >= region.goal
+
+        grow(self.regions, self.host, self.reserve, is_enough)
+        self.sweep_seconds *= self.size / first
+
+    def start_pass(self, background: Background) -> None:
+        """Begin a pass over all regions."""
+        host = self.host
+        self.marches = [
+            Memory(
+                tuple(region.chunks),
+                host.words_per_piece,
+                host.seams,
+                first_piece=number << PIECE_NUMBER_BITS,
+            ).start_pass(background)
+            for number, region in enumerate(self.regions)
+        ]
+
+    def sweep(self, sweep: MarchSweep) -> Iterator[WrongPiece]:
+        """Sweep over all regions at the same time."""
+        self._keep_to_limits(len(MARCH_C_MINUS) - MARCH_C_MINUS.index(sweep))
+        began = self.host.read_clock()
+        for found in run_on_each(list_cores(self.regions), partial(self._sweep_core, sweep)):
+            for wrong in found:
+                self.wrong[self._find_node(wrong)] += wrong.words
+                yield wrong
+        self.sweep_seconds = self.host.read_clock() - began
+
+    def _sweep_core(self, sweep: MarchSweep, core: int) -> list[WrongPiece]:
+        mine = [m for r, m in zip(self.regions, self.marches, strict=True) if r.core == core]
+        return [wrong for march in mine for wrong in march.sweep(sweep)]
+
+    def _keep_to_limits(self, sweeps: int) -> None:
+        """Give back memory if there is no time for the *sweeps* to come, or others need it."""
+        share, size = 1.0, self.size
+        late = self.began + LATE_FACTOR * self.seconds + PAUSES * self.pause
+        left, needed = max(0.0, late - self.host.read_clock()), self.sweep_seconds * sweeps
+        if needed > left:
+            share = left / needed
+        free = self.host.read_free()
+        if free < self.reserve:
+            share = min(share, max(0.0, 1 - (self.reserve - free) / size))
+        if share < 1:
+            for number, region in enumerate(self.regions):
+                kept = max(1, int(len(region.chunks) * share))
+                del region.chunks[kept:]
+                self.marches[number] = self.marches[number].keep_chunks(kept)
+            self.sweep_seconds *= self.size / size
+
+    def _report_tables(self) -> Iterator[Finding]:
+        for region, march in zip(self.regions, self.marches, strict=True):
+            if not self.tally.mismatches and not march.is_table_intact():
+                self.tally.mismatches += 1
+                self.wrong[region.node] += 1
+                text = f"the reference table of core {region.core} changed in memory"
+                yield Finding(CORRUPTED_CODE, "memory", text)
+
+    def _build_finding(self, wrong: WrongPiece) -> Finding:
+        """Ask whether another core sees the same, and describe the place."""
+        number = wrong.piece.number >> PIECE_NUMBER_BITS
+        region, march = self.regions[number], self.marches[number]
+        others = [core for core in list_cores(self.regions) if core != region.core]
+        reruns = [rerun_on_core(core, march, wrong) for core in (region.core, *others[:1])]
+        node = self._find_node(wrong)
+        address = wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES
+        physical = self.host.find_physical_address(address)
+        evidence = {
+            **wrong.to_evidence(),
+            "numa_node": str(node),
+            "core": str(region.core),
+            "virtual": f"{address:#x}",
+            "physical": "not known" if physical is None else f"{physical:#x}",
+            "same core": reruns[0].describe(),
+            "another core": reruns[1].describe() if others else "there is no other",
+        }
+        place = f"core {region.core}" if is_core(reruns) else f"NUMA node {node}"
+        text = (
+            f"{place}, physical address {evidence['physical']}: {wrong.describe()}; written and "
+            f"read again: on the same core {evidence['same core']}, on another core "
+            f"{evidence['another core']}"
+        )
+        where = f"cpu{region.core}" if is_core(reruns) else name_node(node)
+        return Finding(CORRUPTED_CODE, where, text, evidence)
+
+    def _find_node(self, wrong: WrongPiece) -> int:
+        found = find_nodes([wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES])
+        number = wrong.piece.number >> PIECE_NUMBER_BITS
+        return found[0] if found else self.regions[number].node
+
+
+def has_least(region: Region) -> bool:
+    """Whether *region* has the chunks without which it is not tested."""
+    return len(region.chunks) >= LEAST_CHUNKS
+
+
+def rerun_on_core(core: int, march: MarchPass, wrong: WrongPiece) -> Reruns:
+    """Write and compare the piece again on *core*, then leave it as it was."""
+    piece, kept = wrong.piece, wrong.piece.words.clone()
+
+    def is_wrong() -> bool:
+        march.write(piece, wrong.state)
+        march.evict(piece.chunk)
+        return march.compare(piece, wrong.state) is not None
+
+    (found,) = run_on_each([core], lambda _: rerun(is_wrong))
+    piece.words.copy_(kept)
+    return found
+
+
+def is_core(reruns: Sequence[Reruns]) -> bool:
+    """Whether a core errs each time, and another one never, with the same memory."""
+    same, *others = reruns
+    return same.persistent and any(not other.wrong and not other.error for other in others)

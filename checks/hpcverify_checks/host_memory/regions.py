@@ -1,0 +1,139 @@
+"""
+The regions of a run: which cores test how much memory of which NUMA node.
+
+Half of what is free is taken, at most, so that no other process runs short. Each core has
+chunks of its own on its node: two at least, each larger than all caches, so that it is
+memory that answers. Where time or memory gets short, a region gives chunks back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcverify.telemetry.memory import (
+    NumaNode,
+    list_numa_nodes,
+    read_cache_bytes,
+    read_free_bytes,
+)
+from hpcverify_checks.common.bits import WORD_BYTES
+from hpcverify_checks.common.cores import MAX_CORES, pick_cores, run_on_each
+from hpcverify_checks.common.march import HARDWARE, MemorySeams
+from hpcverify_checks.host_memory.mapping import count_nodes, find_physical_address, map_chunk
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHARE = 0.5
+"""Of the free memory: that much is tested."""
+RESERVE_SHARE = 0.25
+"""Of it: if others leave no more than this free, memory is given back."""
+LEAST_CHUNKS = 2
+"""Of a core: while one is read, the caches lose the other."""
+LEAST_CHUNK_BYTES = 2**26
+WORDS_PER_PIECE = 2**17
+"""1 MiB: what is compared and then written. It stays in the caches of the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The memory of the host, and how to get it; tests supply another."""
+
+    nodes: tuple[NumaNode, ...]
+    read_free: Callable[[], int] = read_free_bytes
+    map_chunk: Callable[[int, int], Tensor] = map_chunk
+    """Takes bytes and the number of a node; raises OSError."""
+    count_nodes: Callable[[Tensor], Counter[int] | None] = count_nodes
+    find_physical_address: Callable[[int], int | None] = find_physical_address
+    seams: MemorySeams = HARDWARE
+    chunk_bytes: int = LEAST_CHUNK_BYTES
+    words_per_piece: int = WORDS_PER_PIECE
+    rest: Callable[[float], None] = time.sleep
+    read_clock: Callable[[], float] = time.perf_counter
+
+
+def find_host_memory() -> HostMemory:
+    """Find the memory of this host, with chunks of twice its largest cache."""
+    chunk = max(LEAST_CHUNK_BYTES, 2 * read_cache_bytes())
+    return HostMemory(list_numa_nodes(), chunk_bytes=chunk)
+
+
+@dataclass(slots=True)
+class Region:
+    """The chunks of one NUMA node that one core tests."""
+
+    node: int
+    core: int
+    goal: int
+    """How many chunks it is to have."""
+    chunks: list[Tensor]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(chunk.numel() for chunk in self.chunks) * WORD_BYTES
+
+
+def plan_regions(host: HostMemory, allowed: Sequence[int], rotation: int) -> list[Region]:
+    """
+    Plan a region for each core of each NUMA node, as far as there is memory for it.
+
+    A node without cores that we may use is tested by those of the others.
+    """
+    total = sum(node.free for node in host.nodes)
+    share = SHARE * min(1.0, host.read_free() / total) if total else 0.0
+    most = max(1, MAX_CORES // len(host.nodes))
+    regions: list[Region] = []
+    for node in host.nodes:
+        chunks = -int(-node.free * share // host.chunk_bytes)  # rounded up: at least half
+        cores = sorted(set(node.cores) & set(allowed)) or allowed
+        fit = min(most, chunks // LEAST_CHUNKS)
+        chosen = pick_cores(cores, fit, rotation) if fit else ()
+        goal = -(-chunks // max(1, len(chosen)))
+        regions += [Region(node.number, core, goal, []) for core in chosen]
+    return regions
+
+
+def grow(
+    regions: Sequence[Region], host: HostMemory, reserve: int, enough: Callable[[Region], bool]
+) -> None:
+    """Map chunks, all cores at the same time, until each region has *enough*."""
+
+    def work(core: int) -> None:
+        for region in regions:
+            if region.core == core:
+                _grow_region(region, host, reserve, enough)
+
+    list(run_on_each(list_cores(regions), work))
+
+
+def _grow_region(
+    region: Region, host: HostMemory, reserve: int, enough: Callable[[Region], bool]
+) -> None:
+    while not enough(region):
+        if host.read_free() - host.chunk_bytes < reserve:
+            return
+        try:
+            region.chunks.append(host.map_chunk(host.chunk_bytes, region.node))
+        except OSError:  # a limit of this process, or no overcommitment
+            return
+
+
+def list_cores(regions: Sequence[Region]) -> list[int]:
+    """List the cores of *regions*, each once."""
+    return sorted({region.core for region in regions})
+
+
+def count_tested(regions: Sequence[Region], host: HostMemory) -> tuple[Counter[int], bool]:
+    """Count the bytes tested of each NUMA node, and say whether the kernel told where they are."""
+    tested, is_known = Counter[int](), True
+    for region in regions:
+        for chunk in region.chunks:
+            found = host.count_nodes(chunk)
+            is_known = is_known and found is not None
+            tested += Counter({region.node: chunk.numel() * WORD_BYTES}) if found is None else found
+    return tested, is_known
