@@ -41,7 +41,7 @@ PIECE_NUMBER_BITS = 40
 TIME_SHARE = 0.8
 """Of the time that is left, for what it is expected to suffice; the rest is for noise."""
 LATE_FACTOR = 2.0
-"""Times the seconds that were asked for, by which a busy host ends."""
+"""Times the seconds that were asked for, in which a busy host ends."""
 
 
 def name_core(number: int) -> str:
@@ -154,7 +154,7 @@ class HostExamination:
     def _keep_to_limits(self, sweeps: int) -> None:
         """Give back memory if there is no time for the *sweeps* to come, or others need it."""
         share, size = 1.0, self.size
-        late = self.began + LATE_FACTOR * self.seconds + PAUSES * self.pause
+        late = self.began + LATE_FACTOR * self.seconds
         left, needed = max(0.0, late - self.host.read_clock()), self.sweep_seconds * sweeps
         if needed > left:
             share = left / needed
