@@ -191,8 +191,8 @@ class HostExamination:
             "core": str(region.core),
             "virtual": f"{address:#x}",
             "physical": "not known" if physical is None else f"{physical:#x}",
-            "same core": reruns[0].describe(),
-            "another core": reruns[1].describe() if others else "there is no other",
+            "same_core": reruns[0].describe(),
+            "another_core": reruns[1].describe() if others else "there is no other",
         }
         place, where = f"NUMA node {node}", name_node(node)
         if is_core(reruns):
@@ -200,8 +200,8 @@ class HostExamination:
             place, where = f"core {region.core}", name_core(region.core)
         text = (
             f"{place}, physical address {evidence['physical']}: {wrong.describe()}; written and "
-            f"read again: on the same core {evidence['same core']}, on another core "
-            f"{evidence['another core']}"
+            f"read again: on the same core {evidence['same_core']}, on another core "
+            f"{evidence['another_core']}"
         )
         return Finding(CORRUPTED_CODE, where, text, evidence)
 
