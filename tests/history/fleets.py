@@ -35,7 +35,7 @@ def make_history(
     of its GPU, and t, that of the night. Ten nodes are in a rack: r0n3, r1n12; *name* is another
     formula for what they are called. *first* is the first night.
     """
-    with open_duckdb(state, memory_mib=512, threads=1) as db:
+    with open_duckdb(state, memory_mib=512) as db:
         db.execute("select setseed(0.17)")
         normal = "sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())"
         db.execute(
