@@ -2,10 +2,11 @@
 How often does a healthy node get a bad verdict, however its libraries are set?
 
 Run with ``python bench/alarms.py [RUNS [MINUTES]]``, on a CPU that is known to be good.
-Each run is a process that takes sdc, cpu_units, host_memory, training, allreduce and storage
-in a short form, under the next of `SETTINGS`, beside no, one or two busy loops for each core and another
-run. The libraries are made to read their settings before a check could take them away: what
-is counted is what a check makes of products that were really computed that way.
+Each run is a process that takes sdc, cpu_units, host_memory, training, allreduce and
+storage in a short form, under the next of `SETTINGS`, beside no, one or two busy loops for
+each core and another run. The libraries are made to read their settings before a check could
+take them away: what is counted is what a check makes of products that were really computed
+that way.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from hpcverify.units import MIB
-from hpcverify_checks.storage import fio_runner
+from hpcverify_checks.storage.extents import lay_out
 from hpcverify_checks.storage.fio_runner import Fio
-from hpcverify_checks.storage.jobs import cut_to_written, read_back, write
+from hpcverify_checks.storage.jobs import read_back, write
 from pairs import compare
 
 TOLERANCE = 0.03
@@ -41,9 +41,9 @@ READ = " --rw=read --verify_fatal=1"
 def ours(way: str, folder: Path, mib: int) -> float:
     """Give what the check measures, in MB/s."""
     fio = Fio(folder=folder, engine="libaio", direct=True)
-    room = fio_runner.lay_out(folder, mib * MIB, STREAMS, RNG)
+    room = lay_out(folder, mib * MIB, STREAMS, RNG)
     wrote = write(fio, room, RNG)
-    report = wrote if way == "write" else read_back(fio, cut_to_written(room, wrote))
+    report = wrote if way == "write" else read_back(fio, room)
     empty(folder)
     return report.compute_bandwidth(way)
 

@@ -32,11 +32,11 @@ from hpcverify.peers.values import MetricName, PartRuns
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.judge import (
-    PartHistory,
     TrendJudgement,
     describe_shared,
     judge_histories,
 )
+from hpcverify.trends.marks import PartHistory
 from hpcverify.units import format_count, format_percent
 
 EXIT_FAIL = 1

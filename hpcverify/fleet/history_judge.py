@@ -32,7 +32,8 @@ from hpcverify.records.store import Store
 from hpcverify.selection.places import read_place
 from hpcverify.slurm.topology import index_switches
 from hpcverify.trends.change import DEFAULT_STEP
-from hpcverify.trends.judge import PartHistory, TrendJudgement, judge_histories
+from hpcverify.trends.judge import TrendJudgement, judge_histories
+from hpcverify.trends.marks import PartHistory
 
 PAST_MIB = 256
 """What DuckDB may take for the past of 80,000 GPUs in a metric."""

@@ -26,7 +26,9 @@ from hpcverify.fleet.states import DAY_S
 from hpcverify.model import JOBS_SUITE, Finding, Run
 from hpcverify.records import spool
 from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
+from hpcverify.slurm import Host
 from hpcverify.slurm.accounting import UserJob
+from hpcverify.units import format_count
 
 WINDOW_MINUTES = 24 * 60
 """How far back jobs are looked at: a nightly sweep then sees each once."""
@@ -42,8 +44,10 @@ MAX_NODES = 4
 DEAD_STATES = ("FAILED", "BOOT_FAIL", "NODE_FAIL", "OUT_OF_MEMORY")
 UNCLEAR_STATES = ("CANCELLED", "PREEMPTED", "REVOKED", "REQUEUED", "RESIZING", "SUSPENDED")
 """A person or the scheduler ended such a job, if it was young."""
-MAX_AVOIDED_SHARE = 0.05
-"""Users who avoid more of the nodes than this avoid a kind of nodes."""
+MAX_AVOIDED_SHARE = MAX_SHARED_SHARE = 0.05
+"""Users who avoid more of the nodes than this avoid a kind of nodes. More nodes than this, and
+more than two, that fail within `TOGETHER_S` have a cause in common."""
+TOGETHER_S = 3600
 
 
 class JobSuspicion(Struct, frozen=True, kw_only=True):
@@ -73,7 +77,7 @@ def find_suspicions(
     are there for it. A string says what is true of too many nodes to accuse one.
     """
     by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
-    listed = list(jobs)
+    listed = [job for job in jobs if job.end]
     for job in listed:
         by_partition[job.partition].append(job)
     for partition, there in sorted(by_partition.items()):
@@ -94,7 +98,7 @@ def find_suspicions(
                 f"{EARLY_S // 60} min, where {hole.expected:.1f} were to be expected"
             )
             yield JobSuspicion(node=hole.node, code="black_hole", reason=told, at=hole.last)
-    yield from _find_node_failures(listed, passed)
+    yield from _find_node_failures(listed, nodes, passed)
     yield from _find_avoided(avoided, nodes, now)
 
 
@@ -107,16 +111,30 @@ def _list_endings(job: UserJob) -> Iterator[JobEnding]:
 
 
 def _find_node_failures(
-    jobs: Iterable[UserJob], passed: Mapping[str, float]
-) -> Iterator[JobSuspicion]:
-    """Of a job on several nodes, Slurm does not say which of them failed."""
+    jobs: Iterable[UserJob], nodes: int, passed: Mapping[str, float]
+) -> Iterator[JobSuspicion | str]:
+    """
+    Find the nodes that failed under a job: of one on several, Slurm does not say which did.
+
+    Nodes that fail together have lost what they share, as their power or their switch.
+    """
     last: dict[str, int] = {}
     for job in jobs:
         if job.state == "NODE_FAIL" and len(job.nodes) == 1:
             node = job.nodes[0]
             last[node] = max(last.get(node, 0), job.end)
+    together = {
+        node: sum(abs(end - other) <= TOGETHER_S for other in last.values())
+        for node, end in last.items()
+    }
+    most = max(2, MAX_SHARED_SHARE * nodes)
+    if shared := sum(count > most for count in together.values()):
+        yield (
+            f"Slurm ended jobs as NODE_FAIL on {shared} nodes within "
+            f"{TOGETHER_S // 60} min of others: look for what they share, such as power or a switch"
+        )
     for node, end in sorted(last.items()):
-        if end <= passed.get(node, 0.0):
+        if together[node] > most or end <= passed.get(node, 0.0):
             continue
         yield JobSuspicion(
             node=node, code="node_fail", reason="Slurm ended a job there as NODE_FAIL", at=end
@@ -149,11 +167,19 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
     own = acting.site.fleet.partition
     hosts = acting.slurm.list_hosts()
     avoided = acting.slurm.list_avoided_nodes()
+    jobs: list[UserJob] = []
     try:
-        jobs = [job for job in acting.slurm.list_ended_jobs(WINDOW_MINUTES) if job.partition != own]
+        known = acting.slurm.list_user_jobs(WINDOW_MINUTES)
+        jobs = [job for job in known or () if job.partition != own]
+        busy = _count_busy(acting, hosts.values())
+        if known is not None and not jobs and busy:
+            acting.say(
+                f"users' jobs are not looked at: sacct shows none, though some run on "
+                f"{format_count(busy, 'node')}. "
+                "PrivateData hides them: run hpcverify as root, or as an operator of Slurm"
+            )
     except SlurmError as exc:
         acting.say(f"users' jobs are not looked at: {exc}")
-        jobs = []
     passed = {name: node.last_pass_at for name, node in acting.ledger.list_nodes().items()}
     found: list[JobSuspicion] = []
     for one in find_suspicions(jobs, avoided, len(hosts), acting.clock(), passed):
@@ -166,6 +192,12 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
         if not acting.ledger.is_judged(make_run_id(one)):
             spool.deposit(build_run(one), Path(acting.site.fleet.spool), owner=owner)
     return found
+
+
+def _count_busy(acting: Controller, hosts: Iterable[Host]) -> int:
+    """Count the nodes that run jobs of others than us."""
+    ours = {ticket.node for ticket in acting.ledger.list_open_tickets()}
+    return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
 
 
 def make_run_id(found: JobSuspicion) -> str:

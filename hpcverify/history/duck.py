@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 MEMORY_MIB = 256
 """What DuckDB may take; beyond it, it sorts on the disk."""
-THREADS = 2
+THREADS = 1
+"""More take more CPU time and memory in all, and the controller has other work beside it."""
 
 
 def is_installed() -> bool:
@@ -26,9 +27,7 @@ def is_installed() -> bool:
 
 
 @contextmanager
-def open_duckdb(
-    spill: Path, memory_mib: int = MEMORY_MIB, threads: int = THREADS
-) -> Generator[DuckDBPyConnection]:
+def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPyConnection]:
     """
     Open a DuckDB in memory, which may write to the folder *spill* what does not fit.
 
@@ -45,7 +44,7 @@ def open_duckdb(
         ) from exc
     bounds: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": f"{memory_mib}MiB",
-        "threads": threads,
+        "threads": THREADS,
         "temp_directory": str(spill / "_duckdb"),
         "autoinstall_known_extensions": False,  # it never asks the network
         "autoload_known_extensions": False,

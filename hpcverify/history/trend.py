@@ -24,7 +24,8 @@ from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
 from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
-from hpcverify.trends.judge import LASTING_RUNS, HistoryPopulation, MarkChange, PartHistory
+from hpcverify.trends.judge import LASTING_RUNS
+from hpcverify.trends.marks import HistoryPopulation, MarkChange, PartHistory
 
 MIN_TREND_RUNS = LASTING_RUNS + 1
 """With fewer in the nights that are looked at, nothing is seen of a part."""
@@ -135,11 +136,16 @@ def write_move_condition(least: float, spread: float, series: int) -> str:
 
 def _read_histories(screen: Screen, rows: str) -> Iterator[PartHistory]:
     """Read the runs of the parts in the table `moved`, in order."""
+    chosen = f"select * from moved order by hash(node || part) limit {MAX_HISTORIES}"
+    nodes = screen.fetch(f"select distinct node from ({chosen})")
+    screen.run(  # by itself: a join would have to look at the parts of all nodes
+        "create or replace temp table runs as select node, part, started, value, driver, firmware"
+        f" from {rows} where node in ({', '.join(quote(node) for (node,) in nodes)})"
+    )
     query = (
-        "select node, part, max(m.label), list(epoch(started) order by started),"
+        "select node, part, max(label), list(epoch(started) order by started),"
         " list(value order by started), list(driver order by started),"
-        f" list(firmware order by started) from {rows} join (select * from moved"
-        f" order by hash(node || part) limit {MAX_HISTORIES}) m using (node, part)"
+        f" list(firmware order by started) from runs join ({chosen}) using (node, part)"
         " group by node, part order by node, part"
     )
     for node, part, label, times, values, *marks in screen.fetch(query):
@@ -157,15 +163,30 @@ def _read_histories(screen: Screen, rows: str) -> Iterator[PartHistory]:
 
 def _count_carriers(screen: Screen, rows: str) -> dict[MarkChange, int]:
     """Count the parts with a long past that have made each change of a mark."""
+    fields = _list_changed_marks(screen, rows)
+    if not fields:
+        return {}
+    seen = f"node, part, {', '.join(fields)}"
+    screen.run(
+        f"create or replace temp table marks as select {seen}, min(started) as first from {rows}"
+        f" group by {seen}"
+    )
     found: dict[MarkChange, int] = {}
-    for field in MARKS:
+    for field in fields:
         query = (
             f"select before, after, count(*) from (select lag({field}) over (partition by node,"
             f" part order by first) as before, {field} as after from (select node, part, {field},"
-            f" min(started) as first from {rows} semi join part_trend using (node, part)"
+            f" min(first) as first from marks semi join part_trend using (node, part)"
             f" where {field} <> '' group by node, part, {field})) where before is not null"
             " group by before, after"
         )
         for before, after, count in screen.fetch(query):
             found[MarkChange(field, before, after)] = count
     return found
+
+
+def _list_changed_marks(screen: Screen, rows: str) -> list[str]:
+    """List the marks of which *rows* have several: in most quarters and metrics, none."""
+    counts = ", ".join(f"count(distinct nullif({field}, ''))" for field in MARKS)
+    ((*several,),) = screen.fetch(f"select {counts} from {rows}")
+    return [field for field, count in zip(MARKS, several, strict=True) if count > 1]

@@ -14,15 +14,17 @@ from msgspec import Struct
 from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.slurm.hostlist import expand
 
-ENDED_COLUMNS = ("UID", "Partition", "State", "Start", "End", "NodeList")
+JOB_COLUMNS = ("UID", "Partition", "State", "Start", "End", "NodeList")
 """sacct's columns, separated by ``|``."""
 AVOIDED_FORMAT = "%U|%x"
 """squeue's format: as a column of ``-O``, 22.05 prints no excluded node."""
+RUNS = "Unknown"
+"""The end of a job that runs."""
 NO_NODES = ("", "None assigned", "(null)", "N/A")
 
 
 class UserJob(Struct, frozen=True, kw_only=True):
-    """A job of anybody that ran and ended."""
+    """A job of anybody that runs or has run."""
 
     user: int
     partition: str
@@ -31,23 +33,24 @@ class UserJob(Struct, frozen=True, kw_only=True):
     start: int
     """Seconds since 1970."""
     end: int
+    """The same; 0: it runs."""
     nodes: tuple[str, ...]
 
 
-def parse_ended_jobs(printed: str) -> Iterator[UserJob]:
+def parse_user_jobs(printed: str) -> Iterator[UserJob]:
     """
-    Parse rows of `ENDED_COLUMNS`; those that have not run, or not ended, are left out.
+    Parse rows of `JOB_COLUMNS`; those that have not run are left out.
 
     Raises:
         SlurmError: no row has these columns.
 
     """
     rows = [line.split("|") for line in printed.splitlines()]
-    known = [row for row in rows if len(row) == len(ENDED_COLUMNS)]
+    known = [row for row in rows if len(row) == len(JOB_COLUMNS)]
     if rows and not known:
         raise SlurmError(f"sacct does not print what was asked for: {printed.strip()[:80]!r}")
     for user, partition, state, start, end, nodes in known:
-        if not (user.isdecimal() and start.isdecimal() and end.isdecimal()):
+        if not (user.isdecimal() and start.isdecimal() and (end.isdecimal() or end == RUNS)):
             continue
         if not (where := _expand_known(nodes)):
             continue
@@ -56,7 +59,7 @@ def parse_ended_jobs(printed: str) -> Iterator[UserJob]:
             partition=partition,
             state=state.partition(" ")[0],  # CANCELLED by 0
             start=int(start),
-            end=int(end),
+            end=0 if end == RUNS else int(end),
             nodes=where,
         )
 

@@ -137,18 +137,18 @@ class Slurm:
         listed = ",".join(map(str, ids))
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
-    def list_ended_jobs(self, minutes: int) -> list[UserJob]:
+    def list_user_jobs(self, minutes: int) -> list[UserJob] | None:
         """
-        Read everybody's jobs that ended in the last *minutes*; none without accounting.
+        Read everybody's jobs that ran in the last *minutes*; None without accounting.
 
         A job that ran several times is there as often: one that is requeued because its node
         failed would otherwise not be.
         """
         if not self._has_accounting:
-            return []
+            return None
         command = ["sacct", "-anXDP", "-S", f"now-{minutes}minutes", "-E", "now"]
-        printed = self.run([*command, "-o", ",".join(accounting.ENDED_COLUMNS)])
-        return list(accounting.parse_ended_jobs(printed))
+        printed = self.run([*command, "-o", ",".join(accounting.JOB_COLUMNS)])
+        return list(accounting.parse_user_jobs(printed))
 
     def list_avoided_nodes(self) -> dict[str, set[int]]:
         """Read which nodes everybody's jobs that wait or run must not use, and their users."""

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from itertools import pairwise
 from statistics import NormalDist, median
 
 from msgspec import Struct
@@ -21,16 +20,24 @@ from hpcverify.model import Verdict
 from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
+from hpcverify.trends.marks import (
+    MIN_ROLLOUT,
+    ROLLOUT_SHARE,
+    HistoryPopulation,
+    MarkChange,
+    PartHistory,
+    count_population,
+    find_mark,
+    find_mark_effects,
+    list_all_marks,
+    list_marks,
+)
 from hpcverify.trends.slope import CONFIDENCE, Crossing, Slope, find_slope, project_crossing
 from hpcverify.units import format_count, format_percent
 
-ROLLOUT_SHARE, MIN_ROLLOUT = 0.5, 3
-"""Of the parts with a new mark, so many changed alike, on so many nodes: then the mark did it."""
 SHARED_SHARE, MIN_SHARED = 0.2, 5
 """Of all parts that ran around that day, so many changed alike."""
 SAME_DAYS = 2.0
-MARK_RUNS = 2
-"""A step is known to so many runs."""
 LASTING_RUNS = 5
 """The last runs, which say whether a change is still there."""
 DAY_SECONDS = 86400.0
@@ -40,31 +47,6 @@ MUCH_MORE = 2.0
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 NORMAL = NormalDist()
 CONFIDENCE_SCORE = NORMAL.inv_cdf((1 + CONFIDENCE) / 2)
-
-
-class PartHistory(Struct, frozen=True, kw_only=True):
-    """The runs of one part in one metric, in the order of time."""
-
-    node: str
-    part: str
-    times: tuple[float, ...]
-    """Seconds since 1970."""
-    values: tuple[float, ...]
-    marks: dict[str, tuple[str, ...]] = {}
-    """What the part ran in each run, by name: driver, firmware, the serial number in a slot."""
-    limit: float | None = None
-
-
-class MarkChange(Struct, frozen=True, order=True):
-    """A new driver, firmware or part, between two runs that both name theirs."""
-
-    field: str
-    before: str
-    after: str
-
-    def __str__(self) -> str:
-        """Print it for people."""
-        return f"{self.field} {self.before} to {self.after}"
 
 
 class PartChange(Struct, frozen=True, kw_only=True):
@@ -103,21 +85,6 @@ class SharedChange(Struct, frozen=True, kw_only=True):
     """The parts with that mark, or with runs around that day."""
 
 
-class HistoryPopulation(Struct, frozen=True, kw_only=True):
-    """The fleet of which a screen has chosen the histories that are judged."""
-
-    parts: int
-    """Parts with a past that is long enough for a step."""
-    carriers: Mapping[MarkChange, int]
-    """How many of them have made each change of a mark."""
-    weight: float = 1.0
-    """For how many parts that the screen has found each history stands."""
-    spread: float = 0.0
-    """Between the runs of a part, as most have it: relative."""
-    series: int = 1
-    """Series of runs that were screened, in all metrics: so many chances of a false change."""
-
-
 class TrendJudgement(Struct, frozen=True, kw_only=True):
     """What is said of the past of a fleet in one metric."""
 
@@ -153,27 +120,18 @@ def judge_histories(
     single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
     alike = Counter(mark for h, c in found for mark in list_marks(h, c.index))
     stepped = {id(history) for history, _ in found}
+    effects = find_mark_effects(histories, whole)
     steps = [_describe_step(history, change, whole.carriers, alike) for history, change in single]
     trends = [
         trend
         for history in histories
         if id(history) in slopes.keys() - stepped
-        and not (population and _is_slope_by_chance(slopes[id(history)], population))
-        and (trend := _describe_trend(history, slopes[id(history)], least, low_is_bad=low_is_bad))
+        and (slope := _find_own_slope(history, slopes[id(history)], effects))
+        and not (population and _is_slope_by_chance(slope, population))
+        and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
     changes = sorted([*steps, *trends], key=lambda change: -change.size)
     return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
-
-
-def count_population(histories: Iterable[PartHistory]) -> HistoryPopulation:
-    """Count the parts with a long past, and the marks that each has changed."""
-    carriers: dict[MarkChange, int] = {}
-    parts = 0
-    for history in filter(_is_long, histories):
-        parts += 1
-        for mark in list_all_marks(history):
-            carriers[mark] = carriers.get(mark, 0) + 1
-    return HistoryPopulation(parts=parts, carriers=carriers)
 
 
 def _is_step_by_chance(
@@ -213,33 +171,8 @@ def find_lasting_step(
     return last if lasting * last.size > 0 and abs(lasting) >= least else None
 
 
-def list_marks(history: PartHistory, index: int) -> tuple[MarkChange, ...]:
-    """List the marks that are new around the run at *index*, as near as a step is known."""
-    first, last = max(1, index - MARK_RUNS), min(len(history.values), index + MARK_RUNS + 1)
-    return tuple(
-        MarkChange(field, values[i - 1], values[i])
-        for field, values in sorted(history.marks.items())
-        for i in range(first, last)
-        if values[i - 1] and values[i] and values[i - 1] != values[i]
-    )
-
-
-def list_all_marks(history: PartHistory) -> set[MarkChange]:
-    """List the marks that were ever new on a part."""
-    return {
-        MarkChange(field, before, after)
-        for field, values in history.marks.items()
-        for before, after in pairwise(values)
-        if before and after and before != after
-    }
-
-
 def _find_day(history: PartHistory, index: int) -> float:
     return history.times[index] / DAY_SECONDS
-
-
-def _is_long(history: PartHistory) -> bool:
-    return len(history.values) >= MIN_PAST + MIN_AFTER
 
 
 Found = Sequence[tuple[PartHistory, LevelChange]]
@@ -311,6 +244,22 @@ def _explains(shared: SharedChange, history: PartHistory, change: LevelChange) -
     if shared.mark:
         return shared.mark in marks
     return not marks and abs(_find_day(history, change.index) - shared.day) <= 2 * SAME_DAYS
+
+
+def _find_own_slope(
+    history: PartHistory, slope: Slope, effects: Mapping[MarkChange, float]
+) -> Slope | None:
+    """
+    Find what of the *slope* of a part is left without the *effects* of marks on all parts.
+
+    A step that is too small to be found as one, or has too few runs before it, makes a slope.
+    """
+    values = list(history.values)
+    known = list_all_marks(history) & effects.keys()
+    for mark in known:
+        index = find_mark(history, mark)
+        values[:index] = [value * effects[mark] for value in values[:index]]
+    return find_slope(history.times, values) if known else slope
 
 
 def _describe_step(

@@ -117,9 +117,9 @@ def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
         if any(applies(limit, item) for limit in result.limits)
     }
     earlier: defaultdict[MetricKey, list[float]] = defaultdict(list)
-    for one in past:
-        if one.suite == run.suite:
-            for key, value in _list_values(one):
+    for before in past:
+        if before.suite == run.suite:
+            for key, value in _list_values(before):
                 earlier[key].append(value)
     moved = (
         _measure(key, value, earlier[key])

@@ -399,17 +399,17 @@ def test_lanes_that_are_lost_under_load_fail(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("a_second", "verdict_"),
-    [(0.001, Verdict.PASS), (0.13, Verdict.PASS), (0.15, Verdict.WARN), (1, "fail")],
+    [(0.001, Verdict.PASS), (0.13, Verdict.PASS), (0.15, Verdict.WARN), (1, Verdict.FAIL)],
 )
 def test_replays_under_load_count_by_their_worst_minutes(
-    tmp_path: Path, a_second: float, verdict_: Verdict | str
+    tmp_path: Path, a_second: float, verdict_: Verdict
 ) -> None:
     ctx = node(tmp_path)
     quiet = [7.0] * 3600
     burst = [7.0 + int(t * a_second) for t in range(120)]
     samples = series("pcie.replays", "GPU-3", [*quiet, *burst])
     judgement = verdict(observed(watch(samples), ctx), ctx)
-    assert judgement.verdict is Verdict(verdict_)
+    assert judgement.verdict is verdict_
 
 
 def test_a_run_that_nobody_watched_has_nothing_to_judge(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from hpcverify.telemetry.probe import probe
 from hpcverify.testing import judge_items, list_codes, make_context
 from hpcverify_checks import allreduce, ecc, gemm, p2p, pcie_bandwidth, sdc, training
 from hpcverify_checks.common.gpu_source import open_gpu_source
-from hpcverify_checks.storage import StorageParams
+from hpcverify_checks.storage.params import StorageParams
 from hpcverify_checks.training.transformer import ModelShape
 from tests.checks import invented
 from tests.checks.invented import HEALTHY_RECOVERY, HEALTHY_SETUP, InventedSource, make_node

@@ -104,15 +104,16 @@ def test_what_is_explained_is_the_risk_of_each_node_and_why(
     acting.ledger.put(replace(acting.ledger.read_node("n7"), returned_at=(back,)), "came back")
     explained = explain_choice(acting, "idle")
 
-    show_plan(acting, (), 1, explained, as_json=False)
+    # One place in ten is for who has waited longest: of two, one at least goes by risk.
+    show_plan(acting, (), 2, explained, as_json=False)
     text = capsys.readouterr().out
-    show_plan(acting, (), 1, explained, as_json=True)
+    show_plan(acting, (), 2, explained, as_json=True)
     told = json.loads(capsys.readouterr().out)
 
-    assert re.search(r"\nsuite idle sees 100% in 55 min, 1.82% a minute; quick sees", text)
-    assert re.search(r"\nrisk by experience elsewhere: ", text)
+    assert re.search(r"\n - suite idle sees 100% in 55 min, 1.82% a minute; quick sees", text)
+    assert re.search(r"\n - risk by experience elsewhere: ", text)
     assert re.search(r"\nverify +n7 +\d+\.\dx +came back 2 days ago", text)
-    assert re.search(r"\n- +n8 +0\.\dx +is due, but this sweep is limited to 1", text)
+    assert re.search(r"\n- +n\d+ +0\.\dx +is due, but this sweep is limited to 2", text)
     assert told["risks"]["n7"]["score"] > 3
     assert told["risks"]["n7"]["reasons"][0] == "came back 2 days ago"
 

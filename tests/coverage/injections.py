@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from hpcverify.model import Verdict
 
 CORE, EACH_CORE, HOST, NOBODY = "the core", "each core", "the host", "nobody"
-RANK, EACH_RANK, CPU_PART = "the rank", "each rank", "the CPU"
+RANK, EACH_RANK, CPU_PART, MEMORY = "the rank", "each rank", "the CPU", "the memory"
 
 SDC = "tests/checks/sdc/test_injections.py"
 PRODUCT = f"{SDC}::test_a_fault_under_a_product_is_told_as_the_table_says"
 COMPARISON = f"{SDC}::test_a_fault_under_a_comparison_is_told_as_the_table_says"
 COPY = f"{SDC}::test_a_fault_under_a_copy_is_told_as_the_table_says"
 DTYPES, VOTE = "tests/checks/common/test_dtypes.py", "tests/checks/common/test_vote.py"
-PREPARE = "tests/checks/sdc/test_prepare.py"
+PREPARE, COPIES = "tests/checks/sdc/test_prepare.py", "tests/checks/sdc/test_copies.py"
+HOST_MEMORY, HOST_TESTS = "host_memory", "tests/checks/host_memory/test_host_memory.py"
+MARCH = "tests/checks/common/test_march.py"
 ALLREDUCE, ALLREDUCE_TESTS = "allreduce", "tests/checks/test_allreduce.py"
 GRADIENTS = "tests/checks/training/test_gradient_sums.py"
 ACCURACY = "tests/checks/training/test_accuracy.py"
+
+
+PATTERN = "fp32 operands that end in 0101..., of 16 bits, are multiplied wrongly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Injection:
     part: str
     tests: tuple[str, ...]
     note: str = ""
-    """Where nothing is found: why."""
+    """If nothing is found, why."""
 
 
 def _name(path: str, *tests: str) -> tuple[str, ...]:
@@ -67,7 +72,7 @@ def _list_products() -> list[Injection]:
         "the multiplier loses the lowest bit of its operands": "",
         "results are cut off, not rounded": "",
         "full significands are off by one": "",
-        "operands that end in 0101... are multiplied wrongly": "",
+        "int8 operands that are 01010101 are multiplied wrongly": "",
     }
     return [
         Injection(fault, "sdc", Verdict.FAIL, CORE, (f"{PRODUCT}[{fault}]",), note)
@@ -135,6 +140,15 @@ INJECTIONS = (
         CORE,
         _name(SDC, "a_first_random_product_that_is_wrong_is_told_with_the_right_one_as_expected"),
         "each is made twice; said to be intermittent, with the right value as expected",
+    ),
+    Injection(
+        PATTERN,
+        "sdc",
+        Verdict.WARN,
+        EACH_CORE,
+        (f"{PRODUCT}[{PATTERN}]",),
+        "`dissent`: only random products have such operands in A often enough, and nobody "
+        "knows those to the last bit; an equal GPU is outvoted",
     ),
     *_list_shared(),
     _compared("the comparison is blind in a lane", Verdict.ERROR),
@@ -212,6 +226,61 @@ INJECTIONS = (
     _copied("a bit flips in one of 10 copies"),
     _copied("a bit flips in one of 200 copies", "`quick` may make fewer"),
     _copied("two words change places in one of 20 copies", "the same"),
+    Injection(
+        "the memory that copies of a CPU come from changes",
+        "sdc",
+        Verdict.FAIL,
+        MEMORY,
+        _name(COPIES, "a_source_that_rots_fails_and_accuses_the_memory_once"),
+    ),
+    Injection(
+        "a bit of memory is stuck at 0, or at 1",
+        HOST_MEMORY,
+        Verdict.FAIL,
+        MEMORY,
+        (
+            *_name(HOST_TESTS, "a_stuck_bit_is_found_with_its_place"),
+            *_name(MARCH, "every_stuck_bit_of_a_word_is_found"),
+        ),
+        "by `gpu_memory` as well, and so are the next three",
+    ),
+    Injection(
+        "a line of the address is stuck",
+        HOST_MEMORY,
+        Verdict.FAIL,
+        MEMORY,
+        _name(MARCH, "a_line_of_the_address_that_is_stuck_is_found"),
+    ),
+    Injection(
+        "a cell of memory changes another one, before it or behind it",
+        HOST_MEMORY,
+        Verdict.FAIL,
+        MEMORY,
+        (
+            *_name(MARCH, "a_cell_that_another_one_changes_is_found_in_one_pass"),
+            *_name(HOST_TESTS, "a_cell_that_another_one_of_its_region_changes_is_found"),
+        ),
+        "not found if the write that changes the other cell then overwrites it",
+    ),
+    Injection(
+        "a cell of memory loses its bit in a pause",
+        HOST_MEMORY,
+        Verdict.FAIL,
+        MEMORY,
+        (
+            *_name(MARCH, "a_cell_that_loses_its_charge_in_the_pause_is_found"),
+            *_name(HOST_TESTS, "memory_that_forgets_in_a_pause_is_found"),
+        ),
+        "as long as the pause: 1 s in `quick`, 60 s in `burnin`",
+    ),
+    Injection(
+        "memory gives an old word within microseconds of a write",
+        HOST_MEMORY,
+        Verdict.PASS,
+        NOBODY,
+        (),
+        "what is read so soon comes from a cache",
+    ),
     *_list_sums(
         ALLREDUCE,
         f"{ALLREDUCE_TESTS}::test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone",

@@ -56,10 +56,10 @@ From public issue trackers, with one thread for each.
 INJECTIONS_HEAD = """
 ## Silent data corruption that was injected
 
-Each fault is put under torch, under torch.distributed or under the C library, below all
-code of hpcverify, or is an error of the host that proves the results. The tests take verdict
-and accused part from this table, and hold that no other part is accused. The ranks of a CPU
-are one part, and the text names the rank.
+Each fault is put under torch, torch.distributed or the C library, below all code of
+hpcverify, into memory, or into what the host computes to prove results. Tests of many lines
+take verdict and accused part from this table, and hold that nothing else is accused. The
+ranks of a CPU are one part, and the text names the rank.
 
 | fault | check | verdict | accused | test | note |
 |---|---|---|---|---|---|

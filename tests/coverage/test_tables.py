@@ -77,7 +77,7 @@ def test_every_rule_has_a_counterpart_or_a_reason() -> None:
 def test_every_injection_is_once_in_the_table_and_what_is_not_found_has_a_reason() -> None:
     assert max(Counter((row.check, row.fault) for row in INJECTIONS).values()) == 1
     for row in INJECTIONS:
-        assert row.tests
+        assert row.tests or row.part == NOBODY
         assert (row.part == NOBODY) == (row.verdict is Verdict.PASS)
         assert row.note or row.verdict is not Verdict.PASS
 

@@ -138,7 +138,7 @@ def test_one_node_that_moved_away_alone_deviates() -> None:
     assert not drift.rollouts
     ((kind, hosts, text),) = describe(drift)
     assert (kind, hosts) == ("differs", "gpu001")
-    assert text == f"GPU driver {NEW}, not {OLD} as on 63 of 64, changed 2 d ago"
+    assert text == f"GPU driver {NEW}, not {OLD} as on 63 of 64, changed 2 days ago"
 
 
 def test_a_few_nodes_that_are_kept_newer_on_purpose_are_told_together() -> None:

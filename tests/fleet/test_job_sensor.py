@@ -135,6 +135,23 @@ def test_accounting_that_does_not_answer_is_said_and_stops_nothing(sensor: Senso
     assert sensor.said[0].startswith("users' jobs are not looked at: sacct does not print")
 
 
+def test_jobs_that_are_hidden_are_no_calm(sensor: Sensor) -> None:
+    sensor.slurm.ended = "1000|verify|COMPLETED|100|200|n1\n"
+    sensor.sweep()
+    assert sensor.said == []
+
+    sensor.slurm.nodes["n4"].state = "ALLOCATED"
+    sensor.sweep()
+    assert sensor.said[0].startswith(
+        "users' jobs are not looked at: sacct shows none, though some run on 1 node. PrivateData"
+    )
+
+    sensor.said.clear()
+    sensor.slurm.ended += "1001|batch|RUNNING|100|Unknown|n4\n"
+    sensor.sweep()
+    assert sensor.said == []
+
+
 def test_jobs_from_before_a_node_passed_are_not_held_against_it() -> None:
     failed = [*GOOD, *HOLE, build_job(1, "n9", "NODE_FAIL", seconds=3000)]
     late = [build_job(3, "n5", "FAILED", seconds=300)]
@@ -157,6 +174,16 @@ def test_no_user_is_named_in_what_is_kept(sensor: Sensor) -> None:
 
 def test_a_job_on_one_node_that_slurm_ended_as_node_fail_names_that_node() -> None:
     assert find([*GOOD, build_job(1, "n9", "NODE_FAIL", seconds=9000)]) == [("n9", "node_fail")]
+
+
+def test_nodes_that_fail_together_are_not_suspected_but_what_they_share_is() -> None:
+    lost = [build_job(7, name, "NODE_FAIL", seconds=9000) for name in NODES[:8]]
+    alone = build_job(7, "n20", "NODE_FAIL", seconds=40_000)
+    found = list(find_suspicions([*GOOD, *lost, alone], {}, len(NODES), NOW))
+
+    (said,) = [one for one in found if isinstance(one, str)]
+    assert said.startswith("Slurm ended jobs as NODE_FAIL on 8 nodes within 60 min of others")
+    assert [one.node for one in found if isinstance(one, JobSuspicion)] == ["n20"]
 
 
 def test_a_job_that_a_person_cancelled_died_of_nothing() -> None:

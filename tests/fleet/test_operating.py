@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.fleet.claim import build_claim_path
+from hpcverify.fleet.judgement import FleetJudgement, read_judgement, write_judgement
 from hpcverify.fleet.states import Node, State
+from hpcverify.history.columns import find_night
 from tests.doubles import a_run
 from tests.fleet.cluster import Fleet
 from tests.fleet.test_scenarios import BELIEVED, held, one_line, reserved, swept, verified
+from tests.history.fleets import make_history
 
 HOOK = '#!/bin/sh\ncat >>"$(dirname "$0")/told.json"\n'
 ADMIN = "disk 3: don't touch"
@@ -273,3 +277,64 @@ def test_jobs_have_the_account_and_the_options_of_the_site(fleet: Fleet) -> None
     shown = fleet.cluster.run("scontrol", "show", "jobs", "-o")
     assert "Account=ops" in shown
     assert "Comment=burn-in, nightly" in shown
+
+
+# -- the nights
+
+
+def make_nights(fleet: Fleet) -> date:
+    """Have GPU 3 of n2 slow since two nights, on a site that fails it; give the last night."""
+    with fleet.config.open("a") as file:
+        file.write('\n[[peers]]\nfloor = 0.02\notherwise = "fail"\n')
+    night = find_night(datetime.now(UTC)) - timedelta(days=1)
+    (fleet.folder / "controller").mkdir()
+    make_history(
+        fleet.folder / "controller",
+        nights=2,
+        first=night - timedelta(days=1),
+        nodes=4,
+        gpus=8,
+        name="printf('n%d', n + 1)",
+        level="if(n = 1 and g = 3, 0.9, 1)",
+    )
+    return night
+
+
+def read_night(fleet: Fleet) -> FleetJudgement:
+    judged = read_judgement(fleet.folder / "controller")
+    assert judged is not None
+    return judged
+
+
+def date_one_night_back(fleet: Fleet) -> None:
+    """Make the last judgement one of the night before."""
+    judged, day = read_night(fleet), timedelta(days=1)
+    ago = [replace(one, since=one.since - day, last=one.last - day) for one in judged.unconfirmed]
+    before = replace(judged, night=judged.night - day, unconfirmed=tuple(ago))
+    write_judgement(fleet.folder / "controller", before)
+
+
+@pytest.mark.parametrize("command", ["collect", "sweep"])
+def test_the_first_command_after_a_night_judges_it_and_what_two_show_makes_a_suspect(
+    fleet: Fleet, command: str
+) -> None:
+    night = make_nights(fleet)
+
+    assert fleet(command).returncode == 0
+    judged = read_night(fleet)
+    assert judged.night == night
+    assert judged.outliers == ()
+    assert {one.name for one in judged.unconfirmed} == {"n2 GPU 3"}
+    assert fleet(command).returncode == 0
+    assert read_night(fleet) == judged
+
+    date_one_night_back(fleet)
+    fleet(command)
+
+    assert {one.name for one in read_night(fleet).outliers} == {"n2 GPU 3"}
+    assert "peers: FAIL n2 GPU 3: gemm bf16.sustained" in fleet("nodes").stdout
+    fleet("collect")
+    assert fleet.states()["n2"] == "suspect"
+    assert (fleet.drained(), reserved(fleet)) == (set(), set())
+    verified(fleet, "n2")
+    assert fleet.states()["n2"] == "healthy"

@@ -177,7 +177,7 @@ def test_nodes_and_page_tell_a_rollout_and_three_nodes_that_differ(cli: Cli) -> 
     printed = cli("nodes")
     assert printed.returncode == 0, printed.stderr
     told = " ".join(printed.stdout.split())
-    rollout = f"GPU driver from {OLD} to {NEW}: 41 of 64 nodes, 1 d ago; not yet: gpu[042-064]"
+    rollout = f"GPU driver from {OLD} to {NEW}: 41 of 64 nodes, 24 h ago; not yet: gpu[042-064]"
     odd = (
         "gpu[050-051]: SMT off, not on as on 62 of 64",
         "gpu060: IOMMU DMA-FQ, not identity as on 63 of 64",

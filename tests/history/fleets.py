@@ -25,14 +25,17 @@ def make_history(
     gpus: int = 1,
     part_spread: float = 0.004,
     run_spread: float = 0.0015,
+    first: date = FIRST,
+    name: str = "printf('r%dn%d', n // 10, n)",
 ) -> None:
     """
     Write so many nights of a fleet: products of its GPUs, and their clock under load.
 
     *level* (a share), *new_driver* and *clock* are formulas of n, the number of the node, g, that
-    of its GPU, and t, that of the night. Ten nodes are in a rack: r0n3, r1n12.
+    of its GPU, and t, that of the night. Ten nodes are in a rack: r0n3, r1n12; *name* is another
+    formula for what they are called. *first* is the first night.
     """
-    with open_duckdb(state, memory_mib=512, threads=1) as db:
+    with open_duckdb(state, memory_mib=512) as db:
         db.execute("select setseed(0.17)")
         normal = "sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())"
         db.execute(
@@ -40,13 +43,13 @@ def make_history(
             f" from range({nodes}) a(n), range({gpus}) b(g)"
         )
         for t in range(nights):
-            night = FIRST + timedelta(days=t)
+            night = first + timedelta(days=t)
             folder = state / MEASUREMENTS_FOLDER / f"night={night}"
             folder.mkdir(parents=True)
             rows = f"""
                 select timestamptz '{night} 22:00:00+00' as started,
                     printf('{night:%Y%m%d}-220000-%06x', n) as run,
-                    printf('r%dn%d', n // 10, n) as node, printf('GPU-%d-%d', n, g) as part,
+                    {name} as node, printf('GPU-%d-%d', n, g) as part,
                     printf('GPU %d', g) as label, 'gpu' as kind, 'H100' as model,
                     m.name as check_name, m.metric as metric, m.unit as unit, 'pass' as verdict,
                     if(m.name = 'gemm', 500 * own * (1 + {run_spread} * {normal}) * ({level}),

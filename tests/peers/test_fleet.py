@@ -69,8 +69,8 @@ def test_in_resnet_slow_nodes_are_named_each_with_the_gpu_that_holds_it_back() -
     judged = judge_longhorn("resnet")
 
     assert [each.name for each in judged.outliers] == ["c007-12", "c006-12", "c008-8"]
-    assert judged.outliers[0].cause.startswith("c007-12-3 throttles by heat")
-    assert judged.outliers[2].cause.startswith("c008-8-3 throttles by heat")
+    assert judged.outliers[0].cause.startswith("c007-12-3: throttles by heat")
+    assert judged.outliers[2].cause.startswith("c008-8-3: throttles by heat")
 
 
 def test_defects_of_3_percent_are_found_among_a_thousand_nodes() -> None:

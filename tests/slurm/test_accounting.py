@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm.accounting import UserJob, parse_avoided_nodes, parse_ended_jobs
+from hpcverify.slurm.accounting import UserJob, parse_avoided_nodes, parse_user_jobs
 from tests.slurm_lab.lab import a_cluster
 
 MINUTES = 60
@@ -16,7 +16,7 @@ MINUTES = 60
 def test_a_job_that_ended_is_read_with_its_nodes() -> None:
     printed = "1000|gpu|NODE_FAIL|100|200|n[1-3]\n"
 
-    assert list(parse_ended_jobs(printed)) == [
+    assert list(parse_user_jobs(printed)) == [
         UserJob(
             user=1000,
             partition="gpu",
@@ -31,23 +31,28 @@ def test_a_job_that_ended_is_read_with_its_nodes() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "1000|gpu|RUNNING|100|Unknown|n1",
         "1000|gpu|CANCELLED by 0|Unknown|200|None assigned",
         "1000|gpu|FAILED|100|200|n[1-",
     ],
 )
-def test_a_job_that_did_not_run_or_not_end_or_whose_nodes_are_unclear_is_left_out(row: str) -> None:
-    assert list(parse_ended_jobs(f"{row}\n")) == []
+def test_a_job_that_did_not_run_or_whose_nodes_are_unclear_is_left_out(row: str) -> None:
+    assert list(parse_user_jobs(f"{row}\n")) == []
+
+
+def test_a_job_that_runs_has_no_end() -> None:
+    (job,) = parse_user_jobs("1000|gpu|RUNNING|100|Unknown|n1\n")
+
+    assert (job.start, job.end) == (100, 0)
 
 
 def test_an_answer_in_another_form_is_an_error() -> None:
-    assert list(parse_ended_jobs("")) == []
+    assert list(parse_user_jobs("")) == []
     with pytest.raises(SlurmError, match="does not print what was asked for: '1000 gpu'"):
-        list(parse_ended_jobs("1000 gpu\n"))
+        list(parse_user_jobs("1000 gpu\n"))
 
 
 def test_who_cancelled_a_job_is_no_state() -> None:
-    (job,) = parse_ended_jobs("1000|gpu|CANCELLED by 0|100|200|n1\n")
+    (job,) = parse_user_jobs("1000|gpu|CANCELLED by 0|100|200|n1\n")
 
     assert job.state == "CANCELLED"
 
@@ -74,7 +79,7 @@ def test_a_job_that_is_requeued_as_its_node_fails_is_read_as_node_fail(tmp_path:
         cluster.until(lambda: "RUNNING" in cluster.run("squeue", "-h", "-o", "%T"))
 
         def read() -> list[tuple[str, tuple[str, ...]]]:
-            return [(job.state, job.nodes) for job in cluster.slurm.list_ended_jobs(MINUTES)]
+            return [(job.state, job.nodes) for job in cluster.slurm.list_user_jobs(MINUTES) or ()]
 
         cluster.until(lambda: "RUNNING" in cluster.run("sacct", "-anXP", "-o", "State"))
         cluster.until(lambda: ("NODE_FAIL", ("n1",)) in read())
@@ -91,7 +96,7 @@ def test_jobs_of_other_users_are_read_from_a_real_slurm(tmp_path: Path) -> None:
         cluster.run(*sbatch, "--uid=nobody", "-x", "n2", "--hold", script)
 
         def read() -> list[UserJob]:
-            return cluster.slurm.list_ended_jobs(MINUTES)
+            return cluster.slurm.list_user_jobs(MINUTES)
 
         cluster.until(lambda: len(read()) == len(("nobody", "daemon")))
         jobs = read()

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from hpcverify.model import Verdict
-from hpcverify.trends.judge import PartHistory, format_crossing, judge_histories
+from hpcverify.trends.judge import format_crossing, judge_histories
+from hpcverify.trends.marks import PartHistory
 
 DAY = 86400.0
 RUNS = 30
@@ -66,6 +67,17 @@ def test_a_rollout_that_slows_many_parts_is_said_once() -> None:
     assert shared.changed >= 55
     assert shared.compared == 80
     assert judged.changes == ()
+
+
+@pytest.mark.parametrize("size", [0.005, 0.008])
+def test_a_rollout_that_is_too_small_for_steps_is_no_trend_of_its_parts(size: float) -> None:
+    begins = [12 + i % 10 for i in range(40)]
+    fleet = [make_history(i, {b: size}, driver_from=b) for i, b in enumerate(begins)]
+    wearing = make_history(40, {14: size}, driver_from=14, per_run=0.001)
+
+    assert judge_histories(fleet, low_is_bad=False).changes == ()
+    (change,) = judge_histories([*fleet, wearing], low_is_bad=False).changes
+    assert (change.node, change.kind) == ("n40", "trend")
 
 
 def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -> None:

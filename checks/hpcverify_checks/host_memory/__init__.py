@@ -57,6 +57,7 @@ from hpcverify_checks.host_memory.regions import (
     find_host_memory,
     plan_regions,
 )
+from hpcverify_checks.host_memory.trials import selftest
 
 MEMORY = "memory"
 """The part that all of the host's memory is."""
@@ -147,7 +148,6 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
         share = size / node.free if node.free else 0.0
         yield Measurement("tested", size, "B", where)
         yield Measurement("covered", share, "ratio", where)
-        yield Measurement("mismatches", exam.wrong[node.number], "", where)
         cores = sorted({r.core for r in exam.regions if r.node == node.number})
         text = (
             f"NUMA node {node.number}: {size / GIB:.2f} of {node.free / GIB:.2f} GiB free "
@@ -155,6 +155,8 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
         )
         short = "; there was no time or no room for half of it" if share < SHARE else ""
         yield Coverage(where, text + short)
+    for where, words in exam.count_wrong().items():
+        yield Measurement("mismatches", words, "", where)
     yield Measurement("passes", exam.tally.passes.total(), "", MEMORY)
     placed = "" if is_known else "; the kernel does not say on which NUMA node the pages are"
     yield Coverage(
@@ -191,4 +193,5 @@ CHECK = Check(
     finding_rules={CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
     placement=Placement.NODE,
     timeout=600.0,
+    selftest=selftest,
 )

@@ -44,6 +44,11 @@ LATE_FACTOR = 2.0
 """Times the seconds that were asked for, by which a busy host ends."""
 
 
+def name_core(number: int) -> str:
+    """Name a core, as the id of a part."""
+    return f"cpu{number}"
+
+
 def name_node(number: int) -> str:
     """Name a NUMA node, as the id of a part."""
     return f"numa{number}"
@@ -63,8 +68,10 @@ class HostExamination:
     began: float
     """By the clock of the host."""
     tally: PassTally = field(default_factory=PassTally)
-    wrong: Counter[int] = field(default_factory=Counter[int])
-    """The wrong words, by NUMA node."""
+    wrong: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+    """The wrong words, by the core that saw them and the NUMA node."""
+    bad_cores: set[int] = field(default_factory=set[int])
+    """Those that err where another core does not."""
     marches: list[MarchPass] = field(default_factory=list[MarchPass])
     """Of the pass that is under way, one for each region."""
     sweep_seconds: float = 0.0
@@ -135,7 +142,8 @@ class HostExamination:
         began = self.host.read_clock()
         for found in run_on_each(list_cores(self.regions), partial(self._sweep_core, sweep)):
             for wrong in found:
-                self.wrong[self._find_node(wrong)] += wrong.words
+                core = self._find_region(wrong).core
+                self.wrong[core, self._find_node(wrong)] += wrong.words
                 yield wrong
         self.sweep_seconds = self.host.read_clock() - began
 
@@ -164,14 +172,14 @@ class HostExamination:
         for region, march in zip(self.regions, self.marches, strict=True):
             if not self.tally.mismatches and not march.is_table_intact():
                 self.tally.mismatches += 1
-                self.wrong[region.node] += 1
+                self.wrong[region.core, region.node] += 1
                 text = f"the reference table of core {region.core} changed in memory"
-                yield Finding(CORRUPTED_CODE, "memory", text)
+                yield Finding(CORRUPTED_CODE, name_node(region.node), text)
 
     def _build_finding(self, wrong: WrongPiece) -> Finding:
         """Ask whether another core sees the same, and describe the place."""
-        number = wrong.piece.number >> PIECE_NUMBER_BITS
-        region, march = self.regions[number], self.marches[number]
+        region = self._find_region(wrong)
+        march = self.marches[self.regions.index(region)]
         others = [core for core in list_cores(self.regions) if core != region.core]
         reruns = [rerun_on_core(core, march, wrong) for core in (region.core, *others[:1])]
         node = self._find_node(wrong)
@@ -186,19 +194,31 @@ class HostExamination:
             "same core": reruns[0].describe(),
             "another core": reruns[1].describe() if others else "there is no other",
         }
-        place = f"core {region.core}" if is_core(reruns) else f"NUMA node {node}"
+        place, where = f"NUMA node {node}", name_node(node)
+        if is_core(reruns):
+            self.bad_cores.add(region.core)
+            place, where = f"core {region.core}", name_core(region.core)
         text = (
             f"{place}, physical address {evidence['physical']}: {wrong.describe()}; written and "
             f"read again: on the same core {evidence['same core']}, on another core "
             f"{evidence['another core']}"
         )
-        where = f"cpu{region.core}" if is_core(reruns) else name_node(node)
         return Finding(CORRUPTED_CODE, where, text, evidence)
 
     def _find_node(self, wrong: WrongPiece) -> int:
         found = find_nodes([wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES])
-        number = wrong.piece.number >> PIECE_NUMBER_BITS
-        return found[0] if found else self.regions[number].node
+        return found[0] if found else self._find_region(wrong).node
+
+    def _find_region(self, wrong: WrongPiece) -> Region:
+        return self.regions[wrong.piece.number >> PIECE_NUMBER_BITS]
+
+    def count_wrong(self) -> dict[str, int]:
+        """Count the wrong words of each NUMA node, and those that are the fault of a core."""
+        counts = {name_node(node.number): 0 for node in self.host.nodes}
+        for (core, node), words in self.wrong.items():
+            where = name_core(core) if core in self.bad_cores else name_node(node)
+            counts[where] = counts.get(where, 0) + words
+        return counts
 
 
 def has_least(region: Region) -> bool:

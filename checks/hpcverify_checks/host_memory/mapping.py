@@ -12,7 +12,7 @@ import mmap
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,7 +116,7 @@ def find_physical_address(address: int, root: Path = Path("/")) -> int | None:
 
 
 @contextmanager
-def die_first(path: Path = OOM_SCORE) -> Iterator[None]:
+def die_first(path: Path = OOM_SCORE) -> Generator[None]:
     """Let the kernel end this process before any other, if memory runs out meanwhile."""
     before = sysfs.read_text(path)
     with suppress(OSError):

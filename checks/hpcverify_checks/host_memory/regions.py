@@ -62,7 +62,7 @@ def find_host_memory() -> HostMemory:
     return HostMemory(list_numa_nodes(), chunk_bytes=chunk)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Region:
     """The chunks of one NUMA node that one core tests."""
 

@@ -2,20 +2,18 @@
 Run fio on files, one stream per file, and return plain numbers.
 
 Every block written carries a header with its own offset and a CRC-32C, which is checked
-when it is read. Streams begin at a random place in a sparse file, so a block that still
-holds the data of an earlier pass or run carries the wrong offset: lost writes are found,
-not only flipped bits. Several streams share the work because one fio thread generates
-and checks little more than 1 GB/s of fresh data (measured on an EPYC core with fio
-3.33), which is slower than a good disk.
+when it is read (see `extents`). Streams begin at a random place in a sparse file, so a
+block that still holds the data of an earlier run carries the wrong offset. Several
+streams share the work because one fio thread generates and checks little more than
+1 GB/s of fresh data (measured on an EPYC core with fio 3.33), which is slower than a
+good disk.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import random
 import re
-import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,18 +23,10 @@ from typing import Any
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
-from hpcverify.units import MIB
-
-BLOCK_BYTES = MIB
-"""Block size of sequential streams."""
-SECTOR_BYTES = 4096
-"""Size of random accesses, and of what has a header of its own."""
+from hpcverify_checks.storage.extents import FileExtent
 
 ENGINES = ("libaio", "io_uring")
 """In order of preference: containers and hardened kernels often forbid io_uring."""
-
-MAX_OFFSET_BYTES = 2**40
-"""Where a stream may begin: the oldest ext4 layout in use holds files of 16 TiB."""
 
 GRACE_SECONDS = 90.0
 MIN_BYTES_PER_SECOND = 10e6
@@ -68,19 +58,21 @@ class FaultError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FileExtent:
-    """The part of one file that one stream writes or reads, in bytes."""
-
-    path: Path
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class FioReport:
     """fio's report on one job, stream by stream."""
 
     jobs: Sequence[Mapping[str, Any]] = field(repr=False)
+    cached: int = 0
+    """Bytes that the page cache still had when reading began."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no byte was read or written."""
+        return not any(sum(self.list_moved_bytes(way)) for way in DIRECTIONS)
+
+    def merge(self, other: FioReport) -> FioReport:
+        """Take the streams of both for those of one job."""
+        return FioReport((*self.jobs, *other.jobs), self.cached + other.cached)
 
     def list_moved_bytes(self, way: str) -> tuple[int, ...]:
         """List the bytes moved by each stream."""
@@ -136,10 +128,14 @@ class Fio:
         *,
         seed: int = 0,
         seconds: float = 0.0,
+        own: Sequence[Mapping[str, object]] = (),
         **options: object,
     ) -> FioReport:
         """
-        Run one job with *options* on all *extents* at the same time.
+        Run one job with *options* on all *extents* at the same time, for *seconds* if not 0.
+
+        *own* has more options of each stream. fio counts the time before its threads get
+        a core too: a job to which no time was left runs again, with twice the time.
 
         Raises:
             FaultError: an access failed, or did not verify.
@@ -154,12 +150,33 @@ class Fio:
             "randseed": seed,
             "fallocate": "none",  # or it would fill the hole before the extent
             "verify_state_save": 0,
-            **({"runtime": f"{seconds * 1e3:.0f}ms"} if seconds else {}),
             **options,
         }
+        streams = own or [{}] * len(extents)
+        report = self._run_once(extents, streams, settings, seconds)
+        while seconds and report.is_idle:
+            seconds *= 2
+            if seconds > GRACE_SECONDS:
+                raise Unable(
+                    f"fio did not get to a first access within {seconds / 2:.0f} s: run it on a "
+                    "quieter node",
+                    Cause.TIMEOUT,
+                    Remedy.RERUN,
+                )
+            report = self._run_once(extents, streams, settings, seconds)
+        return report
+
+    def _run_once(
+        self,
+        extents: Sequence[FileExtent],
+        streams: Sequence[Mapping[str, object]],
+        settings: Mapping[str, object],
+        seconds: float,
+    ) -> FioReport:
+        limit = {"runtime": f"{seconds * 1e3:.0f}ms"} if seconds else {}
         size = sum(extent.size for extent in extents)
         done = run_fio(
-            _build_command(settings, extents),
+            _build_command({**settings, **limit}, extents, streams),
             timeout=seconds + GRACE_SECONDS + size / MIN_BYTES_PER_SECOND,
             cwd=self.folder,
         )
@@ -189,33 +206,27 @@ def find_engine() -> str:
     raise Unable(f"this fio has none of {', '.join(ENGINES)}: apt-get install fio", Cause.MISSING)
 
 
-def lay_out(folder: Path, size: int, streams: int, rng: random.Random) -> tuple[FileExtent, ...]:
-    """Divide *size* bytes among *streams*, each of its own file in *folder*."""
-    each = max(1, size // streams // BLOCK_BYTES) * BLOCK_BYTES
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    reach = MAX_OFFSET_BYTES if limit == resource.RLIM_INFINITY else min(MAX_OFFSET_BYTES, limit)
-    places = max(1, (reach - each) // BLOCK_BYTES)
-    return tuple(
-        FileExtent(folder / f"stream{i}", rng.randrange(places) * BLOCK_BYTES, each)
-        for i in range(streams)
-    )
-
-
 def _build_command(
-    settings: Mapping[str, object], extents: Sequence[FileExtent]
+    settings: Mapping[str, object],
+    extents: Sequence[FileExtent],
+    own: Sequence[Mapping[str, object]],
 ) -> tuple[str, ...]:
-    common = [f"--{key}={value}" for key, value in settings.items()]
-    streams = [
+    streams = [settings]
+    for extent, more in zip(extents, own, strict=True):
+        place = {
+            "filename": extent.path.name,  # in our folder: a colon in its name would make a list
+            "offset": extent.offset,
+            "size": extent.size,
+            "verify_offset": extent.header_offset,
+        }
+        streams.append({**place, **more})
+    names = ("global", *(f"stream{i}" for i in range(len(extents))))
+    options = [
         option
-        for i, extent in enumerate(extents)
-        for option in (
-            f"--name=stream{i}",
-            "--filename=" + str(extent.path).replace(":", r"\:"),  # or it is a list
-            f"--offset={extent.offset}",
-            f"--size={extent.size}",
-        )
+        for name, stream in zip(names, streams, strict=True)
+        for option in (f"--name={name}", *(f"--{key}={value}" for key, value in stream.items()))
     ]
-    return ("fio", "--output-format=json+", "--name=global", *common, *streams)
+    return ("fio", "--output-format=json+", *options)
 
 
 def _parse_report(done: CompletedTool) -> FioReport:

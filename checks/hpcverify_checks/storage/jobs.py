@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
-from hpcverify_checks.storage.fio_runner import (
+from hpcverify_checks.storage.extents import (
     BLOCK_BYTES,
-    CORRUPTION_ERRNOS,
     SECTOR_BYTES,
-    FaultError,
     FileExtent,
-    Fio,
-    FioReport,
+    PartialOverwrite,
+    format_reads,
+    parse_writes,
 )
+from hpcverify_checks.storage.fio_runner import CORRUPTION_ERRNOS, FaultError, Fio, FioReport
+from hpcverify_checks.storage.page_cache import evict
 
 SEQUENTIAL_DEPTH = 16
 RANDOM_DEPTH = 32
@@ -40,52 +47,68 @@ def write(
     )
 
 
-def cut_to_written(extents: Sequence[FileExtent], report: FioReport) -> tuple[FileExtent, ...]:
-    """Cut *extents* down to what was written: only that can be read back."""
+def write_random(
+    fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
+) -> tuple[FioReport, Sequence[PartialOverwrite]]:
+    """
+    Write 4 KiB blocks of *filled* at random, each once at most, for at most *seconds*.
+
+    fio's random map sees to that: two writes of one block in flight could mix and look
+    like a fault. Which blocks these were is read from fio's trace; it is kept in memory,
+    not on the disk that is verified.
+    """
+    with ExitStack() as stack:
+        traces = [stack.enter_context(_memory_file()) for _ in filled]
+        report = fio.run(
+            [extent.write_again() for extent in filled],
+            seed=rng.getrandbits(31),
+            seconds=seconds,
+            own=[{"write_iolog": trace} for trace in traces],
+            rw="randwrite",
+            bs=SECTOR_BYTES,
+            iodepth=_divide_depth(RANDOM_DEPTH, filled),
+            refill_buffers=1,
+            verify="crc32c",
+            do_verify=0,
+            end_fsync=1,
+        )
+        written = [parse_writes(e, t.read_text()) for e, t in zip(filled, traces, strict=True)]
     moved = report.list_moved_bytes("write")
-    return tuple(
-        replace(extent, size=size) for extent, size in zip(extents, moved, strict=True) if size
-    )
+    traced = tuple(each.count * SECTOR_BYTES for each in written)
+    if traced != moved:
+        raise RuntimeError(f"fio wrote {moved} bytes in its streams, and traced {traced}")
+    return report, written
 
 
-def read_back(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
-    """
-    Read all of *filled* and verify each block.
-
-    Raises:
-        FaultError: a block is wrong; the evidence says whether a second read finds the
-            same, so that it is wrong on the disk and not only in transit.
-
-    """
-    try:
-        return _read_once(fio, filled)
-    except FaultError as fault:
-        if fault.number in CORRUPTION_ERRNOS:
-            try:
-                _read_once(fio, filled)
-                fault.evidence["read again"] = "clean"
-            except FaultError as again:
-                fault.evidence["read again"] = str(again)
-        raise
-
-
-def _read_once(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
+def flush(fio: Fio, journal: FileExtent, rng: random.Random, seconds: float) -> FioReport:
+    """Write 4 KiB and call fsync, repeatedly for *seconds* or to its end, as a database does."""
     return fio.run(
-        filled,
-        rw="read",
-        bs=BLOCK_BYTES,
-        iodepth=_divide_depth(SEQUENTIAL_DEPTH, filled),
+        [journal],
+        seed=rng.getrandbits(31),
+        seconds=seconds,
+        rw="write",
+        bs=SECTOR_BYTES,
+        ioengine="psync",
+        direct=0,
+        fsync=1,
+        refill_buffers=1,
         verify="crc32c",
-        verify_interval=SECTOR_BYTES,
-        verify_fatal=1,
+        do_verify=0,
     )
 
 
 def read_random(
     fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
 ) -> FioReport:
-    """Read and verify 4 KiB blocks of *filled* at random, each once at most."""
-    return fio.run(
+    """
+    Read and verify 4 KiB blocks of *filled* at random, each once at most.
+
+    Raises:
+        FaultError: as by `read_back`.
+
+    """
+    read = partial(
+        fio.run,
         filled,
         seed=rng.getrandbits(31),
         seconds=seconds,
@@ -95,44 +118,132 @@ def read_random(
         verify="crc32c",
         verify_fatal=1,
     )
+    return _verify(fio, filled, read)
 
 
-def write_random(
-    fio: Fio, filled: Sequence[FileExtent], rng: random.Random, seconds: float
-) -> FioReport:
+def read_back(fio: Fio, filled: Sequence[FileExtent]) -> FioReport:
     """
-    Write 4 KiB blocks of *filled* at random, each once at most, for at most *seconds*.
+    Read all of *filled* from the disk, and verify each block and its generation.
 
-    fio's random map sees to that: two writes of one block in flight could mix and look
-    like a fault.
+    Raises:
+        FaultError: a block is wrong; the evidence says whether a second read finds the
+            same, so that it is wrong on the disk and not only in transit, and whether the
+            block holds what another write put there.
+
     """
-    return fio.run(
+    read = partial(
+        fio.run,
         filled,
-        seed=rng.getrandbits(31),
-        seconds=seconds,
-        rw="randwrite",
-        bs=SECTOR_BYTES,
-        iodepth=_divide_depth(RANDOM_DEPTH, filled),
-        refill_buffers=1,
+        rw="read",
+        bs=BLOCK_BYTES,
+        iodepth=_divide_depth(SEQUENTIAL_DEPTH, filled),
         verify="crc32c",
-        do_verify=0,
-        end_fsync=1,
+        verify_interval=SECTOR_BYTES,
+        verify_fatal=1,
     )
+    report = _verify(fio, filled, read)
+    _require_bytes(report, [extent.size for extent in filled])
+    return report
 
 
-def flush(fio: Fio, journal: FileExtent, seconds: float) -> FioReport:
-    """Write 4 KiB and call fsync, repeatedly for *seconds*, as a database does."""
-    return fio.run(
-        [journal],
-        seconds=seconds,
-        time_based=1,
-        rw="write",
-        bs=SECTOR_BYTES,
-        ioengine="psync",
-        direct=0,
-        fsync=1,
-    )
+def read_overwritten(fio: Fio, written: Sequence[PartialOverwrite]) -> FioReport:
+    """
+    Read back the blocks that were written again, as that, and all others as before.
+
+    Raises:
+        FaultError: as by `read_back`.
+
+    """
+    groups = [group for each in written for group in each.list_groups()]
+    extents = [extent for extent, _ in groups]
+    depth = _divide_depth(RANDOM_DEPTH, extents)
+    with ExitStack() as stack:
+        traces = [stack.enter_context(_memory_file(format_reads(*g, depth))) for g in groups]
+        read = partial(
+            fio.run,
+            extents,
+            own=[{"read_iolog": trace} for trace in traces],
+            rw="read",
+            iodepth=depth,
+            replay_no_stall=1,
+            verify="crc32c",
+            verify_interval=SECTOR_BYTES,
+            verify_fatal=1,
+        )
+        parts = (
+            replace(extent, offset=offset, size=size)
+            for extent, runs in groups
+            for offset, size in runs
+        )
+        report = _verify(fio, extents, read, parts)
+    _require_bytes(report, [sum(size for _, size in runs) for _, runs in groups])
+    return report
+
+
+def _verify(
+    fio: Fio,
+    filled: Sequence[FileExtent],
+    read: Callable[[], FioReport],
+    parts: Iterable[FileExtent] = (),
+) -> FioReport:
+    """Read *filled*; *parts* of it differ in generation, or all of it is as it says."""
+    _require_length(filled)
+    cached = evict(filled)
+    try:
+        return replace(read(), cached=cached)
+    except FaultError as fault:
+        if fault.number in CORRUPTION_ERRNOS:
+            again = _repeat(read)
+            fault.evidence["read again"] = again or "clean"
+            if again and (found := _find_generation(fio, parts or filled, again)):
+                fault.evidence["holds"] = found
+        raise
+
+
+def _require_length(filled: Sequence[FileExtent]) -> None:
+    for extent in filled:
+        size, needed = extent.path.stat().st_size, extent.offset + extent.size
+        if size < needed:
+            text = f"{extent.path} ends after {size} bytes, {needed - size} before what was written"
+            raise FaultError(errno.EILSEQ, text)
+
+
+def _require_bytes(report: FioReport, sizes: Sequence[int]) -> None:
+    moved = report.list_moved_bytes("read")
+    if any(got < size for got, size in zip(moved, sizes, strict=True)):
+        raise RuntimeError(f"fio verified {moved} of {sizes} bytes")
+
+
+def _repeat(read: Callable[[], FioReport]) -> str:
+    try:
+        read()
+    except FaultError as again:
+        return str(again)
+    return ""
+
+
+def _find_generation(fio: Fio, parts: Iterable[FileExtent], said: str) -> str:
+    """Look in the block that fio complains of for what another write of it left."""
+    place = re.search(r"at file (\S+) offset (\d+), length (\d+)", said)
+    if not place:
+        return ""
+    block = FileExtent(fio.folder / place[1], int(place[2]), int(place[3]))
+    expected = next(part.generation for part in parts if part.contains(block))
+    for generation in range(expected):
+        older = replace(block, generation=generation)
+        if not _repeat(partial(fio.run, [older], rw="read", bs=older.size, verify="crc32c")):
+            return f"what write {generation + 1} put there, and not what write {expected + 1} did"
+    return ""
 
 
 def _divide_depth(depth: int, extents: Sequence[FileExtent]) -> int:
     return max(1, depth // len(extents))
+
+
+@contextmanager
+def _memory_file(text: str = "") -> Generator[Path]:
+    """Make a file that is on no disk, which a child process opens by its path."""
+    with os.fdopen(os.memfd_create("trace"), "w") as file:
+        file.write(text)
+        file.flush()
+        yield Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")

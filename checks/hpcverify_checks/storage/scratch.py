@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcverify.check import Cause, Coverage, Inventory, Unable
 from hpcverify.telemetry.blockdev import Mount, find_disk, find_mount
+from hpcverify.units import MIB
 from hpcverify_checks.common.mounts import NETWORK_FILE_SYSTEMS
 
 PROBE_BYTES = 4096
@@ -44,6 +45,16 @@ class ScratchSite:
     def name_metric(self, metric: str) -> str:
         """Mark a metric taken through the page cache as not to be judged."""
         return metric if self.direct else f"cached.{metric}"
+
+    def describe_reads(self, cached: int) -> str:
+        """Say where what was read came from, if the page cache still had *cached* bytes of it."""
+        if self.direct:
+            return "read past the page cache"
+        if self.mount.kind in MEMORY_FILE_SYSTEMS:
+            return f"read from memory: {self.mount.kind} has no disk"
+        if cached:
+            return f"not all read from the disk: the page cache kept {cached / MIB:.1f} MiB"
+        return "read after the page cache had given it up"
 
     def name_stall(self, phase: str) -> str:
         """Mark a stall of a network file system as not this node's."""

@@ -1,16 +1,30 @@
-"""Create, write, stat and remove many small files, and time every call."""
+"""
+Create, write, read, stat and remove many small files, and time every call.
+
+The content of each file says which file it is of, and which write of it. Every second
+file is written once more after all were flushed, so that its first content is on the
+disk. `compare` says what is
+wrong with what the disk then returns.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import shake_128
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 
-FILE_CONTENT = bytes(range(256)) * 16
-"""4 KiB for each file."""
+from hpcverify_checks.storage.extents import FileExtent
+from hpcverify_checks.storage.page_cache import evict, flush_file_system
+
+FILE_BYTES = 4096
+
+Answers = Mapping[int, bytes | None]
+"""What each file held; None: there was no such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +44,133 @@ class CallTimes:
         return sorted(self.seconds)[-1 - len(self.seconds) // 100] * 1e3
 
 
-def time_small_files(folder: Path, count: int) -> dict[str, CallTimes]:
-    """Run each step on all *count* files in *folder* before the next step begins."""
-    folder.mkdir()
-    paths = [str(folder / str(i)) for i in range(count)]
-    steps: dict[str, Callable[[str], object]] = {
-        "create": _create,
-        "write": _write,
-        "stat": os.stat,
-        "unlink": os.unlink,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallFiles:
+    """So many files in one *folder*, with contents that follow from the *seed*."""
+
+    folder: Path
+    count: int
+    seed: int
+    direct: bool
+
+    def locate(self, number: int) -> Path:
+        """Name the file with this *number*."""
+        return self.folder / str(number)
+
+    def make_content(self, number: int, generation: int) -> bytes:
+        """Make what one write puts into one file: no two are the same."""
+        return shake_128(f"{self.seed} {number} {generation}".encode()).digest(FILE_BYTES)
+
+    def find_generation(self, number: int) -> int:
+        """Tell which write of a file is its last: 0 is the first."""
+        return 1 - number % 2
+
+    @property
+    def rewritten(self) -> Sequence[int]:
+        """Numbers of the files that are written twice."""
+        return range(0, self.count, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """What was read back."""
+
+    answers: Answers
+    times: CallTimes
+    cached: int
+    """Bytes that the page cache still had when reading began."""
+
+
+def write_files(files: SmallFiles) -> dict[str, CallTimes]:
+    """
+    Create and write all *files*, flush them, and write every second one again.
+
+    Raises:
+        OSError: a call failed.
+
+    """
+    files.folder.mkdir()
+    everyone = range(files.count)
+    return {
+        "create": _time(_create, [(files.locate(n),) for n in everyone]),
+        "write": _time(_write, _list_writes(files, everyone, 0)),
+        "flush": _time(flush_file_system, [(files.folder,)]),
+        "overwrite": _time(_write, _list_writes(files, files.rewritten, 1)),
+        "last flush": _time(flush_file_system, [(files.folder,)]),
     }
-    times: dict[str, CallTimes] = {}
-    for name, step in steps.items():
-        clock = [perf_counter()]
-        for path in paths:
-            step(path)
-            clock.append(perf_counter())
-        times[name] = CallTimes([after - before for before, after in pairwise(clock)])
-    folder.rmdir()
+
+
+def read_files(files: SmallFiles) -> FilesRead:
+    """
+    Read all *files* from the disk.
+
+    Raises:
+        OSError: a call failed.
+
+    """
+    paths = [files.locate(n) for n in range(files.count)]
+    cached = evict(FileExtent(path, 0, FILE_BYTES) for path in paths if path.exists())
+    flags = os.O_RDONLY | (os.O_DIRECT if files.direct else 0)
+    answers: dict[int, bytes | None] = {}
+    with mmap.mmap(-1, 2 * FILE_BYTES) as buffer:  # page-aligned, as O_DIRECT requires
+
+        def read(number: int) -> None:
+            answers[number] = _read(paths[number], flags, buffer)
+
+        times = _time(read, [(n,) for n in range(files.count)])
+    return FilesRead(answers, times, cached)
+
+
+def remove_files(files: SmallFiles) -> dict[str, CallTimes]:
+    """
+    Stat all *files*, and remove them.
+
+    Raises:
+        OSError: a call failed.
+
+    """
+    paths = [(files.locate(n),) for n in range(files.count)]
+    times = {"stat": _time(os.stat, paths), "unlink": _time(os.unlink, paths)}
+    files.folder.rmdir()
     return times
 
 
-def _create(path: str) -> None:
+def _list_writes(
+    files: SmallFiles, numbers: Iterable[int], generation: int
+) -> Sequence[tuple[Path, bytes]]:
+    return [(files.locate(n), files.make_content(n, generation)) for n in numbers]
+
+
+def _time(step: Callable[..., object], calls: Iterable[tuple[object, ...]]) -> CallTimes:
+    clock = [perf_counter()]
+    for call in calls:
+        step(*call)
+        clock.append(perf_counter())
+    return CallTimes([after - before for before, after in pairwise(clock)])
+
+
+def _create(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _write(path: str) -> None:
-    # The close counts: NFS sends the data then.
-    file = os.open(path, os.O_WRONLY)
+def _write(path: Path, content: bytes) -> None:
     try:
-        os.write(file, FILE_CONTENT)
+        file = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return  # reading will tell that it is lost
+    # The close counts: NFS sends the data then.
+    try:
+        os.write(file, content)
+    finally:
+        os.close(file)
+
+
+def _read(path: Path, flags: int, buffer: mmap.mmap) -> bytes | None:
+    try:
+        file = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    try:
+        return buffer[: os.preadv(file, [buffer], 0)]
     finally:
         os.close(file)

@@ -301,9 +301,12 @@ def test_a_core_that_reads_wrongly_is_accused_and_not_the_memory(tmp_path: Path)
         if os.sched_getaffinity(0) == {BAD}:
             out[3].bitwise_xor_(4)
 
-    finding = only(examine(tmp_path, make_host(seams=MemorySeams(read=read))))
+    found = examine(tmp_path, make_host(seams=MemorySeams(read=read)))
+    finding = only(found)
 
-    assert finding.where == f"cpu{BAD}"
+    assert {f.where for f in list_findings(found)} == {f"cpu{BAD}"} == {finding.where}
+    assert find_value(found, "mismatches", "numa0") == 0
+    assert find_value(found, "mismatches", f"cpu{BAD}")
     assert finding.text.startswith(f"core {BAD}, ")
     assert finding.evidence["another core"] == "intermittent: 0 of 3 reruns wrong"
 
@@ -334,3 +337,9 @@ def test_chunks_belong_to_the_cores_that_sweep_them(tmp_path: Path, lab: Lab) ->
     examine(tmp_path, make_host(chunks=8 * len(CORES), map_chunk=lab.map))
     assert all(len(cores) == 1 for cores in writers.values())
     assert set().union(*writers.values()) == set(CORES)
+
+
+def test_the_selftest_finds_what_it_puts_in(tmp_path: Path) -> None:
+    trials = list(CHECK.selftest(make_context(tmp_path))) if CHECK.selftest else []
+    assert [t.fault for t in trials if not t.is_as_expected] == []
+    assert len(trials) == 6

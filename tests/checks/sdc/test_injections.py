@@ -39,8 +39,8 @@ from hpcverify_checks.sdc import stress
 from hpcverify_checks.sdc.copies import (
     CopyTally,
     copy_for_seconds,
+    make_both,
     make_core_paths,
-    make_source,
 )
 from hpcverify_checks.sdc.prepare import DeviceTask, prepare, prove_product
 from tests.checks.sdc import faulty_library as faulty
@@ -70,6 +70,7 @@ SHAPE = Shape(64, 128)
 PARAMS = sdc.SdcParams(seconds=1.0, size=SHAPE.size, depth=SHAPE.depth)
 CORES = sorted(os.sched_getaffinity(0))
 PARTS = {CORE: {f"cpu{BAD}"}, EACH_CORE: {f"cpu{core}" for core in CORES}}
+CODES = {Verdict.FAIL: "corruption", Verdict.ERROR: "blind", Verdict.WARN: "dissent"}
 # Of one physical core, so that there is no other to agree that a library is at fault.
 ONE_CORE = Part("cpu", "cpu", "CPU", {"threads": str(len(CORES)), "cores": "1"})
 INVENTORY_OF_ONE = structs.replace(INVENTORY, parts=(ONE_CORE,))
@@ -122,8 +123,7 @@ def find_rows(test: str) -> list[Injection]:
 
 def accuse(row: Injection) -> set[tuple[str, str]]:
     """Say what the check must find, by code and part."""
-    code = "corruption" if row.verdict is Verdict.FAIL else "blind"
-    return {(code, part) for part in PARTS[row.part]}
+    return {(CODES[row.verdict], part) for part in PARTS[row.part]}
 
 
 def once(number: int) -> Callable[[int], bool]:
@@ -173,8 +173,11 @@ PRODUCTS = {
     ),
     "results are cut off, not rounded": ProductFault(faulty.round_towards_zero, ("fp32",)),
     "full significands are off by one": ProductFault(faulty.err_on_full_significands, FLOATS),
-    "operands that end in 0101... are multiplied wrongly": ProductFault(
-        faulty.err_on_pattern, (*FLOATS, "int8")
+    "int8 operands that are 01010101 are multiplied wrongly": ProductFault(
+        faulty.err_on_pattern, ("int8",)
+    ),
+    "fp32 operands that end in 0101..., of 16 bits, are multiplied wrongly": ProductFault(
+        faulty.err_on_pattern, ("fp32",)
     ),
 }
 EVERY = "every core: "
@@ -363,10 +366,11 @@ COPIES = {
 
 def copy_on_each_core(patience: float) -> list[CopyTally]:
     """Copy on all paths of one core after the other; on the bad one until all were wrong."""
-    sent = make_source(1, ROOM, torch.device("cpu"))
+    sent, expected = make_both(CORES, 1, ROOM)
 
     def work(core: int) -> CopyTally:
-        paths, seconds = make_core_paths(sent, copy), patience if core == BAD else 0.3
+        paths = make_core_paths(sent, expected, copy)
+        seconds = patience if core == BAD else 0.3
         return copy_for_seconds(paths, f"cpu{core}", seed=1, seconds=seconds)
 
     return [tally for core in CORES for tally in run_on_each((core,), work)]

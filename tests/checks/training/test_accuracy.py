@@ -93,8 +93,8 @@ def test_an_activation_that_is_off_in_its_last_bit_once_warns(
     params = structs.replace(PARAMS, seconds=1.0)
     items = list(training.measure(make_context(tmp_path), params))
     assert judge_items(training.CHECK, items).verdict is ONCE.verdict
-    (told,) = (f for f in list_findings(items) if f.code == "irreproducible_cpu")
-    assert "step 1: loss" in told.text or "step 1: gradients" in told.text
+    told, *_ = (f.text for f in list_findings(items) if f.code == "irreproducible_cpu")
+    assert told.startswith("replay 3 of 2 training steps differs from the first replay on rank 0")
 
 
 def test_gradients_that_are_no_numbers_warn(

@@ -8,15 +8,16 @@ taken away, it is filled and mounted read-only. fio is the real one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,30 +37,24 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
-from hpcverify.telemetry.blockdev import Mount
 from hpcverify.telemetry.smart import Health
 from hpcverify.testing import INVENTORY, judge_items, list_findings, make_context
 from hpcverify.units import MIB, UNIT_FACTORS
-from hpcverify_checks.storage import (
-    CHECK,
-    StorageParams,
-    explain_fault,
-    fio_runner,
-    measure,
-    report_health,
-    run_small_files,
-)
-from hpcverify_checks.storage.fio_runner import FaultError, FileExtent, Fio, FioReport
+from hpcverify_checks.storage import CHECK, fio_runner, measure, report_health
+from hpcverify_checks.storage.explain import explain_fault
+from hpcverify_checks.storage.extents import SECTOR_BYTES, FileExtent, cut_to, lay_out
+from hpcverify_checks.storage.fio_runner import FaultError, Fio, FioReport
 from hpcverify_checks.storage.jobs import (
-    cut_to_written,
     flush,
     read_back,
+    read_overwritten,
     read_random,
     write,
     write_random,
 )
+from hpcverify_checks.storage.params import StorageParams
+from hpcverify_checks.storage.phases import run_phases, run_small_files
 from hpcverify_checks.storage.scratch import (
-    ScratchSite,
     Space,
     describe_site,
     find_site,
@@ -67,65 +62,17 @@ from hpcverify_checks.storage.scratch import (
     require_writable,
     space_of,
 )
-from hpcverify_checks.storage.small_files import CallTimes, time_small_files
+from hpcverify_checks.storage.small_files import CallTimes
+from tests.checks.storage.disks import formatted, mounted, site
 
 pytestmark = pytest.mark.tools
 
 SHORT = StorageParams(size_mib=8, checkpoint_mib=4, repeats=2, seconds=0.2, streams=2, files=50)
 
 
-@contextmanager
-def mounted(*arguments: object) -> Generator[Path]:
-    """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
-    point = Path(str(arguments[-1]))
-    point.mkdir(exist_ok=True)
-    subprocess.run(["mount", *map(str, arguments)], check=True)
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "--lazy", point], check=True)
-
-
-def formatted(folder: Path) -> Path:
-    """Make a sparse 4 GiB ext4, which takes a few MiB on the disk beneath."""
-    made = folder / "image"
-    with made.open("wb") as file:
-        file.truncate(4 * 2**30)
-    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", made], check=True)
-    return made
-
-
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    return formatted(tmp_path)
-
-
-@pytest.fixture
-def disk(image: Path, tmp_path: Path) -> Iterator[Path]:
-    with mounted("-o", "loop", image, tmp_path / "disk") as point:
-        yield point
-
-
-@pytest.fixture
-def fio(disk: Path) -> Fio:
-    return Fio(folder=disk, engine=fio_runner.find_engine(), direct=True)
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    return random.Random(7)  # noqa: S311 - data to write, no secret
-
-
-def site(folder: Path = Path("/scratch"), kind: str = "ext4", **changes: object) -> ScratchSite:
-    made = ScratchSite(
-        folder=folder, mount=Mount(folder, kind, "/dev/sda1"), disk="sda", part="S1", direct=True
-    )
-    return replace(made, **changes)  # type: ignore[arg-type] # as in a test's context
-
-
 def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[FileExtent, ...]:
-    room = fio_runner.lay_out(fio.folder, mib * MIB, 2, rng)
-    return cut_to_written(room, write(fio, room, rng))
+    room = lay_out(fio.folder, mib * MIB, 2, rng)
+    return cut_to(room, write(fio, room, rng).list_moved_bytes("write"))
 
 
 def flip(extent: FileExtent, at: int) -> None:
@@ -174,7 +121,7 @@ def test_a_sound_disk_has_no_findings_each_time(runs: list[list[CheckItem]]) -> 
 
 def test_a_sound_disk_is_covered_each_time(runs: list[list[CheckItem]]) -> None:
     for found in runs:
-        assert "8 MiB in 2 streams written, read back and verified" in covered(found)
+        assert "8.0 MiB in 2 streams written, read back and verified" in covered(found)
         assert "2 checkpoints of 4 MiB" in covered(found)
 
 
@@ -263,7 +210,7 @@ def test_without_fio_the_check_is_unable_and_names_the_fix(
 def test_a_file_system_that_is_too_small_is_not_touched(tmp_path: Path) -> None:
     with (
         mounted("-t", "tmpfs", "-o", "size=64M", "tmpfs", tmp_path / "m") as point,
-        pytest.raises(Unable, match="67108864 bytes free; the test needs 16777216") as caught,
+        pytest.raises(Unable, match="67108864 bytes free; the test needs 67108864") as caught,
     ):
         list(measure(make_context(tmp_path, scratch=point), SHORT))
 
@@ -327,10 +274,11 @@ class FlipsEachTime(Fio):
         *,
         seed: int = 0,
         seconds: float = 0.0,
+        own: Sequence[Mapping[str, object]] = (),
         **options: object,
     ) -> FioReport:
         flip(extents[0], at=99)
-        return super().run(extents, seed=seed, seconds=seconds, **options)
+        return super().run(extents, seed=seed, seconds=seconds, own=own, **options)
 
 
 def test_wrong_data_that_are_right_when_read_again_are_told_from_those_on_the_disk(
@@ -362,10 +310,39 @@ def test_a_lost_write_is_found_though_what_it_left_has_a_good_checksum(
 def test_random_writes_read_back_each_time(fio: Fio, rng: random.Random) -> None:
     extents = filled(fio, rng)
     for _ in range(2):
-        wrote = write_random(fio, extents, rng, seconds=0.1)
+        wrote, overwritten = write_random(fio, extents, rng, seconds=0.1)
 
         assert sum(wrote.list_moved_bytes("write")) > 0
-        assert sum(read_back(fio, extents).list_moved_bytes("read")) == 8 * MIB
+        assert sum(read_overwritten(fio, overwritten).list_moved_bytes("read")) >= 8 * MIB
+
+
+def test_each_block_is_expected_of_the_write_that_it_was_last_written_by(
+    fio: Fio, rng: random.Random
+) -> None:
+    extents = filled(fio, rng, mib=64)
+    _, (written, other) = write_random(fio, extents, rng, seconds=0.02)
+    assert 0 < written.count < len(written.again)  # some, and not all
+
+    read_overwritten(fio, [written, other])
+    for sector, said in ((written.again.index(1), 0), (written.again.index(0), 1)):
+        wrong = bytearray(written.again)
+        wrong[sector] = said
+        place = written.extent.offset + sector * SECTOR_BYTES
+        with pytest.raises(FaultError, match=f"bad magic header .* offset {place}, length 4096"):
+            read_overwritten(fio, [replace(written, again=bytes(wrong)), other])
+
+
+def test_an_overwrite_that_is_lost_is_told_from_other_wrong_data(
+    fio: Fio, rng: random.Random
+) -> None:
+    extents = filled(fio, rng, mib=2)
+    again = [extent.write_again() for extent in extents]
+    with pytest.raises(FaultError) as caught:
+        read_back(fio, again)
+
+    assert caught.value.evidence["holds"] == "what write 1 put there, and not what write 2 did"
+    write(fio, again, rng)
+    read_back(fio, again)
 
 
 def test_a_random_read_verifies(fio: Fio, rng: random.Random) -> None:
@@ -380,9 +357,9 @@ def test_a_random_read_verifies(fio: Fio, rng: random.Random) -> None:
 def test_a_write_that_time_cuts_short_is_read_back_as_far_as_it_went(
     fio: Fio, rng: random.Random
 ) -> None:
-    room = fio_runner.lay_out(fio.folder, 1024 * MIB, 2, rng)
+    room = lay_out(fio.folder, 1024 * MIB, 2, rng)
     wrote = write(fio, room, rng, seconds=0.05)
-    extents = cut_to_written(room, wrote)
+    extents = cut_to(room, wrote.list_moved_bytes("write"))
 
     assert 0 < sum(e.size for e in extents) == sum(wrote.list_moved_bytes("write")) < 1024 * MIB
     assert read_back(fio, extents).list_moved_bytes("read") == tuple(e.size for e in extents)
@@ -441,23 +418,36 @@ def test_a_file_system_that_runs_full_is_no_fault_of_the_disk(
     assert refused.value.cause is Cause.NO_SPACE
 
 
-def test_a_file_system_that_runs_out_of_files_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+def test_a_file_system_that_runs_out_of_files_is_no_fault_of_the_disk(
+    tmp_path: Path, rng: random.Random
+) -> None:
     options = "size=4M,nr_inodes=40"
-    with (
-        mounted("-t", "tmpfs", "-o", options, "tmpfs", tmp_path / "m") as point,
-        pytest.raises(FaultError, match=r"small files: .*No space left") as caught,
-    ):
-        list(run_small_files(site(point), SHORT))
+    with mounted("-t", "tmpfs", "-o", options, "tmpfs", tmp_path / "m") as point:
+        fio = Fio(folder=point, engine="", direct=False)
+        with pytest.raises(OSError, match="No space left") as caught:
+            list(run_small_files(site(point), fio, SHORT, rng))
 
-    with pytest.raises(Unable) as refused:
-        explain_fault(caught.value, site())
-    assert refused.value.cause is Cause.NO_SPACE
+    assert caught.value.errno == errno.ENOSPC
 
 
-def test_a_stall_is_measured(fio: Fio) -> None:
-    journal = FileExtent(fio.folder / "journal", 0, MIB)
+def test_a_file_that_somebody_removes_meanwhile_is_no_fault_of_the_disk(
+    disk: Path, fio: Fio, rng: random.Random
+) -> None:
+    phases = run_phases(site(disk), fio, SHORT, rng)
+    written = next(item for item in phases if getattr(item, "name", "") == "seq_write.longest")
+    assert written
+    (disk / "stream0").unlink()
+
+    with pytest.raises(Unable, match="stream0 was removed while the check ran") as caught:
+        list(phases)
+
+    assert caught.value.cause is Cause.MISCONFIGURED
+
+
+def test_a_stall_is_measured(fio: Fio, rng: random.Random) -> None:
+    journal = FileExtent(fio.folder / "journal", 0, 1024 * MIB)
     with ThreadPoolExecutor(1) as pool:
-        flushed = pool.submit(flush, fio, journal, 4)
+        flushed = pool.submit(flush, fio, journal, rng, 4)
         while not (journal.path.exists() and journal.path.stat().st_blocks):
             time.sleep(0.01)
         subprocess.run(["fsfreeze", "--freeze", fio.folder], check=True)
@@ -551,6 +541,43 @@ def test_what_the_node_did_to_fio_is_no_bug_and_no_fault_of_the_disk(
     assert (caught.value.cause, caught.value.remedy) == (cause, Remedy.INSPECT)
 
 
+IDLE = {way: {"io_bytes": 0} for way in fio_runner.DIRECTIONS}
+
+
+def test_a_fio_that_got_no_time_for_an_access_gets_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = (
+        json.dumps({"jobs": [{"error": 0, **IDLE, "write": {"io_bytes": moved}}]}, indent=1)
+        for moved in (0, 4096)
+    )
+    idle, busy = reports
+    script = f"""\
+case "$*" in
+*--runtime=200ms*) echo '{idle}' ;;
+*--runtime=400ms*) echo '{busy}' ;;
+esac"""
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, script))
+    fio = Fio(folder=tmp_path, engine="libaio", direct=False)
+
+    report = fio.run([FileExtent(tmp_path / "x", 0, MIB)], seconds=0.2, rw="write")
+
+    assert report.list_moved_bytes("write") == (4096,)
+
+
+def test_a_fio_that_never_gets_time_says_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = json.dumps({"jobs": [{"error": 0, **IDLE}]}, indent=1)
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, f"echo '{idle}'"))
+    fio = Fio(folder=tmp_path, engine="libaio", direct=False)
+
+    with pytest.raises(Unable, match="did not get to a first access within 64 s") as caught:
+        fio.run([FileExtent(tmp_path / "x", 0, MIB)], seconds=1, rw="write")
+
+    assert caught.value.cause is Cause.TIMEOUT
+
+
 def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,7 +660,7 @@ def test_streams_stay_below_the_limit_on_the_size_of_files(rng: random.Random) -
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, before[1]))
     try:
-        extents = fio_runner.lay_out(Path("/scratch"), 8 * MIB, 2, rng)
+        extents = lay_out(Path("/scratch"), 8 * MIB, 2, rng)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -670,15 +697,6 @@ def test_percentiles_are_those_of_all_streams_together() -> None:
     assert quantiles == [1, 1, 2, 9]
     assert report.find_longest() == pytest.approx(0.009000005)
     assert report.compute_latency("sync", 0.5) is None
-
-
-def test_small_files_are_timed_call_by_call_and_gone(tmp_path: Path) -> None:
-    times = time_small_files(tmp_path / "files", 200)
-
-    assert list(times) == ["create", "write", "stat", "unlink"]
-    assert all(len(calls.seconds) == 200 for calls in times.values())
-    assert all(0 < calls.p99 <= max(calls.seconds) * 1e3 for calls in times.values())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_99th_percentile_leaves_out_one_call_of_a_hundred() -> None:

@@ -1,0 +1,120 @@
+"""The selftest: faults of a little memory of this host, which must be found on its node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from hpcverify.check import Context, Trial, Unable
+from hpcverify.telemetry import cpu
+from hpcverify_checks.common import march
+from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.common.march import MemorySeams
+from hpcverify_checks.common.transfers import WrongWords, compare_words
+from hpcverify_checks.host_memory.examination import HostExamination, name_node
+from hpcverify_checks.host_memory.regions import (
+    LEAST_CHUNKS,
+    HostMemory,
+    find_host_memory,
+    plan_regions,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FOUND_NOTHING, BROKEN = "nothing found", "checker broken"
+CHUNK_BYTES, WORDS_PER_PIECE = 2**20, 2**12
+WORD, BIT = 321, 9
+"""What goes wrong, in the first chunk that is mapped."""
+
+Harm = Callable[["Tensor"], "Tensor | None"]
+"""What becomes of that word."""
+
+
+def selftest(ctx: Context) -> Iterator[Trial]:
+    """Try sound memory, cells that are bad in some way, and a comparison that is blind."""
+    find_torch_device(ctx)
+    mask = 1 << BIT
+    yield _try(ctx, "none", FOUND_NOTHING)
+    for fault, harm in (
+        ("a bit stuck at 0", lambda word: word.bitwise_and_(~mask)),
+        ("a bit stuck at 1", lambda word: word.bitwise_or_(mask)),
+        ("a word that is always the same", lambda word: word.fill_(7)),
+    ):
+        yield _try(ctx, fault, "found", on_write=harm)
+    yield _try(ctx, "a bit is lost in the pauses", "found", lambda word: word.bitwise_and_(~mask))
+    yield _try(ctx, "a comparison that sees nothing", BROKEN, compare=see_nothing)
+
+
+def see_nothing(_found: Tensor, _expected: Tensor) -> WrongWords | None:
+    """Compare nothing."""
+    return None
+
+
+def keep(_word: Tensor) -> None:
+    """Do no harm."""
+
+
+def _try(
+    ctx: Context,
+    fault: str,
+    expected: str,
+    on_rest: Harm = keep,
+    *,
+    on_write: Harm = keep,
+    compare: march.Compare = compare_words,
+) -> Trial:
+    real = find_host_memory()
+    mapped: list[Tensor] = []
+
+    def map_chunk(size: int, node: int) -> Tensor:
+        mapped.append(real.map_chunk(size, node))
+        return mapped[-1]
+
+    def write(words: Tensor, table: Tensor, mask: int) -> None:
+        march.write(words, table, mask)
+        if words.data_ptr() <= mapped[0][WORD:].data_ptr() < words[-1:].data_ptr():
+            on_write(mapped[0][WORD])
+
+    def rest(_seconds: float) -> None:
+        on_rest(mapped[0][WORD])
+
+    free = 2 * LEAST_CHUNKS * CHUNK_BYTES
+    little = structs.replace(real.nodes[0], free=free)
+    host = replace(
+        real,
+        nodes=(little,),
+        read_free=lambda: free,
+        map_chunk=map_chunk,
+        seams=MemorySeams(write, compare=compare),
+        chunk_bytes=CHUNK_BYTES,
+        words_per_piece=WORDS_PER_PIECE,
+        rest=rest,
+    )
+    outcome, detail = _examine(ctx, host)
+    where = name_node(little.number)
+    return Trial(fault=fault, where=where, expected=expected, outcome=outcome, detail=detail)
+
+
+def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
+    """Make a pass, and put what came of it into words."""
+    exam = HostExamination(
+        host=host,
+        regions=plan_regions(host, cpu.read_cores().allowed, ctx.rotation),
+        seconds=1.0,
+        pause=0.0,
+        seed=ctx.seed,
+        reserve=0,
+        began=host.read_clock(),
+    )
+    try:
+        found = list(exam.run())
+    except Unable as exc:
+        return BROKEN, str(exc)
+    places = {f.where for f in found}
+    if places - {name_node(host.nodes[0].number)}:
+        return f"found: {', '.join(sorted(places))}", found[0].text
+    return ("found", found[0].text) if found else (FOUND_NOTHING, "")

@@ -1,0 +1,63 @@
+"""Say what is wrong with small files, by what they hold: each content names its origin."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from itertools import product
+
+from hpcverify.check import Cause, Remedy, Unable
+from hpcverify_checks.storage.fio_runner import FaultError
+from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
+
+MAX_NAMED = 10
+"""Wrong files that the evidence describes one by one."""
+
+
+def find_wrong(files: SmallFiles, answers: Answers) -> Sequence[int]:
+    """List the files that do not hold what was written to them last."""
+    return [
+        number
+        for number, answer in answers.items()
+        if answer != files.make_content(number, files.find_generation(number))
+    ]
+
+
+def explain_wrong(files: SmallFiles, first: Answers, second: Answers) -> FaultError:
+    """
+    Say what the wrong files of the *first* read hold, and whether the *second* agrees.
+
+    Raises:
+        Unable: they are being removed, as a clean-up program does.
+
+    """
+    lost, lost_again = (list(answers.values()).count(None) for answers in (first, second))
+    if lost_again > lost or lost_again == files.count:
+        raise Unable(
+            f"{files.folder} was emptied while the check ran: keep other programs out of it",
+            Cause.MISCONFIGURED,
+            Remedy.FIX_CONFIGURATION,
+        )
+    wrong = find_wrong(files, first)
+    told = [f"{files.locate(n)} {_describe(files, n, first[n])}" for n in wrong[:MAX_NAMED]]
+    right_again = not set(wrong) & set(find_wrong(files, second))
+    text = f"{len(wrong)} of {files.count} small files are wrong: {told[0]}"
+    evidence = {"wrong files": "\n".join(told), "read again": "clean" if right_again else "wrong"}
+    return FaultError(errno.EILSEQ, text, evidence)
+
+
+def _describe(files: SmallFiles, number: int, answer: bytes | None) -> str:
+    if answer is None:
+        return "is lost"
+    if len(answer) != FILE_BYTES:
+        return f"has {len(answer)} of {FILE_BYTES} bytes"
+    for other, generation in product(range(files.count), range(2)):
+        if answer == files.make_content(other, generation):
+            if other == number:
+                return "holds what was written before: a write was lost, or an old copy read"
+            return f"holds the data of {files.locate(other)}"
+    expected = files.make_content(number, files.find_generation(number))
+    differing = [i for i in range(FILE_BYTES) if answer[i] != expected[i]]
+    place, bits = differing[0], answer[differing[0]] ^ expected[differing[0]]
+    extent = "1 byte" if len(differing) == 1 else f"{len(differing)} bytes"
+    return f"differs in {extent}, the first at {place} in the bits {bits:08b}"

@@ -1,0 +1,59 @@
+"""What a failed access means: a fault of the disk, of its server, or of neither."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from hpcverify.check import Cause, Finding, Unable
+from hpcverify_checks.storage.fio_runner import CORRUPTION_ERRNOS, FaultError
+from hpcverify_checks.storage.scratch import ScratchSite
+
+NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+DENIED_ERRNOS = frozenset({errno.EACCES, errno.EPERM})
+IO_ERROR_ERRNOS = frozenset(
+    {
+        errno.EIO,
+        errno.ENODATA,  # a medium error (blk_status_to_errno in block/blk-core.c)
+        errno.EREMOTEIO,  # a target error
+        errno.ENOLINK,  # a transport error
+        errno.ETIMEDOUT,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.EUCLEAN,  # ext4, xfs and btrfs: damaged structure
+        errno.EBADMSG,  # the same, found by a checksum
+        errno.EROFS,  # was writable at first: an error turned it read-only
+    }
+)
+
+
+def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
+    """
+    Say what a failed access means.
+
+    Raises:
+        Unable: the disk is not at fault: it is full, or we may not write.
+        FaultError: an error that we do not know.
+
+    """
+    if fault.number in NO_SPACE_ERRNOS:
+        raise Unable(
+            f"{site.folder} filled up during the test ({fault}): free some space or raise "
+            "the quota",
+            Cause.NO_SPACE,
+        ) from fault
+    if fault.number in DENIED_ERRNOS:
+        raise Unable(
+            f"{site.folder} cannot be used ({fault}): fix its permissions", Cause.DENIED
+        ) from fault
+    evidence = {**fault.evidence, "mount": str(site.mount.point)}
+    if fault.number in CORRUPTION_ERRNOS:
+        text = f"data read back differs from what was written: {fault}"
+        if holds := fault.evidence.get("holds"):
+            text += f"; the block holds {holds}"
+        return Finding("corruption", site.part, text, evidence)
+    if fault.number in IO_ERROR_ERRNOS:
+        code = "remote_io_error" if site.remote else "io_error"
+        text = f"{os.strerror(fault.number)}: {fault}"
+        return Finding(code, site.part, text, evidence)
+    raise fault

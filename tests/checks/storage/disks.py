@@ -1,0 +1,59 @@
+"""Real file systems on loop devices, which take a few MiB on the disk beneath."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from fcntl import ioctl
+from pathlib import Path
+
+from hpcverify.telemetry.blockdev import Mount
+from hpcverify_checks.storage.scratch import ScratchSite
+
+FIBMAP = 1
+"""Of linux/fs.h: on which block of its disk a block of a file is."""
+
+
+@contextmanager
+def mounted(*arguments: object) -> Generator[Path]:
+    """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
+    point = Path(str(arguments[-1]))
+    point.mkdir(exist_ok=True)
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def formatted(folder: Path) -> Path:
+    """Make a sparse 4 GiB ext4, which takes a few MiB on the disk beneath."""
+    made = folder / "image"
+    with made.open("wb") as file:
+        file.truncate(4 * 2**30)
+    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", made], check=True)
+    return made
+
+
+def site(folder: Path = Path("/scratch"), kind: str = "ext4", **changes: object) -> ScratchSite:
+    made = ScratchSite(
+        folder=folder, mount=Mount(folder, kind, "/dev/sda1"), disk="sda", part="S1", direct=True
+    )
+    return replace(made, **changes)  # type: ignore[arg-type] # as in a test's context
+
+
+def flip_below(image: Path, path: Path, at: int) -> None:
+    """Change one bit of *path* on its disk, an *image*, without the page cache's knowledge."""
+    block_bytes = os.statvfs(path).f_bsize
+    with path.open("rb") as file:
+        asked = struct.pack("i", at // block_bytes)
+        (block,) = struct.unpack("i", ioctl(file, FIBMAP, asked))
+    with image.open("r+b") as disk:
+        disk.seek(block * block_bytes + at % block_bytes)
+        (byte,) = disk.read(1)
+        disk.seek(-1, os.SEEK_CUR)
+        disk.write(bytes([byte ^ 1]))
