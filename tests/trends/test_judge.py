@@ -80,6 +80,28 @@ def test_a_rollout_that_is_too_small_for_steps_is_no_trend_of_its_parts(size: fl
     assert (change.node, change.kind) == ("n40", "trend")
 
 
+def test_a_change_of_many_on_one_day_is_no_trend_of_those_in_which_it_is_no_step() -> None:
+    fleet = [make_history(i, {15: 0.008}) for i in range(100)]
+    wearing = make_history(100, {15: 0.008}, per_run=0.001)
+
+    judged = judge_histories([*fleet, wearing], low_is_bad=False)
+
+    assert [shared.mark for shared in judged.shared] == [None]
+    assert [(change.node, change.kind) for change in judged.changes] == [("n100", "trend")]
+
+
+@pytest.mark.parametrize("driver_from", [15, RUNS])
+def test_who_gained_nothing_where_most_gained_is_no_worse(driver_from: int) -> None:
+    fleet = [
+        make_history(i, {15: -0.008} if i % 5 < 3 else None, driver_from=driver_from)
+        for i in range(200)
+    ]
+
+    changes = judge_histories(fleet, low_is_bad=False).changes
+
+    assert [change for change in changes if change.verdict is not Verdict.PASS] == []
+
+
 def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -> None:
     fleet = [make_history(i, {20: 0.02} if i == 7 else None, driver_from=20) for i in range(80)]
 
