@@ -2,8 +2,8 @@
 Judge the past of each part of a fleet in one metric: who changed, and is it the part?
 
 A change on many parts at once is no fault of each: where they have a mark in common, a new driver
-or firmware, it is a *rollout*; where they only share the day, something else that they share, as
-cooling. A part that changed where others with the same mark did not is named itself.
+or firmware, it is a *rollout*; where they only share the day, or a trend, it is something else that
+they share, as cooling. A part that changed where others with the same mark did not is named itself.
 """
 
 from __future__ import annotations
@@ -77,9 +77,12 @@ class PartChange(Struct, frozen=True, kw_only=True):
 class SharedChange(Struct, frozen=True, kw_only=True):
     """A change that many parts have in common."""
 
+    kind: str = STEP
+    """step or trend."""
     mark: MarkChange | None
-    """What they have in common; None: only the day."""
+    """What they have in common; None: only the time."""
     day: float
+    """Days since 1970: when the step was, or the trend's last run."""
     size: float
     changed: int
     compared: int
@@ -132,6 +135,9 @@ def judge_histories(
         and not (population and _is_slope_by_chance(slope, population))
         and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
+    if alike_trend := _find_shared_trend(trends, whole):
+        shared.append(alike_trend)
+        trends = [trend for trend in trends if trend.size > MUCH_MORE * alike_trend.size]
     changes = sorted([*steps, *trends], key=lambda change: -change.size)
     return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
 
@@ -209,6 +215,23 @@ def _find_shared_days(
         yield _describe_shared(None, crowd, ran, weight)
         inside = {id(history) for history, _ in crowd}
         rest = [(history, change) for history, change in rest if id(history) not in inside]
+
+
+def _find_shared_trend(
+    trends: Sequence[PartChange], population: HistoryPopulation
+) -> SharedChange | None:
+    """Find whether so many parts became worse that it is no wear of each."""
+    changed = round(len(trends) * population.weight)
+    if changed < max(MIN_SHARED, SHARED_SHARE * population.parts):
+        return None
+    return SharedChange(
+        kind=TREND,
+        mark=None,
+        day=median(trend.day for trend in trends),
+        size=median(trend.size for trend in trends),
+        changed=changed,
+        compared=population.parts,
+    )
 
 
 def _is_near(
@@ -353,8 +376,8 @@ def describe_shared(shared: SharedChange) -> str:
     by = f"{format_percent(shared.size)} {side}"
     if shared.mark:
         return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
-    when = format_date(shared.day)
-    return f"{parts} became {by} around {when}: look for what they share, as cooling or software"
+    when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
+    return f"{parts} became {by} {when}: look for what they share, such as cooling or software"
 
 
 def format_crossing(crossing: Crossing) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from hpcverify.model import Verdict
-from hpcverify.trends.judge import format_crossing, judge_histories
+from hpcverify.trends.judge import describe_shared, format_crossing, judge_histories
 from hpcverify.trends.marks import PartHistory
 
 DAY = 86400.0
@@ -78,6 +78,21 @@ def test_a_rollout_that_is_too_small_for_steps_is_no_trend_of_its_parts(size: fl
     assert judge_histories(fleet, low_is_bad=False).changes == ()
     (change,) = judge_histories([*fleet, wearing], low_is_bad=False).changes
     assert (change.node, change.kind) == ("n40", "trend")
+
+
+@pytest.mark.parametrize("steps", [{}, {15: 0.006}])
+def test_a_trend_that_many_have_is_said_once(steps: Mapping[int, float]) -> None:
+    per_run = 0.0 if steps else 0.0006
+    fleet = [make_history(i, steps, per_run=per_run) for i in range(100)]
+    fleet.append(make_history(100, per_run=0.002))
+
+    judged = judge_histories(fleet, low_is_bad=False)
+
+    (shared,) = judged.shared
+    assert describe_shared(shared).endswith(
+        "worse in a trend until 2024-11-02: look for what they share, such as cooling or software"
+    )
+    assert [change.node for change in judged.changes] == ["n100"]
 
 
 def test_a_change_of_many_on_one_day_is_no_trend_of_those_in_which_it_is_no_step() -> None:
