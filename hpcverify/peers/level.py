@@ -124,7 +124,7 @@ def _name_outliers(
             return LevelJudgement(replace(spread, standing=Standing.SPLIT, cut=cut))
         if found.keys() <= named.keys():
             return LevelJudgement(spread, found)
-        named = found
+        named |= found  # and never fewer, or this might not end
 
 
 def measure_spread(distances: Iterable[float], resolution: float, peers: int) -> PeerSpread:

@@ -125,7 +125,7 @@ def test_a_node_without_any_tool_is_skipped_before_it_cools(tmp_path: Path) -> N
     ("script", "cause", "says"),
     [
         (f"echo '{NO_MEMORY}'; exit 1", Cause.MISCONFIGURED, "status 1 (memalign returned 0)"),
-        ("kill -SEGV $$", Cause.CRASHED, "was ended by SIGSEGV"),
+        ("kill -SEGV $$", Cause.CRASHED, "was killed by SIGSEGV"),
         ("exit 0", Cause.UNMEASURED, "stressapptest compared nothing"),
         ("sleep 600", Cause.TIMEOUT, "did not end within 0.3 s"),
     ],
