@@ -197,7 +197,9 @@ def test_each_round_is_judged_again(burnt_in: Cli) -> None:
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
-def test_history_names_the_worst_part_of_a_run_and_counts_the_others(cli: Cli, columns: str) -> None:
+def test_history_names_the_worst_part_of_a_run_and_counts_the_others(
+    cli: Cli, columns: str
+) -> None:
     gpus = tuple(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(24))
     rates = tuple(
         Measurement("rate", 5.0 if gpu.id == "gpu-3" else 99.0, "GB/s", gpu.id) for gpu in gpus
