@@ -1,8 +1,8 @@
 """
 Judge each night of the fleet once, when it is over: by peers, and by the past of each part.
 
-A single night names nobody. Whoever stands out is remembered, and is told once the next night on
-which the same node ran shows it again; a night on which it ran and did not stand out clears it.
+A single night names nobody. What stands out is remembered, and is reported once the next night on
+which that node ran shows it again; a night on which it ran and did not stand out clears it.
 A change in a part's own past needs three runs anyway.
 """
 
@@ -60,7 +60,7 @@ KEPT = timedelta(days=14)
 MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
 MIN_CROWD = 4
-"""So many nodes that step alike share something: they are told in one line."""
+"""So many nodes that step alike have something in common: they are one line."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
 OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
