@@ -33,6 +33,7 @@ from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, multi
 from hpcverify_checks.common.exact import Shape, view_shifted
 from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.product_loop import (
+    CANARY_COPIES,
     CANARY_PRODUCTS,
     Compare,
     ProductBench,
@@ -101,7 +102,7 @@ def stepped(bench: ProductBench, products: int, clock: Callable[[], float]) -> f
 
 def canary(bench: ProductBench, clock: Callable[[], float]) -> float:
     """Give the median time of a canary."""
-    counts, times = torch.zeros(2, dtype=torch.int64), list[float]()
+    counts, times = torch.zeros(CANARY_COPIES, dtype=torch.int64), list[float]()
     for _ in range(CANARIES):
         bench.compute_and_compare(0, counts[0])
         start = clock()
