@@ -33,7 +33,7 @@ from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, multi
 from hpcverify_checks.common.exact import Shape, view_shifted
 from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.product_loop import (
-    CANARIES,
+    CANARY_COPIES,
     CANARY_PRODUCTS,
     Compare,
     ProductBench,
@@ -49,7 +49,7 @@ FAMILY = {"cpu": "fp32", "cuda": "bf16"}
 PRODUCTS = {"cpu": 1, "cuda": 1536}
 """In one measurement."""
 PAIRS = {"cpu": 151, "cuda": 15}
-TIMED_CANARIES = 9
+CANARIES = 9
 MOST = {"cpu": 1.02, "cuda": 1.03}
 HEALTHY = {"cpu": 2000, "cuda": 2000}
 """Products of each type: over 10,000 in all."""
@@ -102,8 +102,8 @@ def stepped(bench: ProductBench, products: int, clock: Callable[[], float]) -> f
 
 def canary(bench: ProductBench, clock: Callable[[], float]) -> float:
     """Give the median time of a canary."""
-    counts, times = torch.zeros(CANARIES, dtype=torch.int64), list[float]()
-    for _ in range(TIMED_CANARIES):
+    counts, times = torch.zeros(CANARY_COPIES, dtype=torch.int64), list[float]()
+    for _ in range(CANARIES):
         bench.compute_and_compare(0, counts[0])
         start = clock()
         bench.run_canary(0, counts)

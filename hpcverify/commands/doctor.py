@@ -55,7 +55,7 @@ MAX_HOOK_S = 50
 START_CHECK = "gemm"
 """Starts CUDA as all checks do, and runs a kernel: that alone shows one that is missing."""
 START_SUBJECT = "computing"
-START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.0, "seconds": 0.0}
+START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.01, "seconds": 0.01}
 START_SECONDS = 90.0
 """For the import of torch from a slow file system, and for the driver."""
 FLOOR_SUITE = "quick"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -25,18 +23,21 @@ def read_reason_words() -> dict[str, tuple[str, ...]]:
     return words
 
 
-def is_planned(reason: str, of_site: Collection[str] = ()) -> bool:
+def is_planned(reason: str, of_site: tuple[str, ...] = ()) -> bool:
     """
     Whether *reason* is planned work and no fault.
 
     A word *of_site* says that it is, whatever else it says.
     """
-    said = re.findall(r"\w+", reason.lower())
     shipped = read_reason_words()
-    if _has_any(said, [word.lower() for word in of_site]):
+    if _compile(of_site).search(reason):
         return True
-    return _has_any(said, shipped["planned"]) and not _has_any(said, shipped["fault"])
+    planned = _compile(shipped["planned"]).search(reason)
+    return planned is not None and not _compile(shipped["fault"]).search(reason)
 
 
-def _has_any(said: Collection[str], words: Collection[str]) -> bool:
-    return any(fnmatchcase(each, word) for each in said for word in words)
+@cache
+def _compile(words: tuple[str, ...]) -> re.Pattern[str]:
+    """Compile *words* to what finds any of them; without words, to what finds nothing."""
+    either = "|".join(re.escape(word).replace(r"\*", r"\w*") for word in words) or r"(?!)"
+    return re.compile(rf"\b(?:{either})\b", re.IGNORECASE)

@@ -7,7 +7,7 @@ still tells that there was one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from hpcverify.fleet.ledger import Ledger
@@ -44,7 +44,7 @@ def rank_fleet(
     began: float,
     now: float,
     *,
-    planned_reasons: Collection[str] = (),
+    planned_reasons: tuple[str, ...] = (),
 ) -> RiskRanking:
     """
     Rank *nodes* by the risk that each fails next.
@@ -70,7 +70,7 @@ def rank_fleet(
     return ranking
 
 
-def _is_planned(outage: NodeOutage, of_site: Collection[str]) -> bool:
+def _is_planned(outage: NodeOutage, of_site: tuple[str, ...]) -> bool:
     by_person = outage.cause in (OutageCause.OTHERS, OutageCause.PERSON)
     return by_person and is_planned(outage.reason, of_site)
 

@@ -186,7 +186,9 @@ def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     given: set[str] = set()
     for place in range(phase, phase + len(by_rank)):
         longest = _find_next(by_wait, given)
-        each = longest if _is_patient(place, longest) else _find_next(by_rank, given)
+        each = _find_next(by_rank, given)
+        if _is_patient(place, longest) and longest is not each:
+            each = replace(longest, why=f"{longest.why}; has waited longest")
         given.add(each.host.name)
         yield each
 

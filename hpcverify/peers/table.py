@@ -24,6 +24,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "check": ("check", "check_name", "benchmark"),
     "metric": ("metric",),
     "mode": ("mode", "suite"),
+    "model": ("model", "gpu_model", "gpu_name", "product"),
     "unit": ("unit",),
     "value": ("value", "seconds", "milliseconds", "ms", "microseconds"),
     "time": ("time", "started", "unix_time", "timestamp"),
@@ -100,7 +101,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
         name = MetricName(
             _read_text(cells.get("metric")) or value_column,
             _read_text(cells.get("check")),
-            _read_text(cells.get("mode")),
+            ", ".join(filter(None, (_read_text(cells.get(role)) for role in ("mode", "model")))),
             _read_text(cells.get("unit")) or UNIT_OF_COLUMN.get(value_column, ""),
         )
         parts = found.setdefault(name, {})

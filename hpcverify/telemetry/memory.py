@@ -1,7 +1,7 @@
 """
 The host's memory: how much is free on each NUMA node, and how much a cgroup allows us.
 
-Sources: /proc/meminfo (proc(5)), meminfo, cpulist and distance of each node in sysfs
+Sources: /proc/meminfo (proc(5)), meminfo and cpulist of each node in sysfs
 (admin-guide/mm/numaperf), Mems_allowed_list in /proc/self/status (cpuset(7)), and the
 memory controllers of both versions of cgroups (admin-guide/cgroup-v1/memory, -v2).
 """

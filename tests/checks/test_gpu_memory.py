@@ -111,7 +111,7 @@ def test_memory_that_forgets_in_a_pause_fails_and_only_the_first_pass_has_pauses
 
     found = examine(Memory(memory, AT_ONCE), room(), 3, forget)
     assert judge_items(CHECK, found).verdict is Verdict.FAIL
-    assert [f.evidence["bits 1 to 0"] for f in list_findings(found)] == ["0"]
+    assert [f.evidence["bits_1_to_0"] for f in list_findings(found)] == ["0"]
 
     examine(Memory(chunks(1000, 100), AT_ONCE), room(), 3, lambda: rests.append(1))
     assert len(rests) == 4

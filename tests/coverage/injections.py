@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from hpcverify.model import Verdict
 
 CORE, EACH_CORE, HOST, NOBODY = "the core", "each core", "the host", "nobody"
-RANK, EACH_RANK, CPU_PART, MEMORY = "the rank", "each rank", "the CPU", "the memory"
+RANK, EACH_RANK, CPU_PART = "the rank", "each rank", "the CPU"
+MEMORY, DISK = "the memory", "the disk"
 
 SDC = "tests/checks/sdc/test_injections.py"
 PRODUCT = f"{SDC}::test_a_fault_under_a_product_is_told_as_the_table_says"
@@ -22,6 +23,7 @@ COPY = f"{SDC}::test_a_fault_under_a_copy_is_told_as_the_table_says"
 DTYPES, VOTE = "tests/checks/common/test_dtypes.py", "tests/checks/common/test_vote.py"
 PREPARE, COPIES = "tests/checks/sdc/test_prepare.py", "tests/checks/sdc/test_copies.py"
 HOST_MEMORY, HOST_TESTS = "host_memory", "tests/checks/host_memory/test_host_memory.py"
+DISKS = "tests/checks/storage/test_faults.py"
 MARCH = "tests/checks/common/test_march.py"
 ALLREDUCE, ALLREDUCE_TESTS = "allreduce", "tests/checks/test_allreduce.py"
 GRADIENTS = "tests/checks/training/test_gradient_sums.py"
@@ -98,6 +100,11 @@ def _list_shared() -> list[Injection]:
 
 def _list_sums(check: str, test: str, faults: tuple[str, ...]) -> list[Injection]:
     return [Injection(fault, check, Verdict.FAIL, RANK, (test,)) for fault in faults]
+
+
+def _list_disks(*faults: str) -> list[Injection]:
+    test = _name(DISKS, "a_disk_that_goes_wrong_fails_for_what_it_did")
+    return [Injection(fault, "storage", Verdict.FAIL, DISK, test) for fault in faults]
 
 
 def _compared(fault: str, verdict: Verdict, part: str = CORE, note: str = "") -> Injection:
@@ -280,6 +287,13 @@ INJECTIONS = (
         NOBODY,
         (),
         "what is read so soon comes from a cache",
+    ),
+    *_list_disks(
+        "a first write of 1 MiB is lost, misdirected, torn, changed or exchanged",
+        "an overwrite, of 4 KiB or 1 MiB, is lost, misdirected, torn, changed or exchanged",
+        "a read gives old data, or changed ones",
+        "a block of a journal, or its end, is lost, misdirected, torn, changed or old",
+        "a small file is lost, cut, torn, changed, old or another one",
     ),
     *_list_sums(
         ALLREDUCE,

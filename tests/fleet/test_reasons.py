@@ -51,8 +51,8 @@ def test_a_fault_and_what_nobody_can_read_are_not(reason: str) -> None:
 
 
 def test_a_word_of_the_site_goes_before_all_others() -> None:
-    assert is_planned("replace fans, Aktion 7", ["aktion"])
-    assert not is_planned("reaktion", ["aktion"])
+    assert is_planned("replace fans, Aktion 7", ("aktion",))
+    assert not is_planned("reaktion", ("aktion",))
 
 
 def test_no_word_means_both() -> None:

@@ -423,8 +423,10 @@ def test_one_place_in_ten_is_for_who_has_waited_longest() -> None:
     known = nodes(*(passed(f"n{i}", 1000 - 10 * i) for i in range(1, 41)))
     risks = {f"n{i}": float(i) for i in range(1, 41)}
 
-    made = chosen(plan_sweep(hosts(40), known, (), ALL, NOW, risks=risks))
+    plan = plan_sweep(hosts(40), known, (), ALL, NOW, risks=risks)
+    made = chosen(plan)
 
+    assert plan.chosen[PATIENT_PLACE].why == "last verified 41 days ago; has waited longest"
     assert made[:PATIENT_PLACE] == [f"n{40 - i}" for i in range(PATIENT_PLACE)]
     assert made[PATIENT_PLACE] == "n1"
     assert made[PATIENT_PLACE + PATIENT_PLACES] == "n2"

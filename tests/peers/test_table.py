@@ -26,6 +26,16 @@ def test_columns_of_other_tools_are_found_by_their_names() -> None:
     assert runs.groups == {"cabinet": "c7"}
 
 
+def test_parts_of_another_model_are_no_peers() -> None:
+    header = ["host", "uuid", "gpu_model", "suite", "ms"]
+    rows = [["n1", "a", "Instinct MI250X", "idle", "5"], ["n1", "b", "A100", "idle", "3"]]
+
+    assert [str(name) for name in sorted(collect(header, rows))] == [
+        "ms (idle, A100)",
+        "ms (idle, Instinct MI250X)",
+    ]
+
+
 def test_a_run_without_a_node_goes_to_the_only_one_that_its_part_is_known_on() -> None:
     rows = [("g1", "-1", "-1", "1", "10", "1350"), ("g1", "c7", "5", "2", "11", "1350")]
 

@@ -96,7 +96,7 @@ def test_jobs_of_other_users_are_read_from_a_real_slurm(tmp_path: Path) -> None:
         cluster.run(*sbatch, "--uid=nobody", "-x", "n2", "--hold", script)
 
         def read() -> list[UserJob]:
-            return cluster.slurm.list_user_jobs(MINUTES)
+            return [job for job in cluster.slurm.list_user_jobs(MINUTES) or () if job.end]
 
         cluster.until(lambda: len(read()) == len(("nobody", "daemon")))
         jobs = read()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CANARY_PRODUCTS = 256
 """Products between canaries, which so cost a thousandth at most."""
-CANARIES, FEW_WORDS = 3, 8
+CANARY_COPIES, FEW_WORDS = 3, 8
 """Spoiled copies of a product, and the most words that the last of them is spoiled in."""
 GPU_BATCH_PRODUCTS = 4
 """Products whose counts the host reads together: they take far longer than reading does."""
@@ -174,7 +174,7 @@ class ProductBench:
         import torch
 
         there = self.outputs[0].device
-        counts = torch.zeros(self.batch_size + CANARIES, dtype=torch.int64, device=there)
+        counts = torch.zeros(self.batch_size + CANARY_COPIES, dtype=torch.int64, device=there)
         for i in range(self.batch_size):
             self.compute_and_compare(number + i, counts[i])
         expected: tuple[int, ...] = ()

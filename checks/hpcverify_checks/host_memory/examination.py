@@ -41,7 +41,7 @@ PIECE_NUMBER_BITS = 40
 TIME_SHARE = 0.8
 """Of the time that is left, for what it is expected to suffice; the rest is for noise."""
 LATE_FACTOR = 2.0
-"""Times the seconds that were asked for, by which a busy host ends."""
+"""Times the seconds that were asked for, in which a busy host ends."""
 
 
 def name_core(number: int) -> str:
@@ -154,7 +154,7 @@ class HostExamination:
     def _keep_to_limits(self, sweeps: int) -> None:
         """Give back memory if there is no time for the *sweeps* to come, or others need it."""
         share, size = 1.0, self.size
-        late = self.began + LATE_FACTOR * self.seconds + PAUSES * self.pause
+        late = self.began + LATE_FACTOR * self.seconds
         left, needed = max(0.0, late - self.host.read_clock()), self.sweep_seconds * sweeps
         if needed > left:
             share = left / needed
@@ -191,8 +191,8 @@ class HostExamination:
             "core": str(region.core),
             "virtual": f"{address:#x}",
             "physical": "not known" if physical is None else f"{physical:#x}",
-            "same core": reruns[0].describe(),
-            "another core": reruns[1].describe() if others else "there is no other",
+            "same_core": reruns[0].describe(),
+            "another_core": reruns[1].describe() if others else "there is no other",
         }
         place, where = f"NUMA node {node}", name_node(node)
         if is_core(reruns):
@@ -200,8 +200,8 @@ class HostExamination:
             place, where = f"core {region.core}", name_core(region.core)
         text = (
             f"{place}, physical address {evidence['physical']}: {wrong.describe()}; written and "
-            f"read again: on the same core {evidence['same core']}, on another core "
-            f"{evidence['another core']}"
+            f"read again: on the same core {evidence['same_core']}, on another core "
+            f"{evidence['another_core']}"
         )
         return Finding(CORRUPTED_CODE, where, text, evidence)
 

@@ -228,7 +228,7 @@ def _find_generation(fio: Fio, parts: Iterable[FileExtent], said: str) -> str:
     if not place:
         return ""
     block = FileExtent(fio.folder / place[1], int(place[2]), int(place[3]))
-    expected = next(part.generation for part in parts if part.contains(block))
+    expected = next((part.generation for part in parts if part.contains(block)), 0)
     for generation in range(expected):
         older = replace(block, generation=generation)
         if not _repeat(partial(fio.run, [older], rw="read", bs=older.size, verify="crc32c")):

@@ -38,7 +38,7 @@ class StorageParams(Params, frozen=True):
     """Limit for the sequential write and each random phase."""
     streams: Annotated[int, Meta(ge=1)] = 4
     """Files written at the same time; never more than there are cores."""
-    files: Annotated[int, Meta(ge=1)] = 1500
+    files: Annotated[int, Meta(ge=1)] = 1000
     """Number of small files."""
 
     @property

@@ -59,6 +59,7 @@ from hpcverify.check import (
     Skip,
     Unable,
     Verdict,
+    operation,
     warn_outside,
 )
 from hpcverify_checks.common import vote
@@ -179,8 +180,9 @@ def _measure_rank(
     usage = CpuUsage.read() if device.type == "cpu" else None
     yield from report_outcomes(ctx, job, run(job, ctx.rank, device, seams), usage)
     if device.type == "cpu":  # whose ranks may all err alike, with no other part to contradict
-        error = measure_gradient_error(job, device)
-        yield Measurement("gradient_error", error, "ratio", ctx.device.part)
+        with operation("a training step in fp64", ctx.device):
+            error = measure_gradient_error(job, device)
+        yield Measurement("gradient_error", error, "", ctx.device.part)
 
 
 class Offer(Struct, frozen=True):
@@ -609,7 +611,7 @@ CHECK = Check(
         "loss": Metric(unit="", meaning="cross entropy in the last step of a replay"),
         "replays": Metric(unit="", meaning="replays compared with the first"),
         "gradient_error": Metric(
-            unit="ratio", meaning="distance of gradients in fp32 from those in fp64, on a CPU"
+            unit="", meaning="relative distance of gradients in fp32 from those in fp64, on a CPU"
         ),
     },
     rules={

@@ -122,8 +122,8 @@ def test_every_stuck_bit_of_a_word_is_found(at: int) -> None:
 
         [wrong, *_] = march_over(memory, MemorySeams(write=Faulty(hold)))
         evidence = wrong.to_evidence()
-        assert evidence["bits"] == evidence[f"bits {1 - at} to {at}"] == str(place)
-        assert evidence[f"bits {at} to {1 - at}"] == ""
+        assert evidence["bits"] == evidence[f"bits_{1 - at}_to_{at}"] == str(place)
+        assert evidence[f"bits_{at}_to_{1 - at}"] == ""
         assert evidence["offset"] == hex((500 + 321) * 8)
         assert evidence["chunk"] == "1"
         assert evidence["again"].startswith("the same when read again")
@@ -213,7 +213,7 @@ def test_a_cell_that_loses_its_charge_in_the_pause_is_found(kept: int) -> None:
     [wrong, *_] = march_over(memory, rest=lambda: leaky.write(kept))
 
     evidence = wrong.to_evidence()
-    assert (wrong.place, evidence[f"bits {1 - kept} to {kept}"]) == (700, "11")
+    assert (wrong.place, evidence[f"bits_{1 - kept}_to_{kept}"]) == (700, "11")
 
 
 def test_each_bit_rests_as_a_zero_and_as_a_one() -> None:

@@ -16,7 +16,7 @@ from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.exact import PAD_DEPTH
 from hpcverify_checks.common.product_loop import (
-    CANARIES,
+    CANARY_COPIES,
     CANARY_PRODUCTS,
     ProductBench,
     ProductJob,
@@ -147,7 +147,7 @@ def test_canaries_come_first_last_and_in_between(bench: ProductBench) -> None:
         product_loop.compare(*args)
 
     bag = hunted(replace(bench, seams=ProductSeams(compare=counting)), 2 * CANARY_PRODUCTS)
-    assert compared - bag.products == CANARIES * 3
+    assert compared - bag.products == CANARY_COPIES * 3
 
 
 def zeroed(_a: torch.Tensor, _b: torch.Tensor, out: torch.Tensor) -> None:

@@ -247,12 +247,12 @@ def test_a_stuck_bit_is_found_with_its_place(tmp_path: Path, lab: Lab, value: in
     finding = only(examine(tmp_path, make_host(map_chunk=lab.map)))
 
     assert finding.where == "numa0"
-    assert finding.evidence[f"bits {1 - value} to {value}"] == "17"
+    assert finding.evidence[f"bits_{1 - value}_to_{value}"] == "17"
     assert finding.evidence["virtual"] == hex(lab.chunks[2].data_ptr() + 300 * 8)
     assert "physical address 0x1234567890" in finding.text
-    assert finding.evidence["same core"] == "persistent: 3 of 3 reruns wrong"
+    assert finding.evidence["same_core"] == "persistent: 3 of 3 reruns wrong"
     if len(CORES) > 1:
-        assert finding.evidence["another core"] == "persistent: 3 of 3 reruns wrong"
+        assert finding.evidence["another_core"] == "persistent: 3 of 3 reruns wrong"
 
 
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=list(EFFECTS))
@@ -284,8 +284,8 @@ def test_memory_that_forgets_in_a_pause_is_found(tmp_path: Path, lab: Lab) -> No
 
     finding = only(examine(tmp_path, host))
 
-    assert finding.evidence["bits 1 to 0"] == "5"
-    assert finding.evidence["same core"] == "intermittent: 0 of 3 reruns wrong"
+    assert finding.evidence["bits_1_to_0"] == "5"
+    assert finding.evidence["same_core"] == "intermittent: 0 of 3 reruns wrong"
 
 
 def test_without_a_fault_the_same_memory_passes(tmp_path: Path, lab: Lab) -> None:
@@ -308,7 +308,7 @@ def test_a_core_that_reads_wrongly_is_accused_and_not_the_memory(tmp_path: Path)
     assert find_value(found, "mismatches", "numa0") == 0
     assert find_value(found, "mismatches", f"cpu{BAD}")
     assert finding.text.startswith(f"core {BAD}, ")
-    assert finding.evidence["another core"] == "intermittent: 0 of 3 reruns wrong"
+    assert finding.evidence["another_core"] == "intermittent: 0 of 3 reruns wrong"
 
 
 def test_a_blind_comparison_is_reported_as_such(tmp_path: Path) -> None:

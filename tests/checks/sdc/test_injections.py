@@ -118,7 +118,7 @@ def examine(tmp_path: Path, types: Collection[str], rotation: int) -> Told:
 
 def find_rows(test: str) -> list[Injection]:
     """List the rows of the table that name a case of *test*."""
-    return [row for row in INJECTIONS if row.tests[0].startswith(f"{test}[")]
+    return [row for row in INJECTIONS if f"{test}[{row.fault}]" in row.tests]
 
 
 def accuse(row: Injection) -> set[tuple[str, str]]:
