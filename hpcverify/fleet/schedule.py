@@ -177,8 +177,9 @@ def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     """
     Yield *due* by rank and risk, but in some places the node that has waited longest.
 
-    *phase* counts the places that were given before, and days, so that a sweep with room
-    for a single node does not always choose it in the same way.
+    Nodes whose finding nobody has answered yet, rank 0, come before both. *phase* counts the
+    places that were given before, and days, so that a sweep with room for a single node does
+    not always choose it in the same way.
     """
     by_rank = deque(sorted(due, key=lambda each: each.by_rank))
     by_wait = deque(sorted(by_rank, key=lambda each: each.by_wait))
@@ -186,7 +187,7 @@ def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     for place in range(phase, phase + len(by_rank)):
         longest = _find_next(by_wait, given)
         each = _find_next(by_rank, given)
-        if _is_patient(place, longest) and longest is not each:
+        if each.rank and _is_patient(place, longest) and longest is not each:
             each = replace(longest, why=f"{longest.why}; has waited longest")
         given.add(each.host.name)
         yield each
@@ -246,22 +247,24 @@ class _PlanInput(Struct, frozen=True):
 
         First come nodes with an open finding, even if the site only observes them: nothing
         else will settle it; so do nodes that somebody else put back into service after a
-        finding. Then those that came back within `WATCH_S`, which fail more often than any
-        other, and those that have waited for longer than the site allows. The rest go by
-        risk. A wait ends with the last try, whatever came of it: otherwise a node that can
-        never be judged, or whose job is always lost, would wait longest for ever.
+        finding. Once they were tried, those that have waited longest may come between. Then
+        those that came back within `WATCH_S`, which fail more often than any other, and those
+        that have waited for longer than the site allows. The rest go by risk. A wait ends
+        with the last try, whatever came of it: otherwise a node that can never be judged, or
+        whose job is always lost, would wait longest for ever.
         """
         now, risk, last = self.now, self.risks.get(host.name, 1.0), self.tried.get(host.name)
         ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))
         waited = min(ago, compute_elapsed(now, last.ended)) if last else ago
         lateness = self._find_lateness(node, waited)
         if node.owed_checks or node.state not in (State.HEALTHY, State.UNVERIFIED):
-            rank, why = 0, f"{node.state}: {node.full_reason or 'a verification is due'}"
+            rank = int(last is not None and last.ended >= node.since)
+            why = f"{node.state}: {node.full_reason or 'a verification is due'}"
         elif is_watched(node, now):
             back = format_age(compute_elapsed(now, node.returned_at[-1]))
-            rank, why = 1, f"came back {back} ago"
+            rank, why = 2, f"came back {back} ago"
         else:
-            rank, why = 2 if lateness > 1 else 3, _describe_wait(node, ago)
+            rank, why = 3 if lateness > 1 else 4, _describe_wait(node, ago)
         return _DueNode(
             host=host,
             why=why,

@@ -17,6 +17,7 @@ from hpcverify.telemetry import sysfs
 from hpcverify.units import KIB
 
 NODE_FOLDER = "sys/devices/system/node"
+GPU_FOLDER = "proc/driver/nvidia/gpus"
 RECLAIMABLE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
 """What the kernel gives to a program that asks for memory, without swapping."""
 
@@ -100,14 +101,15 @@ def list_numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
 
     The kernel says for the whole host only what can be had without swapping; each node gets
     its share, by what is free there and what could be reclaimed. A kernel without NUMA has
-    one node, number 0.
+    one node, number 0. The memory of a GPU that the CPU can address (Grace Hopper) is a
+    node as well, but is not the host's.
     """
     available = read_memory(root).get("MemAvailable", 0.0)
     nodes = {
         int(folder.name.removeprefix("node")): folder
         for folder in sysfs.list_entries(root / NODE_FOLDER, "node[0-9]*")
     }
-    allowed = _list_allowed_nodes(root)
+    allowed, of_gpus = _list_allowed_nodes(root), _list_gpu_nodes(root)
     reclaimable = {n: _count_reclaimable(folder) for n, folder in nodes.items()}
     total = sum(reclaimable.values())
     if not total:
@@ -119,7 +121,7 @@ def list_numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
             int(available * reclaimable[number] / total),
         )
         for number, folder in nodes.items()
-        if (allowed is None or number in allowed) and _has_memory(folder)
+        if (allowed is None or number in allowed) and number not in of_gpus and _has_memory(folder)
     )
 
 
@@ -129,6 +131,16 @@ def _list_allowed_nodes(root: Path) -> frozenset[int] | None:
         if name == "Mems_allowed_list":
             return frozenset(sysfs.parse_cpu_list(value.strip()))
     return None
+
+
+def _list_gpu_nodes(root: Path) -> frozenset[int]:
+    """List the NUMA nodes that the driver of NVIDIA says are memory of a GPU."""
+    files = (gpu / "numa_status" for gpu in sysfs.list_entries(root / GPU_FOLDER, "*"))
+    lines = (line for file in files for line in (sysfs.read_text(file) or "").splitlines())
+    fields = (line.partition(":") for line in lines)
+    return frozenset(
+        int(value) for name, _, value in fields if name == "Node" and value.strip().isdigit()
+    )
 
 
 def _read_node(folder: Path) -> dict[str, float]:

@@ -128,7 +128,7 @@ def test_a_share_that_is_missing_is_told_by_the_sum(tmp_path: Path) -> None:
 
 HINTS = {
     "stale": "it is the sum of step 0",
-    "stale_peer": "",
+    "stale_peer": "it is the share of rank 1",  # old words, read as floats, are too small to add
     "lacks_own": "it is the share of rank 0",
     "own": "it is the share of rank 1",
     "has_own_twice": "the share of rank 1 was counted twice",

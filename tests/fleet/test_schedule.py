@@ -474,9 +474,9 @@ def verify_each_night(
             limit=room,
         )
         for name in chosen(plan):
-            if name in without:
-                tried[name] = Ticket(night, name, "", "sweep", "idle", now, 1, now, "lost", "")
-            else:
+            ran = "" if name in without else "r"
+            tried[name] = Ticket(night, name, "", "sweep", "idle", now, 1, now, "", ran)
+            if ran:
                 passes = known[name].state is State.HEALTHY
                 change = {"last_pass_at": now} if passes else {}
                 known[name] = replace(known[name], last_run_at=now, **change)
@@ -505,3 +505,13 @@ def test_sweeps_that_could_go_through_the_fleet_in_half_of_the_period_keep_to_it
     known |= {f"a{i}": passed(f"a{i}", 30, state=State.QUARANTINED) for i in range(4)}
 
     assert verify_each_night(known, room=5, nights=80, lost=4, overdue=30) <= 30
+
+
+def test_a_new_suspect_comes_before_who_has_waited_longest_on_any_day() -> None:
+    known = {f"n{i}": passed(f"n{i}", 900) for i in range(4)}
+    for day in range(PATIENT_PLACES):
+        now = NOW + day * DAY_S
+        known["n9"] = passed("n9", 1, state=State.SUSPECT, since=now - HOUR_S)
+        made = plan_sweep({name: a_host(name) for name in known}, known, (), ALL, now, limit=1)
+
+        assert chosen(made) == ["n9"]

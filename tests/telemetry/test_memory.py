@@ -62,6 +62,18 @@ def test_a_node_that_a_cpuset_forbids_is_left_out(tmp_path: Path) -> None:
     assert [n.number for n in list_numa_nodes(plant(tmp_path, {**TWO_NODES, **only}))] == [1]
 
 
+def test_memory_of_a_gpu_is_not_the_hosts(tmp_path: Path) -> None:
+    folder = "proc/driver/nvidia/gpus/0009:01:00.0"
+    gpu = {f"{folder}/numa_status": "Node:              1\nStatus:            online\n"}
+    assert [n.number for n in list_numa_nodes(plant(tmp_path, {**TWO_NODES, **gpu}))] == [0]
+
+
+@pytest.mark.parametrize("node", ["-1", ""])
+def test_a_gpu_whose_memory_is_no_node_changes_nothing(tmp_path: Path, node: str) -> None:
+    gpu = {"proc/driver/nvidia/gpus/0000:18:00.0/numa_status": f"Node: {node}\nStatus: disabled\n"}
+    assert len(list_numa_nodes(plant(tmp_path, {**TWO_NODES, **gpu}))) == len((0, 1))
+
+
 def test_a_kernel_without_numa_has_one_node(tmp_path: Path) -> None:
     files = {"proc/meminfo": "MemAvailable: 2048 kB\n"}
     assert list_numa_nodes(plant(tmp_path, files)) == (NumaNode(0, (), 2 * MIB),)

@@ -199,9 +199,16 @@ def test_memory_that_is_wrong_is_not_taken_for_the_copy(bad: CopyPath, place: st
 
 
 def test_a_way_that_errs_is_left_and_the_others_go_on() -> None:
-    tally = copy_for_seconds([way(idle), way()], "GPU-0", seed=1, seconds=0.3)
+    left = iter(range(3 * copy_phase.MAX_COPIES))
+
+    def ends(target: Tensor, source: Tensor) -> None:
+        if next(left, None) is None:
+            raise RuntimeError(ILLEGAL)
+        copy(target, source)
+
+    tally = copy_for_seconds([way(idle), way(ends)], "GPU-0", seed=1, seconds=60)
     assert len(tally.findings) == 1
-    assert tally.copies > 3 * copy_phase.MAX_COPIES
+    assert isinstance(tally.error, RuntimeError)
 
 
 @pytest.mark.parametrize("counted", [0, 2])

@@ -82,7 +82,7 @@ class Told:
     """What the check told: its verdict, and which finding on which part."""
 
     verdict: Verdict
-    codes: frozenset[tuple[str, str]]
+    codes: set[tuple[str, str]]
     items: tuple[CheckItem, ...]
 
     def list_corruptions(self) -> list[Finding]:
@@ -112,7 +112,7 @@ def examine(tmp_path: Path, types: Collection[str], rotation: int) -> Told:
     judged = judge_items(sdc.CHECK, items, INVENTORY_OF_ONE).verdict
     found = [i for i in items if isinstance(i, (Measurement, Finding))]
     left = list_findings(reconcile(found, INVENTORY_OF_ONE))
-    codes = frozenset((f.code, f.where) for f in left if f.code != "answer")
+    codes = {(f.code, f.where) for f in left if f.code != "answer"}
     return Told(max(judged, ended), codes, tuple(items))
 
 
