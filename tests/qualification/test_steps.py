@@ -35,7 +35,7 @@ def test_all_steps_take_about_an_hour_and_end_in_less_than_two() -> None:
     steps = load_steps(Site())
     seconds = sum(estimate_seconds(step, NODE) for step in steps)
 
-    assert 0.9 * 3600 < seconds < 1.15 * 3600
+    assert 0.9 * 3600 < seconds < 1.25 * 3600
     assert sum(step.rest + step.budget for step in steps) < 2 * 3600
 
 

@@ -230,7 +230,7 @@ NUMBERS = (
         )
         for check, where, after, says in (
             ("gpu_memory", "in a GPU's memory", 1500, "the memory holds it"),
-            ("sdc", "of an operand in a GPU's memory", 1000, "memory (operand"),
+            ("sdc", "of an operand in a GPU's memory", 900, "memory (operand"),
             ("p2p", "in a GPU's memory before it is compared", 8, "not a link fault"),
         )
     ),

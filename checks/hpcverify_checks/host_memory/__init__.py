@@ -192,6 +192,6 @@ CHECK = Check(
     },
     finding_rules={CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
     placement=Placement.NODE,
-    timeout=600.0,
+    timeout=300.0,
     selftest=selftest,
 )
