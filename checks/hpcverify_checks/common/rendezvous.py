@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.02
 FIRST_PAUSE_SECONDS = 2e-4
 """Of a wait for the ranks; each further pause is twice as long, up to `POLL_SECONDS`."""
@@ -187,6 +188,7 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
         _convert_peer_errors(group, rank, device),
     ):
         _make_group(group, rank, device)
+        exchange_messages(group, rank, "joined")  # rank 0 takes torch's store with it
         yield
 
 
@@ -214,17 +216,20 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
 
 
 def _make_store(group: RankGroup, rank: int) -> Any:
-    """Make torch's own meeting place: a file, or a server in rank 0 that the board tells of."""
+    """
+    Make torch's own meeting place: a server in rank 0 that the board tells of.
+
+    A file would do in a folder, but of one that a rank left half written when it was killed
+    torch 2.13 reads the rest for ever.
+    """
     import torch.distributed as dist
 
     board = open_board(group.folder)
-    # Public and documented, but torch does not list them as exported.
-    if isinstance(board, FolderBoard):
-        meeting = str(file_of(group, "rendezvous"))
-        return dist.FileStore(meeting, group.world)  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+    address = LOOPBACK if isinstance(board, FolderBoard) else board.address
+    # Public and documented, but torch does not list it as exported.
     connect: Any = partial(
         dist.TCPStore,  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
-        board.address,
+        address,
         timeout=timedelta(seconds=group.timeout),
         wait_for_workers=False,
     )
@@ -374,8 +379,12 @@ def _convert_peer_errors(group: RankGroup, rank: int, device: torch.device) -> G
 
     What CUDA says of this GPU is none, as "the launch timed out".
     """
+    import torch.distributed as dist
+
     try:
         yield
+    except dist.DistNetworkError as exc:  # of the store, which is in rank 0
+        raise call_roll(group, rank, device) from exc
     except RuntimeError as exc:
         own = find_cuda_error(str(exc))
         if own is not None and own.is_exact:

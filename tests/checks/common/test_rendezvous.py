@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.distributed import distributed_c10d
 
 from hpcverify.check import Cause, Check, CheckItem, Context, Coverage, Finding, Measurement, Unable
 from hpcverify.model import FindingRule, Remedy, Verdict
@@ -132,6 +133,31 @@ def test_a_rank_that_raises_in_the_group_ends_the_wait_of_the_other(tmp_path: Pa
     if isinstance(caught.value, LostRanks):
         assert "failed with 'ValueError: broken'" in str(caught.value)
     assert (tmp_path / "lost1").read_text() == "ValueError: broken"
+
+
+def test_a_rank_that_is_killed_leaves_no_file_half_written(tmp_path: Path) -> None:
+    group = RankGroup(str(tmp_path), 2, "gloo", PATIENCE)
+    kill = "with join_group(group, 1, cpu): os.kill(os.getpid(), signal.SIGKILL)"
+    with peer(tmp_path, PATIENCE, kill), pytest.raises((LostRanks, RuntimeError)):
+        keep_waiting(group)
+    topics = {path.name.rstrip("01") for path in tmp_path.iterdir()}
+    # The board writes each file under another name first; torch would write into one.
+    assert topics <= {"here", "store", "joined", "lost", "roll", "rank"}
+
+
+def test_torchs_store_that_goes_with_rank_0_speaks_of_a_lost_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "ROLL_CALL_SECONDS", 0.5)
+    group = RankGroup(str(tmp_path), 2, "gloo", PATIENCE)
+    leave = "with join_group(group, 0, cpu): os._exit(0)"
+    with (
+        peer(tmp_path, PATIENCE, leave),
+        pytest.raises(LostRanks) as caught,
+        join_group(group, 1, CPU),
+    ):
+        distributed_c10d._get_default_store().get("what nobody sets")
+    assert caught.value.lost.keys() == {0}
 
 
 def test_a_rank_that_stops_is_named_by_a_roll_call(tmp_path: Path) -> None:
