@@ -54,9 +54,9 @@ def command(
     rebuild: bool,
 ) -> None:
     """
-    List the runs of NODE (default: this node), one line each.
+    List the runs of NODE (default: this node), newest first.
 
-    Each line names the worst problem and counts the others; hpcverify show has them all.
+    Each names its worst problem and counts the others; hpcverify show has them all.
     The controller also keeps what all nodes measured, in Parquet files by night: see
     docs/history.md.
 
@@ -99,7 +99,7 @@ def command(
         )
         for e in entries
     ]
-    print_table(console, head, rows, cut=True)
+    print_table(console, head, rows)
     for complaint in store.warnings:
         say(complaint)
 

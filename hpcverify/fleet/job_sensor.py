@@ -1,5 +1,5 @@
 """
-Jobs as a sensor: nodes that users' jobs say something of, since a day.
+Jobs as a sensor: nodes against which users' jobs of the last day speak.
 
 It makes suspects and nothing more: each node that it names gets a run in the spool
 without a ticket, as from a hook, and the next sweep verifies it first. A pass of the
@@ -51,7 +51,7 @@ TOGETHER_S = 3600
 
 
 class JobSuspicion(Struct, frozen=True, kw_only=True):
-    """What jobs say of a node."""
+    """What jobs say against a node."""
 
     node: str
     code: str
@@ -69,12 +69,11 @@ def find_suspicions(
     passed: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[JobSuspicion | str]:
     """
-    Find the nodes, of so many *nodes*, that *jobs* speak against, or users avoid.
+    Find the nodes, of *nodes* in all, that *jobs* speak against or users avoid.
 
-    Jobs that ended before their node last *passed* are not held against it.
-
-    Partitions are judged apart: programs that are being tried out die on the nodes that
-    are there for it. A string says what is true of too many nodes to accuse one.
+    Jobs that ended before their node last *passed* are not held against it. Partitions are
+    judged separately: programs that are being tried out die on the nodes that are there
+    for it. A string says what is true of too many nodes to accuse any of them.
     """
     by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
     listed = [job for job in jobs if job.end]
@@ -114,9 +113,9 @@ def _find_node_failures(
     jobs: Iterable[UserJob], nodes: int, passed: Mapping[str, float]
 ) -> Iterator[JobSuspicion | str]:
     """
-    Find the nodes that failed under a job: of one on several, Slurm does not say which did.
+    Find the nodes that failed under a job on one node: of several, Slurm does not say which did.
 
-    Nodes that fail together have lost what they share, as their power or their switch.
+    Nodes that fail together have lost something that they share, such as power or a switch.
     """
     last: dict[str, int] = {}
     for job in jobs:
@@ -158,7 +157,7 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
     """
     Ask Slurm for the jobs of the last day, and leave a run of each node that is suspected.
 
-    If its accounting does not answer, this says so, and goes by what users exclude.
+    If its accounting does not answer, this says so, and relies on what users exclude.
 
     Raises:
         SlurmError: Slurm itself does not answer.

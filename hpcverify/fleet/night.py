@@ -1,8 +1,8 @@
 """
 Judge each night of the fleet once, when it is over: by peers, and by the past of each part.
 
-A single night names nobody. Whoever stands out is remembered, and is told once the next night on
-which the same node ran shows it again; a night on which it ran and did not stand out clears it.
+A single night names nobody. What stands out is remembered, and is reported once the next night on
+which that node ran shows it again; a night on which it ran and did not stand out clears it.
 A change in a part's own past needs three runs anyway.
 """
 
@@ -60,8 +60,8 @@ KEPT = timedelta(days=14)
 MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
 MIN_CROWD = 4
-"""So many nodes that step alike share something: they are told in one line."""
-CROWD_ADVICE = "look for what they share, as a switch or a setting"
+"""So many nodes that step alike have something in common: they are one line."""
+CROWD_ADVICE = "look for what they share, such as a switch or a setting"
 OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
 
@@ -222,13 +222,14 @@ def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
     crowds = []
     while rest:
         around = ([o for o in rest if abs(o.day - one.day) <= SAME_DAYS] for one in rest)
-        near = max(around, key=len)
+        near = max(around, key=lambda some: len({one.node for one in some}))
         usual = median(one.size for one in near)
         crowd = [one for one in near if usual / MUCH_MORE <= one.size <= usual * MUCH_MORE]
         if len({one.node for one in crowd}) < MIN_CROWD:
             break
         crowds.append(crowd)
-        rest = [one for one in rest if one not in crowd]
+        inside = {id(one) for one in crowd}
+        rest = [one for one in rest if id(one) not in inside]
     return crowds
 
 

@@ -1,4 +1,4 @@
-"""The names of nodes as people read them: in their order, by their racks, as a host list."""
+"""Names of nodes as people read them: in natural order, by rack, as a host list."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Tell from the reason of a drain whether anybody found something wrong with the node.
+Tell from the reason of a drain whether somebody found a fault in the node.
 
-By words, each a line of `reason_words.csv`: a reason is *planned* if it has a word for planned
-work and none for a fault. What has neither counts as an outage, since somebody drained the node.
+A reason is *planned* if it has a word for planned work and none for a fault; the words are lines of
+`reason_words.csv`. A reason with neither counts as an outage, since somebody drained the node.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 Which nodes to verify next: idle ones, and first those whose result is awaited.
 
 The rest go by their risk. But every tenth place is for the node that has waited longest, and
-more of them as that comes near to the site's own period: nobody starves, however low its risk
-is, and however many there are that come first.
+more places as its wait nears the site's own period: no node starves, however low its risk is,
+and however many others come first.
 
 A plan is a pure function of Slurm's answer and the ledger. Only a node that is
 certainly idle is chosen. A node that somebody holds, that Slurm has planned a job for,
@@ -47,13 +47,12 @@ JITTER_SHARE = 0.2
 """Share of `fresh_hours` by which a node may be due sooner; otherwise all nodes that
 were verified in one night would always be due together."""
 
-
 PATIENT_PLACES = 10
-"""Of so many nodes, one at least is chosen because it has waited longest."""
+"""Of so many places, at least one goes to the node that has waited longest."""
 PATIENT_SHARES = ((0.5, 9), (0.25, 5), (0.0, 1))
-"""Of `PATIENT_PLACES`, those for who has waited longest, once that is for so much of the site's
-period. A fleet that sweeps could go through in half of the period then keeps to it, though all
-nodes come to this age at once."""
+"""How many of `PATIENT_PLACES` go to the node that has waited longest, by the share of the site's
+period that it has waited. So a fleet that sweeps can go through in half of the period keeps to it,
+even if all nodes reach this age at once."""
 
 
 class Pick(Struct, frozen=True, kw_only=True):
@@ -176,12 +175,11 @@ class _DueNode(Struct, frozen=True, kw_only=True):
 
 def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     """
-    Yield *due* by rank and risk, but in some places who has waited longest.
+    Yield *due* by rank and risk, but in some places the node that has waited longest.
 
-    What nobody has answered yet, rank 0, is before both.
-
-    *phase* counts the places that were given before, and days: a sweep that has room for
-    a single node does not give it to the same kind every time.
+    Nodes whose finding nobody has answered yet, rank 0, come before both. *phase* counts the
+    places that were given before, and days, so that a sweep with room for a single node does
+    not always choose it in the same way.
     """
     by_rank = deque(sorted(due, key=lambda each: each.by_rank))
     by_wait = deque(sorted(by_rank, key=lambda each: each.by_wait))
@@ -196,13 +194,13 @@ def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
 
 
 def _is_patient(place: int, longest: _DueNode) -> bool:
-    """Whether *place* is for who has waited *longest*."""
+    """Whether *place* goes to the node that has waited *longest*."""
     count = next(count for share, count in PATIENT_SHARES if longest.lateness >= share)
     return (place + 1) * count // PATIENT_PLACES > place * count // PATIENT_PLACES
 
 
 def _find_next(queue: deque[_DueNode], given: Collection[str]) -> _DueNode:
-    """Find who is first in *queue* of those without a place; drop those with one."""
+    """Find the first node in *queue* that has no place yet, and drop those before it."""
     while queue[0].host.name in given:
         queue.popleft()
     return queue[0]
@@ -247,13 +245,13 @@ class _PlanInput(Struct, frozen=True):
         """
         Rank *node* among those that are due.
 
-        Those that something was found of come first, though the site only observes it: no
-        other answer is under way; so do those that somebody else put back into service
-        after that. Once they were tried, who has waited longest may come between. Then those
-        that came back within `WATCH_S`, which fail more often than any other, and those that
-        have waited for longer than the site allows. The rest go by risk. A wait ends with
-        the last try, whatever came of it: a node that can never be judged, or whose job is
-        always lost, would otherwise have waited longest for ever.
+        First come nodes with an open finding, even if the site only observes them: nothing
+        else will settle it; so do nodes that somebody else put back into service after a
+        finding. Once they were tried, those that have waited longest may come between. Then
+        those that came back within `WATCH_S`, which fail more often than any other, and those
+        that have waited for longer than the site allows. The rest go by risk. A wait ends
+        with the last try, whatever came of it: otherwise a node that can never be judged, or
+        whose job is always lost, would wait longest for ever.
         """
         now, risk, last = self.now, self.risks.get(host.name, 1.0), self.tried.get(host.name)
         ago = min(compute_elapsed(now, node.last_run_at), compute_elapsed(now, node.last_pass_at))

@@ -2,11 +2,10 @@
 The past of the parts that may have moved, found by a cheap look at all of them.
 
 The slope is that of least squares over all runs, the step how far the median of the last
-few runs is from the mean of all. Both come out of one pass over a metric, and keep only the last
-few runs of each part, so that 90 nights of 10,000 nodes need no more memory than one metric has
-parts. Only of parts that moved
-farther than chance takes them are the runs read, and the rest of the fleet is counted, so that
-`hpcverify.trends` can tell a rollout from a fault.
+few runs is from the mean of all. Both come out of one pass over a metric, which keeps only the
+last few runs of each part, so that memory grows with the parts of one metric and not with the
+nights. Runs are read only of parts that moved farther than chance takes them. The rest of the
+fleet is counted, so that `hpcverify.trends` can tell a rollout from a fault.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from hpcverify.trends.marks import HistoryPopulation, MarkChange, PartHistory
 MIN_TREND_RUNS = LASTING_RUNS + 1
 """With fewer in the nights that are looked at, nothing is seen of a part."""
 MAX_RUNS, LAST_NIGHTS = 20, 10
-"""If parts ran much oftener, the first look takes the last nights, and every n-th before."""
+"""If parts ran much more often, the first look takes the last nights, and every n-th before."""
 MAX_HISTORIES = 200
 """Of a metric in which more parts moved, so many are read, chosen by their names' hash."""
 MARKS = ("driver", "firmware")

@@ -2,8 +2,8 @@
 Judge one list of values, such as one per node: who stands apart, or why nobody can say.
 
 The spread is the largest of three: the MAD, and how far the 10th and the 90th percentile are, each
-as in a normal distribution, so that values which trail off widen it. It is
-measured without those that are named already: twenty bad ones of a thousand hide each other.
+as in a normal distribution, so that values which trail off widen it. It is measured without the
+outliers that are named already: twenty bad ones of a thousand would hide each other.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _name_outliers(
             return LevelJudgement(replace(spread, standing=Standing.SPLIT, cut=cut))
         if found.keys() <= named.keys():
             return LevelJudgement(spread, found)
-        named = found
+        named |= found  # and never fewer, or this might not end
 
 
 def measure_spread(distances: Iterable[float], resolution: float, peers: int) -> PeerSpread:

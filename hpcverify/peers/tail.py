@@ -1,9 +1,9 @@
 """
-How far chance goes in a fleet: as far as in a normal distribution, or farther.
+How far chance takes values in a fleet: as far as in a normal distribution, or farther.
 
-Parts are bad on the worse side only, so healthy ones are what lies on the better side. If
-Student's t explains these distances clearly better than a normal distribution does, then far
-values are common in this fleet, and on its worse side as well.
+Bad parts lie on the worse side only, so the better side shows what healthy ones do. If Student's t
+explains its distances clearly better than a normal distribution does, far values are common in
+this fleet, and so they are on the worse side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIN_RATIO = 4.0
 MIN_VALUES, MAX_VALUES = 10, 400
 """Of more values, so many are taken in equal steps."""
 FIT_STEPS = 12
-"""Of the fit of a scale: it is known to a percent by then."""
+"""Of the fit of a scale, which is then known to a percent."""
 
 
 class HeavyTail(Struct, frozen=True):

@@ -260,14 +260,10 @@ def print_items(console: Console, lines: Iterable[str]) -> None:
 
 
 def print_table(
-    console: Console,
-    head: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
-    *,
-    cut: bool = False,
+    console: Console, head: Sequence[str], rows: Iterable[Sequence[str | Text]]
 ) -> None:
     """
-    Print *rows* under *head*; long cells are folded, or with *cut* the last is cut off.
+    Print *rows* under *head*; long cells are folded.
 
     The last column usually is a sentence. Where it would be a narrow strip beside the others, it
     is printed below them. More than `MAX_FOLDED_ROWS` are neither fitted nor folded: rich takes
@@ -277,19 +273,16 @@ def print_table(
     if len(rows) > MAX_FOLDED_ROWS:
         _print_long_table(console, head, rows)
         return
-    if not cut and _is_last_a_strip(console, head, rows):
+    if _is_last_a_strip(console, head, rows):
         _print_last_below(console, head, rows)
         return
     widths = _measure_columns(head, rows)
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for place, name in enumerate(head):
-        whole = (place == 0 and widths[0] <= console.width // 2) or (cut and place < len(head) - 1)
+        whole = place == 0 and widths[0] <= console.width // 2
         table.add_column(name, no_wrap=whole, overflow="fold")
     for row in rows:
-        cells = [_make_cell(c) if isinstance(c, str) else c for c in row]
-        if cut:
-            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
-        table.add_row(*cells)
+        table.add_row(*(_make_cell(c) if isinstance(c, str) else c for c in row))
     console.print(table)
 
 

@@ -2,13 +2,14 @@
 Judge the past of each part of a fleet in one metric: who changed, and is it the part?
 
 A change on many parts at once is no fault of each: where they have a mark in common, a new driver
-or firmware, it is a *rollout*; where they only share the day, something else that they share, as
-cooling. A part that changed where others with the same mark did not is named itself.
+or firmware, it is a *rollout*; where they only share the day, or a trend, it is something else that
+they share, as cooling. A part that changed where others with the same mark did not is named itself.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -76,9 +77,12 @@ class PartChange(Struct, frozen=True, kw_only=True):
 class SharedChange(Struct, frozen=True, kw_only=True):
     """A change that many parts have in common."""
 
+    kind: str = STEP
+    """step or trend."""
     mark: MarkChange | None
-    """What they have in common; None: only the day."""
+    """What they have in common; None: only the time."""
     day: float
+    """Days since 1970: when the step was, or the trend's last run."""
     size: float
     changed: int
     compared: int
@@ -121,15 +125,19 @@ def judge_histories(
     alike = Counter(mark for h, c in found for mark in list_marks(h, c.index))
     stepped = {id(history) for history, _ in found}
     effects = find_mark_effects(histories, whole)
+    days = _find_day_effects(shared, low_is_bad=low_is_bad)
     steps = [_describe_step(history, change, whole.carriers, alike) for history, change in single]
     trends = [
         trend
         for history in histories
         if id(history) in slopes.keys() - stepped
-        and (slope := _find_own_slope(history, slopes[id(history)], effects))
+        and (slope := _find_own_slope(history, slopes[id(history)], effects, days))
         and not (population and _is_slope_by_chance(slope, population))
         and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
+    if alike_trend := _find_shared_trend(trends, whole):
+        shared.append(alike_trend)
+        trends = [trend for trend in trends if trend.size > MUCH_MORE * alike_trend.size]
     changes = sorted([*steps, *trends], key=lambda change: -change.size)
     return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
 
@@ -209,6 +217,23 @@ def _find_shared_days(
         rest = [(history, change) for history, change in rest if id(history) not in inside]
 
 
+def _find_shared_trend(
+    trends: Sequence[PartChange], population: HistoryPopulation
+) -> SharedChange | None:
+    """Find whether so many parts became worse that it is no wear of each."""
+    changed = round(len(trends) * population.weight)
+    if changed < max(MIN_SHARED, SHARED_SHARE * population.parts):
+        return None
+    return SharedChange(
+        kind=TREND,
+        mark=None,
+        day=median(trend.day for trend in trends),
+        size=median(trend.size for trend in trends),
+        changed=changed,
+        compared=population.parts,
+    )
+
+
 def _is_near(
     history: PartHistory, change: LevelChange, other: PartHistory, like: LevelChange
 ) -> bool:
@@ -246,20 +271,40 @@ def _explains(shared: SharedChange, history: PartHistory, change: LevelChange) -
     return not marks and abs(_find_day(history, change.index) - shared.day) <= 2 * SAME_DAYS
 
 
+def _find_day_effects(shared: Iterable[SharedChange], *, low_is_bad: bool) -> dict[float, float]:
+    """Find by which factor values usually changed on each day that many parts have in common."""
+    sign = -1 if low_is_bad else 1
+    return {one.day: 1 + sign * one.size for one in shared if one.mark is None}
+
+
 def _find_own_slope(
-    history: PartHistory, slope: Slope, effects: Mapping[MarkChange, float]
+    history: PartHistory,
+    slope: Slope,
+    effects: Mapping[MarkChange, float],
+    days: Mapping[float, float],
 ) -> Slope | None:
     """
-    Find what of the *slope* of a part is left without the *effects* of marks on all parts.
+    Find what of the *slope* of a part is left without the *effects* of marks and shared *days*.
 
     A step that is too small to be found as one, or has too few runs before it, makes a slope.
+    Not every part changes with the others: what they gained is not held against one that did
+    not, so its slope is never larger than the one that it was measured with.
     """
+    changes = [
+        (find_mark(history, mark), effects[mark])
+        for mark in list_all_marks(history) & effects.keys()
+    ]
+    seconds = {day * DAY_SECONDS: factor for day, factor in days.items()}
+    changes += [(bisect_left(history.times, when), factor) for when, factor in seconds.items()]
+    if not changes:
+        return slope
     values = list(history.values)
-    known = list_all_marks(history) & effects.keys()
-    for mark in known:
-        index = find_mark(history, mark)
-        values[:index] = [value * effects[mark] for value in values[:index]]
-    return find_slope(history.times, values) if known else slope
+    for index, factor in changes:
+        values[:index] = [value * factor for value in values[:index]]
+    own = find_slope(history.times, values)
+    if own is None or own.change * slope.change < 0:
+        return None
+    return min(own, slope, key=lambda each: abs(each.change))
 
 
 def _describe_step(
@@ -331,8 +376,8 @@ def describe_shared(shared: SharedChange) -> str:
     by = f"{format_percent(shared.size)} {side}"
     if shared.mark:
         return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
-    when = format_date(shared.day)
-    return f"{parts} became {by} around {when}: look for what they share, as cooling or software"
+    when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
+    return f"{parts} became {by} {when}: look for what they share, such as cooling or software"
 
 
 def format_crossing(crossing: Crossing) -> str:

@@ -130,7 +130,7 @@ def test_the_first_pass_is_whole_however_little_time_there_is() -> None:
     assert find_value(found, "passes") == 1
     assert judge_items(CHECK, found).verdict is Verdict.PASS
     [text] = [f.text for f in found if isinstance(f, Coverage)]
-    assert "hashed addresses 1; no time for: 00/FF, 55/AA, walking bit" in text
+    assert "hashed addresses 1; not reached: 00/FF, 55/AA, walking bit" in text
 
 
 def test_further_patterns_follow_while_time_lasts() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hpcverify.commands.history import command
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.history import read_measurements
+from hpcverify.model import Result, Verdict
 from hpcverify.records.store import Store
 from tests.history.nights import make_run, write_runs
 
@@ -54,6 +56,18 @@ def test_measurements_are_made_again_from_the_documents(state: Path) -> None:
     first = table[(table["node"] == "n1") & (table["night"] == "2026-11-02")]
     assert list(first["value"]) == [480.0, 501.0]
     assert "gone" in set(table["node"])
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_the_reason_of_a_run_is_read_to_its_end(
+    state: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    reason = "/dev/kmsg: 2893 messages were overwritten before they were read: keep a journal"
+    lost = Result(check="kernel_log", verdict=Verdict.WARN, reason=reason)
+    Store(state).save(replace(make_run("n1"), verdict=Verdict.WARN, results=(lost,)))
+
+    assert reason in " ".join(call("n1").split())
 
 
 @pytest.mark.usefixtures("state")

@@ -20,13 +20,14 @@ from hpcverify.fleet.judgement import (
     write_judgement,
 )
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.night import follow_up, judge_finished_night
+from hpcverify.fleet.night import find_crowds, follow_up, judge_finished_night
 from hpcverify.fleet.states import State
 from hpcverify.model import Verdict
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
+from hpcverify.trends.judge import STEP, PartChange
 from tests.fleet.paper import PaperNode, PaperSlurm
 from tests.history.fleets import find_noon_after, make_history
 
@@ -148,9 +149,29 @@ def test_nodes_that_step_alike_are_told_in_one_line(nights: Nights) -> None:
     assert change.name == "8 parts on r0n[0-3]"
     assert change.size == pytest.approx(0.05, abs=0.005)
     assert change.day == date(2026, 11, 22)
-    assert change.why == "look for what they share, as a switch or a setting"
+    assert change.why == "look for what they share, such as a switch or a setting"
     assert keep_judged_nodes(judged, ["r0n2"]).changes == (change,)
     assert keep_judged_nodes(judged, ["r0n4"]).changes == ()
+
+
+def test_a_node_with_many_parts_hides_no_crowd() -> None:
+    def step(node: str, part: int, size: float, day: float) -> PartChange:
+        return PartChange(
+            node=node,
+            part=f"GPU {part}",
+            verdict=Verdict.WARN,
+            kind=STEP,
+            size=size,
+            before=100.0,
+            after=100.0 * (1 + size),
+            day=day,
+            runs=5,
+        )
+
+    eight_of_one_node = [step("n0", gpu, 0.1, 20000.0) for gpu in range(8)]
+    one_of_four_nodes = [step(f"n{number}", 0, 0.02, 20010.0) for number in range(1, 5)]
+
+    assert find_crowds([*eight_of_one_node, *one_of_four_nodes]) == [one_of_four_nodes]
 
 
 def test_a_fail_is_told_before_what_is_farther_and_only_warns() -> None:

@@ -44,6 +44,9 @@ def test_planned_work_is_planned(reason: str) -> None:
         "maintenance: replace GPU 3",
         "NHC: check_gpu_count",
         "Xid 79",
+        "kernel: NMI watchdog: soft lockup",
+        "driver/library version mismatch",
+        "unable to boot after update",
     ],
 )
 def test_a_fault_and_what_nobody_can_read_are_not(reason: str) -> None:

@@ -374,7 +374,7 @@ def judged_in_all_ways(count: int) -> Overview:
         after=48.6,
         unit="GB/s",
         day=date(2026, 11, 15),
-        why="look for what they share, as a switch or a setting",
+        why="look for what they share, such as a switch or a setting",
     )
     made = judge()
     again = replace(made.outliers[1], metric=COPIES, distance=0.031)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from hpcverify.model import Verdict
-from hpcverify.trends.judge import format_crossing, judge_histories
+from hpcverify.trends.judge import describe_shared, format_crossing, judge_histories
 from hpcverify.trends.marks import PartHistory
 
 DAY = 86400.0
@@ -78,6 +78,43 @@ def test_a_rollout_that_is_too_small_for_steps_is_no_trend_of_its_parts(size: fl
     assert judge_histories(fleet, low_is_bad=False).changes == ()
     (change,) = judge_histories([*fleet, wearing], low_is_bad=False).changes
     assert (change.node, change.kind) == ("n40", "trend")
+
+
+@pytest.mark.parametrize("steps", [{}, {15: 0.006}])
+def test_a_trend_that_many_have_is_said_once(steps: Mapping[int, float]) -> None:
+    per_run = 0.0 if steps else 0.0006
+    fleet = [make_history(i, steps, per_run=per_run) for i in range(100)]
+    fleet.append(make_history(100, per_run=0.002))
+
+    judged = judge_histories(fleet, low_is_bad=False)
+
+    (shared,) = judged.shared
+    assert describe_shared(shared).endswith(
+        "worse in a trend until 2024-11-02: look for what they share, such as cooling or software"
+    )
+    assert [change.node for change in judged.changes] == ["n100"]
+
+
+def test_a_change_of_many_on_one_day_is_no_trend_of_those_in_which_it_is_no_step() -> None:
+    fleet = [make_history(i, {15: 0.008}) for i in range(100)]
+    wearing = make_history(100, {15: 0.008}, per_run=0.001)
+
+    judged = judge_histories([*fleet, wearing], low_is_bad=False)
+
+    assert [shared.mark for shared in judged.shared] == [None]
+    assert [(change.node, change.kind) for change in judged.changes] == [("n100", "trend")]
+
+
+@pytest.mark.parametrize("driver_from", [15, RUNS])
+def test_who_gained_nothing_where_most_gained_is_no_worse(driver_from: int) -> None:
+    fleet = [
+        make_history(i, {15: -0.008} if i % 5 < 3 else None, driver_from=driver_from)
+        for i in range(200)
+    ]
+
+    changes = judge_histories(fleet, low_is_bad=False).changes
+
+    assert [change for change in changes if change.verdict is not Verdict.PASS] == []
 
 
 def test_a_part_that_changed_with_a_driver_that_changed_nobody_else_is_named() -> None:

@@ -386,11 +386,11 @@ class PassTally:
                 yield wrong
 
     def describe(self) -> str:
-        """Say what was done, and for which backgrounds there was no time."""
-        done = ", ".join(f"{kind} {n}" for kind, n in self.passes.items())
+        """Say what was done, and which backgrounds were not reached: an error ends the test."""
+        done = ", ".join(f"{kind} {n}" for kind, n in self.passes.items()) or "none"
         left = ", ".join(kind for kind in BACKGROUND_NAMES if kind not in self.passes)
         text = f"each word written and compared five times in a pass of March C-; passes: {done}"
-        return f"{text}; no time for: {left}" if left else text
+        return f"{text}; not reached: {left}" if left else text
 
 
 def run_pass(

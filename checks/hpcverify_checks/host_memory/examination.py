@@ -191,8 +191,8 @@ class HostExamination:
             "core": str(region.core),
             "virtual": f"{address:#x}",
             "physical": "not known" if physical is None else f"{physical:#x}",
-            "same_core": reruns[0].describe(),
-            "another_core": reruns[1].describe() if others else "there is no other",
+            "same_core": count_reruns(reruns[0]),
+            "another_core": count_reruns(reruns[1]) if others else "there is none",
         }
         place, where = f"NUMA node {node}", name_node(node)
         if is_core(reruns):
@@ -200,7 +200,7 @@ class HostExamination:
             place, where = f"core {region.core}", name_core(region.core)
         text = (
             f"{place}, physical address {evidence['physical']}: {wrong.describe()}; written and "
-            f"read again: on the same core {evidence['same_core']}, on another core "
+            f"read again by the same core: {evidence['same_core']}; by another core: "
             f"{evidence['another_core']}"
         )
         return Finding(CORRUPTED_CODE, where, text, evidence)
@@ -238,6 +238,11 @@ def rerun_on_core(core: int, march: MarchPass, wrong: WrongPiece) -> Reruns:
     (found,) = run_on_each([core], lambda _: rerun(is_wrong))
     piece.words.copy_(kept)
     return found
+
+
+def count_reruns(reruns: Reruns) -> str:
+    """Say how many of *reruns* were wrong, of a core that need not be the one that erred."""
+    return reruns.error or f"wrong {reruns.wrong} of {reruns.total} times"
 
 
 def is_core(reruns: Sequence[Reruns]) -> bool:

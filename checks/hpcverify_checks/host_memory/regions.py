@@ -86,7 +86,7 @@ def plan_regions(host: HostMemory, allowed: Sequence[int], rotation: int) -> lis
     """
     total = sum(node.free for node in host.nodes)
     share = SHARE * min(1.0, host.read_free() / total) if total else 0.0
-    most = max(1, MAX_CORES // len(host.nodes))
+    most = max(1, MAX_CORES // max(1, len(host.nodes)))
     regions: list[Region] = []
     for node in host.nodes:
         chunks = -int(-node.free * share // host.chunk_bytes)  # rounded up: at least half

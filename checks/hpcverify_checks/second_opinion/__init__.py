@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import signal
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -41,8 +40,10 @@ from hpcverify.check import (
     Verdict,
     operation,
 )
-from hpcverify.processes import CompletedTool, ToolRunner, run_tool
+from hpcverify.processes import CompletedTool, ToolRunner, name_signal, run_tool
 from hpcverify.telemetry import cpu
+from hpcverify.units import format_count
+from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.second_opinion.tools import TOOLS, Opinion, Tool
 
 MISCOMPARE_CODE = "miscompare"
@@ -131,9 +132,11 @@ def ask(tool: Tool, seconds: int, run: ToolRunner) -> Iterator[CheckItem]:
 def report_errors(tool: Tool, command: Sequence[str], opinion: Opinion) -> Finding:
     """Report what *tool* found, of the core that it suspects if it is only one."""
     suspects = sorted(set(opinion.suspects))
-    text = f"{tool.name} counted {opinion.errors} hardware errors; the first: {opinion.first}"
+    counted = format_count(opinion.errors, "hardware error")
+    text = f"{tool.name} counted {counted}; the first: {opinion.first}"
     if suspects:
-        text += f"; it suspects core {', '.join(map(str, suspects))}"
+        noun = "core" if len(suspects) == 1 else "cores"
+        text += f"; it suspects {noun} {format_ranges(suspects)}"
     return Finding(
         MISCOMPARE_CODE,
         f"cpu{suspects[0]}" if len(suspects) == 1 else "node",
@@ -148,8 +151,10 @@ def explain_silence(
     """Explain why *tool* has no opinion."""
     again = f"run {shlex.join(command)}"
     if answer.returncode < 0:
-        name = signal.Signals(-answer.returncode).name
-        text = f"{tool.name} was ended by {name}: see the kernel log, and {again}"
+        text = (
+            f"{tool.name} was killed by {name_signal(-answer.returncode)}: "
+            f"see the kernel log, and {again}"
+        )
         return Unable(text, Cause.CRASHED, Remedy.INSPECT)
     if answer.returncode:
         text = f"{tool.name} failed with status {answer.returncode} ({opinion.first}): {again}"

@@ -10,8 +10,9 @@ Writes are limited by size as well as by time, to spare the flash.
 Where the file system refuses O_DIRECT, or is memory, the same runs through the page
 cache: it finds wrong data and errors too, but the speeds are partly those of memory, so
 they are named ``cached.*`` and never judged. Before data is read back, the cache has to
-give it up; the coverage says if it kept some. A stall or error of a network file system
-may be its server's fault: it is named ``remote.*`` and never fails this node.
+give it up; the coverage says if it kept some. What a network file system does wrong may be
+its server's fault: stalls are named ``remote.*``, wrong data and errors ``remote_*``, and
+none of them fails this node.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ CHECK = Check(
     finding_rules={
         "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
         "io_error": FindingRule(Verdict.FAIL, Remedy.REPLACE),
+        "remote_corruption": FindingRule(Verdict.ERROR, Remedy.INSPECT),
         "remote_io_error": FindingRule(Verdict.ERROR, Remedy.INSPECT),
     },
     placement=Placement.NODE,

@@ -51,6 +51,9 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
         text = f"data read back differs from what was written: {fault}"
         if holds := fault.evidence.get("holds"):
             text += f"; the block holds {holds}"
+        if site.remote:
+            text += "; it may be the server's fault: run storage there on another node"
+            return Finding("remote_corruption", site.part, text, evidence)
         return Finding("corruption", site.part, text, evidence)
     if fault.number in IO_ERROR_ERRNOS:
         code = "remote_io_error" if site.remote else "io_error"

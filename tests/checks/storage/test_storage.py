@@ -465,7 +465,7 @@ def test_a_stall_is_measured(fio: Fio, rng: random.Random) -> None:
         (errno.EIO, "ext4", "io_error"),
         (errno.EROFS, "xfs", "io_error"),
         (errno.ENODATA, "xfs", "io_error"),
-        (errno.EILSEQ, "lustre", "corruption"),
+        (errno.EILSEQ, "lustre", "remote_corruption"),
         (errno.EIO, "nfs4", "remote_io_error"),
         (errno.EIO, "fuse.sshfs", "remote_io_error"),
     ],
@@ -483,6 +483,7 @@ def test_only_what_is_the_nodes_own_fails_the_node() -> None:
     assert verdicts == {
         "corruption": Verdict.FAIL,
         "io_error": Verdict.FAIL,
+        "remote_corruption": Verdict.ERROR,
         "remote_io_error": Verdict.ERROR,
     }
 
