@@ -391,6 +391,8 @@ class Run(Struct, frozen=True, kw_only=True):
     id: str
     node: str
     suite: str
+    chosen: tuple[str, ...] = ()
+    """The checks that were to run instead of the whole suite, if so."""
     token: str = ""
     started: datetime
     seconds: float

@@ -127,6 +127,8 @@ def explain_check(step: Step, console: Console) -> None:
     ):
         if rows:
             console.print()
+            if rows is params:
+                console.print(Text(inspect.cleandoc(type(step.params).__doc__ or "")))
             print_table(console, head, rows)
 
 

@@ -47,9 +47,10 @@ PAST_HEADS = ("verdict", "who", "worse by", "when", "metric; why")
 def read_pairs(_: click.Context, option: click.Parameter, text: str) -> dict[str, str]:
     """Read an option of the form ``role=column,role=column``."""
     pairs = [pair.partition("=") for pair in filter(None, text.split(","))]
-    for role, _equals, column in pairs:
+    for role, equals, column in pairs:
         if not column:
-            raise click.BadParameter(f"{role!r} names no column: write {role}=COLUMN", param=option)
+            how = f"{role}=COLUMN" if equals else f"ROLE={role}, as in value={role}"
+            raise click.BadParameter(f"{role!r} names no column: write {how}", param=option)
     return {role.strip(): column.strip() for role, _equals, column in pairs}
 
 

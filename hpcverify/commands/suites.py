@@ -31,5 +31,6 @@ def command(*, as_json: bool) -> None:
         for checks in [" ".join(e.name for e in s.check)]
     ]
     head = ("suite", "budget", "rounds", "when", "checks")
-    print_table(Console(highlight=False), head, rows)
-    click.echo(f"{FABRIC_SUITE} is the suite between nodes: {FABRIC_HOW}")
+    console = Console(highlight=False)
+    print_table(console, head, rows)
+    console.print(f"{FABRIC_SUITE} is the suite between nodes: {FABRIC_HOW}")

@@ -83,6 +83,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The steps of a run, in order and *rounds* times, within *budget* seconds."""
 
     suite: str
+    chosen: tuple[str, ...] = ()
+    """The checks that were asked for by name; none: the whole suite."""
     budget: float
     rounds: int = 1
     settle: float = 0
@@ -152,6 +154,7 @@ def make_plan(
     entries += [SuiteEntry(name=n) for n in only if n not in {e.name for e in entries}]
     return Plan(
         suite=suite.name,
+        chosen=only,
         budget=suite.budget,
         rounds=suite.rounds,
         settle=suite.settle,

@@ -95,6 +95,7 @@ class Verification(Struct, kw_only=True):
             id=make_run_id(started),
             node=self.node,
             suite=self.plan.suite,
+            chosen=self.plan.chosen,
             started=started,
             seconds=round(self.clock() - self._began, 3),
             # Inconclusive, no matter what it found.

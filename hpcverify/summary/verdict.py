@@ -222,11 +222,11 @@ def _name_checks(checks: Sequence[str]) -> str:
 
 
 def write_rerun_command(run: Run) -> str:
-    """Write the command that reruns what did not pass; everything, if that was most."""
+    """Write the command that reruns what did not pass; all that ran, if that was most."""
     results = choose_worst_rounds(run.results)
     bad = [r.check for r in results if effective_verdict(r) >= Verdict.WARN]
     few = run.complete and len(bad) <= len(results) / 2
-    return write_command(run.suite, bad if few else ())
+    return write_command(run.suite, bad if few else run.chosen)
 
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:

@@ -118,7 +118,7 @@ def render(
         kinds=build_kind_tables(run.inventory),
         problems=[build_finding(f, inventory) for f in run.inventory.problems],
         sensors=list(_group_sensors(run.inventory)),
-        command=write_command(run.suite),
+        command=write_command(run.suite, run.chosen),
         rerun_command=write_rerun_command(run) if cards else "",
         versions=run.versions.items(),
         id=run.id,

@@ -65,6 +65,7 @@ def test_json_is_the_document_and_nothing_else_on_standard_output(cli: Cli) -> N
 
     jsonschema.validate(run, json.loads(SCHEMA.read_text()))
     assert run == json.loads(cli.list_documents()[0].read_text())
+    assert run["chosen"] == ["steady"]
 
 
 @pytest.mark.parametrize(("value", "status", "verdict"), [(5, 0, "pass"), (11, 1, "fail")])

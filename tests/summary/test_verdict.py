@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.check import judge
 from hpcverify.model import (
@@ -22,6 +23,7 @@ from hpcverify.summary.verdict import (
     format_next_steps,
     needs_vendor,
     shorten,
+    write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
 from tests.doubles import a_result, a_run
@@ -102,6 +104,19 @@ def test_where_nothing_applies_other_checks_are_to_be_chosen() -> None:
     assert steps.startswith("choose checks of what this node has (hpcverify checks), then: ")
     interrupted = a_run(verdict=Verdict.ERROR, results=(skipped,), complete=False)
     assert format_next_steps(interrupted) == "run the suite again: hpcverify run --suite quick"
+
+
+def test_the_rerun_of_chosen_checks_is_no_run_of_the_whole_suite() -> None:
+    chosen = a_run(
+        verdict=Verdict.ERROR,
+        suite="burnin",
+        chosen=("storage",),
+        results=(a_result("storage", verdict=Verdict.ERROR, reason="interrupted"),),
+        complete=False,
+    )
+
+    assert write_rerun_command(chosen) == "hpcverify run --suite burnin --check storage"
+    assert write_rerun_command(replace(chosen, chosen=())) == "hpcverify run --suite burnin"
 
 
 def failed(remedy: Remedy) -> Run:

@@ -87,8 +87,9 @@ def require_space(folder: Path, needed: int, space: Space) -> None:
     reserve = min(max(space.total * RESERVE_SHARE, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
     if space.free - reserve < needed:
         raise Unable(
-            f"{folder} has {space.free} bytes free; the test needs {needed} and leaves "
-            f"{reserve:.0f} free: free some space, or choose another scratch directory",
+            f"{folder} has {space.free / MIB:.0f} MiB free; the test needs {needed / MIB:.0f} MiB "
+            f"and leaves {reserve / MIB:.0f} MiB free: free some space, or choose another scratch "
+            "directory",
             Cause.NO_SPACE,
         )
 
