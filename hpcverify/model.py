@@ -29,9 +29,9 @@ FABRIC_SUITE = "fabric"
 """The suite of what is tested between nodes: none of them can show or clear it by itself."""
 COLLECTIVES_CHECK = "collectives"
 """The check that such runs have."""
-JOBS_SUITE = JOBS_CHECK = "jobs"
-"""The suite, and its check, of what users' jobs say of a node."""
-PEERS_SUITE = PEERS_CHECK = "peers"
+JOBS_SUITE = "jobs"
+"""The suite of what users' jobs say of a node; its check has the same name."""
+PEERS_SUITE = "peers"
 """The same of what the other nodes' measurements say of it."""
 
 

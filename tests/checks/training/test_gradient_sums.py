@@ -24,7 +24,6 @@ from tests.checks.collectives.faulty.sitecustomize import ANY, BAD_RANK, FOLDER
 TINY = ModelShape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
 COUNT, PART = 4000, slice(1000, 2000)
 WIDE = {torch.bfloat16: torch.float32, torch.float32: torch.float64}
-BITS = {torch.bfloat16: 16, torch.float32: 29}
 DTYPES = pytest.mark.parametrize("dtype", WIDE, ids=str)
 
 
