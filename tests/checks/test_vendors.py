@@ -31,7 +31,18 @@ from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.telemetry import make_readers, vendors
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import judge_items, list_codes, make_context
-from hpcverify_checks import allreduce, ecc, gemm, p2p, pcie_bandwidth, sdc, training
+from hpcverify_checks import (
+    allreduce,
+    cpu_units,
+    ecc,
+    gemm,
+    host_memory,
+    p2p,
+    pcie_bandwidth,
+    sdc,
+    second_opinion,
+    training,
+)
 from hpcverify_checks.common.gpu_source import open_gpu_source
 from hpcverify_checks.storage.params import StorageParams
 from hpcverify_checks.training.transformer import ModelShape
@@ -46,8 +57,11 @@ NVIDIA_WORDS = re.compile(r"nvidia|nvml|\bR5\d\d\b|\bcuda", re.IGNORECASE)
 TINY = ModelShape(hidden=8, layers=1, heads=2, sequence=4, batch=2, vocabulary=16)
 QUICK: Mapping[str, Params] = {
     "allreduce": allreduce.AllreduceParams(sizes=(1024,), seconds=0.1),
+    "cpu_units": cpu_units.CpuUnitsParams(seconds=0.5),
     "gemm": gemm.GemmParams(size=64, burst_seconds=0.01, seconds=0.01, core_seconds=0.0),
+    "host_memory": host_memory.HostMemoryParams(seconds=0.3, pause=0.0),
     "sdc": sdc.SdcParams(seconds=0.1, size=128, depth=128),
+    "second_opinion": second_opinion.SecondOpinionParams(seconds=second_opinion.LEAST_SECONDS),
     "storage": StorageParams(
         size_mib=1, checkpoint_mib=1, repeats=2, seconds=0.1, streams=1, files=1
     ),
