@@ -39,7 +39,7 @@ from hpcverify.model import (
 )
 from hpcverify.telemetry.smart import Health
 from hpcverify.testing import INVENTORY, judge_items, list_findings, make_context
-from hpcverify.units import MIB, UNIT_FACTORS
+from hpcverify.units import GIB, MIB, UNIT_FACTORS
 from hpcverify_checks.storage import CHECK, fio_runner, measure, report_health
 from hpcverify_checks.storage.explain import explain_fault
 from hpcverify_checks.storage.extents import SECTOR_BYTES, FileExtent, cut_to, lay_out
@@ -601,17 +601,17 @@ def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
 @pytest.mark.parametrize(
     ("total", "free", "enough"),
     [
-        (10 * 2**30, 2**30 + 100, True),
-        (10 * 2**30, 2**30 + 99, False),
-        (100 * 2**30, 5 * 2**30 + 100, True),
-        (100 * 2**30, 5 * 2**30 + 99, False),
-        (100 * 2**40, 32 * 2**30 + 100, True),
+        (10 * GIB, GIB + 100 * MIB, True),
+        (10 * GIB, GIB + 100 * MIB - 1, False),
+        (100 * GIB, 5 * GIB + 100 * MIB, True),
+        (100 * GIB, 5 * GIB + 100 * MIB - 1, False),
+        (100 * 1024 * GIB, 32 * GIB + 100 * MIB, True),
     ],
 )
 def test_a_reserve_is_left_free(total: int, free: int, *, enough: bool) -> None:
-    expected = nullcontext() if enough else pytest.raises(Unable, match="the test needs 100 ")
+    expected = nullcontext() if enough else pytest.raises(Unable, match="the test needs 100 MiB ")
     with expected:
-        require_space(Path("/scratch"), 100, Space(total, free))
+        require_space(Path("/scratch"), 100 * MIB, Space(total, free))
 
 
 def test_what_is_kept_for_root_is_not_free(disk: Path) -> None:
