@@ -33,7 +33,6 @@ CONNECT_SECONDS = 5.0
 QUESTION = b"?"
 TIME = struct.Struct("!d")
 """The answer to it, in seconds."""
-LOOPBACK = "127."
 
 
 class BoardError(Exception):
