@@ -235,6 +235,7 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
         try:
             nodes, job = _meet(order, job)
         except LostRanks as exc:
+            watch.dismiss(exc.lost)
             return watch.conclude(exc.lost, order.algorithm)
         algorithm = _choose_algorithm(order, nodes)
         settings = choose_settings(order, algorithm, _find_own_address(server))
@@ -333,15 +334,18 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
     Launch ranks whose results go to rank 0's launcher.
 
     Returns a result only if that one is lost, and this is its deputy.
+
+    Raises:
+        LostRanks: a rank never came, so nothing was measured here.
+
     """
     board, own_address = _find_board(order)
     job = _make_job(order, board)
     try:
         nodes, job = _meet(order, job)
-    except LostRanks as exc:
-        if isinstance(exc.__cause__, BoardError):
-            raise  # rank 0's launcher is lost: nobody else would say so
-        return None  # it knows as well
+    except LostRanks:
+        _leave(order, board)
+        raise
     settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
     with (
         Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
@@ -363,9 +367,15 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
         told = board.read(OVER)[0]
         pairs = msgspec.json.decode(told, type=tuple[WirePair, ...])
         take_part(pairs, order.ranks[0][0], board, own_address)
+    _leave(order, board)
+    return None
+
+
+def _leave(order: LaunchOrder, board: SocketBoard) -> None:
+    """Let rank 0's launcher wait no longer for this one, if it is still there."""
+    with suppress(BoardError):
         for rank, _ in order.ranks:
             board.post(LEFT, rank)
-    return None
 
 
 def _tell(board: SocketBoard, children: Sequence[_RankProcess]) -> None:
@@ -500,9 +510,15 @@ class _Watch:
             expected = ("",) * self.order.world
         return [RankPlace(r, came.get(r, node), "") for r, node in enumerate(expected)]
 
+    def dismiss(self, lost: Mapping[int, str]) -> None:
+        """Tell the launchers that came which ranks did not, so that none misses rank 0."""
+        for rank, why in lost.items():
+            self._post("lost", rank, why)
+        self.await_leavers()
+
     def await_leavers(self) -> None:
         """Let the other launchers see that all is over, if they are still there."""
-        others = self.order.world - len(self.order.ranks)
+        others = len(self._read(CAME)) - len(self.order.ranks)
         deadline = monotonic() + LEAVE_SECONDS
         while len(self._read(LEFT)) < others and monotonic() < deadline:
             sleep(WATCH_SECONDS)

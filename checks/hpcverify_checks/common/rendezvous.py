@@ -113,9 +113,9 @@ def announce_failure(board: Board, rank: int) -> Generator[None]:
         raise
     except Exception as exc:  # whatever it is, the peers must not wait; it is raised again
         reason = str(exc) if isinstance(exc, Unable) else f"{type(exc).__name__}: {exc}"
-        first_line = reason.strip().partition("\n")[0]
+        first_line = reason.strip().partition("\n")[0][:MAX_REASON_CHARACTERS]
         with suppress(BoardError):  # then those that wait for the board know enough
-            board.post("lost", rank, first_line[:MAX_REASON_CHARACTERS].encode())
+            board.post("lost", rank, f"was lost: it failed with {first_line!r}".encode())
         raise
 
 
@@ -125,11 +125,8 @@ def has_announced_failure(board: Board, rank: int) -> bool:
 
 
 def _read_failures(board: Board) -> dict[int, str]:
-    """Read why ranks failed, of those that announced it."""
-    return {
-        rank: f"was lost: it failed with {reason.decode(errors='replace')!r}"
-        for rank, reason in board.read("lost").items()
-    }
+    """Read what became of ranks that are lost, where they or others announced it."""
+    return {rank: told.decode(errors="replace") for rank, told in board.read("lost").items()}
 
 
 def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
