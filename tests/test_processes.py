@@ -107,14 +107,14 @@ def test_the_children_of_a_program_that_overruns_end_with_it(tmp_path: Path) -> 
     script = "trap '' TERM; sleep 60 & echo $! > \"$1\"; wait"
 
     with pytest.raises(Unable, match=r"did not end"):
-        run_tool(shell(script, file), timeout=0.5)
+        run_tool(shell(script, file), timeout=2)
 
     assert eventually(lambda: gone(pid_in(file)))
 
 
 def test_a_program_that_somebody_stopped_is_no_riddle_for_the_kernel_log() -> None:
     with pytest.raises(Unable, match=r"a signal had stopped it \(SIGSTOP\)") as caught:
-        run_tool(shell("kill -STOP $$"), timeout=0.5)
+        run_tool(shell("kill -STOP $$"), timeout=2)
 
     assert (caught.value.cause, caught.value.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
 
@@ -151,8 +151,8 @@ def test_a_program_that_overruns_is_ended_and_its_deadline_is_named(
     file = tmp_path / "pid"
     script = manners + '; echo $$ > "$1"; while :; do read -t 60 <> <(:); done'
 
-    with pytest.raises(Unable, match=r"bash did not end within 0\.3 s") as caught:
-        run_tool(shell(script, file), timeout=0.3)
+    with pytest.raises(Unable, match=r"bash did not end within 2 s") as caught:
+        run_tool(shell(script, file), timeout=2)
 
     assert caught.value.cause is Cause.TIMEOUT
     assert gone(pid_in(file))
@@ -166,7 +166,7 @@ def test_a_program_that_cannot_be_ended_is_hung_and_what_it_waits_in_is_named(
         silent_file_system(tmp_path) as silent,
         pytest.raises(Unable, match=r"waits in request_wait_answer") as caught,
     ):
-        run_tool(["cat", str(silent / "file")], timeout=0.2)
+        run_tool(["cat", str(silent / "file")], timeout=2)
 
     assert (caught.value.cause, caught.value.remedy) == (Cause.HUNG, Remedy.REBOOT)
     pid = int(re.findall(r"pid (\d+)", str(caught.value))[0])

@@ -212,12 +212,12 @@ def test_a_scratch_that_is_gone_under_way_is_no_bug_of_a_check(
 def test_a_check_that_somebody_stopped_asks_for_no_larger_budget(tmp_path: Path) -> None:
     executor = LocalExecutor(should_stop=lambda: False)
     run(executor, tmp_path, "nothing")
-    outcome = run(executor, tmp_path, "stop", timeout=2).outcome
+    outcome = run(executor, tmp_path, "stop", timeout=5).outcome
     executor.close()
 
     assert (outcome.cause, outcome.remedy) == (Cause.TIMEOUT, Remedy.RERUN)
     assert outcome.reason == (
-        "no end after 2 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
+        "no end after 5 s: a signal had stopped it (SIGSTOP): find out who sent that, and run again"
     )
 
 
@@ -282,10 +282,10 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
     executor: LocalExecutor, tmp_path: Path
 ) -> None:
     pidfile = tmp_path / "pid"
-    answer = run(executor, tmp_path, "leave_child", str(pidfile), timeout=3)
+    answer = run(executor, tmp_path, "leave_child", str(pidfile), timeout=6)
 
     assert answer.outcome.cause is Cause.TIMEOUT
-    assert "no end after 3 s" in answer.outcome.reason
+    assert "no end after 6 s" in answer.outcome.reason
     assert names(answer) == ["before"]
     assert eventually(lambda: gone(int(pidfile.read_text())))
 
@@ -348,7 +348,7 @@ def test_a_process_that_nobody_can_end_is_abandoned_and_named(
     mount = tmp_path / "mount"
     mount.mkdir()
     with silent_file_system(mount):
-        answer = run(executor, tmp_path, "stat", str(mount / "x"), timeout=3)
+        answer = run(executor, tmp_path, "stat", str(mount / "x"), timeout=6)
         again = run(executor, tmp_path, "nothing")
 
     assert answer.outcome.cause is Cause.HUNG
