@@ -10,6 +10,7 @@ call. The others then raise `LostRanks`, which accuses nobody but the lost.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -230,7 +231,13 @@ def _make_store(group: RankGroup, rank: int) -> Any:
         timeout=timedelta(seconds=group.timeout),
         wait_for_workers=False,
     )
-    store = connect(0, is_master=True) if rank == 0 else None
+    store = None
+    if rank == 0 and isinstance(board, FolderBoard):  # by itself torch listens to all networks
+        listener = socket.create_server((LOOPBACK, 0))
+        here = listener.getsockname()[1]
+        store = connect(here, is_master=True, master_listen_fd=listener.detach())
+    elif rank == 0:
+        store = connect(0, is_master=True)
     port = str(store.port).encode() if store else b""
     told, *_ = exchange_messages(group, rank, "store", port)
     return store or connect(int(told))

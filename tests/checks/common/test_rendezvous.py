@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def test_a_rank_that_raises_in_the_group_ends_the_wait_of_the_other(tmp_path: Pa
     assert time.monotonic() - began < PATIENCE
     if isinstance(caught.value, LostRanks):
         assert "failed with 'ValueError: broken'" in str(caught.value)
-    assert (tmp_path / "lost1").read_text() == "ValueError: broken"
+    assert (tmp_path / "lost1").read_text() == "was lost: it failed with 'ValueError: broken'"
 
 
 def test_a_rank_that_is_killed_leaves_no_file_half_written(tmp_path: Path) -> None:
@@ -143,6 +143,33 @@ def test_a_rank_that_is_killed_leaves_no_file_half_written(tmp_path: Path) -> No
     topics = {path.name.rstrip("01") for path in tmp_path.iterdir()}
     # The board writes each file under another name first; torch would write into one.
     assert topics <= {"here", "store", "joined", "lost", "roll", "rank"}
+
+
+def test_ranks_of_one_node_listen_on_its_loopback_alone(tmp_path: Path) -> None:
+    group = RankGroup(str(tmp_path), 1, "gloo", PATIENCE)
+    before = list_listeners()
+    with join_group(group, 0, CPU):
+        during = list_listeners()
+
+    assert {address for address, _ in during - before} == {"0100007F"}
+
+
+def list_listeners() -> set[tuple[str, str]]:
+    """List what this process listens at: the address as the kernel writes it, and the socket."""
+    own = set[str]()
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread closed it
+            own.add(str(one.readlink()))
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path("/proc/self/net", name).read_text().splitlines()[1:]
+    ]
+    return {
+        (row[1].partition(":")[0], row[9])
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in own  # 0A: it listens
+    }
 
 
 def test_torchs_store_that_goes_with_rank_0_speaks_of_a_lost_peer(
