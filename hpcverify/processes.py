@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 TOOL_GRACE_SECONDS = 2.0
 """Seconds for a program to end after TERM, and again after KILL."""
 
+STOPPED = ("T", "t")
+"""States of a process in /proc: stopped by a signal, or by a debugger."""
+DISK_WAIT = "D"
+"""The state of a process that waits in the kernel and cannot be ended."""
 STOPPED_REASON = "a signal had stopped it (SIGSTOP): find out who sent that, and run again"
 
 NO_THREAD_HINT = SHORTAGE_HINTS[errno.EAGAIN]
@@ -210,10 +214,15 @@ def process_exists(pid: int) -> bool:
     return True
 
 
-def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a signal or a debugger has stopped the process *pid*; see proc(5)."""
+def read_process_state(pid: int, proc: Path = Path("/proc")) -> str:
+    """Read the state of process *pid*: R, S, D, T, ...; empty if it is gone; see proc(5)."""
     _, _, rest = _read_proc(proc / str(pid) / "stat").rpartition(")")
-    return rest.split()[:1] in (["T"], ["t"])
+    return rest.split()[0] if rest else ""
+
+
+def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a signal or a debugger has stopped the process *pid*."""
+    return read_process_state(pid, proc) in STOPPED
 
 
 def read_queue_seconds(pid: int, proc: Path = Path("/proc")) -> float:

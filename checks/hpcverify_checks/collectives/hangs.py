@@ -12,9 +12,10 @@ itself stood still, as a virtual machine does that is moved.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 from msgspec import Struct
+
+from hpcverify.processes import DISK_WAIT, STOPPED
 
 BEAT = "beat"
 """The messages of launchers about the progress of their ranks."""
@@ -27,9 +28,6 @@ MAX_STALL_SECONDS = 20.0
 """However patient the ranks are: who is missing has a name within a minute."""
 PAUSE_SECONDS = 5.0
 """Between two looks, which take turns of a tenth of a second: then it was this node."""
-STOPPED = ("T", "t")
-"""States of a process in /proc: stopped by a signal, or by a debugger."""
-DISK_WAIT = "D"
 
 
 class Beat(Struct, frozen=True):
@@ -44,15 +42,6 @@ class Beat(Struct, frozen=True):
     def is_waiting(self) -> bool:
         """Whether it is at a point where it waits for the others."""
         return self.position % 2 == 1
-
-
-def read_state(process: int) -> str:
-    """Read the state of a process from /proc; empty if it is gone."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return ""
-    return text.rpartition(")")[2].split()[0]
 
 
 class HangWatch:

@@ -28,6 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.processes import read_process_state
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify.telemetry import pci
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
@@ -47,7 +48,6 @@ from hpcverify_checks.collectives.hangs import (
     SILENT_SECONDS,
     Beat,
     HangWatch,
-    read_state,
 )
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
@@ -164,7 +164,7 @@ class _RankProcess:
 
     def read_beat(self) -> Beat:
         """Read how far it is, and in which state."""
-        return Beat(read_position(self.progress), read_state(self.process.pid))
+        return Beat(read_position(self.progress), read_process_state(self.process.pid))
 
     def describe_end(self) -> str:
         """Say how it died; empty if it runs, or ended as it should."""

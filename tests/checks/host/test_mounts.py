@@ -19,7 +19,7 @@ from hpcverify.model import CarryOver, Cause, CheckItem, Measurement
 from hpcverify.processes import process_exists
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
-from hpcverify_checks.host import CHECK
+from hpcverify_checks.host import CHECK, apart
 from hpcverify_checks.host.apart import ask_apart, read_start
 from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
@@ -456,7 +456,9 @@ def test_a_mount_whose_server_is_gone_is_stale(tmp_path: Path) -> None:
     assert about(found, folder) == ["mount_stale"]
 
 
-def test_a_process_that_can_be_ended_is_not_left_behind() -> None:
+def test_a_process_that_can_be_ended_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it waits for a core to die on."""
+    monkeypatch.setattr(apart, "REAP_SECONDS", 0.0)
     replies = ask_apart({"a": lambda: 1, "b": lambda: time.sleep(60), "c": lambda: 3}, 0.3)
 
     assert replies.answers == {"a": 1, "c": 3}
