@@ -21,6 +21,7 @@ from contextlib import closing, nullcontext, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_SECONDS = 2.0
 """Seconds for a program to end after TERM, and again after KILL."""
+DEATH_SECONDS = 20.0
+"""Seconds for a process to end after KILL that does not wait in the kernel: on a busy node it
+needs a core first, and the kernel may have hundreds of GB to take back."""
 
 STOPPED = ("T", "t")
 """States of a process in /proc: stopped by a signal, or by a debugger."""
@@ -157,7 +161,7 @@ def _wait_for_status(child: subprocess.Popen[bytes], tool: str, timeout: float) 
     _signal_group(child, signal.SIGTERM)
     if not _wait_for_end(child, TOOL_GRACE_SECONDS):
         _signal_group(child, signal.SIGKILL)
-        if not _wait_for_end(child, TOOL_GRACE_SECONDS):
+        if not _wait_for_death(child):
             raise Unable(
                 f"{tool} (pid {child.pid}) cannot be ended, it waits in "
                 f"{read_wait_channel(child.pid)}: reboot the node",
@@ -241,12 +245,26 @@ def _wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
+def _wait_for_death(child: subprocess.Popen[bytes]) -> bool:
+    until = monotonic() + DEATH_SECONDS
+    while not _wait_for_end(child, TOOL_GRACE_SECONDS):
+        if waits_in_kernel(child.pid) or monotonic() > until:
+            return False
+    return True
+
+
 def name_signal(number: int) -> str:
     """Name the signal *number*; real-time signals have only numbers."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def waits_in_kernel(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a thread of *pid* waits in the kernel where no signal reaches it, not even KILL."""
+    tasks = (proc / str(pid) / "task").glob("*")
+    return any(read_process_state(int(task.name), task.parent) == DISK_WAIT for task in tasks)
 
 
 def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:

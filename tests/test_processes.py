@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcverify import processes
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import (
@@ -156,6 +157,16 @@ def test_a_program_that_overruns_is_ended_and_its_deadline_is_named(
 
     assert caught.value.cause is Cause.TIMEOUT
     assert gone(pid_in(file))
+
+
+def test_a_program_that_only_needs_a_core_to_die_on_is_not_hung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "TOOL_GRACE_SECONDS", 0.0)
+    with pytest.raises(Unable, match=r"and was ended") as caught:
+        run_tool(["sleep", "60"], timeout=0.1)
+
+    assert caught.value.cause is Cause.TIMEOUT
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")

@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,12 +26,15 @@ from hpcverify.breadcrumb import Breadcrumb
 from hpcverify.errors import explain_shortage
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.processes import (
+    DEATH_SECONDS,
     STOPPED_REASON,
     is_stopped,
     list_session_members,
     name_signal,
     read_queue_seconds,
+    read_wait_channel,
     signal_sessions,
+    waits_in_kernel,
 )
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.overrun import describe_overrun
@@ -57,10 +59,9 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "hpcverify.run.worker")
 WORKER_GRACE_SECONDS = 1.0
 """Seconds between TERM and KILL for a worker that overran."""
 REAP_SECONDS = 2.0
-"""Seconds to wait for a killed worker before it is abandoned as hung."""
-GPU_REAP_SECONDS = 20.0
-"""The same for one that may have used a GPU: before it is gone, the driver stops its
-kernels and unmaps its memory, up to hundreds of GB."""
+"""Seconds to wait for a killed worker that waits in the kernel, before it is abandoned as hung.
+If it may have used a GPU it gets `DEATH_SECONDS`: the driver stops its kernels first, and unmaps
+its memory."""
 HURRIED_REAP_SECONDS = 0.3
 """The same for all when the run must end, and someone waits for the node."""
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.005, 0.05
@@ -219,14 +220,10 @@ class WorkerHandle:
         for descriptor in self._files:
             os.close(descriptor)
 
-    def abandon(self) -> str:
-        """Give up on a process that cannot be ended; return the kernel function it waits in."""
+    def abandon(self) -> None:
+        """Give up on a process that cannot be ended."""
         # Popen would warn about a child that never ended.
         self._process.returncode = -signal.SIGKILL
-        with contextlib.suppress(OSError):
-            if channel := Path(f"/proc/{self.pid}/wchan").read_text().strip("0"):
-                return channel
-        return "unknown"
 
 
 class LocalExecutor(Struct):
@@ -368,11 +365,15 @@ class LocalExecutor(Struct):
         _wait_for(workers.values(), grace)
         signal_sessions(sessions, signal.SIGKILL)
         self._reap(workers.values(), hurry=hurry)
+        hurry = hurry or self.should_stop()
+        left = {name: w for name, w in workers.items() if w.describe_death() is None}
         hung = {
-            name: f"process {worker.pid}, which waits in {worker.abandon()}"
-            for name, worker in workers.items()
-            if worker.describe_death() is None
+            name: f"process {worker.pid}, which waits in {read_wait_channel(worker.pid)}"
+            for name, worker in left.items()
+            if waits_in_kernel(worker.pid) or not hurry  # else it may only need a core
         }
+        for worker in left.values():
+            worker.abandon()
         self.hung += hung.values()
         for worker in workers.values():
             worker.close_files()
@@ -382,8 +383,9 @@ class LocalExecutor(Struct):
         """Wait until killed *workers* are gone, but not for long once someone wants the node."""
         began = time.monotonic()
         while alive := [worker for worker in workers if worker.describe_death() is None]:
-            with_gpu, hurry = any(w.may_hold_gpu for w in alive), hurry or self.should_stop()
-            if time.monotonic() - began >= choose_reap_seconds(may_hold_gpu=with_gpu, hurry=hurry):
+            hurry = hurry or self.should_stop()
+            is_slow = any(w.may_hold_gpu or not waits_in_kernel(w.pid) for w in alive)
+            if time.monotonic() - began >= choose_reap_seconds(is_slow=is_slow, hurry=hurry):
                 return
             time.sleep(REAP_POLL_SECONDS)
 
@@ -407,11 +409,11 @@ def find_last_words(log: str) -> str:
     return (thrown or told or dumped or [""])[-1]
 
 
-def choose_reap_seconds(*, may_hold_gpu: bool, hurry: bool) -> float:
+def choose_reap_seconds(*, is_slow: bool, hurry: bool) -> float:
     """Choose how long to wait for killed workers before they are abandoned."""
     if hurry:
         return HURRIED_REAP_SECONDS
-    return GPU_REAP_SECONDS if may_hold_gpu else REAP_SECONDS
+    return DEATH_SECONDS if is_slow else REAP_SECONDS
 
 
 def may_use_gpu(task: Task) -> bool:

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from hpcverify.model import Cause, Device, Inventory, Measurement, Remedy, Verdict
+from hpcverify.processes import DEATH_SECONDS
+from hpcverify.run import local
 from hpcverify.run.executor import Answer
 from hpcverify.run.local import (
-    GPU_REAP_SECONDS,
     REAP_SECONDS,
     LocalExecutor,
     WorkerHandle,
@@ -396,9 +397,25 @@ def test_only_a_task_on_a_node_with_gpus_gives_a_worker_their_memory(tmp_path: P
 
 
 def test_the_driver_gets_time_to_take_a_context_apart_unless_someone_wants_the_node() -> None:
-    assert choose_reap_seconds(may_hold_gpu=False, hurry=False) == REAP_SECONDS
-    assert choose_reap_seconds(may_hold_gpu=True, hurry=False) >= 20
-    assert choose_reap_seconds(may_hold_gpu=True, hurry=True) < 1
+    assert choose_reap_seconds(is_slow=False, hurry=False) == REAP_SECONDS
+    assert choose_reap_seconds(is_slow=True, hurry=False) >= 20
+    assert choose_reap_seconds(is_slow=True, hurry=True) < 1
+
+
+@pytest.mark.parametrize("short", ["REAP_SECONDS", "HURRIED_REAP_SECONDS"])
+def test_a_worker_that_only_needs_a_core_to_die_on_is_not_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str
+) -> None:
+    monkeypatch.setattr(local, short, 0.0)
+    stopped: list[bool] = []
+    executor = LocalExecutor(should_stop=lambda: bool(stopped))
+    outcome = run(executor, tmp_path, "wait", timeout=2).outcome
+    assert outcome.cause is Cause.TIMEOUT
+
+    run(executor, tmp_path, "nothing")
+    stopped.append(True)
+    executor.close()
+    assert executor.hung == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount takes root")
@@ -416,7 +433,7 @@ def test_a_worker_with_a_gpu_that_nobody_can_end_keeps_nobody_waiting_who_wants_
         took = time.monotonic() - began
 
     assert outcome.cause is Cause.INTERRUPTED
-    assert took < GPU_REAP_SECONDS
+    assert took < DEATH_SECONDS
 
 
 def searches(tmp_path: Path) -> int:

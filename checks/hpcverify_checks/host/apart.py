@@ -22,14 +22,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.processes import DISK_WAIT, die_with_parent, read_process_state, read_wait_channel
+from hpcverify.processes import DEATH_SECONDS, die_with_parent, read_wait_channel, waits_in_kernel
 
 Question = Callable[[], object]
 """Answers in what JSON can hold, or raises OSError."""
 REAP_SECONDS = 0.1
 """For a child to be gone after KILL; one that waits in the kernel for a server is not."""
-STARVED_SECONDS = 5.0
-"""The same on a busy node, for one that waits for nothing but a core to die on."""
 
 
 class Hung(Struct, frozen=True):
@@ -151,10 +149,10 @@ class _Child:
         started = read_start(self._pid)
         os.kill(self._pid, signal.SIGKILL)
         killed = time.monotonic()
-        while (waited := time.monotonic() - killed) < STARVED_SECONDS:
+        while (waited := time.monotonic() - killed) < DEATH_SECONDS:
             if os.waitpid(self._pid, os.WNOHANG)[0]:
                 return Hung(seconds, waits_in=waits_in)
-            if waited > REAP_SECONDS and read_process_state(self._pid) == DISK_WAIT:
+            if waited > REAP_SECONDS and waits_in_kernel(self._pid):
                 break
             time.sleep(REAP_SECONDS / 20)
         return Hung(seconds, self._pid, started, waits_in)
