@@ -21,8 +21,8 @@ from hpcverify.summary.wording import format_run
 from tests.cli import GENEROUS, Cli, wait_until
 from tests.doubles import a_result, a_run
 
-AT_ONCE = 2.0
-"""Seconds in which a run that must stop has written its results."""
+AT_ONCE = 20.0
+"""Seconds in which a run that must stop has written its results; its check has 60."""
 
 
 @pytest.fixture

@@ -308,8 +308,9 @@ def test_a_check_past_its_deadline_says_what_it_was_doing_on_which_part_and_how_
 
     assert answer.overrun is not None
     assert (answer.overrun.doing, answer.overrun.part) == ("hanging on CPU", "cpu")
-    assert 0 < answer.overrun.doing_seconds < 4.5
-    assert answer.outcome.reason.startswith("no end after 4 s in hanging on CPU, for ")
+    assert answer.overrun.doing_seconds > 0
+    seconds = f"{answer.overrun.doing_seconds:.0f} s"
+    assert answer.outcome.reason.startswith(f"no end after 4 s in hanging on CPU, for {seconds}")
 
 
 @pytest.mark.parametrize(
