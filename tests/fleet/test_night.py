@@ -13,6 +13,7 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.judgement import (
     FleetJudgement,
+    JudgedChange,
     JudgedOutlier,
     keep_judged_nodes,
     list_judgement_lines,
@@ -350,6 +351,27 @@ def test_one_night_of_another_part_node_or_place_is_none_of_it(
     found: tuple[tuple[str, ...], ...], expected: list[tuple[str, int]]
 ) -> None:
     assert follow_nights(*found) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(4, "8 parts on r0n0,r1n3,r2n6,r3n9"), (40, "8 parts on 40 nodes (r0n0, r1n3, r2n6, ...)")],
+)
+def test_a_long_list_of_nodes_is_told_by_the_first_ones(count: int, expected: str) -> None:
+    change = JudgedChange(
+        nodes=tuple(f"r{number}n{3 * number}" for number in range(count)),
+        part="8 parts",
+        metric="gemm bf16.sustained",
+        verdict=Verdict.WARN,
+        kind=STEP,
+        size=0.03,
+        before=500.0,
+        after=485.0,
+        unit="TFLOP/s",
+        day=TONIGHT,
+    )
+
+    assert change.name == expected
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
