@@ -48,7 +48,7 @@ def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> 
     def find_line(metric: PeerMetric) -> PeerFloor:
         return find_floor(metric.check, metric.metric, of_site)
 
-    metrics = {
+    metrics: dict[PeerMetric, Worse] = {
         metric: worse
         for metric in screen.metrics
         if (worse := find_worse_side(find_line(metric), metric.unit)) is not None
