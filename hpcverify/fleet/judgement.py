@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.fleet.node_names import fold_names
+from hpcverify.fleet.node_names import fold_names, make_natural_key
 from hpcverify.model import Verdict
 from hpcverify.peers.distribution import Distribution
 from hpcverify.peers.floors import Worse
@@ -26,6 +26,8 @@ from hpcverify.trends.judge import STEP
 from hpcverify.units import format_count, format_percent
 
 JUDGEMENT_NAME = "judgement.json"
+MAX_HOSTS_CHARACTERS, NAMED_NODES = 60, 3
+"""A longer list of nodes is cut in a table and in a line; JSON has all."""
 
 
 class JudgedOutlier(Struct, frozen=True, kw_only=True):
@@ -81,10 +83,14 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The part, the node or the nodes within the fleet."""
-        if self.nodes:
-            return f"{self.part} on {fold_names(self.nodes)}"
-        return " ".join(filter(None, [self.node, self.part]))
+        """The part, the node or the nodes within the fleet; of many nodes, the first ones."""
+        if not self.nodes:
+            return " ".join(filter(None, [self.node, self.part]))
+        hosts = fold_names(self.nodes)
+        if len(hosts) > MAX_HOSTS_CHARACTERS:
+            first = sorted(self.nodes, key=make_natural_key)[:NAMED_NODES]
+            hosts = f"{format_count(len(self.nodes), 'node')} ({', '.join(first)}, ...)"
+        return f"{self.part} on {hosts}"
 
 
 class JudgedMetric(Struct, frozen=True, kw_only=True):

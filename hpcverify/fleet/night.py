@@ -171,20 +171,54 @@ def follow_up(
     *last_nights* are the last nights of each suite on each node.
     """
     told = (*before.outliers, *before.unconfirmed) if before else ()
-    known = {_make_key(one): one for one in told}
-    followed = [_follow_one(one, known.pop(_make_key(one), None)) for one in found]
-    for old in known.values():
+    tonight = list(found)
+    named = {_make_key(one) for one in tonight}
+    ended = [old for old in told if _make_key(old) not in named]
+    followed = [_follow_one(one, told, ended) for one in tonight]
+    for old in ended:
         newest = max(last_nights.get((node, old.suite), date.min) for node in old.nodes)
-        if newest <= old.last and night - old.last <= KEPT:
+        goes_on = any(_is_of_the_same(one, old) for one in tonight)
+        if newest <= old.last and night - old.last <= KEPT and not goes_on:
             followed.append(old)
     followed.sort(key=lambda one: (-one.distance, one.name))
     return sorted(followed, key=lambda one: one.verdict, reverse=True)
 
 
-def _follow_one(found: JudgedOutlier, old: JudgedOutlier | None) -> JudgedOutlier:
-    if old is None or found.last <= old.last:
-        return old or found
-    return replace(found, since=old.since, nights=old.nights + 1, accused=old.accused)
+def _follow_one(
+    found: JudgedOutlier, told: Iterable[JudgedOutlier], ended: Iterable[JudgedOutlier]
+) -> JudgedOutlier:
+    """
+    Follow up one that was *found*, which may have been *told* under another name.
+
+    A node near the floor is named one night, and the next night those of its parts that are
+    beyond it. What such a name says is taken over if it *ended*, being found no more.
+    """
+    key = _make_key(found)
+    same = next((old for old in told if _make_key(old) == key), None)
+    if same and found.last <= same.last:
+        return same
+    others = [old for old in ended if _is_of_the_same(found, old)]
+    if not found.node and 2 * len({old.node for old in others}) <= len(found.nodes):
+        others = []  # a few of its nodes say nothing of a place
+    olds = [*([same] if same else []), *others]
+    if not olds:
+        return found
+    longest = max(olds, key=lambda old: old.nights)
+    return replace(
+        found,
+        since=longest.since,
+        nights=longest.nights + (found.last > longest.last),
+        accused=any(old.accused for old in olds),
+    )
+
+
+def _is_of_the_same(found: JudgedOutlier, old: JudgedOutlier) -> bool:
+    """Whether one is a node and the other one of its parts, or a place and one of its nodes."""
+    if found.metric != old.metric or found.level == old.level:
+        return False
+    if found.node and old.node:
+        return found.node == old.node
+    return (found.node or old.node) in (old.nodes if found.node else found.nodes)
 
 
 def _make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:

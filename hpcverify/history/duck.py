@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import secrets
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +22,8 @@ MEMORY_MIB = 256
 """What DuckDB may take; beyond it, it sorts on the disk."""
 THREADS = 1
 """More take more CPU time and memory in all, and the controller has other work beside it."""
+SPILL_FOLDER = "_duckdb"
+LOCK_ENDING = ".lock"
 
 
 def is_installed() -> bool:
@@ -31,6 +36,9 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
     """
     Open a DuckDB in memory, which may write to the folder *spill* what does not fit.
 
+    It has a folder of its own there, which goes with it; those that killed ones left go first. In
+    a folder that cannot be written, nothing spills.
+
     Raises:
         ConfigError: it is not installed.
         StoreError: a file cannot be read or written, or is damaged.
@@ -42,18 +50,19 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
         raise ConfigError(
             f"the history of measurements needs duckdb: {write_install_command('duckdb')}"
         ) from exc
-    bounds: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": f"{memory_mib}MiB",
-        "threads": THREADS,
-        "temp_directory": str(spill / "_duckdb"),
-        "autoinstall_known_extensions": False,  # it never asks the network
-        "autoload_known_extensions": False,
-        "preserve_insertion_order": False,
-    }
     try:
-        with duckdb.connect(config=bounds) as db:
-            db.execute("set timezone = 'UTC'")
-            yield db
+        with _make_spill_folder(spill / SPILL_FOLDER) as folder:
+            bounds: dict[str, str | bool | int | float | list[str]] = {
+                "memory_limit": f"{memory_mib}MiB",
+                "threads": THREADS,
+                "temp_directory": str(folder or ""),
+                "autoinstall_known_extensions": False,  # it never asks the network
+                "autoload_known_extensions": False,
+                "preserve_insertion_order": False,
+            }
+            with duckdb.connect(config=bounds) as db:
+                db.execute("set timezone = 'UTC'")
+                yield db
     except duckdb.OutOfMemoryException as exc:
         raise StoreError(
             f"so many measurements of {spill} need more than {memory_mib} MiB: choose fewer nights"
@@ -64,6 +73,79 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
             f"the measurements in {spill} cannot be used ({why}): if a file is damaged, "
             "move it away; hpcverify history --rebuild makes it again"
         ) from exc
+
+
+@contextmanager
+def _make_spill_folder(top: Path) -> Generator[Path | None]:
+    """
+    Make a folder in *top* for one DuckDB, and remove it; None if that cannot be done.
+
+    DuckDB removes its files when it ends; if it is killed, they stay. So each folder has a locked
+    file beside it: what has none, or one that nobody holds, is left over and goes first.
+    """
+    folder = top / secrets.token_hex(8)
+    lock = folder.with_suffix(LOCK_ENDING)
+    try:
+        top.mkdir(exist_ok=True)
+        held = _hold_new_lock(lock)
+    except OSError:
+        yield None
+        return
+    try:
+        _remove_left_over(top)
+        folder.mkdir()
+        yield folder
+    finally:
+        with suppress(OSError):
+            _remove(folder)
+            lock.unlink()
+        os.close(held)
+
+
+def _hold_new_lock(path: Path) -> int:
+    """Make the file *path* and lock it; again if it was taken for left over in between."""
+    while True:
+        held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if path.exists():
+                return held
+        except OSError:
+            os.close(held)
+            raise
+        os.close(held)
+
+
+def _remove_left_over(top: Path) -> None:
+    """Remove from *top* what nobody holds, each folder before its lock."""
+    for path in sorted(top.iterdir()):
+        with suppress(OSError), _hold_lock(path.with_suffix(LOCK_ENDING)):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder of files, if it is there."""
+    if path.is_dir():
+        for each in path.iterdir():
+            each.unlink(missing_ok=True)
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _hold_lock(path: Path) -> Generator[None]:
+    """Hold the lock *path*, if there is one; an `OSError` says that another process does."""
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
 
 
 def quote(text: object) -> str:

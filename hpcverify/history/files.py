@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -48,8 +49,11 @@ def list_folders(top: Path) -> dict[date, Path]:
         return {}
     except OSError as exc:
         raise StoreError(f"{top} cannot be read: {exc.strerror}") from exc
-    found = filter(None, map(FOLDER_PATTERN.fullmatch, names))
-    return {date.fromisoformat(each[1]): top / each[0] for each in found}
+    found: dict[date, Path] = {}
+    for each in filter(None, map(FOLDER_PATTERN.fullmatch, names)):
+        with suppress(ValueError):  # no folder of ours has a day that never was
+            found[date.fromisoformat(each[1])] = top / each[0]
+    return found
 
 
 def find_week(night: date) -> date:

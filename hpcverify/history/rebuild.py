@@ -18,7 +18,7 @@ DAY_LETTERS = 8
 
 def rebuild_measurements(state: Path, complaints: list[str]) -> int:
     """
-    Write what all documents in the state directory *state* measured; count them.
+    Write what all documents in the state directory *state* measured; count those that were read.
 
     It goes one way and can be repeated: rows of a run that has a document are replaced,
     those of runs that have none any more stay, and so do weeks that were rolled up. What
@@ -34,8 +34,10 @@ def rebuild_measurements(state: Path, complaints: list[str]) -> int:
     count = 0
     for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):
         paths = [state / "runs" / name for name in day]
-        writer.replace(_read_all(paths, complaints))
-        count += len(paths)
+        unread: list[str] = []
+        writer.replace(_read_all(paths, unread))
+        complaints += unread
+        count += len(paths) - len(unread)
     return count
 
 

@@ -24,6 +24,7 @@ from hpcverify.history.columns import NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
 from hpcverify.history.files import MEASUREMENTS_FOLDER
 from hpcverify.history.reader import Choice
+from hpcverify.peers.groups import MIN_UNITS
 from hpcverify.peers.screen import ListSummary, may_have_outlier
 
 if TYPE_CHECKING:
@@ -69,10 +70,13 @@ class ScreenedList(Struct, frozen=True):
     far: tuple[PartMedian, ...]
     """Beyond the reach of the rule, if chance alone does not explain them; else empty."""
     may_be_split: bool
+    may_have_group: bool
+    """Whether enough whole nodes are beyond the floor for a slow place or version: none of them
+    need be far by itself."""
 
     @property
     def needs_judgement(self) -> bool:
-        """Whether the list has to be judged in full: no other one has an outlier."""
+        """Whether the list has to be judged in full: no other one has a part or node to name."""
         return bool(self.far) or self.may_be_split
 
 
@@ -89,6 +93,12 @@ class ListEnds(Struct, frozen=True):
         above = [value for value in self.highest if value - summary.centre >= reach]
         cut = END_VALUES in (len(below), len(above))
         return not cut and not may_have_outlier(summary, [*below, *above])
+
+    def count_beyond(self, summary: ListSummary, floor: float) -> int:
+        """Count the values beyond the *floor*, on the side that has more of them."""
+        least = floor * abs(summary.centre)
+        below = sum(summary.centre - value >= least for value in self.lowest)
+        return max(below, sum(value - summary.centre >= least for value in self.highest))
 
 
 class Screen:
@@ -182,7 +192,15 @@ class Screen:
             far = self._fetch_medians(f"select * from ({values}) where {beyond}")
         if not may_have_outlier(summary, [one.value for one in far]):
             far = []
-        return ScreenedList(metric, whole_nodes, summary, tuple(far), summary.may_be_split(floor))
+        of_nodes = whole_nodes or metric.kind == NODE_KIND
+        return ScreenedList(
+            of=metric,
+            whole_nodes=whole_nodes,
+            summary=summary,
+            far=tuple(far),
+            may_be_split=summary.may_be_split(floor),
+            may_have_group=of_nodes and ends.count_beyond(summary, floor) > MIN_UNITS // 2,
+        )
 
     def read_values(self, metric: PeerMetric, *, whole_nodes: bool = False) -> list[PartMedian]:
         """Read the value of each part, or of each node, by name."""

@@ -167,21 +167,40 @@ def _count_carriers(screen: Screen, rows: str) -> dict[MarkChange, int]:
         return {}
     seen = f"node, part, {', '.join(fields)}"
     screen.run(
-        f"create or replace temp table marks as select {seen}, min(started) as first from {rows}"
-        f" group by {seen}"
+        f"create or replace temp table marks as select {seen}, min(started) as first,"
+        f" max(started) as last from {rows} semi join part_trend using (node, part) group by {seen}"
     )
-    found: dict[MarkChange, int] = {}
-    for field in fields:
-        query = (
-            f"select before, after, count(*) from (select lag({field}) over (partition by node,"
-            f" part order by first) as before, {field} as after from (select node, part, {field},"
-            f" min(first) as first from marks semi join part_trend using (node, part)"
-            f" where {field} <> '' group by node, part, {field})) where before is not null"
-            " group by before, after"
-        )
-        for before, after, count in screen.fetch(query):
-            found[MarkChange(field, before, after)] = count
-    return found
+    return {
+        MarkChange(field, before, after): count
+        for field in fields
+        for before, after, count in _count_changes(screen, rows, field)
+    }
+
+
+def _count_changes(screen: Screen, rows: str, field: str) -> Iterator[tuple[str, str, int]]:
+    """
+    Count the parts that went from each value of *field* to another one.
+
+    The first and the last run with each value tell it, but of a part that went back to one it had
+    before: of those parts, which are few or have a rollback in common, all runs are looked at.
+    """
+    screen.run(
+        "create or replace temp table spans as select *, lag(after) over own as before,"
+        " lag(last) over own > first as is_again from (select node, part,"
+        f" {field} as after, min(first) as first, max(last) as last from marks where {field} <> ''"
+        " group by node, part, after) window own as (partition by node, part order by first)"
+    )
+    screen.run(
+        "create or replace temp table returned as select distinct node, part from spans"
+        " where is_again"
+    )
+    return screen.fetch(
+        "select before, after, count(*) from (select node, part, before, after from spans"
+        " anti join returned using (node, part) union all select distinct node, part, before,"
+        f" after from (select node, part, {field} as after, lag({field}) over (partition by node,"
+        f" part order by started) as before from {rows} semi join returned using (node, part)"
+        f" where {field} <> '')) where before <> after group by before, after"
+    )
 
 
 def _list_changed_marks(screen: Screen, rows: str) -> list[str]:

@@ -8,13 +8,18 @@ node is. Only metrics in which something is far are read.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.history.duck import quote
 from hpcverify.history.screen import PeerMetric, Screen
-from hpcverify.peers.floors import PeerFloor, find_floor, find_worse_side
+from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
+from hpcverify.peers.groups import find_group_outliers
+from hpcverify.peers.rule import find_distance
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 
 SENSOR_METRICS = {
@@ -38,26 +43,58 @@ class ScreenedFleet(Struct, frozen=True):
 
 def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> ScreenedFleet:
     """Read the values of each metric that has to be judged in full, by its name."""
+    find_place = cache(locate)
 
     def find_line(metric: PeerMetric) -> PeerFloor:
         return find_floor(metric.check, metric.metric, of_site)
 
-    metrics = [
-        metric
+    metrics: dict[PeerMetric, Worse] = {
+        metric: worse
         for metric in screen.metrics
-        if find_worse_side(find_line(metric), metric.unit) is not None
-    ]
-    far = {
-        one.of
-        for one in screen.screen(lambda metric: find_line(metric).floor)
-        if one.needs_judgement
+        if (worse := find_worse_side(find_line(metric), metric.unit)) is not None
     }
-    judged = [metric for metric in metrics if metric in far]
+    far: set[PeerMetric] = set()
+    crowded: set[PeerMetric] = set()
+    for one in screen.screen(lambda metric: find_line(metric).floor):
+        if one.needs_judgement:
+            far.add(one.of)
+        elif one.may_have_group:
+            crowded.add(one.of)
+    judged = [
+        metric
+        for metric, worse in metrics.items()
+        if metric in far
+        or (
+            metric in crowded
+            and _has_far_group(screen, metric, find_line(metric).floor, worse, find_place)
+        )
+    ]
     return ScreenedFleet(
-        values={name_metric(metric): read_values(screen, metric, locate) for metric in judged},
+        values={name_metric(metric): read_values(screen, metric, find_place) for metric in judged},
         suites={name_metric(metric): metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
     )
+
+
+def _has_far_group(
+    screen: Screen, metric: PeerMetric, floor: float, worse: Worse, locate: Locate
+) -> bool:
+    """Whether a place or a version is worse than the rest, by one value of each node."""
+    query = (
+        "select node, median(value), max(driver), max(firmware) from (select node, part,"
+        " median(value) as value, max(driver) as driver, max(firmware) as firmware"
+        f" from {screen.select(metric)} group by node, part) group by node"
+    )
+    nodes = list(screen.fetch(query))
+    centre = median(value for _, value, *_ in nodes)
+    if not centre:
+        return False
+    groups: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
+    for node, value, driver, firmware in nodes:
+        distance = find_distance(value, centre, low_is_bad=worse == "low")
+        for field, name in {**locate(node), **_list_versions(driver, firmware)}.items():
+            groups[field].setdefault(name, []).append(distance)
+    return any(find_group_outliers(units, floor) for units in groups.values())
 
 
 def name_metric(metric: PeerMetric) -> MetricName:

@@ -37,9 +37,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
 UNIT_OF_COLUMN = {"seconds": "s", "milliseconds": "ms", "ms": "ms", "microseconds": "us"}
 VERSIONS = ("driver", "firmware", "batch")
 """Columns that say what a part is or runs."""
-EMPTY = frozenset({"", "-1", "nan", "none", "null", "unknown"})
-"""In lower case: what tools write for a name or a number that they do not have."""
-NOT_A_NUMBER = frozenset({"", "nan", "none", "null", "inf", "-inf"})
+NOT_SAID = frozenset({"", "nan", "none", "null", "unknown", "n/a", "[n/a]", "[not supported]"})
+"""In lower case: what tools, as nvidia-smi, write for what they do not have."""
+EMPTY = NOT_SAID | {"-1"}
+NOT_A_NUMBER = NOT_SAID | {"inf", "-inf"}
 
 Row = Mapping[str, object]
 CollectedRuns = dict[MetricName, dict[tuple[str, str], PartRuns]]

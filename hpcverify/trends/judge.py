@@ -122,11 +122,11 @@ def judge_histories(
     ]
     shared = [*_find_rollouts(found, whole), *_find_shared_days(histories, found, population)]
     single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
-    alike = Counter(mark for h, c in found for mark in list_marks(h, c.index))
+    alike = Counter((mark, c.size > 0) for h, c in found for mark in list_marks(h, c.index))
     stepped = {id(history) for history, _ in found}
     effects = find_mark_effects(histories, whole)
     days = _find_day_effects(shared, low_is_bad=low_is_bad)
-    steps = [_describe_step(history, change, whole.carriers, alike) for history, change in single]
+    steps = [_describe_step(history, change, whole, alike) for history, change in single]
     trends = [
         trend
         for history in histories
@@ -310,16 +310,21 @@ def _find_own_slope(
 def _describe_step(
     history: PartHistory,
     change: LevelChange,
-    carriers: Mapping[MarkChange, int],
-    alike: Mapping[MarkChange, int],
+    population: HistoryPopulation,
+    alike: Mapping[tuple[MarkChange, bool], int],
 ) -> PartChange:
-    """Describe the step of one part, and what its marks say of it."""
+    """
+    Describe the step of one part, and what its marks say of it.
+
+    *alike* counts the steps with each mark, to the worse and to the better.
+    """
     marks = list_marks(history, change.index)
     why = ""
     if marks:
-        steady = carriers.get(marks[0], 0) - alike[marks[0]]
-        others = f"which {steady} others have made without such a change"
-        why = f"with {marks[0]}, {others if steady > 0 else 'which no other node has made yet'}"
+        changed = round(alike[marks[0], change.size > 0] * population.weight)
+        steady = population.carriers.get(marks[0], 0) - changed
+        others = format_count(steady, "other part") if steady > 0 else "no other part"
+        why = f"with {marks[0]}, which {others} made without such a change"
     return PartChange(
         node=history.node,
         part=history.part,

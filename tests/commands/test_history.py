@@ -42,6 +42,18 @@ def test_measurements_are_written_as_csv(state: Path, tmp_path: Path) -> None:
     assert rows[0]["night"] == "2026-11-02"
 
 
+def test_a_document_that_cannot_be_read_is_told_and_not_counted(state: Path) -> None:
+    store = Store(state)
+    for run in (make_run("n1"), make_run("n2")):
+        store.save(run)
+    store.get_document_path(make_run("n2").id).write_text("{")
+
+    said = call("--rebuild")
+
+    assert "is not a complete run document" in said
+    assert "documents read: 1;" in said
+
+
 def test_measurements_are_made_again_from_the_documents(state: Path) -> None:
     write_runs(state, make_run("n1", value=1.0), make_run("gone"))
     store = Store(state)

@@ -89,6 +89,17 @@ def test_a_node_that_did_not_run_lately_is_compared_by_its_last_night(tmp_path: 
     assert judged.document.screened == 2
 
 
+def test_a_slow_rack_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) -> None:
+    slow = "1 + 0.007 * sin(1.7 * n) - if(n // 10 = 2, 0.024, 0)"
+    make_history(tmp_path, level=slow, nodes=40, part_spread=0, run_spread=0)
+    locate = make_locator(Site(), Ledger(tmp_path))
+
+    judged = judge_peers(tmp_path, Choice(), Site(), locate)
+
+    (entry,) = judged.document.metrics
+    assert [(each.level, each.name) for each in entry.outliers] == [("rack", "r2")]
+
+
 def test_the_name_of_a_node_without_a_switch_tells_its_rack(tmp_path: Path) -> None:
     locate = make_locator(Site(), Ledger(tmp_path))
 

@@ -13,6 +13,7 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.judgement import (
     FleetJudgement,
+    JudgedChange,
     JudgedOutlier,
     keep_judged_nodes,
     list_judgement_lines,
@@ -135,7 +136,7 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
         "step",
         date(2026, 11, 22),
     )
-    assert "driver 565.57.01 to 580.1, which no other node has made yet" in change.why
+    assert "driver 565.57.01 to 580.1, which no other part made without" in change.why
     assert judged.outliers == ()
 
 
@@ -298,6 +299,79 @@ def test_the_same_run_does_not_count_twice() -> None:
     (one,) = follow_up([make_outlier(TONIGHT)], before, {}, TONIGHT + timedelta(days=1))
 
     assert one.nights == 1
+
+
+def follow_nights(*found: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Follow up who was found on each night; say who is told after the last one, and the nights."""
+    before: FleetJudgement | None = None
+    followed: list[JudgedOutlier] = []
+    for count, names in enumerate(found):
+        night = TONIGHT + timedelta(days=count)
+        last = {(f"n{node}", "idle"): night for node in range(1, 5)}
+        outliers = [
+            replace(
+                make_outlier(night),
+                level="switch" if name == "leaf1" else "part" if "GPU" in name else "node",
+                name=name,
+                node="" if name == "leaf1" else name.split()[0],
+                nodes=("n1", "n2", "n3") if name == "leaf1" else (name.split()[0],),
+            )
+            for name in names
+        ]
+        followed = follow_up(outliers, before, last, night)
+        before = FleetJudgement(night=night, outliers=tuple(followed))
+    return [(one.name, one.nights) for one in followed]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((("n1",), ("n1 GPU 0",)), [("n1 GPU 0", 2)]),
+        ((("n1 GPU 0",), ("n1",), ("n1 GPU 3",)), [("n1 GPU 3", 3)]),
+        ((("n1 GPU 0", "n1 GPU 3"), ("n1",)), [("n1", 2)]),
+        ((("leaf1",), ("n1", "n2"), ("leaf1",)), [("leaf1", 3)]),
+    ],
+)
+def test_who_is_slow_as_a_whole_one_night_and_in_part_the_next_stood_out_on_both(
+    found: tuple[tuple[str, ...], ...], expected: list[tuple[str, int]]
+) -> None:
+    assert follow_nights(*found) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((("n1 GPU 0",), ("n1 GPU 3",)), [("n1 GPU 3", 1)]),
+        ((("n1",), ("n2 GPU 0",)), [("n2 GPU 0", 1)]),
+        ((("n1",), ("n1", "n1 GPU 0")), [("n1", 2), ("n1 GPU 0", 1)]),
+        ((("n1",), ("leaf1",)), [("leaf1", 1)]),
+    ],
+)
+def test_one_night_of_another_part_node_or_place_is_none_of_it(
+    found: tuple[tuple[str, ...], ...], expected: list[tuple[str, int]]
+) -> None:
+    assert follow_nights(*found) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(4, "8 parts on r0n0,r1n3,r2n6,r3n9"), (40, "8 parts on 40 nodes (r0n0, r1n3, r2n6, ...)")],
+)
+def test_a_long_list_of_nodes_is_told_by_the_first_ones(count: int, expected: str) -> None:
+    change = JudgedChange(
+        nodes=tuple(f"r{number}n{3 * number}" for number in range(count)),
+        part="8 parts",
+        metric="gemm bf16.sustained",
+        verdict=Verdict.WARN,
+        kind=STEP,
+        size=0.03,
+        before=500.0,
+        after=485.0,
+        unit="TFLOP/s",
+        day=TONIGHT,
+    )
+
+    assert change.name == expected
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ from hpcverify.fleet.reasons import is_planned, read_reason_words
         "testing slurm 25.11 [root@2026-11-20T10:00:00]",
         "reserved for course",
         "decommissioned",
+        "driver_update",
+        "power_down for the weekend",
+        "shut down for maintenance",
+        "do not use: reserved for a demo",
     ],
 )
 def test_planned_work_is_planned(reason: str) -> None:
@@ -47,6 +51,20 @@ def test_planned_work_is_planned(reason: str) -> None:
         "kernel: NMI watchdog: soft lockup",
         "driver/library version mismatch",
         "unable to boot after update",
+        "reboot_failed",
+        "GPU_bad_needs_reboot",
+        "kernel oops",
+        "kernel BUG at mm/slub.c:312",
+        "did not come back after reboot",
+        "driver not loaded",
+        "GPU 3 off the bus, reboot",
+        "IB link down, reboot",
+        "low performance in benchmark",
+        "wrong bios settings",
+        "file system read-only, reboot",
+        "page retirement pending reboot",
+        "OOM loops: reboot",
+        "training jobs die here",
     ],
 )
 def test_a_fault_and_what_nobody_can_read_are_not(reason: str) -> None:
@@ -56,6 +74,7 @@ def test_a_fault_and_what_nobody_can_read_are_not(reason: str) -> None:
 def test_a_word_of_the_site_goes_before_all_others() -> None:
     assert is_planned("replace fans, Aktion 7", ("aktion",))
     assert not is_planned("reaktion", ("aktion",))
+    assert is_planned("broken window week_7", ("week_7",))
 
 
 def test_no_word_means_both() -> None:

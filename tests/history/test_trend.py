@@ -65,5 +65,15 @@ def test_a_node_that_slowed_with_a_driver_that_harmed_nobody_else_is_named(tmp_p
     judged = judge_histories(past.histories, low_is_bad=True, population=past.population)
     (change,) = judged.changes
     assert change.node == "r0n4"
-    assert "which 11 others have made without such a change" in change.why
+    assert "which 11 other parts made without such a change" in change.why
     assert judged.shared == ()
+
+
+def test_a_driver_that_all_went_back_to_does_not_hide_who_slowed_with_it(tmp_path: Path) -> None:
+    (past,) = read(tmp_path, "if(n < 3 and t >= 20, 0.97, 1)", "t >= 10 and t < 20")
+
+    back = MarkChange("driver", NEW_DRIVER, DRIVER)
+    assert past.population.carriers == {CHANGE: 24, back: 24}
+    judged = judge_histories(past.histories, low_is_bad=True, population=past.population)
+    assert judged.shared == ()
+    assert {change.node for change in judged.changes} == {"r0n0", "r0n1", "r0n2"}

@@ -196,6 +196,13 @@ def test_a_question_that_needs_too_much_memory_accuses_no_file(tmp_path: Path) -
         db.execute("select list(range) from range(10_000_000)").fetchall()
 
 
+def test_a_folder_of_a_day_that_never_was_does_not_count(tmp_path: Path) -> None:
+    write_runs(tmp_path, make_run("n1"))
+    (tmp_path / "measurements" / "night=2026-02-30").mkdir()
+
+    assert list(list_folders(tmp_path / "measurements")) == [FIRST.date()]
+
+
 def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
     write_runs(tmp_path, make_run("n1"))
     (folder,) = list_folders(tmp_path / "measurements").values()

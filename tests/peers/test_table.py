@@ -76,6 +76,15 @@ def test_a_time_is_in_seconds_or_a_date_of_utc() -> None:
     assert all(map(math.isnan, runs.times[3:]))
 
 
+@pytest.mark.parametrize("said", ["", "nan", "N/A", "[N/A]", "[Not Supported]", "inf"])
+def test_what_a_tool_does_not_know_is_no_value(said: str) -> None:
+    (parts,) = collect(HEADER, [("g1", "c7", "5", "1", said, said)]).values()
+
+    (runs,) = parts.values()
+    assert not any(map(math.isfinite, runs.values))
+    assert not any(map(math.isfinite, runs.sensors["clock"]))
+
+
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
