@@ -25,6 +25,7 @@ from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import build_not_run_result
 from hpcverify.run.executor import Executor
+from hpcverify.run.folders import ScratchProblem
 from hpcverify.run.gather import (
     PROBE_SECONDS,
     Round,
@@ -59,7 +60,7 @@ class Verification(Struct, kw_only=True):
     One run of *plan* on *node*.
 
     Workers share *folder*, and checks write to *scratch*. The caller creates both empty
-    and removes them. If *scratch* cannot be written, *scratch_problem* says why: then
+    and removes them. If *scratch* cannot be written, there is a *scratch_problem*: then
     checks that load the node are an ERROR, and the passive ones run.
     """
 
@@ -75,7 +76,7 @@ class Verification(Struct, kw_only=True):
     """Whether to load GPUs that others use."""
     device_kind: str = ""
     """If given, only devices of this kind are verified."""
-    scratch_problem: str = ""
+    scratch_problem: ScratchProblem | None = None
     max_bytes: int = documents.MAX_DOCUMENT_BYTES
     """The most that the document may have."""
     clock: Callable[[], float] = time.monotonic
