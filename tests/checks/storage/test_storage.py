@@ -660,11 +660,31 @@ def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
         fio_runner.find_engine()
 
 
-def test_streams_stay_below_the_limit_on_the_size_of_files(rng: random.Random) -> None:
+def test_streams_stay_within_what_a_file_system_holds_of_a_sparse_file(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(64 * MIB)
+    subprocess.run(["mkfs.ext2", "-q", "-b", "1024", image], check=True)
+    with mounted("-o", "loop", image, tmp_path / "m") as point:
+        extents = lay_out(point, 8 * MIB, 2, rng)
+        for extent in extents:
+            with extent.path.open("wb") as file:
+                file.truncate(extent.offset + extent.size)
+        left = {path.name for path in point.iterdir()} - {"lost+found"}
+
+    assert left == {"stream0", "stream1"}
+    assert max(extent.offset for extent in extents) > 2**30
+
+
+def test_streams_stay_below_the_limit_on_the_size_of_files(
+    tmp_path: Path, rng: random.Random
+) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, before[1]))
     try:
-        extents = lay_out(Path("/scratch"), 8 * MIB, 2, rng)
+        extents = lay_out(tmp_path, 8 * MIB, 2, rng)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
