@@ -187,6 +187,8 @@ def verify(
         folders = stack.enter_context(
             make_run_folders(store.documents.parent, site.scratch, node, say)
         )
+        if folders.scratch_problem and not any(step.is_active for step in todo.steps):
+            say(folders.scratch_problem.reason)  # else the checks that write there do
         progress = stack.enter_context(choose_progress())
         executor = LocalExecutor(should_stop=stop, tick=progress.tick, early_workers=early)
         stack.callback(lambda: executor.close(hurry=stop()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcverify.errors import UnusableError
+from hpcverify.model import Remedy
 from hpcverify.trust import refuse_folder_of_others
 
 LEFTOVER_SECONDS = 2.0
@@ -21,6 +23,8 @@ LEFTOVER_SECONDS = 2.0
 ANSWER_SECONDS = 2.0
 """For the file system of the site's scratch to answer, as `deadline` of the check host."""
 PRIVATE_MODE = 0o700
+WRONG_PATH_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM})
+"""Of a folder that is not there or not ours; any other error may be that of a disk."""
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -59,6 +63,13 @@ def temporary_folder(
         remove(path)
 
 
+class ScratchProblem(Struct, frozen=True):
+    """Why nothing can be written to the scratch, and what to do."""
+
+    reason: str
+    remedy: Remedy = Remedy.INSPECT
+
+
 class RunFolders(Struct, frozen=True):
     """The folders of one run, all empty."""
 
@@ -66,8 +77,8 @@ class RunFolders(Struct, frozen=True):
     """For what its workers share."""
     scratch: Path
     """For what its checks write."""
-    scratch_problem: str = ""
-    """Why nothing can be written to *scratch*, if so."""
+    scratch_problem: ScratchProblem | None = None
+    """If nothing can be written to *scratch*."""
 
 
 @contextmanager
@@ -77,7 +88,7 @@ def make_run_folders(
     """
     Make the folders of a run below *state* and in *scratch*, if the site names one.
 
-    Where nothing can be written to the scratch, *say* reports it: its disk may be what is
+    Where nothing can be written to the scratch, they say so: its disk may be what is
     broken on this node.
 
     Raises:
@@ -88,20 +99,25 @@ def make_run_folders(
         shared = stack.enter_context(temporary_folder(state / "work", node, say=say))
         root = Path(scratch) if scratch else state / "scratch"
         if scratch and (pid := _find_silent(root)):
-            problem = (
+            reason = (
                 f"directory {root} has not answered in {ANSWER_SECONDS:g} s, and process {pid} of "
                 "ours may still wait for it: see its server or disk, and the kernel log"
             )
-            say(problem)
-            yield RunFolders(shared, shared / "unusable", problem)
+            yield RunFolders(shared, shared / "unusable", ScratchProblem(reason))
             return
         try:
             own = stack.enter_context(temporary_folder(root, node, say=say, make=not scratch))
         except UnusableError as exc:
-            say(str(exc))
-            yield RunFolders(shared, root / "unusable", str(exc))
+            yield RunFolders(shared, root / "unusable", _explain_unusable(exc))
         else:
             yield RunFolders(shared, own)
+
+
+def _explain_unusable(exc: UnusableError) -> ScratchProblem:
+    """Say what to do: a path that is wrong is no part that is."""
+    cause = exc.__cause__
+    is_wrong_path = isinstance(cause, OSError) and cause.errno in WRONG_PATH_ERRNOS
+    return ScratchProblem(str(exc), Remedy.FIX_CONFIGURATION if is_wrong_path else Remedy.INSPECT)
 
 
 def _find_silent(root: Path) -> int:

@@ -33,6 +33,7 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
 from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
+from hpcverify.run.folders import ScratchProblem
 from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (
     BUDGET,
@@ -110,8 +111,8 @@ class Round(Struct, frozen=True, kw_only=True):
     """For what workers share."""
     scratch: Path
     """For what checks write."""
-    scratch_problem: str
-    """Why nothing can be written to *scratch*, if so."""
+    scratch_problem: ScratchProblem | None
+    """If nothing can be written to *scratch*."""
     seed: int
     is_sampled: bool
     """Whether the telemetry worker samples."""
@@ -159,8 +160,8 @@ class StepRun(Struct, kw_only=True):
 
         """
         step, now = self.step, self.round
-        if step.is_active and now.scratch_problem:
-            raise Unable(now.scratch_problem, Cause.MISSING, Remedy.INSPECT)
+        if step.is_active and (problem := now.scratch_problem):
+            raise Unable(problem.reason, Cause.MISSING, problem.remedy)
         start = now.clock()
         here = {device.part for device in now.inventory.devices}
         released = tuple(sorted(now.state.released & here)) if step.is_active else ()

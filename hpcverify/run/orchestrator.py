@@ -25,6 +25,7 @@ from hpcverify.plan.suite import Plan, Step
 from hpcverify.records import documents
 from hpcverify.run.conclude import build_not_run_result
 from hpcverify.run.executor import Executor
+from hpcverify.run.folders import ScratchProblem
 from hpcverify.run.gather import (
     PROBE_SECONDS,
     Round,
@@ -59,7 +60,7 @@ class Verification(Struct, kw_only=True):
     One run of *plan* on *node*.
 
     Workers share *folder*, and checks write to *scratch*. The caller creates both empty
-    and removes them. If *scratch* cannot be written, *scratch_problem* says why: then
+    and removes them. If *scratch* cannot be written, there is a *scratch_problem*: then
     checks that load the node are an ERROR, and the passive ones run.
     """
 
@@ -75,7 +76,7 @@ class Verification(Struct, kw_only=True):
     """Whether to load GPUs that others use."""
     device_kind: str = ""
     """If given, only devices of this kind are verified."""
-    scratch_problem: str = ""
+    scratch_problem: ScratchProblem | None = None
     max_bytes: int = documents.MAX_DOCUMENT_BYTES
     """The most that the document may have."""
     clock: Callable[[], float] = time.monotonic
@@ -83,6 +84,8 @@ class Verification(Struct, kw_only=True):
     seed: int = field(default_factory=lambda: int.from_bytes(os.urandom(4)) >> 1)
     _began: float = field(default_factory=time.monotonic)
     _state: RunState = field(default_factory=RunState)
+    _skipped: dict[str, str] = {}
+    """Why checks were skipped, as far as it was told: later rounds do not repeat it."""
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -172,6 +175,8 @@ class Verification(Struct, kw_only=True):
         """Say why no round follows *now*, if none does."""
         if why := self._explain_cut_short(now, results):
             return why
+        if now.number == 1 and all(map(could_not_run, results)):
+            return "no check could run in the first"
         if verdict_of(results) is Verdict.FAIL:
             return f"round {now.number} failed"
         longest, left = max(seconds for seconds, _ in costs), now.count_seconds_left()
@@ -252,7 +257,9 @@ class Verification(Struct, kw_only=True):
             result = keep_first(first, f"the suite's {self.plan.budget:g} s ran out")
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
-            self.progress.begin_step(step, place, self.plan, _describe_place(step, now.inventory))
+            if step.name not in self._skipped:
+                where = _describe_place(step, now.inventory)
+                self.progress.begin_step(step, place, self.plan, where)
             run = StepRun(step=step, round=now, before_load=first.marks if first else ())
             try:
                 result = run.run(self._find_settle_seconds(index, now))
@@ -264,8 +271,16 @@ class Verification(Struct, kw_only=True):
                 result = merge_results(step, first, result, now.inventory, past)
         if result is not None:
             result = msgspec.structs.replace(result, round=now.number)
-            self.progress.end_step(result)
+            self._tell_end(result)
         return result, unused
+
+    def _tell_end(self, result: Result) -> None:
+        """Report *result*, but not again in a later round why a check is skipped."""
+        is_skipped = result.verdict is Verdict.SKIP
+        if not is_skipped or self._skipped.get(result.check) != result.reason:
+            self.progress.end_step(result)
+        if is_skipped:
+            self._skipped[result.check] = result.reason
 
     def _find_obstacle(self, step: Step, now: Round, *, spent: bool) -> Result | None:
         """Return a result if *step* must not begin."""
@@ -296,6 +311,12 @@ def _describe_place(step: Step, inventory: Inventory) -> str:
 def was_interrupted(results: Iterable[Result]) -> bool:
     """Whether the run was stopped before it had all of *results*."""
     return any(short.cause is Cause.INTERRUPTED for r in results for short in r.shortfalls)
+
+
+def could_not_run(result: Result) -> bool:
+    """Whether a check did nothing, as the node has not what it needs."""
+    is_short = all(s.cause is Cause.MISSING and s.where == "node" for s in result.shortfalls)
+    return result.verdict is Verdict.SKIP or (result.cause is Cause.MISSING and is_short)
 
 
 def make_run_id(started: datetime) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from msgspec.structs import replace
+
 from hpcverify.check import compute_margin
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
@@ -28,6 +30,8 @@ from hpcverify.summary.verdict import (
     summarize_run,
     summarize_skips,
 )
+
+TOLD_ABOVE = "as above"
 
 
 def format_duration(seconds: float) -> str:
@@ -56,7 +60,15 @@ def format_position(place: int, plan: Plan) -> str:
 
 
 class PlainProgress:
-    """Plain lines on standard error: one when a check begins, and one when it ends."""
+    """
+    Plain lines on standard error: one when a check begins, and one when it ends.
+
+    What has kept several checks from running, or one in several rounds, is told once.
+    """
+
+    def __init__(self) -> None:
+        """Have told nothing."""
+        self._told: set[str] = set()
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Print that *step* begins."""
@@ -68,6 +80,10 @@ class PlainProgress:
 
     def end_step(self, result: Result) -> None:
         """Print the verdict."""
+        if result.reason in self._told:
+            result = replace(result, reason=TOLD_ABOVE)
+        elif result.reason:
+            self._told.add(result.reason)
         line = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
         _print_to_stderr(line)
 

@@ -173,8 +173,11 @@ def test_a_scratch_directory_that_is_missing(cli: Cli) -> None:
     done = cli("run", "--check", "steady")
 
     assert done.returncode == 3
-    assert "/no/such/scratch cannot be used: No such file" in done.stderr
+    # In the line of the check that did not run, and in the summary.
+    for told in (done.stderr, done.stdout):
+        assert told.count("/no/such/scratch cannot be used: No such file") == 1
     assert "set scratch in the site file" in done.stdout
+    assert "next: correct the configuration of" in done.stdout
     assert "could not be listed" not in done.stdout
 
 

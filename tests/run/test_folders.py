@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ConfigError, UnusableError
+from hpcverify.model import Remedy
 from hpcverify.run.folders import make_run_folders, remove, temporary_folder
 from tests.fuse import silent_file_system
 
@@ -91,9 +92,24 @@ def test_a_scratch_that_hangs_is_named_and_blocks_nothing(tmp_path: Path) -> Non
         silent_file_system(scratch),
         make_run_folders(tmp_path / "state", str(scratch), "n1", said.append) as folders,
     ):
-        assert said == [folders.scratch_problem]
-        assert f"directory {scratch} has not answered in 2 s" in folders.scratch_problem
+        problem = folders.scratch_problem
+        assert problem is not None
+        assert f"directory {scratch} has not answered in 2 s" in problem.reason
+        assert problem.remedy is Remedy.INSPECT
+        assert said == []
         assert folders.scratch.is_relative_to(folders.shared)
+
+
+def test_a_scratch_that_is_missing_is_wrongly_configured_and_no_broken_part(
+    tmp_path: Path,
+) -> None:
+    scratch = tmp_path / "missing"
+    with make_run_folders(tmp_path / "state", str(scratch), "n1", print) as folders:
+        problem = folders.scratch_problem
+
+    assert problem is not None
+    assert f"{scratch} cannot be used: No such file or directory; make it" in problem.reason
+    assert problem.remedy is Remedy.FIX_CONFIGURATION
 
 
 def test_a_scratch_that_answers_leaves_no_process(tmp_path: Path) -> None:

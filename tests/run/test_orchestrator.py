@@ -88,14 +88,17 @@ def verified(
 ) -> Run:
     """Run *steps*, for which there are 100 s, with the workers of *executor*."""
     steps = steps or (step(),)
-    places: dict[str, object] = {"folder": tmp_path, "scratch": tmp_path}
+    places: dict[str, object] = {
+        "folder": tmp_path,
+        "scratch": tmp_path,
+        "progress": SilentProgress(),
+    }
     return Verification(
         plan=Plan(suite="s", budget=100, rounds=rounds, settle=settle, steps=steps),
         node="n1",
         packages=(),
         executor=executor,
         history=memory or NodeHistory(),
-        progress=SilentProgress(),
         **{**places, **changes},  # type: ignore[arg-type]
     ).run()
 
@@ -577,6 +580,54 @@ def test_a_round_that_failed_is_finished_and_is_the_last(tmp_path: Path) -> None
     assert rounds_and_verdicts(run) == [*((1, "pass"), (1, "pass")), *((2, "fail"), (2, "pass"))]
     assert (run.verdict, run.complete) == (Verdict.FAIL, True)
     assert run.left_out == "round 2 failed"
+
+
+SKIPPED = Answer(
+    outcome=Outcome(verdict=Verdict.SKIP, reason="no such tool", cause=Cause.NOT_OBSERVABLE)
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [(SKIPPED, "skip"), (failed(Cause.MISSING), "error")]
+)
+def test_after_a_first_round_in_which_no_check_could_run_there_is_no_other(
+    tmp_path: Path, answer: Answer, verdict: str
+) -> None:
+    executor = FakeExecutor(answers={"node": answer})
+    node = step(Placement.NODE)
+    run = verified(tmp_path, executor, node, node, rounds=5)
+
+    assert rounds_and_verdicts(run) == [(1, verdict), (1, verdict)]
+    assert (run.verdict, run.complete) == (Verdict.ERROR, True)
+    assert run.left_out == "no check could run in the first"
+
+
+class Told(SilentProgress):
+    """Keeps which checks began and what came of them."""
+
+    def __init__(self) -> None:
+        """Have been told nothing."""
+        self.began: list[int] = []
+        self.ended: list[tuple[int, str]] = []
+
+    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+        """Keep its place."""
+        super().begin_step(step, place, plan, where)
+        self.began.append(place)
+
+    def end_step(self, result: Result) -> None:
+        """Keep the verdict."""
+        self.ended.append((result.round, result.verdict.value))
+
+
+def test_why_a_check_is_skipped_is_told_in_one_round(tmp_path: Path) -> None:
+    told, answers = Told(), {"node": SKIPPED}
+    node = msgspec.structs.replace(step(Placement.NODE), name="n")
+    run = verified(tmp_path, FakeExecutor(answers=answers), step(), node, rounds=3, progress=told)
+
+    assert told.began == [1, 2, 3, 5]
+    assert told.ended == [(1, "pass"), (1, "skip"), (2, "pass"), (3, "pass")]
+    assert rounds_and_verdicts(run)[-1] == (3, "skip")
 
 
 @pytest.mark.parametrize(

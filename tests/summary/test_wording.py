@@ -9,6 +9,7 @@ from hpcverify.model import Cause, Limit, Measurement, Verdict
 from hpcverify.plan.suite import Plan, Step, load_suite, make_plan
 from hpcverify.summary.verdict import CauseGroup
 from hpcverify.summary.wording import (
+    PlainProgress,
     describe_group,
     format_conclusion,
     format_headline,
@@ -37,6 +38,20 @@ def of_two(rounds: int) -> Plan:
 )
 def test_a_check_has_its_place_in_its_round(place: int, rounds: int, text: str) -> None:
     assert format_position(place, of_two(rounds)) == text
+
+
+def test_a_log_tells_once_what_keeps_several_checks_from_running(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = PlainProgress()
+    for name, reason in (("gemm", "no scratch"), ("sdc", "no scratch"), ("p2p", "no peer")):
+        progress.end_step(a_result(name, verdict=Verdict.ERROR, reason=reason, seconds=0.0))
+
+    assert capsys.readouterr().err.splitlines() == [
+        "ERROR gemm (0.0 s): no scratch",
+        "ERROR sdc (0.0 s): as above",
+        "ERROR p2p (0.0 s): no peer",
+    ]
 
 
 def test_checks_are_counted_and_not_their_rounds() -> None:

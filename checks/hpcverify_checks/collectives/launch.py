@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import ipaddress
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -28,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify.processes import read_process_state
+from hpcverify.processes import name_signal, read_process_state
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify.telemetry import pci
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
@@ -173,7 +172,7 @@ class _RankProcess:
             return ""
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
-        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        name = name_signal(-status) if status < 0 else f"status {status}"
         last = lines[-1][:MAX_REASON_CHARACTERS] if lines else "it printed nothing"
         return f"died with {name}: {last}"
 

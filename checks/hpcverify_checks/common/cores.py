@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from hpcverify.check import Context
+from hpcverify.check import Cause, Context, Remedy, Unable
 from hpcverify.telemetry import aer
 
 T = TypeVar("T")
@@ -51,7 +51,8 @@ def run_on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
     """
     Run ``work(core)`` on all *cores* at the same time, and yield the result of each.
 
-    If one of them raises, its exception is raised after the others' results.
+    If one of them raises, its exception is raised after the others' results; so is `Unable`
+    if we may not use a core any more.
 
     Each gets a new thread that is pinned before torch computes in it: the main thread's
     OpenMP threads inherited its affinity, and it must stay unpinned.
@@ -76,7 +77,15 @@ def run_on_each(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
 def _run_pinned(core: int, work: Callable[[int], T]) -> T:
     import torch
 
-    os.sched_setaffinity(0, {core})
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as exc:
+        raise Unable(
+            f"core {core} may not be used any more ({exc.strerror}): it went offline, or the "
+            "cpuset of the job was changed meanwhile; run it again",
+            Cause.PARTIAL_VIEW,
+            Remedy.RERUN,
+        ) from exc
     torch.set_num_threads(1)
     return work(core)
 

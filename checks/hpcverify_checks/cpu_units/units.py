@@ -9,23 +9,24 @@ torch are in `vectors`.
 
 from __future__ import annotations
 
-import bz2
 import ctypes
 import hashlib
-import lzma
 import math
 import zlib
 from array import array
 from binascii import crc_hqx
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 from hpcverify_checks.cpu_units.proofs import is_power, is_quotient, is_root
 
+BytesChange = Callable[[bytes], bytes]
+
 DATA_BYTES = 2**16
 DIGEST_BYTES = 8
-RESULT_ERRORS = (ValueError, ArithmeticError, EOFError, OSError, zlib.error, lzma.LZMAError)
+RESULT_ERRORS = (ValueError, ArithmeticError, EOFError, OSError, zlib.error)
 """What a library raises about data that are not what it made."""
 AES_KEY_BYTES, AES_BLOCK_BYTES = 32, 16
 COPY_SIZES = (1, 63, 1023, 2**12 + 1, 2**14 + 7, 2**17 - 3)
@@ -203,16 +204,31 @@ def list_units() -> Iterator[Unit]:
     yield Unit("hashes", hash_data)
     yield Unit("checksums", compute_checksums)
     yield Unit("copies", copy_pieces, copy_pieces_back, size=2**19 + 5)
-    for name, compress, decompress in (
-        ("zlib", zlib.compress, zlib.decompress),
-        ("bz2", bz2.compress, bz2.decompress),
-        ("lzma", lambda data: lzma.compress(data, preset=0), lzma.decompress),
-    ):
+    for name, compress, decompress in list_compressions():
         make, undo = make_compressible(compress), restore(decompress)
         # Versions of a library may find other, equally right matches.
         yield Unit(name, make, undo, universal=False, size=2**14)
     if has_aes():
         yield Unit("AES", encrypt, decrypt)
+
+
+def list_compressions() -> Iterator[tuple[str, BytesChange, BytesChange]]:
+    """List ways to compress and to restore; a Python may have been built without some."""
+    yield "zlib", zlib.compress, zlib.decompress
+    with suppress(ImportError):
+        import bz2
+
+        yield "bz2", bz2.compress, bz2.decompress
+    with suppress(ImportError):
+        import lzma
+
+        def restore_lzma(data: bytes) -> bytes:
+            try:
+                return lzma.decompress(data)
+            except lzma.LZMAError as exc:
+                raise ValueError(str(exc)) from exc
+
+        yield "lzma", lambda data: lzma.compress(data, preset=0), restore_lzma
 
 
 def has_aes() -> bool:

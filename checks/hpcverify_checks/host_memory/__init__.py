@@ -66,7 +66,11 @@ END_SECONDS = 2.0
 
 
 class HostMemoryParams(Params, frozen=True):
-    """Times in seconds."""
+    """
+    Times in seconds: of the whole check, and of each of the two pauses within it.
+
+    The pauses are made even where they alone are longer than the check.
+    """
 
     seconds: Annotated[float, Meta(gt=0)] = 30.0
     """In all, pauses included: with less time, less memory is tested."""

@@ -71,8 +71,9 @@ def list_installed() -> list[Tool]:
     """
     installed = [tool for tool in TOOLS if shutil.which(tool.name)]
     if not installed:
-        names = " or ".join(f"{tool.name} ({tool.source})" for tool in TOOLS)
-        raise Skip(f"there is no tool to ask: install {names}", Cause.NOT_OBSERVABLE)
+        names = " nor ".join(tool.name for tool in TOOLS)
+        ways = ", or ".join(tool.source for tool in TOOLS)
+        raise Skip(f"neither {names} is installed: {ways}", Cause.NOT_OBSERVABLE)
     return installed
 
 

@@ -12,7 +12,8 @@ cache: it finds wrong data and errors too, but the speeds are partly those of me
 they are named ``cached.*`` and never judged. Before data is read back, the cache has to
 give it up; the coverage says if it kept some. What a network file system does wrong may be
 its server's fault: stalls are named ``remote.*``, wrong data and errors ``remote_*``, and
-none of them fails this node.
+none of them fails this node. Nor does a stall of a time in which the check itself did not
+run, as in a job that was suspended (see `pauses`).
 """
 
 from __future__ import annotations

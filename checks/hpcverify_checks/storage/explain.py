@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from hpcverify.check import Cause, Finding, Unable
+from hpcverify.check import Cause, Finding, Remedy, Unable
+from hpcverify.errors import SHORTAGE_HINTS
 from hpcverify_checks.storage.fio_runner import CORRUPTION_ERRNOS, FaultError
 from hpcverify_checks.storage.scratch import ScratchSite
 
@@ -25,6 +26,22 @@ IO_ERROR_ERRNOS = frozenset(
         errno.EROFS,  # was writable at first: an error turned it read-only
     }
 )
+LOST_SERVER_ERRNOS = frozenset(
+    {
+        errno.ESTALE,  # NFS: the file is gone, or the server was set up anew
+        errno.ENOTCONN,  # FUSE: its process died
+        errno.ESHUTDOWN,  # Lustre: evicted
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.EPIPE,
+    }
+)
+"""What a network file system says besides."""
+NO_AIO_HINT = "fio gets no asynchronous I/O: compare fs.aio-nr with fs.aio-max-nr, and raise that"
 
 
 def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
@@ -32,7 +49,8 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
     Say what a failed access means.
 
     Raises:
-        Unable: the disk is not at fault: it is full, or we may not write.
+        Unable: the disk is not at fault: it is full, we may not write, or the node is short
+            of something else.
         FaultError: an error that we do not know.
 
     """
@@ -46,6 +64,15 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
         raise Unable(
             f"{site.folder} cannot be used ({fault}): fix its permissions", Cause.DENIED
         ) from fault
+    if fault.number == errno.EFBIG:
+        raise Unable(
+            f"{site.folder} holds no file that is large enough ({fault}): raise ulimit -f, or "
+            "choose another scratch directory",
+            Cause.MISCONFIGURED,
+            Remedy.FIX_CONFIGURATION,
+        ) from fault
+    if hint := {**SHORTAGE_HINTS, errno.EAGAIN: NO_AIO_HINT}.get(fault.number):
+        raise Unable(f"{fault}: {hint}", Cause.NO_RESOURCES, Remedy.INSPECT) from fault
     evidence = {**fault.evidence, "mount": str(site.mount.point)}
     if fault.number in CORRUPTION_ERRNOS:
         text = f"data read back differs from what was written: {fault}"
@@ -55,7 +82,8 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
             text += "; it may be the server's fault: run storage there on another node"
             return Finding("remote_corruption", site.part, text, evidence)
         return Finding("corruption", site.part, text, evidence)
-    if fault.number in IO_ERROR_ERRNOS:
+    is_lost_server = site.remote and fault.number in LOST_SERVER_ERRNOS
+    if is_lost_server or fault.number in IO_ERROR_ERRNOS:
         code = "remote_io_error" if site.remote else "io_error"
         text = f"{os.strerror(fault.number)}: {fault}"
         return Finding(code, site.part, text, evidence)

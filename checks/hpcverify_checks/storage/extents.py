@@ -10,6 +10,7 @@ in a block of any other.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import resource
@@ -30,8 +31,9 @@ than its own size, so the first 128 bytes of a sector are left to data."""
 GENERATIONS = SECTOR_BYTES // HEADER_BYTES - 1
 """That can be told apart; the next one looks like the first."""
 
-MAX_OFFSET_BYTES = 2**40
-"""Where a stream may begin: the oldest ext4 layout in use holds files of 16 TiB."""
+REACHES_BYTES = (2**40, 2**34)
+"""How far into a sparse file a stream may lie. ext4 holds files of 16 TiB; ext3 with blocks of
+1 KiB those of 16 GiB; FAT has no sparse files at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,30 @@ def lay_out(folder: Path, size: int, streams: int, rng: random.Random) -> tuple[
     """Divide *size* bytes among *streams*, each of its own file in *folder*."""
     each = max(1, size // streams // BLOCK_BYTES) * BLOCK_BYTES
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    reach = MAX_OFFSET_BYTES if limit == resource.RLIM_INFINITY else min(MAX_OFFSET_BYTES, limit)
+    reach = find_reach(folder)
+    reach = reach if limit == resource.RLIM_INFINITY else min(reach, limit)
     places = max(1, (reach - each) // BLOCK_BYTES)
     return tuple(
         FileExtent(folder / f"stream{i}", rng.randrange(places) * BLOCK_BYTES, each)
         for i in range(streams)
     )
+
+
+def find_reach(folder: Path) -> int:
+    """Find how large a sparse file in *folder* may be, as far as it matters; 0 if none may."""
+    probe = folder / "reach"
+    with probe.open("wb") as file:
+        found = next((reach for reach in REACHES_BYTES if _can_reach(file.fileno(), reach)), 0)
+    probe.unlink()
+    return found
+
+
+def _can_reach(file: int, size: int) -> bool:
+    try:
+        os.ftruncate(file, size)
+    except OSError:  # it is too large, or would take that much space
+        return False
+    return True
 
 
 def cut_to(extents: Sequence[FileExtent], sizes: Sequence[int]) -> tuple[FileExtent, ...]:

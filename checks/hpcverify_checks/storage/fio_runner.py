@@ -24,6 +24,7 @@ from typing import Any
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import NO_THREAD_HINT, CompletedTool, name_signal, run_tool
 from hpcverify_checks.storage.extents import FileExtent
+from hpcverify_checks.storage.pauses import Pauses
 
 ENGINES = ("libaio", "io_uring")
 """In order of preference: containers and hardened kernels often forbid io_uring."""
@@ -125,6 +126,8 @@ class Fio:
     folder: Path
     engine: str
     direct: bool
+    pauses: Pauses = field(default_factory=Pauses)
+    """Of fio and of this process, as far as they are watched."""
 
     def run(
         self,

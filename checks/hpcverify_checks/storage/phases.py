@@ -58,14 +58,14 @@ def run_blocks(
     streams = _count_streams(params)
     room = lay_out(fio.folder, params.size_mib * MIB, streams, rng)
     wrote = write(fio, room, rng, params.seconds)
-    yield from _report_bandwidth(site, "seq_write", wrote, "write")
+    yield from _report_bandwidth(site, fio, "seq_write", wrote, "write")
     filled = cut_to(room, wrote.list_moved_bytes("write"))
     read = read_back(fio, filled)
-    yield from _report_bandwidth(site, "seq_read", read, "read")
+    yield from _report_bandwidth(site, fio, "seq_read", read, "read")
     sampled = read_random(fio, filled, rng, params.seconds)
-    yield from _report_accesses(site, "rand_read", sampled, "read")
+    yield from _report_accesses(site, fio, "rand_read", sampled, "read")
     rewrote, overwritten = write_random(fio, filled, rng, params.seconds)
-    yield from _report_accesses(site, "rand_write", rewrote, "write")
+    yield from _report_accesses(site, fio, "rand_write", rewrote, "write")
     last = read_overwritten(fio, overwritten)
     _remove(room)
     cached = read.cached + sampled.cached + last.cached
@@ -92,7 +92,7 @@ def run_flushes(
         yield _make_measurement(
             site, f"fsync.{name}", flushed.compute_latency("sync", quantile), "ms"
         )
-    yield _make_longest(site, "fsync", flushed.find_longest())
+    yield _make_longest(site, fio, "fsync", flushed.find_longest())
     (again,) = overwrote.list_moved_bytes("write")
     read = read_overwritten(fio, [mark_beginning(written, again)])
     _remove([journal])
@@ -127,7 +127,7 @@ def run_checkpoints(
         yield _make_measurement(site, name, statistics.median(values), "MB/s")
         yield _make_measurement(site, f"{name}.cv", spread, "ratio")
         yield Series(site.name_metric(name), "MB/s", site.part, tuple(t), tuple(values))
-    yield _make_longest(site, "checkpoint", longest)
+    yield _make_longest(site, fio, "checkpoint", longest)
     yield Coverage(
         site.part,
         f"{params.repeats} checkpoints of {params.checkpoint_mib} MiB written over each other, "
@@ -154,7 +154,7 @@ def run_small_files(
         yield _make_measurement(site, f"files.{step}", times[step].rate, "1/s")
         yield _make_measurement(site, f"files.{step}.p99", times[step].p99, "ms")
     slowest = max(max(calls.seconds) for calls in times.values())
-    yield _make_longest(site, "files", slowest)
+    yield _make_longest(site, fio, "files", slowest)
     yield Coverage(
         site.part,
         f"{files.count} files of 4 KiB created, written, {len(files.rewritten)} of them flushed "
@@ -180,13 +180,14 @@ def run_phases(
 
     Raises:
         FaultError: an access failed, or did not verify; later loads do not run.
-        Unable: somebody else removes our files.
+        Unable: somebody else removes our files, or the check was stopped meanwhile.
 
     """
     try:
-        for what, load in LOADS:
-            with operation(f"{what} {site.folder}"):
-                yield from load(site, fio, params, rng)
+        with fio.pauses.watch():
+            for what, load in LOADS:
+                with operation(f"{what} {site.folder}"):
+                    yield from load(site, fio, params, rng)
     except FileNotFoundError as exc:
         raise Unable(
             f"{exc.filename} was removed while the check ran: keep other programs out of it",
@@ -202,25 +203,26 @@ def _count_streams(params: StorageParams) -> int:
 
 
 def _report_bandwidth(
-    site: ScratchSite, phase: str, report: FioReport, way: str
+    site: ScratchSite, fio: Fio, phase: str, report: FioReport, way: str
 ) -> Iterator[Measurement]:
     yield _make_measurement(site, f"{phase}.bandwidth", report.compute_bandwidth(way), "MB/s")
-    yield _make_longest(site, phase, report.find_longest())
+    yield _make_longest(site, fio, phase, report.find_longest())
 
 
 def _report_accesses(
-    site: ScratchSite, phase: str, report: FioReport, way: str
+    site: ScratchSite, fio: Fio, phase: str, report: FioReport, way: str
 ) -> Iterator[Measurement]:
     yield _make_measurement(site, f"{phase}.iops", report.compute_rate(way), "1/s")
     yield _make_measurement(site, f"{phase}.p99", report.compute_latency(way, 0.99), "ms")
-    yield _make_longest(site, phase, report.find_longest())
+    yield _make_longest(site, fio, phase, report.find_longest())
 
 
 def _make_measurement(site: ScratchSite, name: str, value: float | None, unit: str) -> Measurement:
     return Measurement(site.name_metric(name), value, unit, site.part)
 
 
-def _make_longest(site: ScratchSite, phase: str, seconds: float) -> Measurement:
+def _make_longest(site: ScratchSite, fio: Fio, phase: str, seconds: float) -> Measurement:
+    fio.pauses.require_none(seconds)
     return Measurement(site.name_stall(phase), seconds, "s", site.part)
 
 

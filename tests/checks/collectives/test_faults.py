@@ -45,6 +45,7 @@ def test_every_operation_tells_a_wrong_result_and_its_rank(monkeypatch: pytest.M
     ("fault", "told"),
     [
         ("dies", "died with SIGKILL"),
+        ("dies_of_a_number", "died with signal 40"),
         ("hangs", "has hung at its own work"),
     ],
 )

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Context
-from hpcverify.model import Device, Inventory, Part
+from hpcverify.check import Context, Unable
+from hpcverify.model import Cause, Device, Inventory, Part, Remedy
 from hpcverify.testing import make_context
-from hpcverify_checks.common.cores import bind_near_gpu, format_ranges, list_near_cores
+from hpcverify_checks.common.cores import (
+    bind_near_gpu,
+    format_ranges,
+    list_near_cores,
+    run_on_each,
+)
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 
@@ -52,6 +57,16 @@ def test_workers_of_gpus_near_the_same_cores_share_them(tmp_path: Path) -> None:
     everything, gpus = format_ranges(ALLOWED), 2
     ctx = near(tmp_path, *[everything] * gpus)
     assert bound(ctx, tmp_path) == (max(1, len(ALLOWED) // gpus), ALLOWED)
+
+
+def test_a_core_that_was_taken_from_us_is_no_crash_and_hides_no_other() -> None:
+    gone = 4095
+    results = run_on_each([ALLOWED[0], gone], lambda core: core)
+
+    assert next(results) == ALLOWED[0]
+    with pytest.raises(Unable, match=f"core {gone} may not be used any more") as caught:
+        next(results)
+    assert (caught.value.cause, caught.value.remedy) == (Cause.PARTIAL_VIEW, Remedy.RERUN)
 
 
 def test_a_gpu_on_another_socket_takes_no_share(tmp_path: Path) -> None:

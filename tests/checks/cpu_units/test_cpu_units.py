@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 import threading
 import zlib
 from collections import Counter
@@ -366,6 +367,15 @@ def test_a_node_without_aes_is_told_how_to_get_it(
     items = list(measure(make_context(tmp_path), CpuUnitsParams(seconds=0.01)))
 
     assert any("AES was not exercised" in i.text for i in items if isinstance(i, Coverage))
+
+
+def test_a_python_that_was_built_without_a_compression_has_all_other_units(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = {unit.name for unit in list_units()}
+    monkeypatch.setitem(sys.modules, "lzma", None)
+
+    assert {unit.name for unit in list_units()} == every - {"lzma"}
 
 
 def test_a_faulty_core_of_this_machine_fails_for_good(tmp_path: Path) -> None:

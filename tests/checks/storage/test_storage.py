@@ -468,6 +468,9 @@ def test_a_stall_is_measured(fio: Fio, rng: random.Random) -> None:
         (errno.EILSEQ, "lustre", "remote_corruption"),
         (errno.EIO, "nfs4", "remote_io_error"),
         (errno.EIO, "fuse.sshfs", "remote_io_error"),
+        (errno.ESTALE, "nfs4", "remote_io_error"),
+        (errno.ENOTCONN, "fuse.sshfs", "remote_io_error"),
+        (errno.ESHUTDOWN, "lustre", "remote_io_error"),
     ],
 )
 def test_an_error_is_named_for_what_it_is_and_whose(number: int, kind: str, code: str) -> None:
@@ -488,9 +491,28 @@ def test_only_what_is_the_nodes_own_fails_the_node() -> None:
     }
 
 
-def test_an_error_that_nobody_knows_is_not_made_into_a_fault_of_the_disk() -> None:
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ESTALE])
+def test_an_error_that_nobody_knows_is_not_made_into_a_fault_of_the_disk(number: int) -> None:
     with pytest.raises(FaultError):
-        explain_fault(FaultError(errno.EINVAL, "said"), site())
+        explain_fault(FaultError(number, "said"), site())
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "fix"),
+    [
+        (errno.EAGAIN, Cause.NO_RESOURCES, "fs.aio-max-nr"),
+        (errno.ENOMEM, Cause.NO_RESOURCES, "the memory limit of the job's cgroup"),
+        (errno.EMFILE, Cause.NO_RESOURCES, "raise ulimit -n"),
+        (errno.EFBIG, Cause.MISCONFIGURED, "raise ulimit -f"),
+    ],
+)
+def test_what_the_node_is_short_of_is_no_fault_of_the_disk(
+    number: int, cause: Cause, fix: str
+) -> None:
+    with pytest.raises(Unable, match=fix) as caught:
+        explain_fault(FaultError(number, "said"), site())
+
+    assert caught.value.cause is cause
 
 
 def test_a_permission_that_is_lost_meanwhile_is_denied() -> None:
@@ -660,11 +682,31 @@ def test_a_fio_that_keeps_one_access_in_flight_will_not_do(
         fio_runner.find_engine()
 
 
-def test_streams_stay_below_the_limit_on_the_size_of_files(rng: random.Random) -> None:
+def test_streams_stay_within_what_a_file_system_holds_of_a_sparse_file(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(64 * MIB)
+    subprocess.run(["mkfs.ext2", "-q", "-b", "1024", image], check=True)
+    with mounted("-o", "loop", image, tmp_path / "m") as point:
+        extents = lay_out(point, 8 * MIB, 2, rng)
+        for extent in extents:
+            with extent.path.open("wb") as file:
+                file.truncate(extent.offset + extent.size)
+        left = {path.name for path in point.iterdir()} - {"lost+found"}
+
+    assert left == {"stream0", "stream1"}
+    assert max(extent.offset for extent in extents) > 2**30
+
+
+def test_streams_stay_below_the_limit_on_the_size_of_files(
+    tmp_path: Path, rng: random.Random
+) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, before[1]))
     try:
-        extents = lay_out(Path("/scratch"), 8 * MIB, 2, rng)
+        extents = lay_out(tmp_path, 8 * MIB, 2, rng)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

@@ -102,6 +102,10 @@ class Message:
         """End, as by the OOM killer."""
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def dies_of_a_number(self) -> None:
+        """End by a signal that has no name."""
+        os.kill(os.getpid(), 40)
+
     def hangs(self) -> None:
         """Do something of its own, without end."""
         time.sleep(600)
