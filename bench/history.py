@@ -24,7 +24,7 @@ from duckdb import DuckDBPyConnection
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.fleet.history_judge import judge_past  # noqa: E402 - as this
+from hpcverify.fleet.history_judge import judge_past, judge_peers  # noqa: E402 - as this
 from hpcverify.history.columns import COLUMNS, ORDER  # noqa: E402 - as this
 from hpcverify.history.duck import open_duckdb, read_parquet, write_parquet  # noqa: E402 - below the path
 from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path  # noqa: E402 - as this
@@ -69,6 +69,7 @@ def main() -> None:
                 report(f"{nodes} nodes, one night, bare loop", "loop", state)
                 most = f"at most {SCREEN_S} s, {SCREEN_MIB} MiB"
                 report(f"{nodes} nodes, one night, screened ({most})", "screen", state)
+                report(f"{nodes} nodes, one night, judged in racks of 8", "judge", state)
         make(state, "nights")
         size = sum(path.stat().st_size for path in state.rglob("*.parquet")) / 2**20
         print(f"{NIGHTS} nights of {SIZES[-1]} nodes: {size:.0f} MiB of Parquet")
@@ -186,6 +187,13 @@ def screen(state: Path) -> str:
     return f"{len(chosen)} of {len(lists)} lists to judge, with {values} values"
 
 
+def judge(state: Path) -> str:
+    """Judge each part, node, rack and version by its peers, as `hpcverify peers` does."""
+    judged = judge_peers(state, Choice(), Site(), lambda node: {"rack": f"r{int(node[3:]) // 8}"})
+    outliers = sum(len(entry.outliers) for entry in judged.document.metrics)
+    return f"{outliers} named in {len(judged.document.metrics)} of 60 metrics"
+
+
 def trend(state: Path) -> str:
     """Judge the past of each part, as `hpcverify peers` does."""
     past = judge_past(state, Choice(), Site())
@@ -205,6 +213,7 @@ MODES = {
     "nights": repeat_night,
     "loop": loop,
     "screen": screen,
+    "judge": judge,
     "trend": trend,
     "roll": roll,
 }

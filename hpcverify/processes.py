@@ -140,6 +140,11 @@ def _start_tool(
         raise Unable(f"{tool} is not installed: {fix}", Cause.MISSING) from exc
 
 
+def explain_errno(number: int) -> str:
+    """Say what the node ran out of and where to look, if a program's error *number* means that."""
+    return SHORTAGE_HINTS.get(number, "")
+
+
 def make_death_request(parent: int) -> Callable[[], None]:
     """Make what a child of *parent* calls before it starts, so as to die with it."""
     # setpriv --pdeathsig would do the same, but util-linux has it only since 2.33

@@ -10,7 +10,7 @@ its runs; one node has the median of its parts, so that a node that is slow as a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property
@@ -24,7 +24,7 @@ from hpcverify.history.columns import NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
 from hpcverify.history.files import MEASUREMENTS_FOLDER
 from hpcverify.history.reader import Choice
-from hpcverify.peers.groups import MIN_UNITS
+from hpcverify.peers.floors import Worse
 from hpcverify.peers.screen import ListSummary, may_have_outlier
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ class ScreenedList(Struct, frozen=True):
     far: tuple[PartMedian, ...]
     """Beyond the reach of the rule, if chance alone does not explain them; else empty."""
     may_be_split: bool
-    may_have_group: bool
-    """Whether enough whole nodes are beyond the floor for a slow place or version: none of them
-    need be far by itself."""
+    beyond_floor: Mapping[Worse, Sequence[str]]
+    """Of whole nodes, those beyond the floor on either side, up to `END_VALUES`: a slow place or
+    version may have several of them, and none need be far by itself."""
 
     @property
     def needs_judgement(self) -> bool:
@@ -81,10 +81,12 @@ class ScreenedList(Struct, frozen=True):
 
 
 class ListEnds(Struct, frozen=True):
-    """The lowest and the highest values of a list, up to `END_VALUES` of each."""
+    """The lowest and the highest values of a list and their nodes, up to `END_VALUES` of each."""
 
     lowest: list[float]
     highest: list[float]
+    lowest_nodes: list[str]
+    highest_nodes: list[str]
 
     def are_chance(self, summary: ListSummary, floor: float) -> bool:
         """Whether they have all values beyond the reach, and chance alone explains those."""
@@ -94,11 +96,15 @@ class ListEnds(Struct, frozen=True):
         cut = END_VALUES in (len(below), len(above))
         return not cut and not may_have_outlier(summary, [*below, *above])
 
-    def count_beyond(self, summary: ListSummary, floor: float) -> int:
-        """Count the values beyond the *floor*, on the side that has more of them."""
-        least = floor * abs(summary.centre)
-        below = sum(summary.centre - value >= least for value in self.lowest)
-        return max(below, sum(value - summary.centre >= least for value in self.highest))
+    def list_beyond(self, summary: ListSummary, floor: float) -> dict[Worse, list[str]]:
+        """List the nodes beyond the *floor*, by the side on which they are."""
+        least, centre = floor * abs(summary.centre), summary.centre
+        below = zip(self.lowest, self.lowest_nodes, strict=True)
+        above = zip(self.highest, self.highest_nodes, strict=True)
+        return {
+            "low": [node for value, node in below if centre - value >= least],
+            "high": [node for value, node in above if value - centre >= least],
+        }
 
 
 class Screen:
@@ -169,12 +175,14 @@ class Screen:
         values = self._write_medians(rows, key, whole_nodes=whole_nodes)
         found = self._db.execute(
             f"select {key}, count(*), median(value), mad(value),"
-            f" min(value, {END_VALUES}), max(value, {END_VALUES})"
+            f" min(value, {END_VALUES}), max(value, {END_VALUES}),"
+            f" arg_min(node, value, {END_VALUES}), arg_max(node, value, {END_VALUES})"
             f" from ({values}) group by {key} order by {key}"
         ).fetchall()
-        for *name, peers, centre, mad, lowest, highest in found:
+        for *name, peers, centre, mad, lowest, highest, low_nodes, high_nodes in found:
             summary = ListSummary(peers, centre, mad, lowest[0], highest[0])
-            yield by_key[tuple(name)], summary, ListEnds(lowest, highest)
+            ends = ListEnds(lowest, highest, low_nodes, high_nodes)
+            yield by_key[tuple(name)], summary, ends
 
     def _screen_one(
         self,
@@ -199,7 +207,7 @@ class Screen:
             summary=summary,
             far=tuple(far),
             may_be_split=summary.may_be_split(floor),
-            may_have_group=of_nodes and ends.count_beyond(summary, floor) > MIN_UNITS // 2,
+            beyond_floor=ends.list_beyond(summary, floor) if of_nodes and summary.centre else {},
         )
 
     def read_values(self, metric: PeerMetric, *, whole_nodes: bool = False) -> list[PartMedian]:

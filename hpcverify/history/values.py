@@ -8,17 +8,17 @@ node is. Only metrics in which something is far are read.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from statistics import median
+from typing import Any
 
 from msgspec import Struct
 
 from hpcverify.history.duck import quote
-from hpcverify.history.screen import PeerMetric, Screen
+from hpcverify.history.screen import END_VALUES, PeerMetric, Screen, ScreenedList
 from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
-from hpcverify.peers.groups import find_group_outliers
+from hpcverify.peers.groups import MIN_UNITS, find_group_outliers
 from hpcverify.peers.rule import find_distance
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 
@@ -30,6 +30,11 @@ SENSOR_METRICS = {
 """What measures a sensor under load, as `thermal` does in the same run."""
 Locate = Callable[[str], Mapping[str, str]]
 """Says where a node is: its switch, its rack, as far as that is known."""
+FindGroups = Callable[[str, str | None, str | None], Mapping[str, str]]
+"""Finds the place and the versions of a node, by its name, its driver and its firmware."""
+_Group = tuple[str, str]
+LEAST_BEYOND = (MIN_UNITS + 1) // 2
+"""Of a group that is worse than the rest, at least half of the nodes are beyond the floor."""
 
 
 class ScreenedFleet(Struct, frozen=True):
@@ -43,7 +48,7 @@ class ScreenedFleet(Struct, frozen=True):
 
 def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> ScreenedFleet:
     """Read the values of each metric that has to be judged in full, by its name."""
-    find_place = cache(locate)
+    find_groups = _make_group_finder(locate)
 
     def find_line(metric: PeerMetric) -> PeerFloor:
         return find_floor(metric.check, metric.metric, of_site)
@@ -54,47 +59,86 @@ def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> 
         if (worse := find_worse_side(find_line(metric), metric.unit)) is not None
     }
     far: set[PeerMetric] = set()
-    crowded: set[PeerMetric] = set()
+    screened: list[ScreenedList] = []
     for one in screen.screen(lambda metric: find_line(metric).floor):
         if one.needs_judgement:
             far.add(one.of)
-        elif one.may_have_group:
-            crowded.add(one.of)
-    judged = [
-        metric
-        for metric, worse in metrics.items()
-        if metric in far
-        or (
-            metric in crowded
-            and _has_far_group(screen, metric, find_line(metric).floor, worse, find_place)
-        )
-    ]
+        elif one.beyond_floor:
+            screened.append(one)
+    groups = _FarGroups(screen, find_groups)
+    far |= {
+        one.of
+        for one in screened
+        if one.of in metrics.keys() - far
+        and groups.has_any(one, find_line(one.of).floor, metrics[one.of])
+    }
+    judged = [metric for metric in metrics if metric in far]
     return ScreenedFleet(
-        values={name_metric(metric): read_values(screen, metric, find_place) for metric in judged},
+        values={name_metric(metric): read_values(screen, metric, find_groups) for metric in judged},
         suites={name_metric(metric): metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
     )
 
 
-def _has_far_group(
-    screen: Screen, metric: PeerMetric, floor: float, worse: Worse, locate: Locate
-) -> bool:
-    """Whether a place or a version is worse than the rest, by one value of each node."""
-    query = (
-        "select node, median(value), max(driver), max(firmware) from (select node, part,"
-        " median(value) as value, max(driver) as driver, max(firmware) as firmware"
-        f" from {screen.select(metric)} group by node, part) group by node"
-    )
-    nodes = list(screen.fetch(query))
-    centre = median(value for _, value, *_ in nodes)
-    if not centre:
-        return False
-    groups: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
-    for node, value, driver, firmware in nodes:
-        distance = find_distance(value, centre, low_is_bad=worse == "low")
-        for field, name in {**locate(node), **_list_versions(driver, firmware)}.items():
-            groups[field].setdefault(name, []).append(distance)
-    return any(find_group_outliers(units, floor) for units in groups.values())
+class _FarGroups:
+    """Places and versions that are worse than the rest, by one value of each node."""
+
+    def __init__(self, screen: Screen, find_groups: FindGroups) -> None:
+        """Of the nodes of *screen*."""
+        self._screen, self._find_groups = screen, find_groups
+        self._minorities: dict[tuple[str, str, str], Mapping[str, frozenset[_Group]]] = {}
+
+    def has_any(self, one: ScreenedList, floor: float, worse: Worse) -> bool:
+        """Whether there is one in the list *one* of whole nodes, none of which is far."""
+        nodes, metric = one.beyond_floor[worse], one.of
+        if len(nodes) < END_VALUES and not self._share_any(metric, nodes):
+            return False
+        groups: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
+        for node, value, driver, firmware in self._read_nodes(metric):
+            distance = find_distance(value, one.summary.centre, low_is_bad=worse == "low")
+            for field, name in self._find_groups(node, driver, firmware).items():
+                groups[field].setdefault(name, []).append(distance)
+        return any(find_group_outliers(units, floor) for units in groups.values())
+
+    def _share_any(self, metric: PeerMetric, nodes: Sequence[str]) -> bool:
+        """Whether enough *nodes* have a place or a version of few nodes in common."""
+        if len(nodes) < LEAST_BEYOND:
+            return False
+        like = (metric.suite, metric.kind, metric.model)
+        if like not in self._minorities:
+            self._minorities[like] = self._find_minorities(metric)
+        minorities = self._minorities[like]
+        counts = Counter(group for node in nodes for group in minorities.get(node, ()))
+        return max(counts.values(), default=0) >= LEAST_BEYOND
+
+    def _find_minorities(self, metric: PeerMetric) -> dict[str, frozenset[_Group]]:
+        """Find the groups of each node that have no more nodes than the rest."""
+        groups = {
+            node: frozenset(self._find_groups(node, driver, firmware).items())
+            for node, _, driver, firmware in self._read_nodes(metric)
+        }
+        sizes = Counter(group for some in groups.values() for group in some)
+        large = frozenset(group for group, size in sizes.items() if 2 * size > len(groups))
+        return {node: some - large for node, some in groups.items()}
+
+    def _read_nodes(self, metric: PeerMetric) -> Iterator[tuple[Any, ...]]:
+        """Read the value of each node in *metric*, and its versions."""
+        return self._screen.fetch(
+            "select node, median(value), max(driver), max(firmware) from (select node, part,"
+            " median(value) as value, max(driver) as driver, max(firmware) as firmware"
+            f" from {self._screen.select(metric)} group by node, part) group by node"
+        )
+
+
+def _make_group_finder(locate: Locate) -> FindGroups:
+    """Make what finds the place and the versions of a node: the same ones are kept once."""
+
+    @cache
+    def find(node: str, driver: str | None, firmware: str | None) -> Mapping[str, str]:
+        versions = {"driver": driver, "firmware": firmware}
+        return {**locate(node), **{field: text for field, text in versions.items() if text}}
+
+    return find
 
 
 def name_metric(metric: PeerMetric) -> MetricName:
@@ -108,7 +152,7 @@ def name_part(part: str, label: str) -> str:
     return label if label and part != NODE_PART else NODE_PART
 
 
-def read_values(screen: Screen, metric: PeerMetric, locate: Locate) -> list[PartValue]:
+def read_values(screen: Screen, metric: PeerMetric, find_groups: FindGroups) -> list[PartValue]:
     """Read the value of each part in *metric*."""
     sensors = _read_sensors(screen, metric)
     query = (
@@ -123,17 +167,12 @@ def read_values(screen: Screen, metric: PeerMetric, locate: Locate) -> list[Part
             value=value,
             runs=runs,
             spread=None,
-            groups={**locate(node), **_list_versions(driver, firmware)},
+            groups=find_groups(node, driver, firmware),
             sensors=sensors.get((node, part), {}),
             times=(first, last),
         )
         for node, part, label, value, runs, first, last, driver, firmware in screen.fetch(query)
     ]
-
-
-def _list_versions(driver: str | None, firmware: str | None) -> dict[str, str]:
-    versions = {"driver": driver, "firmware": firmware}
-    return {field: text for field, text in versions.items() if text}
 
 
 def _read_sensors(screen: Screen, metric: PeerMetric) -> dict[tuple[str, str], dict[str, float]]:

@@ -8,6 +8,7 @@ four GPUs, one that is slow drags the other three along, and it is the node that
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from math import inf, isfinite
 from statistics import correlation, median
 
@@ -82,7 +83,7 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
         return max((outlier.verdict for outlier in self.outliers), default=least)
 
 
-class PeerComparison(Struct):
+class PeerComparison(Struct, dict=True):
     """The parts of a fleet, and what of each distance no group explains yet."""
 
     parts: Sequence[PartValue]
@@ -94,18 +95,20 @@ class PeerComparison(Struct):
     outliers: list[PeerOutlier] = []
     notes: list[str] = []
 
-    def list_nodes(self) -> dict[str, list[int]]:
-        """Return the indices of the parts of each known node."""
+    @cached_property
+    def nodes(self) -> dict[str, list[int]]:
+        """The indices of the parts of each known node."""
         nodes: dict[str, list[int]] = {}
         for i, part in enumerate(self.parts):
             if part.node:
                 nodes.setdefault(part.node, []).append(i)
         return nodes
 
-    def list_units(self) -> dict[str, list[int]]:
-        """Return what counts as one in a group: nodes, and parts whose node is unknown."""
+    @cached_property
+    def units(self) -> dict[str, list[int]]:
+        """What counts as one in a group: nodes, and parts whose node is unknown."""
         strays = {part.name: [i] for i, part in enumerate(self.parts) if not part.node}
-        return self.list_nodes() | strays
+        return self.nodes | strays
 
     def find_middle(self, indices: Iterable[int]) -> float:
         """Return the median of what is left of the distances of some parts."""
@@ -234,7 +237,7 @@ def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) ->
 
 def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> None:
     """If the fleet is of two kinds and a field says which is which, compare like with like."""
-    units = list(comparison.list_units().values())
+    units = list(comparison.units.values())
     middles = [comparison.find_middle(unit) for unit in units]
     if len(units) < MIN_PEERS or (cut := find_cut(middles, comparison.floor.floor)) is None:
         return
@@ -266,7 +269,7 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
 def _name_groups(comparison: PeerComparison, field: str) -> None:
     """Name the places and versions whose nodes are worse than those of the others."""
     units: dict[str, list[float]] = {}
-    for unit in comparison.list_units().values():
+    for unit in comparison.units.values():
         if value := comparison.parts[unit[0]].groups.get(field):
             units.setdefault(value, []).append(comparison.find_middle(unit))
     for group in find_group_outliers(units, comparison.floor.floor):
@@ -277,7 +280,7 @@ def _name_groups(comparison: PeerComparison, field: str) -> None:
 def _name_nodes(comparison: PeerComparison) -> None:
     """Name the nodes of which every part is far; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
-    nodes = {n: who for n, who in comparison.list_nodes().items() if len(who) >= MIN_DRAGGED}
+    nodes = {n: who for n, who in comparison.nodes.items() if len(who) >= MIN_DRAGGED}
     middles = {node: comparison.find_middle(who) for node, who in nodes.items()}
     scores: dict[str, float]
     if len(nodes) >= MIN_PEERS:

@@ -8,7 +8,7 @@ one that is there, so it does not follow the fleet down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def write_reference(path: Path, reference: FleetReference) -> None:
         raise UnusableError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
-def list_versions(groups: Iterable[dict[str, str]]) -> dict[str, tuple[str, ...]]:
+def list_versions(groups: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
     """List the values that each field of *groups* has, those with many left out."""
     most = 8
     seen: dict[str, set[str]] = {}

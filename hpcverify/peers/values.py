@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -63,8 +63,8 @@ class PartValue(Struct, frozen=True):
     runs: int
     spread: float | None
     """Between its own runs; None if they are too few to have one."""
-    groups: dict[str, str]
-    sensors: dict[str, float]
+    groups: Mapping[str, str]
+    sensors: Mapping[str, float]
     limit: float | None = None
     times: tuple[float, ...] = ()
     """When its first and its last run began (s since 1970), where that is known."""

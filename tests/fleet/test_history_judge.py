@@ -100,6 +100,26 @@ def test_a_slow_rack_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) ->
     assert [(each.level, each.name) for each in entry.outliers] == [("rack", "r2")]
 
 
+def test_of_a_metric_that_is_usually_zero_no_rack_is_named(tmp_path: Path) -> None:
+    rarely = "if(n % 10 < 4, -1, 0)"
+    make_history(tmp_path, level=rarely, nodes=40, part_spread=0, run_spread=0)
+
+    judged = judge_peers(tmp_path, Choice(), Site(), make_locator(Site(), Ledger(tmp_path)))
+
+    assert [each for entry in judged.document.metrics for each in entry.outliers] == []
+
+
+def test_a_slow_driver_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) -> None:
+    slow = "1 + 0.007 * sin(1.7 * n) - if(n % 8 = 2, 0.024, 0)"
+    some = "n % 8 = 2"
+    make_history(tmp_path, level=slow, new_driver=some, nodes=80, part_spread=0, run_spread=0)
+
+    judged = judge_peers(tmp_path, Choice(), Site(), lambda _: {})
+
+    (entry,) = judged.document.metrics
+    assert [each.level for each in entry.outliers] == ["driver"]
+
+
 def test_the_name_of_a_node_without_a_switch_tells_its_rack(tmp_path: Path) -> None:
     locate = make_locator(Site(), Ledger(tmp_path))
 

@@ -6,7 +6,7 @@ import errno
 import os
 
 from hpcverify.check import Cause, Finding, Remedy, Unable
-from hpcverify.errors import SHORTAGE_HINTS
+from hpcverify.processes import explain_errno
 from hpcverify_checks.storage.fio_runner import CORRUPTION_ERRNOS, FaultError
 from hpcverify_checks.storage.scratch import ScratchSite
 
@@ -71,7 +71,7 @@ def explain_fault(fault: FaultError, site: ScratchSite) -> Finding:
             Cause.MISCONFIGURED,
             Remedy.FIX_CONFIGURATION,
         ) from fault
-    if hint := {**SHORTAGE_HINTS, errno.EAGAIN: NO_AIO_HINT}.get(fault.number):
+    if hint := NO_AIO_HINT if fault.number == errno.EAGAIN else explain_errno(fault.number):
         raise Unable(f"{fault}: {hint}", Cause.NO_RESOURCES, Remedy.INSPECT) from fault
     evidence = {**fault.evidence, "mount": str(site.mount.point)}
     if fault.number in CORRUPTION_ERRNOS:
