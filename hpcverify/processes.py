@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_SECONDS = 2.0
 """Seconds for a program to end after TERM, and again after KILL."""
+LOOK_SECONDS = 0.1
+"""Seconds between two looks at a program that should be gone."""
 DEATH_SECONDS = 20.0
 """Seconds for a process to end after KILL that does not wait in the kernel: on a busy node it
 needs a core first, and the kernel may have hundreds of GB to take back."""
@@ -251,9 +253,9 @@ def _wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _wait_for_death(child: subprocess.Popen[bytes]) -> bool:
-    until = monotonic() + DEATH_SECONDS
-    while not _wait_for_end(child, TOOL_GRACE_SECONDS):
-        if waits_in_kernel(child.pid) or monotonic() > until:
+    wait, until = KernelWait(child.pid), monotonic() + DEATH_SECONDS
+    while not _wait_for_end(child, LOOK_SECONDS):
+        if wait.find_seconds() >= TOOL_GRACE_SECONDS or monotonic() > until:
             return False
     return True
 
@@ -266,10 +268,30 @@ def name_signal(number: int) -> str:
         return f"signal {number}"
 
 
-def waits_in_kernel(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a thread of *pid* waits in the kernel where no signal reaches it, not even KILL."""
-    tasks = (proc / str(pid) / "task").glob("*")
-    return any(read_process_state(int(task.name), task.parent) == DISK_WAIT for task in tasks)
+class KernelWait:
+    """
+    How long a process that was killed waits in the kernel, where not even KILL reaches it.
+
+    One that dies may do so for moments, for a page or a lock: only a thread that was not switched
+    in since it was seen before still waits for the same thing.
+    """
+
+    def __init__(self, pid: int) -> None:
+        """Of the process *pid*, which nobody may have reaped."""
+        self._tasks = Path("/proc", str(pid), "task")
+        self._seen: dict[tuple[str, str], float] = {}
+
+    def find_seconds(self) -> float:
+        """Return for how long a thread has been seen in one wait; 0 if none is in any."""
+        now = monotonic()
+        self._seen = {wait: self._seen.get(wait, now) for wait in self._list_waits()}
+        return now - min(self._seen.values(), default=now)
+
+    def _list_waits(self) -> Iterator[tuple[str, str]]:
+        """Yield each thread in state D, and how often it was switched out."""
+        for task in self._tasks.glob("*"):
+            if read_process_state(int(task.name), self._tasks) == DISK_WAIT:
+                yield task.name, _read_proc(task / "status").partition("\nvoluntary_")[2]
 
 
 def read_wait_channel(pid: int, proc: Path = Path("/proc")) -> str:

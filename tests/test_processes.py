@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from hpcverify import processes
 from hpcverify.check import Unable
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import (
+    KernelWait,
     list_session_members,
     name_signal,
     read_queue_seconds,
@@ -162,11 +164,25 @@ def test_a_program_that_overruns_is_ended_and_its_deadline_is_named(
 def test_a_program_that_only_needs_a_core_to_die_on_is_not_hung(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processes, "TOOL_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "TOOL_GRACE_SECONDS", 1e-6)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 1e-6)
+    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())
     with pytest.raises(Unable, match=r"and was ended") as caught:
         run_tool(["sleep", "60"], timeout=0.1)
 
     assert caught.value.cause is Cause.TIMEOUT
+
+
+def test_a_process_that_dies_may_wait_for_several_things_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    switches = map(str, itertools.count())
+    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: [("7", next(switches))])
+    wait = KernelWait(7)
+    assert [wait.find_seconds() for _ in range(3)] == [0, 0, 0]
+
+    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: [("7", "4")])
+    assert eventually(lambda: wait.find_seconds() > 0)
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")

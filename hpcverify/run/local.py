@@ -27,14 +27,15 @@ from hpcverify.errors import explain_shortage
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.processes import (
     DEATH_SECONDS,
+    LOOK_SECONDS,
     STOPPED_REASON,
+    KernelWait,
     is_stopped,
     list_session_members,
     name_signal,
     read_queue_seconds,
     read_wait_channel,
     signal_sessions,
-    waits_in_kernel,
 )
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.overrun import describe_overrun
@@ -364,30 +365,45 @@ class LocalExecutor(Struct):
             signal_sessions(sessions, signal.SIGTERM)
         _wait_for(workers.values(), grace)
         signal_sessions(sessions, signal.SIGKILL)
-        self._reap(workers.values(), hurry=hurry)
-        hurry = hurry or self.should_stop()
-        left = {name: w for name, w in workers.items() if w.describe_death() is None}
+        stuck = self._reap(workers.values(), hurry=hurry)
         hung = {
             name: f"process {worker.pid}, which waits in {read_wait_channel(worker.pid)}"
-            for name, worker in left.items()
-            if waits_in_kernel(worker.pid) or not hurry  # else it may only need a core
+            for name, worker in workers.items()
+            if worker in stuck
         }
-        for worker in left.values():
-            worker.abandon()
+        for worker in workers.values():
+            if worker.describe_death() is None:
+                worker.abandon()
         self.hung += hung.values()
         for worker in workers.values():
             worker.close_files()
         return hung
 
-    def _reap(self, workers: Iterable[WorkerHandle], *, hurry: bool) -> None:
-        """Wait until killed *workers* are gone, but not for long once someone wants the node."""
+    def _reap(self, workers: Iterable[WorkerHandle], *, hurry: bool) -> list[WorkerHandle]:
+        """
+        Wait until killed *workers* are gone, but not for long once someone wants the node.
+
+        Returns those that hang: so soon as in a hurry, that is known of none.
+        """
         began = time.monotonic()
+        waits = {worker.pid: KernelWait(worker.pid) for worker in workers}
         while alive := [worker for worker in workers if worker.describe_death() is None]:
-            hurry = hurry or self.should_stop()
-            is_slow = any(w.may_hold_gpu or not waits_in_kernel(w.pid) for w in alive)
-            if time.monotonic() - began >= choose_reap_seconds(is_slow=is_slow, hurry=hurry):
-                return
-            time.sleep(REAP_POLL_SECONDS)
+            waited = time.monotonic() - began
+            stuck = [
+                worker
+                for worker in alive
+                if waited >= DEATH_SECONDS
+                or (
+                    waited >= LOOK_SECONDS
+                    and waits[worker.pid].find_seconds() >= REAP_SECONDS
+                    and not worker.may_hold_gpu
+                )
+            ]
+            is_late = waited >= HURRIED_REAP_SECONDS and (hurry or self.should_stop())
+            if len(stuck) == len(alive) or is_late:
+                return stuck
+            time.sleep(REAP_POLL_SECONDS if waited < LOOK_SECONDS else LOOK_SECONDS)
+        return []
 
 
 def wait_for_outcome(workers: Iterable[WorkerHandle], seconds: float) -> None:
@@ -407,13 +423,6 @@ def find_last_words(log: str) -> str:
     thrown = [line for line in told if line.startswith(CPP_WORDS)]
     dumped = [fatal + after.partition("\n")[0]] if fatal else []
     return (thrown or told or dumped or [""])[-1]
-
-
-def choose_reap_seconds(*, is_slow: bool, hurry: bool) -> float:
-    """Choose how long to wait for killed workers before they are abandoned."""
-    if hurry:
-        return HURRIED_REAP_SECONDS
-    return DEATH_SECONDS if is_slow else REAP_SECONDS
 
 
 def may_use_gpu(task: Task) -> bool:

@@ -17,14 +17,12 @@ import pytest
 import torch
 
 from hpcverify.model import Cause, Device, Inventory, Measurement, Remedy, Verdict
-from hpcverify.processes import DEATH_SECONDS
+from hpcverify.processes import DEATH_SECONDS, KernelWait
 from hpcverify.run import local
 from hpcverify.run.executor import Answer
 from hpcverify.run.local import (
-    REAP_SECONDS,
     LocalExecutor,
     WorkerHandle,
-    choose_reap_seconds,
     describe_starvation,
     may_use_gpu,
     wait_for_outcome,
@@ -397,17 +395,17 @@ def test_only_a_task_on_a_node_with_gpus_gives_a_worker_their_memory(tmp_path: P
     assert not may_use_gpu(Probe())
 
 
-def test_the_driver_gets_time_to_take_a_context_apart_unless_someone_wants_the_node() -> None:
-    assert choose_reap_seconds(is_slow=False, hurry=False) == REAP_SECONDS
-    assert choose_reap_seconds(is_slow=True, hurry=False) >= 20
-    assert choose_reap_seconds(is_slow=True, hurry=True) < 1
+def starve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make each process one that waits for a core and never in the kernel."""
+    monkeypatch.setattr(KernelWait, "_list_waits", lambda _: ())
 
 
 @pytest.mark.parametrize("short", ["REAP_SECONDS", "HURRIED_REAP_SECONDS"])
 def test_a_worker_that_only_needs_a_core_to_die_on_is_not_hung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:
-    monkeypatch.setattr(local, short, 0.0)
+    starve(monkeypatch)
+    monkeypatch.setattr(local, short, 1e-6)
     stopped: list[bool] = []
     executor = LocalExecutor(should_stop=lambda: bool(stopped))
     outcome = run(executor, tmp_path, "wait", timeout=2).outcome

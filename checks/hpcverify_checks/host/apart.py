@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpcverify.processes import DEATH_SECONDS, die_with_parent, read_wait_channel, waits_in_kernel
+from hpcverify.processes import DEATH_SECONDS, KernelWait, die_with_parent, read_wait_channel
 
 Question = Callable[[], object]
 """Answers in what JSON can hold, or raises OSError."""
 REAP_SECONDS = 0.1
-"""For a child to be gone after KILL; one that waits in the kernel for a server is not."""
+"""For a child that waits in the kernel to be gone after KILL, before it is left behind."""
 
 
 class Hung(Struct, frozen=True):
@@ -148,12 +148,10 @@ class _Child:
         waits_in = read_wait_channel(self._pid)
         started = read_start(self._pid)
         os.kill(self._pid, signal.SIGKILL)
-        killed = time.monotonic()
-        while (waited := time.monotonic() - killed) < DEATH_SECONDS:
+        wait, until = KernelWait(self._pid), time.monotonic() + DEATH_SECONDS
+        while wait.find_seconds() < REAP_SECONDS and time.monotonic() < until:
             if os.waitpid(self._pid, os.WNOHANG)[0]:
                 return Hung(seconds, waits_in=waits_in)
-            if waited > REAP_SECONDS and waits_in_kernel(self._pid):
-                break
             time.sleep(REAP_SECONDS / 20)
         return Hung(seconds, self._pid, started, waits_in)
 
