@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from sys import intern
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ Locate = Callable[[str], Mapping[str, str]]
 FindGroups = Callable[[str, str | None, str | None], Mapping[str, str]]
 """Finds the place and the versions of a node, by its name, its driver and its firmware."""
 _Group = tuple[str, str]
+NO_SENSORS: Mapping[str, float] = {}
 LEAST_BEYOND = (MIN_UNITS + 1) // 2
 """Of a group that is worse than the rest, at least half of the nodes are beyond the floor."""
 
@@ -162,13 +164,13 @@ def read_values(screen: Screen, metric: PeerMetric, find_groups: FindGroups) -> 
     )
     return [
         PartValue(
-            node=node,
-            part=name_part(part, label),
+            node=intern(node),  # of hundreds of thousands of parts, few names differ
+            part=intern(name_part(part, label)),
             value=value,
             runs=runs,
             spread=None,
             groups=find_groups(node, driver, firmware),
-            sensors=sensors.get((node, part), {}),
+            sensors=sensors.get((node, part), NO_SENSORS),
             times=(first, last),
         )
         for node, part, label, value, runs, first, last, driver, firmware in screen.fetch(query)

@@ -118,7 +118,8 @@ class PeerComparison(Struct, dict=True):
         """Name who is worse, and take off its members what that explains."""
         members = [self.parts[i] for i in who]
         inside = set(who)
-        peers = [part for i, part in enumerate(self.parts) if i not in inside]
+        has_sensors = any(member.sensors for member in members)
+        peers = [p for i, p in enumerate(self.parts) if i not in inside] if has_sensors else []
         if level == "part":
             cause = explain(compare_sensors(members[0], peers))
         else:
@@ -268,10 +269,13 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
 
 def _name_groups(comparison: PeerComparison, field: str) -> None:
     """Name the places and versions whose nodes are worse than those of the others."""
-    units: dict[str, list[float]] = {}
+    members: dict[str, list[list[int]]] = {}
     for unit in comparison.units.values():
         if value := comparison.parts[unit[0]].groups.get(field):
-            units.setdefault(value, []).append(comparison.find_middle(unit))
+            members.setdefault(value, []).append(unit)
+    if len(members) < 2:  # noqa: PLR2004 - a group and the rest
+        return
+    units = {value: list(map(comparison.find_middle, some)) for value, some in members.items()}
     for group in find_group_outliers(units, comparison.floor.floor):
         who = [i for i, p in enumerate(comparison.parts) if p.groups.get(field) == group.name]
         comparison.name(field, group.name, group.distance, group.score, who)
