@@ -31,8 +31,6 @@ from hpcverify.summary.verdict import (
     summarize_skips,
 )
 
-TOLD_ABOVE = "as above"
-
 
 def format_duration(seconds: float) -> str:
     """Print a duration in its two largest units, as in ``2 min 41 s``."""
@@ -68,7 +66,7 @@ class PlainProgress:
 
     def __init__(self) -> None:
         """Have told nothing."""
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}
 
     def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
         """Print that *step* begins."""
@@ -80,10 +78,12 @@ class PlainProgress:
 
     def end_step(self, result: Result) -> None:
         """Print the verdict."""
-        if result.reason in self._told:
-            result = replace(result, reason=TOLD_ABOVE)
+        first = self._told.get(result.reason)
+        if first:
+            same = "as before" if first == result.check else f"as for {first}"
+            result = replace(result, reason=same)
         elif result.reason:
-            self._told.add(result.reason)
+            self._told[result.reason] = result.check
         line = f"{effective_verdict(result).name:5}{shorten(format_headline(result))}"
         _print_to_stderr(line)
 

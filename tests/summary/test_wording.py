@@ -44,13 +44,15 @@ def test_a_log_tells_once_what_keeps_several_checks_from_running(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     progress = PlainProgress()
-    for name, reason in (("gemm", "no scratch"), ("sdc", "no scratch"), ("p2p", "no peer")):
+    told = (("gemm", "no scratch"), ("sdc", "no scratch"), ("p2p", "no peer"))
+    for name, reason in (*told, ("gemm", "no scratch")):
         progress.end_step(a_result(name, verdict=Verdict.ERROR, reason=reason, seconds=0.0))
 
     assert capsys.readouterr().err.splitlines() == [
         "ERROR gemm (0.0 s): no scratch",
-        "ERROR sdc (0.0 s): as above",
+        "ERROR sdc (0.0 s): as for gemm",
         "ERROR p2p (0.0 s): no peer",
+        "ERROR gemm (0.0 s): as before",
     ]
 
 
