@@ -40,7 +40,7 @@ from hpcverify.model import (
 from hpcverify.telemetry.smart import Health
 from hpcverify.testing import INVENTORY, judge_items, list_findings, make_context
 from hpcverify.units import GIB, MIB, UNIT_FACTORS
-from hpcverify_checks.storage import CHECK, fio_runner, measure, report_health
+from hpcverify_checks.storage import CHECK, fio_runner, jobs, measure, report_health
 from hpcverify_checks.storage.explain import explain_fault
 from hpcverify_checks.storage.extents import SECTOR_BYTES, FileExtent, cut_to, lay_out
 from hpcverify_checks.storage.fio_runner import FaultError, Fio, FioReport
@@ -315,6 +315,18 @@ def test_random_writes_read_back_each_time(fio: Fio, rng: random.Random) -> None
 
         assert sum(wrote.list_moved_bytes("write")) > 0
         assert sum(read_overwritten(fio, overwritten).list_moved_bytes("read")) >= 8 * MIB
+
+
+def test_reads_that_were_in_flight_when_their_trace_ended_are_made_again(
+    fio: Fio, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, overwritten = write_random(fio, filled(fio, rng), rng, seconds=0.02)
+    late = iter([False])
+    has_read = jobs._has_read  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(jobs, "_has_read", lambda *told: next(late, has_read(*told)))
+
+    assert sum(read_overwritten(fio, overwritten).list_moved_bytes("read")) >= 8 * MIB
+    assert list(late) == []
 
 
 def test_each_block_is_expected_of_the_write_that_it_was_last_written_by(
