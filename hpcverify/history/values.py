@@ -110,7 +110,9 @@ class _FarGroups:
         if like not in self._minorities:
             self._minorities[like] = self._find_minorities(metric)
         minorities = self._minorities[like]
-        counts = Counter(group for node in nodes for group in minorities.get(node, ()))
+        if not minorities.keys() >= set(nodes):
+            return True  # they were found in a metric that fewer nodes have
+        counts = Counter(group for node in nodes for group in minorities[node])
         return max(counts.values(), default=0) >= LEAST_BEYOND
 
     def _find_minorities(self, metric: PeerMetric) -> dict[str, frozenset[_Group]]:
