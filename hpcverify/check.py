@@ -286,6 +286,110 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a rerun cannot undo its FAIL; as for a `FindingRule`."""
 
 
+BOUNDS = ("low", "high", "of_spec", "of_siblings", "of_baseline")
+"""The fields of a `Rule` that bound a value."""
+ANY_PART = "*"
+
+
+class RuleOverride(Struct, frozen=True, kw_only=True):
+    """
+    What a suite or the site says about the limit on a measurement.
+
+    *metric* and *part* may be patterns; *part* is the label or the id of a part. A field
+    that is None stays as the next weaker override, or the check's own rule, has it.
+    """
+
+    metric: str
+    part: str = ANY_PART
+    low: float | None = None
+    high: float | None = None
+    of_spec: float | None = None
+    of_siblings: float | None = None
+    of_baseline: float | None = None
+    otherwise: Verdict | None = None
+    remedy: Remedy | None = None
+    optional: bool | None = None
+    source: str
+
+    def covers(self, metric: str, part_names: Iterable[str]) -> bool:
+        """Whether it applies to *metric*, measured on the part with these names."""
+        return matches(metric, self.metric) and (
+            self.part == ANY_PART or any(matches(name, self.part) for name in part_names)
+        )
+
+    def refine(self, rule: Rule) -> Rule:
+        """Return *rule* with what this override says; a bound replaces those on its side."""
+        own = _list_bounds(self)
+        sides = {_is_upper(name, value) for name, value in own.items()}
+        kept = {n: v for n, v in _list_bounds(rule).items() if _is_upper(n, v) not in sides}
+        same_verdict = self.otherwise in (None, rule.otherwise)
+        return Rule(
+            **(kept | own),
+            otherwise=self.otherwise or rule.otherwise,
+            remedy=self.remedy or rule.remedy,
+            cause=rule.cause if same_verdict else Cause.NONE,
+            optional=rule.optional if self.optional is None else self.optional,
+            source=self.source if own else f"{rule.source}, changed by {self.source}",
+            hard=rule.hard,
+        )
+
+
+def has_bound(rule: Rule) -> bool:
+    """Whether *rule* bounds a value at all."""
+    return bool(_list_bounds(rule))
+
+
+def _list_bounds(rule: Rule | RuleOverride) -> dict[str, float]:
+    values = {name: getattr(rule, name) for name in BOUNDS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _is_upper(name: str, value: float) -> bool:
+    """Whether a bound is an upper limit: a fraction above 1 is one too."""
+    return name == "high" or (name != "low" and value > 1)
+
+
+RuleKey = tuple[str, str]
+"""The metric and the part, both perhaps patterns, that a rule is declared for."""
+
+
+def list_rule_keys(rules: Mapping[str, Rule], overrides: Sequence[RuleOverride]) -> list[RuleKey]:
+    """List what *rules* and *overrides* are declared for, each once, the check's own first."""
+    keys = [(metric, ANY_PART) for metric in rules]
+    return list(dict.fromkeys(keys + [(o.metric, o.part) for o in reversed(overrides)]))
+
+
+def find_rule(
+    rules: Mapping[str, Rule],
+    overrides: Sequence[RuleOverride],
+    metric: str,
+    part_names: Iterable[str] = (),
+) -> tuple[RuleKey, Rule] | None:
+    """
+    Find the one rule for *metric* on a part, and what it is declared for.
+
+    The strongest of *overrides*, which come strongest first, wins. What it leaves out comes
+    from the next one that applies, and in the end from the most specific of the check's own
+    *rules*.
+    """
+    names = tuple(part_names)
+    applying = [override for override in overrides if override.covers(metric, names)]
+    own = max((p for p in rules if matches(metric, p)), key=rank_pattern, default=None)
+    if own is None and not applying:
+        return None
+    rule = Rule() if own is None else rules[own]
+    for override in reversed(applying):
+        rule = override.refine(rule)
+    key = (applying[0].metric, applying[0].part) if applying else (own or "", ANY_PART)
+    return key, rule
+
+
+def rank_pattern(pattern: str) -> tuple[bool, int]:
+    """Rank how specific *pattern* is: a name before any pattern, then by its literal characters."""
+    literal = sum(char not in GLOB_CHARACTERS for char in pattern)
+    return literal == len(pattern), literal
+
+
 fail_outside = partial(Rule, optional=True)
 """Makes a `Rule` by which a value outside fails; nothing measured, nothing judged."""
 warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
@@ -359,10 +463,11 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     interpret: Callable[[Any, Context, P], Iterator[CheckItem]] | None = None
 
     def find_metric(self, name: str) -> Metric | None:
-        """Find the metric for *name*, which may itself be a pattern."""
+        """Find the metric for *name*; for a pattern, the first of those that it may cover."""
         if name in self.metrics:
             return self.metrics[name]
-        return next((m for p, m in self.metrics.items() if matches(name, p)), None)
+        named = (m for p, m in self.metrics.items() if matches(name, p) or matches(p, name))
+        return next(named, None)
 
 
 class Judgement(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from hpcverify.check import Check, Params, Placement, Rule, format_quantity
+from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
 from hpcverify.model import FindingRule, Maturity, Remedy
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.plan.config import load_site
@@ -55,7 +55,8 @@ def command(check: str | None, *, as_json: bool) -> None:
     if check is not None:
         (step,) = make_plan(load_suite(DEFAULT_SUITE), site, (check,)).steps
         if as_json:
-            _print_json(describe_check(check, step.check, step.params, step.rules))
+            rules = {name_rule(key): rule for key, rule in step.rules.items()}
+            _print_json(describe_check(check, step.check, step.params, rules))
         else:
             explain_check(step, Console(highlight=False))
         return
@@ -111,9 +112,9 @@ def explain_check(step: Step, console: Console) -> None:
     params = [(n, str(v)) for n, v in msgspec.structs.asdict(step.params).items()]
     metrics = [(n, m.unit, m.meaning) for n, m in check.metrics.items()]
     rules = [
-        (n, format_rule(rule, unit), render_badge(rule.otherwise), rule.source)
-        for n, rule in step.rules.items()
-        for unit in [getattr(check.find_metric(n), "unit", "")]
+        (name_rule(key), format_rule(rule, unit), render_badge(rule.otherwise), rule.source)
+        for key, rule in step.rules.items()
+        for unit in [getattr(check.find_metric(key[0]), "unit", "")]
     ]
     findings = [
         (code, render_badge(rule.verdict), format_remedy(rule))
@@ -130,6 +131,12 @@ def explain_check(step: Step, console: Console) -> None:
             if rows is params:
                 console.print(Text(inspect.cleandoc(type(step.params).__doc__ or "")))
             print_table(console, head, rows)
+
+
+def name_rule(key: RuleKey) -> str:
+    """Name the measurements that a rule in force is declared for, as in "level of GPU 3"."""
+    metric, part = key
+    return metric if part == ANY_PART else f"{metric} of {part}"
 
 
 def format_rule(rule: Rule, unit: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcverify.check import Context, Rule, matches
+from hpcverify.check import Context, Rule, find_rule
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, explain_unknown, find_spec
@@ -33,7 +33,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.catalog import load_check
 from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
-from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
+from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
@@ -268,12 +268,12 @@ def inspect_hardware() -> Iterator[Advice]:
             yield _describe_problem(problem, inventory)
         try:
             site = load_site()
-            rules = _collect_floor_rules(site)
+            steps = _plan_floors(site)
         except HpcverifyError:  # inspect_configuration reports it
             return
         if _find_version("torch"):
             yield from _start_gpu(executor, inventory, holders, site.packages)
-        yield from _list_floors(inventory, rules)
+        yield from _list_floors(inventory, steps)
     finally:
         executor.close()
 
@@ -332,33 +332,32 @@ def _build_context(device: Device, inventory: Inventory, folder: Path) -> Contex
     )
 
 
-def _list_floors(inventory: Inventory, rules: Mapping[str, Rule]) -> Iterator[Advice]:
+def _list_floors(inventory: Inventory, steps: Sequence[Step]) -> Iterator[Advice]:
     """Say which floors the speeds of the GPUs are held to, once for each kind of them."""
     kinds: dict[tuple[str, ...], list[Part]] = {}
     for gpu in inventory.of_kind("gpu"):
         facts = ("name", "pci_device_id", *SPEED_SETTINGS)
         kinds.setdefault(tuple(gpu.facts.get(fact, "") for fact in facts), []).append(gpu)
     for alike in kinds.values():
-        yield from _describe_floors(alike[0], len(alike), rules)
+        yield from _describe_floors(alike[0], len(alike), steps)
 
 
-def _collect_floor_rules(site: Site) -> Mapping[str, Rule]:
-    """Collect the rules with a share of the data sheet, as this site has them."""
-    return {
-        name: rule
+def _plan_floors(site: Site) -> Sequence[Step]:
+    """Plan the checks that compare with the data sheet, as this site has them."""
+    return [
+        step
         for step in make_plan(load_suite(FLOOR_SUITE), site).steps
-        for name, rule in step.rules.items()
-        if rule.of_spec is not None
-    }
+        if any(rule.of_spec is not None for rule in step.rules.values())
+    ]
 
 
-def _describe_floors(gpu: Part, count: int, rules: Mapping[str, Rule]) -> Iterator[Advice]:
+def _describe_floors(gpu: Part, count: int, steps: Sequence[Step]) -> Iterator[Advice]:
     spec = find_spec(gpu)
     if spec is None:
         unknown = explain_unknown(gpu)
         yield Advice("floors", f"{unknown}: judged against its siblings and its own past")
         return
-    floors = list(_find_floors(gpu, spec, rules))
+    floors = list(_find_floors(gpu, spec, steps))
     setting = next((floor.setting for _, floor, _ in floors if floor.setting), "")
     scaled = f", scaled, since {setting}" if setting else ""
     yield Advice(
@@ -378,13 +377,12 @@ def _describe_floors(gpu: Part, count: int, rules: Mapping[str, Rule]) -> Iterat
         yield Advice(f"floor {quantity}", "; ".join(texts))
 
 
-def _find_floors(
-    gpu: Part, spec: Spec, rules: Mapping[str, Rule]
-) -> Iterator[tuple[str, Floor, Rule]]:
+def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple[str, Floor, Rule]]:
     """Find each floor of *gpu*, by the name of what is measured, and its rule."""
     for name in list_floored(spec):
         floor = find_floor(gpu, name)
-        rule = next((rule for pattern, rule in rules.items() if matches(name, pattern)), None)
+        hits = (find_rule(s.check.rules, s.overrides, name, (gpu.id, gpu.label)) for s in steps)
+        rule = next((hit[1] for hit in hits if hit and hit[1].of_spec is not None), None)
         if rule and isinstance(floor, Floor):
             yield name, floor, rule
 

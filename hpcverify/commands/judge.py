@@ -85,7 +85,10 @@ def find_changes(run: Run, site: Site, store: Store) -> list[Change]:
 def rejudge(run: Run, result: Result, step: Step, store: Store) -> Result:
     """Judge *result* by today's limits, but with the earlier runs that it had then."""
     past = store.make_earlier_lookup(run)(result.check)
-    return rejudge_result(result, step.rules, step.check.finding_rules, run.inventory, past)
+    check = step.check
+    return rejudge_result(
+        result, check.rules, check.finding_rules, run.inventory, past, overrides=step.overrides
+    )
 
 
 def plan_steps(run: Run, site: Site) -> tuple[Step, ...]:
@@ -95,4 +98,4 @@ def plan_steps(run: Run, site: Site) -> tuple[Step, ...]:
     only = tuple(check for check in group_by_check(run.results) if check in known)
     if not only:  # a check that is gone has no limits today
         return ()
-    return make_plan(load_suite(suite), site, only).steps
+    return make_plan(load_suite(suite), site, only, node=run.node).steps

@@ -94,7 +94,7 @@ class BmcRound:
             ConfigError: the site file is wrong.
 
         """
-        step = plan_step(self.site)
+        step = plan_step(self.site)  # a mistake in the site file shows before anybody is asked
         look_up_uid(self.site.fleet.user)
         spool.list_homes(Path(self.site.fleet.spool))  # asks nobody in vain
         tellers = list_log_tellers(self.store, datetime.now(UTC))
@@ -117,7 +117,8 @@ class BmcRound:
         self.executor.close()  # each has a password in its memory
         any_refused = False
         for node in group:
-            result = self._conclude(node, step, answers[node], time.monotonic() - began)
+            own = plan_step(self.site, node)  # its limits may be its own
+            result = self._conclude(node, own, answers[node], time.monotonic() - began)
             run = build_run(node, result, started)
             self.found[node] = run
             refused = result.cause is Cause.DENIED
@@ -207,9 +208,9 @@ class BmcRound:
             self.end_reason = "interrupted"
 
 
-def plan_step(site: Site) -> Step:
+def plan_step(site: Site, node: str = "") -> Step:
     """
-    Plan the check of a chassis by the limits of *site*.
+    Plan the check of a chassis by the limits of *site*, those of *node* among them.
 
     Raises:
         ConfigError: a limit or a parameter is wrong.
@@ -221,7 +222,7 @@ def plan_step(site: Site) -> Step:
         budget=site.bmc.seconds + WORKER_SECONDS,
         check=(SuiteEntry(name=CHECK),),
     )
-    return make_plan(suite, site).steps[0]
+    return make_plan(suite, site, node=node).steps[0]
 
 
 def list_log_tellers(store: Store, now: datetime) -> Collection[str]:

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hpcverify.check import Rule, format_quantity, matches
+from hpcverify.check import (
+    ANY_PART,
+    Rule,
+    RuleKey,
+    RuleOverride,
+    find_rule,
+    format_quantity,
+    list_rule_keys,
+    matches,
+)
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
 from hpcverify.model import Inventory, Limit, Measurement, Part
 from hpcverify.units import convert_unit, scale_unit
@@ -34,18 +43,67 @@ def resolve(
     measurements: Sequence[Measurement],
     inventory: Inventory,
     past: PastValues,
+    overrides: Sequence[RuleOverride] = (),
 ) -> tuple[Limit, ...]:
-    """Make limits from *rules* for the measurements; absolute ones need no value."""
+    """
+    Make the limits of *measurements* from *rules* and *overrides*, strongest first.
+
+    One rule judges a measurement: see `find_rule`.
+    """
+    judged: dict[RuleKey, list[tuple[Measurement, Rule]]] = {}
+    for item in measurements:
+        names = (item.where, inventory.find_label(item.where)) if overrides else ()
+        if hit := find_rule(rules, overrides, item.name, names):
+            key, rule = hit
+            judged.setdefault(key, []).append((item, rule))
     limits: list[Limit] = []
-    for name, rule in rules.items():
-        matching = [m for m in measurements if matches(m.name, name)]
-        absolute = list(_make_absolute_limit(name, rule, matched=bool(matching)))
-        limits += absolute
-        if not (matching or absolute or rule.optional):  # a typo must not pass
-            limits.append(Limit(name=name, otherwise=rule.otherwise, source=rule.source))
-        for item in matching if _is_relative(rule) else ():
-            limits += _make_item_limits(rule, item, matching, inventory, past)
+    for key in list_rule_keys(rules, overrides):
+        pairs = judged.get(key, [])
+        if not pairs:
+            limits += _make_unmeasured_limit(key, rules, overrides, measurements)
+            continue
+        limits += _make_absolute_limits(key, pairs, measurements)
+        for item, rule in pairs:
+            if _is_relative(rule):
+                limits += _make_item_limits(rule, item, measurements, inventory, past)
     return tuple(dict.fromkeys(limits))
+
+
+def _make_unmeasured_limit(
+    key: RuleKey,
+    rules: Mapping[str, Rule],
+    overrides: Sequence[RuleOverride],
+    measurements: Sequence[Measurement],
+) -> Iterator[Limit]:
+    """Make a limit that nothing meets, unless it is optional: a typo must not pass."""
+    metric, part = key
+    if part == ANY_PART and any(matches(item.name, metric) for item in measurements):
+        return  # measured, and judged by a more specific rule
+    hit = find_rule(rules, overrides, metric, (part,))
+    if hit is None or hit[0] != key or hit[1].optional:
+        return
+    limit = _make_absolute_limit(metric, hit[1])
+    yield replace(limit, where="" if part == ANY_PART else part)
+
+
+def _make_absolute_limits(
+    key: RuleKey, pairs: Sequence[tuple[Measurement, Rule]], measurements: Sequence[Measurement]
+) -> Iterator[Limit]:
+    """Make one limit for all that *key* covers; where rules differ, one for each measurement."""
+    metric, part = key
+    rule = pairs[0][1]
+    covered = sum(matches(item.name, metric) for item in measurements)
+    if part == ANY_PART and len(pairs) == covered and all(other == rule for _, other in pairs):
+        if _is_absolute(rule):
+            yield _make_absolute_limit(metric, rule)
+        return
+    for item, own in pairs:
+        if _is_absolute(own):
+            yield replace(_make_absolute_limit(item.name, own), where=item.where)
+
+
+def _is_absolute(rule: Rule) -> bool:
+    return rule.low is not None or rule.high is not None
 
 
 def _is_relative(rule: Rule) -> bool:
@@ -56,7 +114,7 @@ def _is_relative(rule: Rule) -> bool:
 def _make_item_limits(
     rule: Rule,
     item: Measurement,
-    matching: Sequence[Measurement],
+    measurements: Sequence[Measurement],
     inventory: Inventory,
     past: PastValues,
 ) -> list[Limit]:
@@ -65,7 +123,7 @@ def _make_item_limits(
     without = f"; {floor}" if isinstance(floor, str) else ""
     made = [
         *_make_floor_limit(rule, item, floor),
-        *_make_sibling_limit(rule, item, matching, inventory),
+        *_make_sibling_limit(rule, item, measurements, inventory),
         *_make_baseline_limit(rule, item, past),
     ]
     if made:
@@ -73,10 +131,8 @@ def _make_item_limits(
     return list(_make_unresolved_limit(rule, item, without))
 
 
-def _make_absolute_limit(name: str, rule: Rule, *, matched: bool) -> Iterator[Limit]:
-    if (rule.low is None and rule.high is None) or (rule.optional and not matched):
-        return
-    yield Limit(
+def _make_absolute_limit(name: str, rule: Rule) -> Limit:
+    return Limit(
         name=name,
         low=rule.low,
         high=rule.high,
@@ -149,16 +205,13 @@ def _make_floor_limit(rule: Rule, item: Measurement, floor: Floor | str | None) 
 
 
 def _make_sibling_limit(
-    rule: Rule, item: Measurement, matching: Sequence[Measurement], inventory: Inventory
+    rule: Rule, item: Measurement, measurements: Sequence[Measurement], inventory: Inventory
 ) -> Iterator[Limit]:
     if rule.of_siblings is None:
         return
-    kinds = {where: _identify_kind(where, inventory) for where in {m.where for m in matching}}
-    values = [
-        m.value
-        for m in matching
-        if m.name == item.name and m.value is not None and kinds[m.where] == kinds[item.where]
-    ]
+    same = [m for m in measurements if m.name == item.name]
+    kinds = {where: _identify_kind(where, inventory) for where in {m.where for m in same}}
+    values = [m.value for m in same if m.value is not None and kinds[m.where] == kinds[item.where]]
     if len(values) < MIN_SIBLINGS:
         return
     middle = median(values)

@@ -31,7 +31,11 @@ T = TypeVar("T")
 
 
 class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit as a file has it: `hpcverify.check.Rule` with its unit."""
+    """
+    What a file says about a limit: a `hpcverify.check.RuleOverride` in the file's own unit.
+
+    What it leaves out comes from the limit that would apply without it.
+    """
 
     low: float | None = None
     high: float | None = None
@@ -40,15 +44,19 @@ class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     of_siblings: float | None = None
     of_baseline: float | None = None
     otherwise: Verdict | None = None
-    """If left out, this and the fields below come from the check's own limit for the
-    same measurement; without one, FAIL."""
     remedy: Remedy | None = None
     optional: bool | None = None
     """Whether a run is sound if nothing was measured."""
+    part: str = ""
+    """The label or the id of a part, or a pattern; empty: all parts."""
+    nodes: str = ""
+    """A host list, as Slurm writes it; empty: all nodes."""
 
 
-Settings = dict[str, dict[str, Setting]]
-"""Limits by check, then by the measurement's name or pattern."""
+MetricSettings = Mapping[str, Setting | tuple[Setting, ...]]
+"""Limits of a check by the measurement's name or pattern; several for different parts or nodes."""
+Settings = Mapping[str, MetricSettings]
+"""Limits by check."""
 
 
 Share = Annotated[float, Meta(gt=0, le=1)]

@@ -8,7 +8,7 @@ error in the file before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -17,11 +17,33 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.check import Check, Params, Placement, Rule
+from hpcverify.check import (
+    ANY_PART,
+    Check,
+    Params,
+    Placement,
+    Rule,
+    RuleKey,
+    RuleOverride,
+    find_rule,
+    has_bound,
+    list_rule_keys,
+    matches,
+    rank_pattern,
+)
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import FABRIC_SUITE, Cause, Verdict
+from hpcverify.model import FABRIC_SUITE, Verdict
 from hpcverify.plan import catalog
-from hpcverify.plan.config import Setting, Site, convert_config, read_toml, suites_dir
+from hpcverify.plan.config import (
+    MetricSettings,
+    Setting,
+    Site,
+    convert_config,
+    node_name,
+    read_toml,
+    suites_dir,
+)
+from hpcverify.plan.hosts import expand_plain
 from hpcverify.trust import refuse_if_others_can_change, refuse_tree_others_can_change
 from hpcverify.units import convert_unit
 
@@ -41,7 +63,7 @@ class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     params: dict[str, Any] = {}
-    limits: dict[str, Setting] = {}
+    limits: MetricSettings = {}
     required: bool = False
     """Whether a SKIP counts as ERROR."""
     timeout: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)] | None = None
@@ -69,7 +91,8 @@ class Step(Struct, frozen=True, kw_only=True):
     name: str
     check: Check[Any]
     params: Params
-    rules: Mapping[str, Rule]
+    overrides: tuple[RuleOverride, ...] = ()
+    """What the site and the suite say about the limits on this node, strongest first."""
     required: bool = False
     timeout: float
 
@@ -77,6 +100,13 @@ class Step(Struct, frozen=True, kw_only=True):
     def is_active(self) -> bool:
         """Whether it loads the node instead of only reading."""
         return self.check.placement is not Placement.PASSIVE
+
+    @property
+    def rules(self) -> dict[RuleKey, Rule]:
+        """The rules in force, by the metric and the part that they are declared for."""
+        keys = list_rule_keys(self.check.rules, self.overrides)
+        hits = (find_rule(self.check.rules, self.overrides, *key) for key in keys)
+        return dict(hit for hit in hits if hit is not None)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -125,12 +155,18 @@ def load_suite(name: str) -> Suite:
 
 
 def make_plan(
-    suite: Suite, site: Site, only: tuple[str, ...] = (), *, packages: tuple[str, ...] = ()
+    suite: Suite,
+    site: Site,
+    only: tuple[str, ...] = (),
+    *,
+    packages: tuple[str, ...] = (),
+    node: str = "",
 ) -> Plan:
     """
     Prepare the checks of *suite*, or *only* these checks, in the suite or not.
 
-    They are those of the site's packages, or of these *packages*.
+    They are those of the site's packages, or of these *packages*. The limits are those of
+    *node*, or of this machine.
 
     Raises:
         ConfigError: a check, parameter, limit or unit does not exist.
@@ -158,7 +194,9 @@ def make_plan(
         budget=suite.budget,
         rounds=suite.rounds,
         settle=suite.settle,
-        steps=tuple(_build_step(entry, suite, site, packages) for entry in entries),
+        steps=tuple(
+            _build_step(entry, suite, site, packages, node or node_name()) for entry in entries
+        ),
     )
 
 
@@ -227,66 +265,107 @@ def _runs_unnamed(entry: SuiteEntry, packages: tuple[str, ...]) -> bool:
     return not catalog.load_check(entry.name, packages).only_named
 
 
-def _build_step(entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str, ...]) -> Step:
+def _build_step(
+    entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str, ...], node: str
+) -> Step:
     subject = f"suite {suite.name}: check {entry.name}"
     try:
         check = catalog.load_check(entry.name, packages)
     except UnknownNameError as exc:
         raise ConfigError(f"suite {suite.name}: {exc}") from exc
     own = site.params.get(entry.name, {})
-    if own:  # first by itself, so that a mistake in it is told as one of the site file
+    if own:  # first by itself, so that a mistake in it is reported as one of the site file
         convert_config(own, check.params, f"{site.path}: params.{entry.name}")
     params = convert_config(entry.params | own, check.params, f"{subject}: params")
-    rules = dict(check.rules)
+    overrides: tuple[RuleOverride, ...] = ()
     for settings, source in (
         (entry.limits, f"suite {suite.name}"),
         (site.limits.get(entry.name, {}), site.path),
     ):
-        for metric, setting in settings.items():
-            before = rules.get(metric, Rule())
-            rules[metric] = _build_rule(check, entry.name, metric, setting, source, before=before)
+        stronger = _build_overrides(check, entry.name, settings, source, node)
+        overrides = (*stronger, *overrides)
+        for override in stronger:
+            _refuse_boundless(override, check.rules, overrides, f"{source}: limits.{entry.name}")
     return Step(
         name=entry.name,
         check=check,
         params=params,
-        rules=rules,
+        overrides=overrides,
         required=entry.required,
         timeout=check.timeout if entry.timeout is None else entry.timeout,
     )
 
 
-def _build_rule(
-    check: Check[Any], name: str, metric: str, setting: Setting, source: str, *, before: Rule
-) -> Rule:
-    """
-    Convert a limit from a file to the unit that the check measures in.
+def _build_overrides(
+    check: Check[Any], name: str, settings: MetricSettings, source: str, node: str
+) -> list[RuleOverride]:
+    """List what one file says about the limits on *node*, the most specific first."""
+    ranked: list[tuple[tuple[Any, ...], RuleOverride]] = []
+    for metric, several in settings.items():
+        for setting in (several,) if isinstance(several, Setting) else several:
+            override = _build_override(check, name, metric, setting, source)
+            part = override.part
+            rank = (bool(setting.nodes), part != ANY_PART, rank_pattern(metric), rank_pattern(part))
+            if not setting.nodes or node in _expand_nodes(setting, f"{source}: limits.{name}"):
+                ranked.append((rank, override))
+    ranked.sort(key=lambda pair: pair[0], reverse=True)
+    return [override for _, override in ranked]
 
-    It keeps everything of *before*, the limit that it replaces, except the numbers.
-    """
-    measured = check.find_metric(metric) or next(
-        (m for n, m in check.metrics.items() if fnmatchcase(n, metric)), None
-    )
+
+def _expand_nodes(setting: Setting, subject: str) -> list[str]:
+    try:
+        return expand_plain(setting.nodes)
+    except ConfigError as exc:
+        raise ConfigError(f"{subject}: nodes: {exc}") from exc
+
+
+def _build_override(
+    check: Check[Any], name: str, metric: str, setting: Setting, source: str
+) -> RuleOverride:
+    """Convert a limit from a file to the unit that the check measures in."""
+    measured = check.find_metric(metric)
+    units = {m.unit for n, m in check.metrics.items() if matches(n, metric)}
     if measured is None:
         unknown = UnknownNameError("measurement", metric, check.metrics)
         raise ConfigError(f"{source}: limits.{name}: {unknown}")
+    if len(units) > 1 and (setting.low, setting.high) != (None, None):
+        several = " and ".join(sorted(repr(unit) for unit in units))
+        raise ConfigError(
+            f"{source}: limits.{name}.{metric!r}: it covers measurements in {several}: "
+            "give a limit for each unit"
+        )
     try:
         low, high = _convert_bounds(setting, measured.unit)
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
-    same = setting.otherwise in (None, before.otherwise)
-    return Rule(
+    return RuleOverride(
+        metric=metric,
+        part=setting.part or ANY_PART,
         low=low,
         high=high,
         of_spec=setting.of_spec,
         of_siblings=setting.of_siblings,
         of_baseline=setting.of_baseline,
-        otherwise=setting.otherwise or before.otherwise,
-        remedy=setting.remedy or before.remedy,
-        cause=before.cause if same else Cause.NONE,
-        optional=before.optional if setting.optional is None else setting.optional,
+        otherwise=setting.otherwise,
+        remedy=setting.remedy,
+        optional=setting.optional,
         source=source,
-        hard=before.hard,
     )
+
+
+def _refuse_boundless(
+    override: RuleOverride,
+    rules: Mapping[str, Rule],
+    overrides: Sequence[RuleOverride],
+    subject: str,
+) -> None:
+    """Refuse an override that bounds nothing, neither by itself nor by what it changes."""
+    covered = [metric for metric in rules if fnmatchcase(metric, override.metric)]
+    hits = [find_rule(rules, overrides, m, (override.part,)) for m in (override.metric, *covered)]
+    if not any(hit and has_bound(hit[1]) for hit in hits):
+        raise ConfigError(
+            f"{subject}.{override.metric!r}: it has no bound: give low, high or a fraction"
+        )
 
 
 def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:
@@ -304,9 +383,6 @@ def _explain_unsound(setting: Setting) -> str | None:
     """Say why a limit makes no sense, if so."""
     low, high = setting.low, setting.high
     fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
-    given = [v for v in (low, high, *fractions) if v is not None]
-    if not given:
-        return "it has no bound: give low, high or a fraction"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"
     if any(f is not None and not 0 < f <= MAX_FRACTION for f in fractions):

@@ -7,7 +7,7 @@ adds an ERROR, which hides no FAIL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from hpcverify.check import (
     JudgedItem,
     Judgement,
     Rule,
+    RuleOverride,
     applies,
     combine_judgements,
     judge,
@@ -101,7 +102,10 @@ def conclude(
         if o.verdict is Verdict.ERROR
     )
     result = msgspec.structs.replace(result, shortfalls=shortfalls)
-    return judge_result(result, step.rules, step.check.finding_rules, inventory, past)
+    check = step.check
+    return judge_result(
+        result, check.rules, check.finding_rules, inventory, past, overrides=step.overrides
+    )
 
 
 def judge_result(
@@ -110,10 +114,12 @@ def judge_result(
     rulings: Mapping[str, FindingRule],
     inventory: Inventory,
     past: PastValues,
+    *,
+    overrides: Sequence[RuleOverride] = (),
 ) -> Result:
-    """Judge *result* by today's *rules* and *rulings*; its shortfalls remain."""
+    """Judge *result* by today's *rules*, *overrides* and *rulings*; its shortfalls remain."""
     rulings = add_common_rules(rulings, result.findings)
-    limits = resolve(rules, result.measurements, inventory, past)
+    limits = resolve(rules, result.measurements, inventory, past, overrides)
     short = list(_judge_shortfalls(result.shortfalls, inventory))
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
     names = inventory.recall(result.findings).format_names
@@ -171,10 +177,13 @@ def rejudge_result(
     rulings: Mapping[str, FindingRule],
     inventory: Inventory,
     past: PastValues,
+    *,
+    overrides: Sequence[RuleOverride] = (),
 ) -> Result:
     """Judge a stored result again; a check that was skipped stays skipped."""
-    skipped = result.verdict is Verdict.SKIP
-    return result if skipped else judge_result(result, rules, rulings, inventory, past)
+    if result.verdict is Verdict.SKIP:
+        return result
+    return judge_result(result, rules, rulings, inventory, past, overrides=overrides)
 
 
 def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:

@@ -54,7 +54,10 @@ def merge_results(
         marks=_merge_marks(first, last),
         facts=last.facts or first.facts,
     )
-    return judge_result(merged, step.rules, step.check.finding_rules, inventory, past)
+    check = step.check
+    return judge_result(
+        merged, check.rules, check.finding_rules, inventory, past, overrides=step.overrides
+    )
 
 
 def _list_gone(first: Result, last: Result) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from hpcverify.errors import ConfigError
@@ -38,30 +38,6 @@ def fold(names: Iterable[str]) -> str:
     """Write *names* as a host list, as short as possible."""
     library = _load_library()
     return str(library.NodeSet.fromlist(sorted(names), resolver=library.RESOLVER_NOGROUP))
-
-
-def expand_plain(hostlist: str) -> list[str]:
-    """
-    Return the names in a *hostlist* that Slurm wrote, in its order, without ClusterShell.
-
-    >>> expand_plain("gpu[09-10,12],login1")
-    ['gpu09', 'gpu10', 'gpu12', 'login1']
-    """
-    terms = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", hostlist)
-    return [name for term in terms for name in _expand_term(term)]
-
-
-def _expand_term(term: str) -> Iterator[str]:
-    before, bracket, rest = term.partition("[")
-    if not bracket:
-        yield term
-        return
-    numbers, _, after = rest.partition("]")
-    for number in numbers.split(","):
-        first, _, last = number.partition("-")
-        for one in range(int(first), int(last or first) + 1):
-            for tail in _expand_term(after):
-                yield f"{before}{one:0{len(first)}}{tail}"
 
 
 def _load_library() -> Any:

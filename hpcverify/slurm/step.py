@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError
-from hpcverify.slurm.hostlist import expand_plain
+from hpcverify.plan.hosts import expand_plain
 
 
 class StepPlace(Struct, frozen=True):

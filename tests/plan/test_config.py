@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.plan.config import Site, load_site, read_toml, state_dir
+from hpcverify.plan.config import Setting, Site, load_site, read_toml, state_dir
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -43,7 +43,7 @@ def test_limits_are_read_as_they_stand(tmp_path: Path) -> None:
     text = '[limits.gemm]\n"fp32.sustained" = {low = 1, unit = "TFLOP/s"}'
     site = read_toml(written(tmp_path, text), Site)
 
-    assert site.limits["gemm"]["fp32.sustained"].low == 1
+    assert site.limits["gemm"]["fp32.sustained"] == Setting(low=1, unit="TFLOP/s")
 
 
 def test_an_unknown_key_names_its_path_and_what_was_meant(tmp_path: Path) -> None:

@@ -125,15 +125,15 @@ def test_a_mistake_names_the_suite_and_what_was_meant(entry: SuiteEntry, complai
 
 def test_a_limit_of_the_site_replaces_the_default_and_is_its_source() -> None:
     site = limited(Setting(low=3, otherwise=Verdict.WARN))
-    rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level"]
+    rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level", "*"]
 
-    assert (rule.low, rule.high, rule.otherwise) == (3, None, Verdict.WARN)
+    assert (rule.low, rule.high, rule.otherwise) == (3, 10, Verdict.WARN)
     assert rule.source == "site.toml"
 
 
 def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
     site = limited(Setting(high=0.5, unit="s"))
-    rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level"]
+    rule = planned(SuiteEntry(name="steady"), site=site).steps[0].rules["level", "*"]
 
     assert rule.high == 500  # ms
 
@@ -141,7 +141,7 @@ def test_a_limit_is_converted_into_the_unit_of_the_measurement() -> None:
 def test_a_limit_keeps_what_the_file_does_not_say_of_the_default() -> None:
     limits = {"mismatched_words": Setting(high=3), "products": Setting(low=9)}
     rules = planned(SuiteEntry(name="sdc", limits=limits)).steps[0].rules
-    words, products = rules["mismatched_words"], rules["products"]
+    words, products = rules["mismatched_words", "*"], rules["products", "*"]
 
     assert (words.high, words.remedy, words.optional) == (3, Remedy.REPLACE, True)
     assert (products.low, products.otherwise) == (9, Verdict.ERROR)
@@ -150,7 +150,7 @@ def test_a_limit_keeps_what_the_file_does_not_say_of_the_default() -> None:
 
 def test_a_limit_without_a_default_fails_and_must_be_measured() -> None:
     limits = {"lev*": Setting(low=1)}
-    rule = planned(SuiteEntry(name="steady", limits=limits)).steps[0].rules["lev*"]
+    rule = planned(SuiteEntry(name="steady", limits=limits)).steps[0].rules["lev*", "*"]
 
     assert (rule.otherwise, rule.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert not rule.optional
@@ -166,7 +166,7 @@ def test_the_cause_of_a_limit_stays_with_its_verdict(
     limits = {"samples": Setting(low=9, otherwise=otherwise)}
     step = planned(SuiteEntry(name="thermal", limits=limits)).steps[0]
 
-    assert step.rules["samples"].cause is cause
+    assert step.rules["samples", "*"].cause is cause
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ STEP = Step(
         metrics={"before": Metric(unit="", meaning="m")},
     ),
     params=Params(),
-    rules={},
     timeout=9,
 )
 

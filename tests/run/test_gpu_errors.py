@@ -33,7 +33,6 @@ STEP = Step(
         metrics={"m": Metric(unit="", meaning="m")},
     ),
     params=Params(),
-    rules={},
     timeout=9,
 )
 

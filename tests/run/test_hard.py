@@ -133,8 +133,8 @@ def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> 
     suite = Suite(name="s", summary="of the tests", budget=10, check=(SuiteEntry(name="ecc"),))
     (step,) = make_plan(suite, Site(limits=limits, path=str(tmp_path))).steps
 
-    assert step.rules["ecc.uncorrected.since"].high == 2
-    assert step.rules["ecc.uncorrected.since"].hard
+    assert step.rules["ecc.uncorrected.since", "*"].high == 2
+    assert step.rules["ecc.uncorrected.since", "*"].hard
 
 
 HARD_FINDINGS = {

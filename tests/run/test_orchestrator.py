@@ -74,7 +74,7 @@ def step(placement: Placement = Placement.DEVICES, **changes: object) -> Step:
         placement=placement,
         **changes,  # type: ignore[arg-type]
     )
-    return Step(name="c", check=check, params=Params(), rules=rules, timeout=9)
+    return Step(name="c", check=check, params=Params(), timeout=9)
 
 
 def verified(
@@ -461,8 +461,8 @@ def test_the_maturity_of_a_check_is_kept_with_its_result(tmp_path: Path) -> None
 
 def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
     rules = {"speed": Rule(of_baseline=0.5)}
-    base = step()
-    planned = Step(name="c", check=base.check, params=Params(), rules=rules, timeout=9)
+    check = msgspec.structs.replace(step().check, rules=rules)
+    planned = Step(name="c", check=check, params=Params(), timeout=9)
     memory = NodeHistory(past_values=lambda _check: lambda _name, _where: [100.0] * 9)
     executor = FakeExecutor(answers={"cpu": make_answer(Measurement("speed", 49))})
     result = only(verified(tmp_path, executor, planned, memory=memory))

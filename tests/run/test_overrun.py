@@ -339,7 +339,7 @@ def make_step(name: str, placement: Placement = Placement.DEVICES) -> Step:
         placement=placement,
         estimate=estimate,
     )
-    return Step(name=name, check=check, params=Params(), rules={}, timeout=600)
+    return Step(name=name, check=check, params=Params(), timeout=600)
 
 
 class Hanging(FakeExecutor):

@@ -50,12 +50,11 @@ CHECK = Check(
     },
     placement=Placement.PASSIVE,
 )
-READ = Step(name="xid", check=CHECK, params=Params(), rules=RULES, timeout=9)
+READ = Step(name="xid", check=CHECK, params=Params(), timeout=9)
 LOAD = Step(
     name="gemm",
-    check=replace(CHECK, placement=Placement.NODE),
+    check=replace(CHECK, placement=Placement.NODE, rules={}),
     params=Params(),
-    rules={},
     timeout=9,
 )
 

@@ -57,7 +57,7 @@ def step(*, together: bool = True) -> Step:
         finding_rules=RULINGS,
         reconcile=reconcile if together else None,
     )
-    return Step(name="c", check=check, params=Params(), rules=RULES, timeout=9)
+    return Step(name="c", check=check, params=Params(), timeout=9)
 
 
 def result(executor: FakeExecutor, tmp_path: Path, *, together: bool = True) -> Result:

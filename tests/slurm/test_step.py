@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.errors import ConfigError
-from hpcverify.slurm.hostlist import expand, expand_plain
+from hpcverify.plan.hosts import expand_plain
+from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.step import StepPlace, read_step
 
 STEP = {

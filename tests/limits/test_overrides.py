@@ -1,0 +1,171 @@
+"""Of all that the check, the suite and the site say about a metric, one rule judges it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcverify.check import Rule, RuleOverride, judge
+from hpcverify.errors import ConfigError
+from hpcverify.limits.resolve import resolve
+from hpcverify.model import Inventory, Measurement, Part, Verdict
+from hpcverify.plan.config import Setting, Site, read_toml
+from hpcverify.plan.suite import Step, Suite, SuiteEntry, load_suite, make_plan
+from hpcverify.testing import has_no_past
+
+README = Path(__file__).parents[2] / "README.md"
+GPUS = Inventory(parts=tuple(Part("gpu", f"GPU-{i:04x}", f"GPU {i}") for i in range(4)))
+SPREAD = {"*.spread": Rule(high=3, otherwise=Verdict.WARN, optional=True)}
+
+
+def plan_gemm(*settings: tuple[str, Setting], node: str = "n17") -> Step:
+    limits = {name: tuple(s for n, s in settings if n == name) for name, _ in settings}
+    site = Site(limits={"gemm": limits}, path="site.toml")
+    (step,) = make_plan(write_suite(SuiteEntry(name="gemm")), site, node=node).steps
+    return step
+
+
+def write_suite(entry: SuiteEntry) -> Suite:
+    return Suite(name="s", summary="of the tests", budget=10, check=(entry,))
+
+
+def judge_spread(step: Step, value: float, part: str = "GPU-0000") -> Verdict:
+    found = [Measurement("bf16.spread", value, "x", part)]
+    limits = resolve(SPREAD, found, GPUS, has_no_past, step.overrides)
+    return judge(found, limits, {}).verdict
+
+
+def test_a_site_loosens_a_limit_that_the_check_declares_by_a_pattern() -> None:
+    step = plan_gemm(("bf16.spread", Setting(high=10)))
+
+    assert judge_spread(step, 5) is Verdict.PASS
+    assert judge_spread(step, 11) is Verdict.WARN  # the pattern's verdict is inherited
+
+
+def test_a_site_tightens_a_limit_that_the_check_declares_by_a_pattern() -> None:
+    step = plan_gemm(("bf16.spread", Setting(high=2)))
+
+    assert judge_spread(step, 2.5) is Verdict.WARN
+
+
+def test_a_site_that_names_one_metric_leaves_the_others_to_the_pattern() -> None:
+    step = plan_gemm(("bf16.spread", Setting(high=10)))
+    found = [Measurement(f"{kind}.spread", 5, "x", "GPU-0000") for kind in ("bf16", "fp32")]
+    limits = resolve(SPREAD, found, GPUS, has_no_past, step.overrides)
+
+    assert {limit.name: limit.high for limit in limits} == {"bf16.spread": 10, "fp32.spread": 3}
+
+
+def test_an_optional_pattern_stays_optional_for_the_metric_that_a_site_names() -> None:
+    step = plan_gemm(("bf16.spread", Setting(high=10)))
+
+    assert resolve(SPREAD, [], GPUS, has_no_past, step.overrides) == ()
+
+
+def test_the_verdict_of_a_limit_changes_without_its_bound() -> None:
+    step = plan_gemm(("bf16.spread", Setting(otherwise=Verdict.FAIL)))
+
+    assert judge_spread(step, 5) is Verdict.FAIL
+    assert judge_spread(step, 3) is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("settings", "part", "node", "verdict"),
+    [
+        ([("*.spread", Setting(high=4)), ("bf16.spread", Setting(high=8))], 0, "n1", "pass"),
+        ([("*.spread", Setting(high=8)), ("*.spr*", Setting(high=1))], 0, "n1", "pass"),
+        ([("bf16.spread", Setting(high=9, part="GPU 3"))], 3, "n1", "pass"),
+        ([("bf16.spread", Setting(high=9, part="GPU-0003"))], 3, "n1", "pass"),
+        ([("bf16.spread", Setting(high=9, part="GPU 3"))], 0, "n1", "warn"),
+        ([("bf16.spread", Setting(high=9, nodes="n[17-18]"))], 0, "n18", "pass"),
+        ([("bf16.spread", Setting(high=9, nodes="n[17-18]"))], 0, "n1", "warn"),
+        (
+            [("bf16.spread", Setting(high=4)), ("bf16.spread", Setting(high=9, part="GPU *"))],
+            2,
+            "n1",
+            "pass",
+        ),
+        (
+            [("*.spread", Setting(high=9, part="GPU 3")), ("bf16.spread", Setting(high=4))],
+            3,
+            "n1",
+            "pass",
+        ),
+        (
+            [
+                ("bf16.spread", Setting(high=4, part="GPU 3")),
+                ("*.spread", Setting(high=9, nodes="n1")),
+            ],
+            3,
+            "n1",
+            "pass",
+        ),
+    ],
+)
+def test_the_most_specific_setting_wins(
+    settings: list[tuple[str, Setting]], part: int, node: str, verdict: str
+) -> None:
+    step = plan_gemm(*settings, node=node)
+
+    assert judge_spread(step, 5, f"GPU-{part:04x}") is Verdict(verdict)
+
+
+def test_a_setting_of_the_site_goes_before_one_of_the_suite() -> None:
+    entry = SuiteEntry(name="gemm", limits={"bf16.spread": Setting(high=1)})
+    site = Site(limits={"gemm": {"*.spread": Setting(high=10)}}, path="site.toml")
+    (step,) = make_plan(write_suite(entry), site).steps
+
+    assert judge_spread(step, 5) is Verdict.PASS
+
+
+def test_a_bound_replaces_only_those_on_its_own_side() -> None:
+    own = Rule(low=1, of_spec=0.9, high=100)
+    loosened = RuleOverride(metric="m", low=0.5, source="site.toml").refine(own)
+
+    assert (loosened.low, loosened.of_spec, loosened.high) == (0.5, None, 100)
+
+
+def test_a_limit_for_a_part_that_is_not_there_is_an_error_and_judges_no_other() -> None:
+    step = plan_gemm(("bf16.spread", Setting(high=1, part="GPU 9", optional=False)))
+    found = [Measurement("bf16.spread", 2, "x", "GPU-0000")]
+    limits = resolve(SPREAD, found, GPUS, has_no_past, step.overrides)
+
+    assert judge(found, limits, {}).verdict is Verdict.ERROR
+
+
+def test_a_setting_without_any_bound_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no bound"):
+        plan_gemm(("bf16.of_peak", Setting(otherwise=Verdict.WARN)))
+
+
+def test_a_bound_for_measurements_in_several_units_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a limit for each unit"):
+        plan_gemm(("*", Setting(high=1)))
+
+
+def test_a_list_of_nodes_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not a list of nodes"):
+        plan_gemm(("bf16.spread", Setting(high=1, nodes="n[1-")))
+
+
+def test_the_example_of_the_readme_is_what_judges(tmp_path: Path) -> None:
+    block = next(
+        text
+        for text in re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+        if "[limits.gemm]" in text
+    )
+    path = tmp_path / "site.toml"
+    path.write_text(re.sub(r"(?m)^(check_packages|scratch).*\n", "", block))
+    site = read_toml(path, Site)
+    (gemm,) = make_plan(load_suite("quick"), site, ("gemm",), node="n17").steps
+    found = [
+        Measurement("bf16.sustained", 649_000 if gpu else 651_000, "GFLOP/s", f"GPU-{gpu:04x}")
+        for gpu in range(2)
+    ]
+    slow, fast = (resolve(gemm.check.rules, [m], GPUS, has_no_past, gemm.overrides) for m in found)
+
+    assert {limit.low for limit in (*slow, *fast) if limit.name == "bf16.sustained"} == {650_000}
+    assert judge(found[:1], slow, {}).verdict is Verdict.PASS
+    assert judge(found[1:], fast, {}).verdict is Verdict.FAIL
