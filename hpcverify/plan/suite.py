@@ -105,7 +105,7 @@ class Step(Struct, frozen=True, kw_only=True):
     def rules(self) -> dict[RuleKey, Rule]:
         """The rules in force, by the metric and the part that they are declared for."""
         keys = list_rule_keys(self.check.rules, self.overrides)
-        hits = (find_rule(self.check.rules, self.overrides, *key) for key in keys)
+        hits = (find_rule(self.check.rules, self.overrides, m, (part,)) for m, part in keys)
         return dict(hit for hit in hits if hit is not None)
 
 

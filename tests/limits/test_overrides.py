@@ -135,6 +135,15 @@ def test_a_limit_for_a_part_that_is_not_there_is_an_error_and_judges_no_other() 
     assert judge(found, limits, {}).verdict is Verdict.ERROR
 
 
+def test_the_rules_in_force_are_listed_with_part_and_source() -> None:
+    step = plan_gemm(("*.spread", Setting(high=4)), ("*.spread", Setting(high=8, part="GPU 3")))
+
+    assert {key: (rule.high, rule.source) for key, rule in step.rules.items() if rule.high} == {
+        ("*.spread", "*"): (4, "site.toml"),
+        ("*.spread", "GPU 3"): (8, "site.toml"),
+    }
+
+
 def test_a_setting_without_any_bound_is_refused() -> None:
     with pytest.raises(ConfigError, match="no bound"):
         plan_gemm(("bf16.of_peak", Setting(otherwise=Verdict.WARN)))
