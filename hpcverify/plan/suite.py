@@ -383,6 +383,9 @@ def _explain_unsound(setting: Setting) -> str | None:
     """Say why a limit makes no sense, if so."""
     low, high = setting.low, setting.high
     fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
+    said = (low, high, *fractions, setting.otherwise, setting.remedy, setting.optional)
+    if all(value is None for value in said):
+        return "it has no bound: give low, high or a fraction"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"
     if any(f is not None and not 0 < f <= MAX_FRACTION for f in fractions):
