@@ -76,10 +76,12 @@ def slow_ones(network: Network) -> set[str]:
     return {name for name, mbit in rates(network).items() if mbit < FAST_MBIT}
 
 
+@pytest.mark.timed
 def test_a_healthy_fabric_is_free_in_every_direction(network: Network) -> None:
     assert slow_ones(network) == set()
 
 
+@pytest.mark.timed
 def test_a_slow_sender_is_slow_to_all_and_receives_as_ever(network: Network) -> None:
     with network.slow_to_send("n2", SLOW):
         assert slow_ones(network) == {"n2>n1", "n2>n3", "n2>n4"}
@@ -87,18 +89,21 @@ def test_a_slow_sender_is_slow_to_all_and_receives_as_ever(network: Network) -> 
     assert slow_ones(network) == set()
 
 
+@pytest.mark.timed
 def test_a_slow_receiver_is_slow_from_all_and_sends_as_ever(network: Network) -> None:
     with network.slow_to_receive("n3", SLOW):
         assert slow_ones(network) == {"n1>n3", "n2>n3", "n4>n3"}
     assert slow_ones(network) == set()
 
 
+@pytest.mark.timed
 def test_a_slow_link_is_slow_in_one_direction_between_two_nodes(network: Network) -> None:
     with network.slow_link("n1", "n4", SLOW):
         assert slow_ones(network) == {"n1>n4"}
     assert slow_ones(network) == set()
 
 
+@pytest.mark.timed
 def test_a_slow_switch_is_slow_to_the_others_and_free_within(network: Network) -> None:
     with network.slow_switch("sw2", SLOW):
         across = {"n1>n3", "n1>n4", "n2>n3", "n2>n4", "n3>n1", "n3>n2", "n4>n1", "n4>n2"}
@@ -106,6 +111,7 @@ def test_a_slow_switch_is_slow_to_the_others_and_free_within(network: Network) -
     assert slow_ones(network) == set()
 
 
+@pytest.mark.timed
 def test_a_lossy_node_sends_again_and_again(network: Network) -> None:
     with network.lossy("n1", 15):
         assert transfer(network, "n1", "n2", 8 * MIB).mbit < FAST_MBIT
@@ -118,6 +124,7 @@ def round_trip(network: Network, a: str, b: str) -> float:
     return min(transfer(network, a, b, 1).seconds for _ in range(5))
 
 
+@pytest.mark.timed
 def test_a_delayed_node_answers_late_both_ways(network: Network) -> None:
     late = 0.02
     with network.delayed("n4", late):
@@ -130,18 +137,19 @@ def test_a_delayed_node_answers_late_both_ways(network: Network) -> None:
 @pytest.mark.parametrize("node", ["n1", "n3"])
 def test_an_unplugged_node_hears_nothing_until_it_is_back(network: Network, node: str) -> None:
     with network.unplugged(node), pytest.raises(OSError):  # noqa: PT011 — a timeout, or no route
-        reach(network, "n2", node)
+        reach(network, "n2", node, timeout=2)
     reach(network, "n2", node)
 
 
-def reach(network: Network, a: str, b: str) -> None:
-    """Open a connection, soon."""
+def reach(network: Network, a: str, b: str, timeout: float = PATIENCE) -> None:
+    """Open a connection within *timeout* seconds."""
     with network.inside(b):
         server = socket.create_server((network.data_address(b), 0))
-    with server, network.inside(a), socket.create_connection(server.getsockname(), timeout=2):
+    with server, network.inside(a), socket.create_connection(server.getsockname(), timeout=timeout):
         pass
 
 
+@pytest.mark.timed
 def test_faults_of_two_nodes_act_at_the_same_time(network: Network) -> None:
     faults: list[AbstractContextManager[None]] = [
         network.slow_to_send("n1", SLOW), network.slow_to_receive("n2", SLOW)

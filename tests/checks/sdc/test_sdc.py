@@ -211,12 +211,12 @@ def test_distinct_data_are_told_from_repeats_over_all_cores(tmp_path: Path) -> N
 
 def test_a_core_is_only_credited_with_the_time_that_it_worked(tmp_path: Path) -> None:
     def slow(a: Tensor, b: Tensor, out: Tensor) -> None:
-        time.sleep(0.02)  # as while others have the core
+        time.sleep(0.1)  # as while others have the core
         multiply(a, b, out)
 
     task = a_task(tmp_path, shape=Shape(64, 128), seams=ProductSeams(multiply=slow))
     outcome = task.hunt("cpu0", prepare(task).jobs, lambda n: n >= 20)
-    assert 0 < outcome.seconds < 0.02 * outcome.products
+    assert 0 < outcome.seconds < 0.1 * outcome.products
 
 
 def test_a_blind_comparison_makes_the_check_report_itself(tmp_path: Path) -> None:
