@@ -30,6 +30,7 @@ from hpcverify.summary.exclusions import (
     Repetition,
     count_repetition,
     find_past_verdict,
+    list_open_causes,
     list_ruled_out,
     recall_facts,
 )
@@ -239,6 +240,7 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
                     **msgspec.structs.asdict(part),
                     "past": past.get(part.where),
                     "ruled_out": list_ruled_out(part, run, past.get(part.where)),
+                    "not_ruled_out": list_open_causes(part, run, past.get(part.where)),
                 }
                 for part in action.parts
             ],

@@ -147,7 +147,8 @@ def explain_choice(acting: Controller, suite: str) -> tuple[str, ...]:
     worths = sorted(list_worths(acting.site), key=lambda one: (one.suite != suite, one.minutes))
     told = "; ".join(describe_worth(one) for one in worths if one.loads or one.suite == suite)
     return (
-        f"suite {told} (of the faults that {FAULT_SOURCE} names)",
+        f"suite {told}",
+        f"shares count the fault classes of {FAULT_SOURCE}; how many a check would find is unknown",
         f"risk {describe_weighting(acting.rank_risks().weighting)}",
     )
 
@@ -155,8 +156,8 @@ def explain_choice(acting: Controller, suite: str) -> tuple[str, ...]:
 def describe_worth(worth: SuiteWorth) -> str:
     """Say in a few words what a suite is worth."""
     return (
-        f"{worth.suite} sees {worth.share:.0%} in {worth.minutes:g} min, "
-        f"{worth.share_per_minute:.2%} a minute"
+        f"{worth.suite} has a check for the classes of {worth.share:.0%} of faults "
+        f"in {worth.minutes:g} min"
     )
 
 

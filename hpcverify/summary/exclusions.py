@@ -1,5 +1,5 @@
 """
-Which causes other than the part itself are ruled out, and how often it failed before.
+Which causes other than the part itself are ruled out or not, and how often it failed before.
 
 A vendor takes a part back once the usual causes have been ruled out: heat, power, the slot,
 the software, the rest of the machine. Only measurements count: where nothing was measured,
@@ -28,6 +28,7 @@ EXTERNAL_CAUSES = {
     "power supply": ("throttled.hw_power_brake",),
 }
 """What the check `thermal` measures of causes outside a part."""
+REST, SOFTWARE, SLOT = "the rest of the node", "software", "slot"
 SOFTWARE_FACTS = {"driver": "driver", "vbios": "VBIOS", "firmware": "firmware"}
 """Facts that may cause a fault, and that equal parts share."""
 LASTING_FACTS = ("name", "model", "serial", "board", "part_number")
@@ -99,15 +100,25 @@ def list_ruled_out(part: AffectedPart, run: Run, past: Repetition | None = None)
     """List the causes other than *part* itself that *run* and the *past* rule out, and why."""
     ruled_out = [*_compare_like_parts(part, run), *_rule_out_causes(part, run)]
     if past and past.slots:
-        ruled_out.append(f"slot: it also failed at {', '.join(past.slots)}")
+        ruled_out.append(f"{SLOT}: it also failed at {', '.join(past.slots)}")
     return ruled_out
 
 
-def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
-    """Say which parts of the same model passed the same checks."""
+def list_open_causes(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
+    """List the causes other than *part* itself that *run* and the *past* do not rule out."""
+    ruled_out = {text.partition(":")[0] for text in list_ruled_out(part, run, past)}
+    like, good = _find_like_parts(part, run)
+    others = PLURAL_NAMES.get(like[0].kind, "parts") if like else ""
+    rest = f"{REST} ({len(good)} of {len(like)} other {others} passed)" if like else REST
+    causes = {REST: rest, SOFTWARE: SOFTWARE, **{c: c for c in EXTERNAL_CAUSES}, SLOT: SLOT}
+    return [text for cause, text in causes.items() if cause not in ruled_out]
+
+
+def _find_like_parts(part: AffectedPart, run: Run) -> tuple[list[Part], list[Part]]:
+    """Find the other parts of the same model, and those of them that passed the same checks."""
     mine = next((p for p in run.inventory.parts if p.id == part.where), None)
     if mine is None:
-        return
+        return [], []
     like = [p for p in run.inventory.of_kind(mine.kind) if _is_alike(p, mine)]
     bad = {
         other.where
@@ -116,19 +127,24 @@ def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
         if not set(complaint.checks).isdisjoint(part.checks)
     }
     good = [p for p in like if p.id not in bad and _is_covered_by(p, part.checks, run)]
-    if not good:
+    return like, good
+
+
+def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
+    """Say what it rules out that all parts of the same model passed the same checks."""
+    like, good = _find_like_parts(part, run)
+    if not like or len(good) < len(like):  # where another one fails too, it may be shared
         return
-    others = PLURAL_NAMES.get(mine.kind, "parts")
-    share = "all" if len(good) == len(like) else f"{len(good)} of the"
-    who = f"{share} {len(like)} other {others}" if len(like) > 1 else "the other one"
-    yield f"the rest of the node: {who} of this model passed {' and '.join(part.checks)}"
+    others = PLURAL_NAMES.get(like[0].kind, "parts")
+    who = f"all {len(like)} other {others}" if len(like) > 1 else "the other one"
+    yield f"{REST}: {who} of this model passed {' and '.join(part.checks)}"
     same = [
-        f"{word} {mine.facts[fact]}"
+        f"{word} {part.facts[fact]}"
         for fact, word in SOFTWARE_FACTS.items()
-        if fact in mine.facts and all(p.facts.get(fact) == mine.facts[fact] for p in good)
+        if fact in part.facts and all(p.facts.get(fact) == part.facts[fact] for p in good)
     ]
     if same:
-        yield f"software: they have the same {' and '.join(same)}"
+        yield f"{SOFTWARE}: they have the same {' and '.join(same)}"
 
 
 def _is_alike(one: Part, other: Part) -> bool:

@@ -44,6 +44,14 @@ FACT_NAMES = {
 COUNT_NAMES = {"gpu": "GPUs", "dimm": "DIMMs", "disk": "disks", "nic": "network ports"}
 
 
+def describe_gpus(inventory: Inventory) -> str:
+    """Count the GPUs by model, as in "8 x NVIDIA H100 80GB HBM3"; empty for no part at all."""
+    if not inventory.parts:
+        return ""
+    models = Counter(gpu.facts.get("name", "unknown GPU") for gpu in inventory.of_kind("gpu"))
+    return ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPU"
+
+
 def collect_facts(run: Run) -> dict[str, dict[str, str]]:
     """
     Collect the facts of *run* by source, each as name and value.

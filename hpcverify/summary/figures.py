@@ -29,7 +29,7 @@ FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {
         "cached.seq_read.bandwidth",
         "cached.seq_write.bandwidth",
     ),
-    "thermal": ("rate.mean",),
+    "thermal": ("temperature.max", "rate.mean"),
     "training": ("tokens",),
 }
 """The metrics by check, most important first; a pattern stands for its fastest metric."""
@@ -134,4 +134,6 @@ def _compute_sheet_share(item: Measurement, inventory: Inventory) -> str:
 def _compute_change(item: Measurement, past: Sequence[float]) -> str:
     if not past or not past[0]:
         return ""
+    if item.unit == "°C":  # a share of a temperature means nothing
+        return f"{(item.value or 0.0) - past[0]:+.1f} °C"
     return f"{((item.value or 0.0) / past[0] - 1) * 100:+.1f} %"

@@ -32,7 +32,7 @@ from hpcverify.summary import wording
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_tally, group_by_check
-from hpcverify.summary.verdict import format_next_steps, group_by_cause, summarize_skips
+from hpcverify.summary.verdict import format_next_steps, group_by_cause, shorten, summarize_skips
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
@@ -52,7 +52,7 @@ MAX_FOLDED_ROWS = 500
 LEAST_SENTENCE_COLUMNS = 44
 """Columns in which a sentence can be read."""
 COLUMN_GAP, SENTENCE_INDENT = 2, 4
-SPEED_HEADS = ("measured", "speed", "slowest part", "share", "last run", "limit")
+SPEED_HEADS = ("measured", "speed", "worst part", "share", "last run", "limit")
 PastLookup = Callable[[str], PastValues]
 """Takes the name of a check; finds what earlier runs of the node measured."""
 
@@ -127,8 +127,10 @@ class LiveProgress:
         self._bar.update(self._task, completed=elapsed, times=times, refresh=True)
 
     def end_step(self, result: Result) -> None:
-        """Print the verdict above the line; the summary will have the reason."""
-        self._bar.console.print(render_headline(replace(result, reason="")))
+        """Print the verdict above the line, and at once why a check did not pass."""
+        bad = effective_verdict(result) >= Verdict.WARN
+        reason = shorten(result.reason, self._bar.console.width) if bad else ""
+        self._bar.console.print(render_headline(replace(result, reason=reason)))
 
 
 def render_badge(verdict: Verdict) -> Text:
@@ -227,19 +229,19 @@ def _build_speeds_table(
 
 def _join_cells(cells: Mapping[str, str]) -> str:
     since = f"{cells['last run']} since the last run" if cells["last run"] else ""
-    texts = f"{cells['measured']} {cells['speed']}", cells["slowest part"], cells["share"], since
+    texts = f"{cells['measured']} {cells['speed']}", cells["worst part"], cells["share"], since
     return ", ".join(filter(None, texts))
 
 
 def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
-    """Print a figure of the slowest part, one text for each of `SPEED_HEADS`."""
+    """Print a figure of the worst part, one text for each of `SPEED_HEADS`."""
     item = figure.slowest
     part = "" if item.where == "node" else inventory.find_label(item.where)
     tightest = wording.find_tightest(result, figure)
     return {
         "measured": figure.name,
         "speed": figure.format_value(item.value or 0.0),
-        "slowest part": f"{part} of {figure.parts}" if figure.parts > 1 else part,
+        "worst part": f"{part} of {figure.parts}" if figure.parts > 1 else part,
         "share": figure.share,
         "last run": figure.change,
         "limit": wording.format_bounds(tightest[1], figure.format_value) if tightest else "",

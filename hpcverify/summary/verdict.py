@@ -260,22 +260,29 @@ def explain_verdict(run: Run) -> str:
 
 def list_clauses(result: Result, inventory: Inventory) -> list[str]:
     """List the reasons for the verdict of *result* with their parts, the gravest first."""
+    return [clause for _, clause in _list_named_clauses(result, inventory)]
+
+
+def _list_named_clauses(result: Result, inventory: Inventory) -> list[tuple[str, str]]:
+    """List them with the metric or the code of each."""
     places: dict[tuple[str, ...], list[str]] = {}
     for one in list_deciding(result, inventory):
         # What was found, or hindered a check, may concern several parts; a value is of one.
         own = (one.where,) if 0 < one.distance < math.inf else ()
         places.setdefault((one.text, one.name, *own), []).append(one.where)
     return [
-        f"{_name_parts(parts, inventory)}: {text}".removeprefix("the node: ")
-        for (text, *_), parts in places.items()
+        (name, f"{_name_parts(parts, inventory)}: {text}".removeprefix("the node: "))
+        for (text, name, *_), parts in places.items()
     ]
 
 
-def count_others(result: Result, inventory: Inventory) -> str:
-    """Count the clauses after the first, as "+7 more, on all 8 GPUs"; empty if none."""
-    first, *others = list_clauses(result, inventory) or [""]
+def count_others(result: Result, inventory: Inventory, shown: int = 1) -> str:
+    """Count the clauses after those *shown*, as "+7 more, on all 8 GPUs"; empty if none."""
+    clauses = list_clauses(result, inventory)
+    others = clauses[shown:]
     if not others:
         return ""
+    first = clauses[0]
     parts = {complaint.where for complaint in list_deciding(result, inventory)}
     names = list_part_names(parts, inventory)
     said = len(parts) == 1 or len(names) > 1 or first.startswith(names[0])
@@ -284,11 +291,17 @@ def count_others(result: Result, inventory: Inventory) -> str:
 
 
 def summarize_reason(result: Result, inventory: Inventory) -> str:
-    """Write the reason of *result* in one clause, the worst part first; count the others."""
-    first = next(iter(list_clauses(result, inventory)), result.reason)
-    others, note = count_others(result, inventory), explain_weight(result)
+    """
+    Write the reason of *result*: one clause for each metric or code, the gravest first.
+
+    It counts the others.
+    """
+    firsts = dict(reversed(_list_named_clauses(result, inventory)))
+    shown = list(reversed(firsts.values()))[:MAX_NAMED] or [result.reason]
+    others, note = count_others(result, inventory, len(shown)), explain_weight(result)
     more = f" ({others})" if others else ""
-    return f"{shorten(first, MAX_REASON_CHARACTERS)}{more}{f' [{note}]' if note else ''}".lstrip()
+    text = shorten("; ".join(shown), MAX_REASON_CHARACTERS)
+    return f"{text}{more}{f' [{note}]' if note else ''}".lstrip()
 
 
 def explain_group(group: CauseGroup, inventory: Inventory) -> str:

@@ -17,6 +17,7 @@ from hpcverify.check import compute_margin
 from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary.actions import pair_with_limits, recall_gone_parts
+from hpcverify.summary.facts import describe_gpus
 from hpcverify.summary.figures import Figure, choose_figures, format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
@@ -169,7 +170,8 @@ def describe_group(group: CauseGroup, run: Run) -> str:
 
 def format_conclusion(run: Run) -> str:
     """Print what follows the verdict in the line of a run."""
-    suite = ", ".join(filter(None, (f"suite {run.suite}", format_round_count(run))))
+    gpus = describe_gpus(run.inventory)
+    suite = ", ".join(filter(None, (f"suite {run.suite}", gpus, format_round_count(run))))
     return f" after {format_duration(run.seconds)} of {suite}: {summarize_run(run)}"
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType, SimpleNamespace
 
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import map_remedies, recall_gone_parts
+from hpcverify.summary.facts import describe_gpus
 from hpcverify.summary.figures import Figure, choose_figures
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import (
@@ -101,7 +102,7 @@ def render(
         node=run.node,
         verdict=run.verdict.name,
         icon=ICONS[run.verdict],
-        lede=summarize_run(run),
+        lede=". ".join(filter(None, (describe_gpus(run.inventory), summarize_run(run)))),
         reasons=[card for card in cards if card.decisive][:MAX_REASONS],
         no_action_note=REMEDY_SENTENCES[Remedy.NONE] if run.verdict is Verdict.PASS else "",
         groups=group_demanded(run, repetitions),
@@ -183,7 +184,7 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
     if figure.parts > 1:
         value = figure.format_value(figure.slowest.value or 0.0)
         part = inventory.find_label(figure.slowest.where)
-        yield f"median of {figure.parts}; slowest: {part} {value}"
+        yield f"median of {figure.parts}; worst: {part} {value}"
 
 
 def _list_facts(run: Run) -> Iterator[Fact]:

@@ -14,7 +14,7 @@ from hpcverify.summary.actions import (
     list_part_names,
     recall_gone_parts,
 )
-from hpcverify.summary.exclusions import Repetition, list_ruled_out
+from hpcverify.summary.exclusions import Repetition, list_open_causes, list_ruled_out
 from hpcverify.summary.verdict import list_deciding_actions, write_sentence
 from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
 from hpcverify_reports.sections import Fact
@@ -42,6 +42,7 @@ class AffectedRow:
     evidence: tuple[str, ...]
     past: tuple[str, ...]
     ruled_out: tuple[str, ...]
+    not_ruled_out: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> Affecte
         if past and past.runs > 1
         else (),
         ruled_out=tuple(list_ruled_out(part, run, past)) if failed else (),
+        not_ruled_out=", ".join(list_open_causes(part, run, past)) if failed else "",
     )
 
 

@@ -24,7 +24,7 @@ MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
 """Metrics that have a picture, with outliers and without."""
 NOT_JUDGED = (
     "No night was judged yet. hpcverify collect keeps what runs measure, and judges each night "
-    "when it is over. That needs DuckDB: pip install 'hpcverify[fleet]'."
+    "when it is over. That needs DuckDB: hpcverify collect prints the command that installs it."
 )
 
 Pages = Mapping[str, str]

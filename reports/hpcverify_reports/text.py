@@ -15,6 +15,7 @@ from hpcverify.summary.actions import (
     map_remedies,
     recall_gone_parts,
 )
+from hpcverify.summary.facts import describe_gpus
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import (
     choose_worst_round,
@@ -100,6 +101,8 @@ def _list_properties(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
     yield "verdict", run.verdict.value
     yield "complete", str(run.complete).lower()
     yield "summary", summarize_run(run)
+    if gpus := describe_gpus(run.inventory):
+        yield "gpus", gpus
     yield "next", format_next_steps(run) or REMEDY_SENTENCES[Remedy.NONE]
     if run.rounds > 1:
         yield "rounds", format_round_count(run)
@@ -125,6 +128,8 @@ def _list_support(row: AffectedRow) -> Iterator[str]:
     """Yield how often the part has failed, and which other causes are ruled out."""
     yield from row.past
     yield from (f"other cause ruled out: {text}" for text in row.ruled_out)
+    if row.not_ruled_out:
+        yield f"not ruled out: {row.not_ruled_out}"
 
 
 def _build_case(

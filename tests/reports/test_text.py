@@ -176,7 +176,7 @@ def test_a_ticket_has_each_part_under_its_action_with_its_numbers() -> None:
     assert "ecc: rate 9 1/s > 1 (hpcverify default) (warning)" in replace_it
     assert "failed in 11 of 31 runs since 2026-10-11 02:00 UTC" in replace_it
     assert "first failed 2026-11-11 02:00 UTC" in replace_it
-    assert "other cause ruled out: software: they have" in replace_it
+    assert "not ruled out: the rest of the node (6 of 7 other GPUs passed)" in replace_it
     assert "recovery: the driver asks to reset it" in reset_it
     assert "1654322051187" not in reset_it
     assert "Inspect the part: seating, cabling, cooling, logs. GPU 1" in seen

@@ -23,6 +23,7 @@ from hpcverify.summary.exclusions import (
     Repetition,
     count_repetition,
     find_past_verdict,
+    list_open_causes,
     list_ruled_out,
     recall_facts,
 )
@@ -122,12 +123,23 @@ def test_who_failed_in_another_slot_too_is_not_failed_by_the_slot() -> None:
     assert not any("slot" in reason for reason in list_ruled_out(accused(now), now, stayed))
 
 
-def test_like_parts_that_passed_speak_against_what_all_of_them_share() -> None:
-    now = night(ecc(SICK, "gpu-2"))
+def test_all_like_parts_that_passed_rule_out_what_they_share() -> None:
+    now = night(ecc(SICK))
 
     assert list_ruled_out(accused(now), now) == [
-        "the rest of the node: 6 of the 7 other GPUs of this model passed ecc",
+        "the rest of the node: all 7 other GPUs of this model passed ecc",
         "software: they have the same driver 565 and VBIOS 96.00",
+    ]
+    assert list_open_causes(accused(now), now) == ["heat", "power supply", "slot"]
+
+
+def test_a_second_part_that_fails_leaves_a_shared_cause_open() -> None:
+    now = night(ecc(SICK, "gpu-2"))
+
+    assert list_ruled_out(accused(now), now) == []
+    assert list_open_causes(accused(now), now)[:2] == [
+        "the rest of the node (6 of 7 other GPUs passed)",
+        "software",
     ]
 
 

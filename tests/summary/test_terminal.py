@@ -53,7 +53,7 @@ def shown(run: Run, width: int = 140, before: tuple[float, ...] = ()) -> list[st
 def test_a_check_that_passed_shows_its_speed_share_limit_and_change() -> None:
     head, line = shown(node(gemm()), before=(700e3, 1.0))
 
-    assert " ".join(head.split()) == "check measured speed slowest part share last run limit"
+    assert " ".join(head.split()) == "check measured speed worst part share last run limit"
     words = ("PASS", "gemm", "bf16.sustained", "730 TFLOP/s", "GPU 3 of 8", "73.8 % of peak")
     assert [word for word in (*words, "+4.3 %", "≥ 700 TFLOP/s") if word not in line] == []
 
@@ -86,7 +86,7 @@ def test_failures_come_first_and_skips_last() -> None:
 def test_columns_that_nothing_is_known_for_are_left_out() -> None:
     head, _ = shown(node(gemm()), width=100)
 
-    assert " ".join(head.split()) == "check measured speed slowest part share"
+    assert " ".join(head.split()) == "check measured speed worst part share"
 
 
 @pytest.mark.parametrize("width", WIDTHS)

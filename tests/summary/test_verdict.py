@@ -23,6 +23,7 @@ from hpcverify.summary.verdict import (
     format_next_steps,
     needs_vendor,
     shorten,
+    summarize_reason,
     write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
@@ -152,3 +153,21 @@ def test_the_vendor_gets_a_report_only_of_what_the_vendor_replaces(
 
 def test_the_vendor_gets_no_report_of_a_node_that_passed() -> None:
     assert not needs_vendor(a_run(verdict=Verdict.PASS, results=(a_result(),)))
+
+
+def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
+    """The one that calls for a replacement is not hidden behind a count."""
+    rulings = {"remap": FindingRule(Verdict.FAIL, Remedy.REPLACE)}
+    found = a_result(
+        "ecc",
+        verdict=Verdict.FAIL,
+        measurements=(Measurement("sram", 1.0, "", "gpu7"), Measurement("sram", 1.0, "", "gpu6")),
+        limits=(Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR),),
+        findings=(Finding("remap", "gpu5", "row remap failed"),),
+        rulings=rulings,
+    )
+    reason = summarize_reason(found, Inventory())
+
+    assert reason.startswith("gpu7: sram 1 > 0") or reason.startswith("gpu6: sram 1 > 0")
+    assert "gpu5: row remap failed" in reason
+    assert reason.endswith("(+1 more)")

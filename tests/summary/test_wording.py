@@ -97,7 +97,9 @@ def test_an_interrupted_run_says_how_far_it_came() -> None:
     run = a_run(complete=False, rounds=9, results=(a_result(), stopped))
 
     text = format_conclusion(run)
-    assert text.startswith(" after 3.0 s of suite quick, 3 of 9 rounds: 1 check could not be")
+    assert text.startswith(
+        " after 3.0 s of suite quick, no GPU, 3 of 9 rounds: 1 check could not be"
+    )
     assert text.endswith(" The run was interrupted before every check had run.")
 
 
