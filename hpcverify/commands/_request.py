@@ -27,6 +27,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     strict: bool = False
     force: bool = False
     accept_parts: bool = False
+    expect_gpus: int | None = None
     spool: str | None = None
     wait: float = 0
     """Seconds to wait while another run holds the node."""

@@ -12,9 +12,10 @@ from typing import TextIO
 
 import msgspec
 
+from hpcverify.check import RuleOverride
 from hpcverify.commands._request import RunRequest
 from hpcverify.console import ignore_closed_pipe, say
-from hpcverify.errors import StoreError
+from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import Site, load_site, node_name, state_dir
 from hpcverify.plan.suite import Plan, Suite, make_plan, refuse_endless
@@ -36,6 +37,8 @@ from hpcverify.summary.progress import Progress
 from hpcverify.summary.verdict import needs_vendor
 from hpcverify.summary.wording import PlainProgress, TolerantProgress
 
+INVENTORY = "inventory"
+"""The check that counts GPUs."""
 MAX_KEPT_RUNS = 1000
 """Runs that a node keeps of itself: months of nights, or one busy day of jobs."""
 INDEXING_SECONDS = 3.0
@@ -48,6 +51,8 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
     """Run *suite* as *request* says, with the worker *early*; return the exit status."""
     site = load_site()
     todo = make_plan(suite, site, request.checks)
+    if request.expect_gpus is not None:
+        todo = expect_gpus(todo, request.expect_gpus)
     refuse_endless(todo)
     for file in filter(None, (request.json_file, request.html_file)):
         documents.refuse_unwritable(file)
@@ -82,6 +87,26 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
     if request.fail_closed is not None:
         return print_refusals(list_refusals(run, request.fail_closed.split()))
     return choose_exit_status(run, mishaps, strict=request.strict)
+
+
+def expect_gpus(todo: Plan, count: int) -> Plan:
+    """
+    Return *todo* with *count* as the number of GPUs that the inventory must show.
+
+    Raises:
+        ConfigError: the inventory is not among its checks.
+
+    """
+    limit = RuleOverride(metric="gpus", low=count, high=count, source="--expect-gpus")
+    steps = [
+        msgspec.structs.replace(step, overrides=(limit, *step.overrides))
+        if step.name == INVENTORY
+        else step
+        for step in todo.steps
+    ]
+    if all(step.name != INVENTORY for step in steps):
+        raise ConfigError(f"--expect-gpus needs the check {INVENTORY}: add --check {INVENTORY}")
+    return msgspec.structs.replace(todo, steps=tuple(steps))
 
 
 def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[StoreError]:

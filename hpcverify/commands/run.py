@@ -18,6 +18,12 @@ import click
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning.")
 @click.option("--force", is_flag=True, help="Run even if the GPUs are in use.")
 @click.option("--accept-parts", is_flag=True, help="Accept changed hardware as the new reference.")
+@click.option(
+    "--expect-gpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Fail if the node does not have N working GPUs.",
+)
 @click.option("--spool", metavar="DIR", help="Leave a copy for the controller.")
 @click.option(
     "--wait",
@@ -38,6 +44,7 @@ def command(**options: Any) -> None:
     \b
     Examples:
       hpcverify run
+      hpcverify run --expect-gpus 8
       hpcverify run --suite idle --html report.html
       hpcverify run --check sdc --json -
       hpcverify run --suite idle --spool /shared/hpcverify --wait 60

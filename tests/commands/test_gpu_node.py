@@ -64,6 +64,25 @@ def test_healthy_gpus_pass_run_after_run(node: Cli) -> None:
         assert gpus["value"] == GPUS
 
 
+@pytest.mark.parametrize(("gpus", "status"), [(8, 0), (7, 1), (9, 1)])
+def test_a_first_run_fails_without_the_number_of_gpus_that_was_asked_for(
+    node: Cli, lab: Lab, gpus: int, status: int
+) -> None:
+    lab.write("gpus = 8")
+    done = node("run", "--check", "inventory", "--expect-gpus", str(gpus), "--json", "-")
+    run = msgspec.json.decode(done.stdout, type=Run)
+
+    assert done.returncode == status, done.stderr
+    assert [limit.source for limit in run.results[0].limits] == ["--expect-gpus"]
+
+
+def test_a_number_of_gpus_is_not_asked_for_where_nothing_counts_them(node: Cli) -> None:
+    done = node("run", "--check", "steady", "--expect-gpus", "8")
+
+    assert done.returncode == 2
+    assert "needs the check inventory" in done.stderr
+
+
 def test_gpus_that_torch_cannot_reach_are_an_error_and_not_a_cpu_node(node: Cli, lab: Lab) -> None:
     lab.write("gpus = 2")
     gemm = results(node, "gemm", status=3)["gemm"]

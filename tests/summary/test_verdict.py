@@ -168,6 +168,6 @@ def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
     )
     reason = summarize_reason(found, Inventory())
 
-    assert reason.startswith("gpu7: sram 1 > 0") or reason.startswith("gpu6: sram 1 > 0")
+    assert reason.startswith(("gpu7: sram 1 > 0", "gpu6: sram 1 > 0"))
     assert "gpu5: row remap failed" in reason
     assert reason.endswith("(+1 more)")
