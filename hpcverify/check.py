@@ -408,6 +408,8 @@ ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
 """For findings that the engine makes, in every check."""
+SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})
+"""The codes of an `Unable` that no later check on the same device would escape."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
 """For a finding that says that a wrong set-up keeps us from judging."""
 

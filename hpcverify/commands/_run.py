@@ -50,9 +50,7 @@ TOKEN_VARIABLE = "HPCVERIFY_TOKEN"  # noqa: S105 - where it is, not what it is
 def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
     """Run *suite* as *request* says, with the worker *early*; return the exit status."""
     site = load_site()
-    todo = make_plan(suite, site, request.checks)
-    if request.expect_gpus is not None:
-        todo = expect_gpus(todo, request.expect_gpus)
+    todo = expect_gpus(make_plan(suite, site, request.checks), request.expect_gpus)
     refuse_endless(todo)
     for file in filter(None, (request.json_file, request.html_file)):
         documents.refuse_unwritable(file)
@@ -89,14 +87,16 @@ def carry_out(request: RunRequest, suite: Suite, early: ForkedWorker) -> int:
     return choose_exit_status(run, mishaps, strict=request.strict)
 
 
-def expect_gpus(todo: Plan, count: int) -> Plan:
+def expect_gpus(todo: Plan, count: int | None) -> Plan:
     """
-    Return *todo* with *count* as the number of GPUs that the inventory must show.
+    Return *todo* with *count*, if given, as the number of GPUs that the inventory must show.
 
     Raises:
         ConfigError: the inventory is not among its checks.
 
     """
+    if count is None:
+        return todo
     limit = RuleOverride(metric="gpus", low=count, high=count, source="--expect-gpus")
     steps = [
         msgspec.structs.replace(step, overrides=(limit, *step.overrides))

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import Context, Placement, Unable
+from hpcverify.check import SETUP_CODES, Context, Placement, Unable
 from hpcverify.errors import UnverifiedError
 from hpcverify.model import (
     CarryOver,
@@ -91,6 +91,8 @@ class RunState(Struct, kw_only=True):
     """When each passive check last observed the telemetry."""
     common_errors: frozenset[str] = frozenset()
     """The codes of CUDA's errors that all GPUs raised alike in one check."""
+    gpu_setup_error: Outcome | None = None
+    """Why no GPU can compute, where all of them said the same: later checks need not ask."""
     unused: tuple[Finding, ...] = ()
     """The GPUs that did not come back from a check, and are used no more."""
 
@@ -237,14 +239,23 @@ class StepRun(Struct, kw_only=True):
                         name=step.name, packages=now.packages, params=params, context=context
                     )
                     for worker, context in contexts.items()
+                    if not self._is_hopeless(context.device)
                 }
                 allowance = self._allow(contexts.values())
-                answers = now.executor.run(tasks, allowance.seconds)
+                answers = now.executor.run(tasks, allowance.seconds) if tasks else {}
+                if hopeless := now.state.gpu_setup_error:
+                    answers |= {w: Answer(outcome=hopeless) for w in contexts.keys() - tasks.keys()}
+                shared = find_setup_error(answers, now.inventory)
+                now.state.gpu_setup_error = shared or now.state.gpu_setup_error
                 self._phases.append(Phase(contexts=contexts, answers=answers, allowance=allowance))
                 if now.number > 1 and allowance.bound == BUDGET:
                     self._cut_workers |= find_cut_workers(answers)
         late = list_late_workers(self._phases, now.inventory)
         return explain_overruns(self._phases, late, now.budget, self._find_xids(late))
+
+    def _is_hopeless(self, device: Device) -> bool:
+        """Whether *device* is a GPU, and no GPU can compute for a cause that all share."""
+        return device.kind == "cuda" and self.round.state.gpu_setup_error is not None
 
     def _find_xids(self, late: Mapping[str, LateWorker]) -> GpuXids:
         """Find the Xids of the GPUs whose workers were *late*."""
@@ -411,6 +422,15 @@ def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
             Cause.CRASHED,
             Remedy.FIX_CHECKER,
         ) from exc
+
+
+def find_setup_error(answers: Mapping[str, Answer], inventory: Inventory) -> Outcome | None:
+    """Find the one cause for which no GPU can compute, if all of them gave it."""
+    gpus = [device.part for device in inventory.devices if device.kind == "cuda"]
+    outcomes = [answers[gpu].outcome for gpu in gpus if gpu in answers]
+    shared = {outcome.code for outcome in outcomes}
+    agreed = len(outcomes) == len(gpus) > 0 and len(shared) == 1 and shared <= SETUP_CODES
+    return outcomes[0] if agreed else None
 
 
 def find_cut_workers(answers: Mapping[str, Answer]) -> frozenset[str]:

@@ -945,3 +945,22 @@ def test_to_skip_what_is_required_in_one_round_is_an_error_of_the_run(tmp_path: 
 
     assert [v for _, v in rounds_and_verdicts(run)] == ["pass", "skip", "pass"]
     assert run.verdict is Verdict.ERROR
+
+
+@pytest.mark.parametrize(("code", "asked"), [("torch_without_platform", 1), ("", 2)])
+def test_gpus_that_none_of_them_can_compute_on_are_asked_once(
+    tmp_path: Path, code: str, asked: int
+) -> None:
+    """What one check alone misses keeps no other from being run."""
+    missing = Outcome(verdict=Verdict.ERROR, reason="no", cause=Cause.MISSING, code=code)
+    answers = {gpu.part: Answer(outcome=missing) for gpu in GPUS}
+    executor = FakeExecutor(inventory=NODE, answers=answers)
+    second = msgspec.structs.replace(step(), name="d")
+    run = verified(tmp_path, executor, step(), second)
+
+    assert sum("gpu-0" in phase for phase in executor.phases) == asked
+    assert {r.check: (r.verdict, r.cause) for r in run.results} == {
+        "c": (Verdict.ERROR, Cause.MISSING),
+        "d": (Verdict.ERROR, Cause.MISSING),
+    }
+    assert sum("cpu" in phase for phase in executor.phases) == 2

@@ -108,7 +108,8 @@ def find_torch_device(ctx: Context) -> torch.device:
         import torch
     except ModuleNotFoundError as exc:
         fix = write_install_command("torch")
-        raise Unable(f"torch is not installed: {fix}", Cause.MISSING) from exc
+        reason = f"torch is not installed: {fix}"
+        raise Unable(reason, Cause.MISSING, code="torch_missing") from exc
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
     vendor = name_vendor(ctx)
@@ -119,6 +120,7 @@ def find_torch_device(ctx: Context) -> torch.device:
             f"--force-reinstall torch=={torch.__version__.partition('+')[0]} from an "
             f"index with {platform} builds",
             Cause.MISSING,
+            code="torch_without_platform",
         )
     with operation(f"the start of {platform}", ctx.device):
         # Says why it cannot start, where a count would only say 0.
