@@ -7,6 +7,9 @@ table is a mistake in a file, never a silent factor of one.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from hpcverify.errors import ConfigError, UnknownNameError
 
 GIGA = 1e9
@@ -106,3 +109,23 @@ def scale_unit(value: float, unit: str) -> tuple[float, str]:
         return value, unit
     scaled = [(convert_unit(value, unit, to), to) for to in ladder]
     return next((pair for pair in reversed(scaled) if abs(pair[0]) >= LEAST_PRINTED), scaled[0])
+
+
+def choose_unit(values: Iterable[float | None], unit: str) -> tuple[str, float]:
+    """
+    Choose one unit to print *values*, given in *unit*, in; also return what to multiply by.
+
+    The middle one of those that are not zero decides, so that a single odd value does not.
+    """
+    sizes = sorted(abs(v) for v in values if v and math.isfinite(v))
+    if not sizes:
+        return unit, 1.0
+    middle = sizes[len(sizes) // 2]
+    _, chosen = scale_unit(middle, unit)
+    return chosen, 1.0 if chosen == unit else convert_unit(1.0, unit, chosen)
+
+
+def have_one_dimension(unit: str, other: str) -> bool:
+    """Whether values in the two units can be compared; an unknown unit only with itself."""
+    known, compared = UNIT_FACTORS.get(unit), UNIT_FACTORS.get(other)
+    return unit == other or bool(known and compared and known[0] == compared[0])

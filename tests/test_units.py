@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.units import UNIT_FACTORS, convert_unit, format_age, format_count, scale_unit
+from hpcverify.units import (
+    UNIT_FACTORS,
+    choose_unit,
+    convert_unit,
+    format_age,
+    format_count,
+    have_one_dimension,
+    scale_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +91,25 @@ def test_one_is_not_plural() -> None:
 )
 def test_an_age_is_told_in_the_unit_that_matters(seconds: float, told: str) -> None:
     assert format_age(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "chosen"),
+    [
+        ((504e3, 715e3, None, 0.0), "GFLOP/s", ("TFLOP/s", 1e-3)),
+        ((1.0, 2.0, 5e6), "GFLOP/s", ("GFLOP/s", 1.0)),
+        ((0.0, math.inf, math.nan), "GFLOP/s", ("GFLOP/s", 1.0)),
+        ((5e4,), "a unit of a site", ("a unit of a site", 1.0)),
+    ],
+)
+def test_values_of_a_metric_share_one_unit(
+    values: tuple[float | None, ...], unit: str, chosen: tuple[str, float]
+) -> None:
+    assert choose_unit(values, unit) == chosen
+
+
+def test_units_of_one_dimension_can_be_compared() -> None:
+    assert have_one_dimension("ms", "us")
+    assert have_one_dimension("a unit of a site", "a unit of a site")
+    assert not have_one_dimension("ms", "GB/s")
+    assert not have_one_dimension("ms", "a unit of a site")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcverify.fleet.judgement import JudgedMetric
+from hpcverify.units import choose_unit
 from hpcverify_reports.labels import Icon, format_number, format_unit, format_with_unit
 from hpcverify_reports.svg import Scale, Tick
 
@@ -72,14 +73,15 @@ def draw_histogram(metric: JudgedMetric, outliers: Sequence[OutlierPoint], about
     more = len(outliers) - MAX_NAMED
     named = "; ".join([*told[:MAX_NAMED], *([f"and {more} more"] if more > 0 else [])])
     marks = _place_marks(x, outliers, low, high)
-    shown = f"{format_number(low)} to {format_with_unit(high, metric.unit)}"
+    unit, factor = choose_unit((metric.median,), metric.unit)
+    shown = f"{format_number(low * factor)} to {format_with_unit(high * factor, unit)}"
     return Histogram(
         name=metric.name,
-        unit=format_unit(metric.unit),
+        unit=format_unit(unit),
         description="; ".join(filter(None, [f"{about}: {shown}", named])),
         bars=_draw_bars([x(edge) for edge in edges], counts),
         median=x(metric.median),
-        ticks=tuple(_place_ticks(x, (metric.median, low, high))),
+        ticks=tuple(_place_ticks(x, (metric.median, low, high), factor)),
         marks=tuple(marks),
         stems="".join(map(_draw_stem, marks)),
         caption=named or about,
@@ -104,13 +106,13 @@ def _draw_stem(mark: Mark) -> str:
     return f"M{mark.x + MARK_SIZE / 2:g} {mark.y + MARK_SIZE:g}V{BARS_BOTTOM:g}"
 
 
-def _place_ticks(x: Scale, values: Sequence[float]) -> list[Tick]:
-    """Place a number at each of *values* that has room beside those before it."""
+def _place_ticks(x: Scale, values: Sequence[float], factor: float) -> list[Tick]:
+    """Place a number, *factor* times the value, at each of *values* that has room beside others."""
     ticks: list[Tick] = []
     for value in values:
         at = min(max(x(value), LABEL_PIXELS / 2), WIDTH - LABEL_PIXELS / 2)
         if all(abs(at - other.at) >= LABEL_PIXELS for other in ticks):
-            ticks.append(Tick(at, format_number(value)))
+            ticks.append(Tick(at, format_number(value * factor)))
     return ticks
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from hpcverify.check import applies
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
+from hpcverify.units import choose_unit
 from hpcverify_reports.labels import ICONS, Icon, format_with_unit
 from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
 
@@ -151,18 +152,20 @@ def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComp
 
 
 def _build_trend(one: PastComparison, inventory: Inventory) -> MetricTrend:
-    unit, middle, values = one.key.unit, one.median, [*one.earlier[-MAX_SHOWN_RUNS:], one.value]
-    change = f"{one.value / middle - 1:+.1%}" if middle else f"{one.value - middle:+.4g}"
+    unit, factor = choose_unit((one.median, one.value), one.key.unit)
+    middle, last = one.median * factor, one.value * factor
+    values = [*(value * factor for value in one.earlier[-MAX_SHOWN_RUNS:]), last]
+    change = f"{last / middle - 1:+.1%}" if middle else f"{last - middle:+.4g}"
     return MetricTrend(
         check=one.key.check,
         name=one.key.name,
         part=inventory.find_label(one.key.where),
         spark=draw_sparkline(
-            f"{len(values)} runs, latest {format_with_unit(one.value, unit)}", values, middle
+            f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, middle
         ),
         median=format_with_unit(middle, unit),
-        spread=format_with_unit(one.spread, unit),
-        last=format_with_unit(one.value, unit),
+        spread=format_with_unit(one.spread * factor, unit),
+        last=format_with_unit(last, unit),
         change=change.replace("-", "\N{MINUS SIGN}"),
         count=len(one.earlier),
     )

@@ -1,12 +1,20 @@
-"""Each measurement with its limits and what came of them, for tables."""
+"""
+Each measurement with its limits and what came of them, for tables.
+
+All values of a metric are in one unit that suits their size, and so are its limits: a check
+stores GFLOP/s where people read TFLOP/s.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from hpcverify.check import Judgement, applies, list_judgements
 from hpcverify.model import Finding, FindingRule, Limit, Measurement, Remedy, Result, Verdict
 from hpcverify.summary.wording import format_bounds
+from hpcverify.units import choose_unit
 from hpcverify_reports.labels import format_number
 
 UNKNOWN_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
@@ -43,7 +51,11 @@ class JudgedMeasurement:
 def judge_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
     """Judge every measurement of *result* by its limits, as the engine did."""
     passed = Judgement(verdict=Verdict.PASS)
-    return tuple(
+    values: dict[tuple[str, str], list[float | None]] = {}
+    for item in result.measurements:
+        values.setdefault((item.name, item.unit), []).append(item.value)
+    units = {(name, unit): choose_unit(some, unit) for (name, unit), some in values.items()}
+    judged = (
         JudgedMeasurement(
             item,
             tuple(
@@ -53,6 +65,28 @@ def judge_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
             ),
         )
         for item in result.measurements
+    )
+    return tuple(_scale(one, *units[one.item.name, one.item.unit]) for one in judged)
+
+
+def _scale(one: JudgedMeasurement, unit: str, factor: float) -> JudgedMeasurement:
+    """Multiply the value and the limits of *one* by *factor*, which makes them of *unit*."""
+    if factor == 1:
+        return one
+    value = None if one.item.value is None else one.item.value * factor
+    return JudgedMeasurement(
+        replace(one.item, value=value, unit=unit),
+        tuple(
+            (
+                replace(
+                    limit,
+                    low=None if limit.low is None else limit.low * factor,
+                    high=None if limit.high is None else limit.high * factor,
+                ),
+                judgement,
+            )
+            for limit, judgement in one.judged_limits
+        ),
     )
 
 

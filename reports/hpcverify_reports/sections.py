@@ -26,6 +26,7 @@ from hpcverify.summary.actions import (
 )
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
+from hpcverify.units import choose_unit, convert_unit, have_one_dimension
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import JudgedMeasurement, find_rule, format_range, judge_measurements
 from hpcverify_reports.labels import (
@@ -281,32 +282,35 @@ def _draw_charts(
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
-    drawn = (
-        draw_chart(
-            name,
-            unit,
-            [
-                Trace(inventory.find_label(s.where), s.t, s.values, flagged=s.where in blamed)
-                for s in some
-            ],
-            _choose_limit_lines(name, unit, everything),
-        )
-        for (name, unit), some in alike.items()
-    )
+    drawn: list[Chart | None] = []
+    for (name, stored), some in alike.items():
+        unit, factor = choose_unit((v for s in some for v in s.values), stored)
+        traces = [
+            Trace(
+                inventory.find_label(s.where),
+                s.t,
+                tuple(value * factor for value in s.values),
+                flagged=s.where in blamed,
+            )
+            for s in some
+        ]
+        drawn.append(draw_chart(name, unit, traces, _choose_limit_lines(name, unit, everything)))
     return tuple(chart for chart in drawn if chart)
 
 
 def _choose_limit_lines(
     name: str, unit: str, everything: Sequence[JudgedMeasurement]
 ) -> list[Tick]:
-    limits = {
-        limit
-        for one in everything
-        if one.item.unit == unit and _is_limit_drawable(name, one.item.name)
-        for limit in one.limits
-    }
-    lows = {limit.low for limit in limits if limit.low is not None}
-    highs = {limit.high for limit in limits if limit.high is not None}
+    lows, highs = set[float](), set[float]()
+    for one in everything:
+        shown = one.item.unit
+        if have_one_dimension(shown, unit) and _is_limit_drawable(name, one.item.name):
+            for bounds, bound in [
+                *((lows, limit.low) for limit in one.limits),
+                *((highs, limit.high) for limit in one.limits),
+            ]:
+                if bound is not None:
+                    bounds.add(bound if shown == unit else convert_unit(bound, shown, unit))
     # Limits that differ from part to part cannot be one line.
     alone = [value for values in (lows, highs) if len(values) == 1 for value in values]
     return [Tick(value, f"limit {format_with_unit(value, unit)}") for value in alone]

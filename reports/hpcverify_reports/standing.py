@@ -13,7 +13,7 @@ from hpcverify.fleet.judgement import (
     describe_day,
 )
 from hpcverify.fleet.node_names import fold_names
-from hpcverify.units import format_count, format_percent
+from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
 from hpcverify_reports.listing import ListedRow, Listing, build_listing
@@ -172,5 +172,6 @@ def _build_change(found: Sequence[JudgedChange], pages: Pages) -> ListedRow:
 
 
 def _describe_change(one: JudgedChange) -> str:
-    levels = f"{format_number(one.before)} to {format_with_unit(one.after, one.unit)}"
+    unit, factor = choose_unit((one.before, one.after), one.unit)
+    levels = f"{format_number(one.before * factor)} to {format_with_unit(one.after * factor, unit)}"
     return f"{format_percent(one.size)} {one.metric}: {levels}, {describe_day(one)}"

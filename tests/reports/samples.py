@@ -168,7 +168,7 @@ def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
     limits = [
         Limit(
             name=f"{kind}.sustained",
-            low=round(_FLOOR * spec, 1),
+            low=round(_FLOOR * spec, 1) * 1e3,
             source=f"{_FLOOR} {TIMES} spec {spec:g}, {H100}",
             remedy=Remedy.REPLACE,
         )
@@ -177,7 +177,7 @@ def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
     limits += [
         Limit(
             name="bf16.burst",
-            low=0.95 * value,
+            low=0.95e3 * value,
             otherwise=Verdict.WARN,
             source=f"0.95 {TIMES} median {value:.0f} of 12 runs",
             where=gpu.id,
@@ -209,7 +209,7 @@ def _gemm_figures(*, sick: bool, drift: float) -> Iterator[Measurement]:
                 value = _figure(kind, i, mode) * drift
                 slow = sick and gpu.id == SICK and (kind, mode) == ("bf16", "sustained")
                 value = 612.0 if slow else value
-                yield Measurement(f"{kind}.{mode}", value, "TFLOP/s", gpu.id)
+                yield Measurement(f"{kind}.{mode}", value * 1e3, "GFLOP/s", gpu.id)
             spread = 0.8 + 0.3 * abs(wobble(i, peak))
             yield Measurement(f"{kind}.spread", spread, "%", gpu.id)
 

@@ -32,6 +32,7 @@ from hpcverify.model import (
 )
 from hpcverify.summary.exclusions import Repetition
 from hpcverify.summary.verdict import list_clauses
+from hpcverify.units import choose_unit
 from hpcverify_reports.grid import MAX_PART_COLUMNS
 from hpcverify_reports.labels import format_number
 from hpcverify_reports.node import MAX_OTHER_ROUNDS, render
@@ -327,8 +328,10 @@ def test_every_measurement_of_every_round_appears(run: Run) -> None:
 
     for result in run.results:
         for item in result.measurements:
+            values = [m.value for m in result.measurements if m.name == item.name]
+            _, factor = choose_unit(values, item.unit)
             assert item.name in shown
-            assert format_number(item.value) in shown
+            assert format_number((item.value or 0.0) * factor) in shown
 
 
 def test_a_row_holds_its_values_in_the_order_of_the_parts() -> None:
@@ -779,3 +782,11 @@ def test_only_a_node_that_passed_has_nothing_to_be_done() -> None:
     assert "Nothing to do." in dom(samples.well_node()).text
     assert skipped.verdict is Verdict.ERROR
     assert "Nothing to do." not in dom(skipped).text
+
+
+def test_numbers_are_in_units_that_people_read() -> None:
+    """A check stores GFLOP/s; a page and its axes show TFLOP/s, as the terminal does."""
+    page = dom(samples.run(samples.gemm())).text
+
+    assert "612 TFLOP/s" in page
+    assert "GFLOP/s" not in page
