@@ -283,13 +283,20 @@ class Controller:
             where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
             if isinstance(found, spool.Arrival):
-                self._keep_measurements(partial(MeasurementWriter.add, run=found.run))
+                self._keep_measurements(partial(self._add_measurements, found.run))
                 yield found.run
                 taken.append(replace(found, run=replace(found.run, results=())))
             elif found not in self._refusals:
                 self._refusals.add(found)
                 self.say(f"{found.node}: {found.reason}")
         self._keep_measurements(MeasurementWriter.settle)
+
+    def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
+        """Queue what *run* measured; a node whose clock is wrong gets no nights of its own."""
+        if self.ledger.is_timely(run):
+            writer.add(run)
+        else:
+            writer.leave_out(run, f"is dated {run.started:%Y-%m-%d}, so check its clock")
 
     def _keep_measurements(
         self, act: Callable[[MeasurementWriter], None], *, is_over: bool = False

@@ -303,6 +303,12 @@ class Ledger:
         """Say when *run* was judged, 0 if it was not."""
         return float(self._select("select total(at) from judged where run = ?", run)[0][0])
 
+    def is_timely(self, run: Run) -> bool:
+        """Whether the date of *run* is no more than `MAX_RUN_AGE_S` back and a day ahead."""
+        now = self.clock()
+        least, most = now - MAX_RUN_AGE_S, now + DAY_S
+        return _format_run_prefix(least) <= run.id <= _format_run_prefix(most)
+
     def explain_untimely(self, run: Run) -> str:
         """
         Say why *run* is not to be judged, if we cannot know whether it was before.
@@ -313,8 +319,7 @@ class Ledger:
         was forgotten. A run that is the first to use its ticket is new, however wrong
         the clock of its node may be.
         """
-        now = self.clock()
-        if _format_run_prefix(now - MAX_RUN_AGE_S) <= run.id <= _format_run_prefix(now + DAY_S):
+        if self.is_timely(run):
             return ""
         ticket = self.find_ticket(run.node, run.token)
         if ticket is not None and not ticket.run and ticket.suite == run.suite:

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from math import isfinite
-from pathlib import Path
 from statistics import median
 from zlib import crc32
 
@@ -77,7 +76,6 @@ def judge_finished_night(acting: Controller) -> None:
         if before and before.night == night:
             return
         if is_installed() and Choice(since=night, until=night).list_paths(acting.state):
-            _refuse_past_night(acting.state, night)
             judged = judge_night(acting, night, before)
             write_judgement(acting.state, _accuse(acting, judged))
 
@@ -86,7 +84,11 @@ def _read_last_judgement(acting: Controller, night: date) -> FleetJudgement | No
     """
     Read the judgement before that of *night*; a damaged one is put aside, and nights count anew.
 
-    What was said while the clock was ahead of now is forgotten.
+    What was said while the clock was ahead is forgotten.
+
+    Raises:
+        StoreError: so many nights after *night* were judged that the clock is behind now.
+
     """
     try:
         before = read_judgement(acting.state)
@@ -96,22 +98,18 @@ def _read_last_judgement(acting: Controller, night: date) -> FleetJudgement | No
         return None
     if before is None or before.night <= night:
         return before
+    later = [one for one in list_nights(acting.state) if night < one <= before.night]
+    if len(later) >= MIN_NEWEST_NIGHTS:
+        raise StoreError(
+            f"{format_count(len(later), 'later night')} were judged, up to {before.night}: check "
+            "the clock; if it is right, it was ahead then: remove the folders of those nights"
+        )
     return replace(
         before,
         night=night - timedelta(days=1),
         outliers=tuple(one for one in before.outliers if one.last <= night),
         unconfirmed=tuple(one for one in before.unconfirmed if one.last <= night),
     )
-
-
-def _refuse_past_night(state: Path, night: date) -> None:
-    """Raise a StoreError if later nights say that the clock is behind."""
-    later = [one for one in list_nights(state) if one > night + timedelta(days=1)]
-    if len(later) >= MIN_NEWEST_NIGHTS:
-        raise StoreError(
-            f"the history has {len(later)} later nights, up to {max(later)}: check the clock; if "
-            "it is right, it was ahead then: remove their folders"
-        )
 
 
 def judge_night(

@@ -59,9 +59,6 @@ MAX_LINE_BYTES = 4 * 2**20
 One that claims more is told of, and not kept."""
 MAX_RUN_METRICS = 2000
 """Different metrics of a run; a node of eight GPUs has about 300."""
-MAX_NIGHTS_OFF = 16
-"""Nights between ours and that of a run: as old as the spool takes one, and a day more. What a
-node with a wrong clock measured gets no night of its own."""
 
 
 class MeasurementWriter:
@@ -134,34 +131,28 @@ class MeasurementWriter:
         """
         if (cells := collect_cells(run)) is None:
             return
-        if abs((cells.night - find_night(self._clock())).days) > MAX_NIGHTS_OFF:
-            self._leave_out(run, f"is dated {cells.night}: check the clocks")
-        else:
-            self._add_cells(run, cells)
-
-    def _add_cells(self, run: Run, cells: RunCells) -> None:
         line = self._encode(cells) + b"\n"
         if len(line) > MAX_LINE_BYTES:
             most = MAX_LINE_BYTES // 2**20
             size = f"{len(line) / 2**20:.1f} MiB of measurements, more than {most}"
-            self._leave_out(run, f"has {size}: its document keeps them")
+            self.leave_out(run, f"has {size}")
         elif (metrics := cells.count_metrics()) > MAX_RUN_METRICS:
             many = f"{metrics} different metrics, more than {MAX_RUN_METRICS}"
-            self._leave_out(run, f"has {many}: its document keeps them")
+            self.leave_out(run, f"has {many}")
         else:
             self._waiting += line
             if len(self._waiting) > MAX_WAITING_BYTES:
                 self._spill(sync=False)
 
-    def _leave_out(self, run: Run, why: str) -> None:
-        self._left_out.append(f"run {run.id} of {run.node} {why}")
+    def leave_out(self, run: Run, why: str) -> None:
+        """Leave out what *run* measured; one line says *why*, with the next `settle`."""
+        self._left_out.append(f"{run.node}: run {run.id} {why}: it is not kept in the history")
 
     def _report_left_out(self) -> None:
-        """Say in one line which runs of this batch are not kept, and why."""
         if self._left_out:
-            first, count = self._left_out[0], len(self._left_out)
-            more = f", and {count - 1} more" if count > 1 else ""
-            self._say(f"the history leaves out {format_count(count, 'run')}: {first}{more}")
+            others = len(self._left_out) - 1
+            more = f" (and {format_count(others, 'other run')})" if others else ""
+            self._say(f"{self._left_out[0]}{more}; their documents keep what they measured")
             self._left_out.clear()
 
     def settle(self) -> None:
@@ -221,9 +212,8 @@ class MeasurementWriter:
             StoreError: as in `write`.
 
         """
-        for run in runs:  # whatever their dates are
-            if (cells := collect_cells(run)) is not None:
-                self._add_cells(run, cells)
+        for run in runs:
+            self.add(run)
         self._write_queue(replace_runs=True)
 
     def merge(self, folder: Path) -> None:

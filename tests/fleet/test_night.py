@@ -263,7 +263,7 @@ def test_a_damaged_history_is_said_and_stops_nothing(nights: Nights) -> None:
     judge_finished_night(nights.controller)
 
     (told,) = nights.said
-    assert told.startswith("the night of 2026-11-02 is not judged:")
+    assert told.startswith("judgement of the night of 2026-11-02: the measurements in ")
     assert read_judgement(nights.state) is None
 
 
