@@ -26,7 +26,7 @@ from hpcverify.fleet.night import find_crowds, follow_up, judge_finished_night
 from hpcverify.fleet.states import State
 from hpcverify.model import Verdict
 from hpcverify.peers import document as document_module
-from hpcverify.peers.fleet import MetricJudgement
+from hpcverify.peers.fleet import MetricJudgement, judge_metric
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.values import MetricName
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
@@ -121,7 +121,7 @@ def test_a_metric_that_cannot_be_reckoned_with_ends_no_other(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_history(nights.state, nights=2, level="if(n = 5, 0.9, 1)", clock="if(n = 3, 900, 1500)")
-    judge = document_module.judge_metric
+    judge = judge_metric
 
     def overflow(name: MetricName, *others: Any) -> MetricJudgement:
         if name.check == "thermal":
