@@ -8,7 +8,6 @@ stored run without importing torch or pandas. The JSON form of `Run` is a contra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -120,12 +119,16 @@ class Maturity(StrEnum):
     STABLE = "stable"
 
 
+LARGEST_VALUE = 1e30
+"""No part of a node has a figure beyond this; the square of its square is still a number."""
+
+
 class Measurement(Struct, frozen=True):
     """
     One number that a check read off one part of a node.
 
-    *where* is the id of the part (`Part.id`), or "node". A value that is not a
-    finite number is kept as None, which is outside every limit.
+    *where* is the id of the part (`Part.id`), or "node". A value that is not a number
+    up to `LARGEST_VALUE` is kept as None, which is outside every limit.
     """
 
     name: str
@@ -134,8 +137,8 @@ class Measurement(Struct, frozen=True):
     where: str = "node"
 
     def __post_init__(self) -> None:
-        """Fold NaN and the infinities, which JSON cannot hold, into None."""
-        if self.value is not None and not math.isfinite(self.value):
+        """Fold NaN, the infinities and absurd numbers, whose squares overflow, into None."""
+        if self.value is not None and not abs(self.value) <= LARGEST_VALUE:
             force_setattr(self, "value", None)
 
 

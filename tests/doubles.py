@@ -20,6 +20,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.suite import Plan, Step
+from hpcverify.records.spool import read_id_time
 from hpcverify.run.wire import decode_response
 from hpcverify.testing import INVENTORY
 
@@ -41,8 +42,11 @@ def a_result(check: str = "gemm", **changes: Any) -> Result:
     return msgspec.structs.replace(base, **changes)
 
 
+NO_TIME = datetime.min.replace(tzinfo=UTC)
+
+
 def a_run(**changes: Any) -> Run:
-    """Make a run of one result."""
+    """Make a run of one result; it began when its id says so."""
     base = Run(
         id="20260101-000000-abcdef",
         node="n1",
@@ -55,7 +59,10 @@ def a_run(**changes: Any) -> Run:
         results=(a_result(),),
         versions={"hpcverify": "0.1.0"},
     )
-    return msgspec.structs.replace(base, **changes)
+    run = msgspec.structs.replace(base, **changes)
+    if "started" in changes or (at := read_id_time(run.id)) == NO_TIME:
+        return run
+    return msgspec.structs.replace(run, started=at)
 
 
 def read_items(lines: Iterable[str]) -> list[CheckItem]:

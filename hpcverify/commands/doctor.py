@@ -142,7 +142,7 @@ def inspect_state() -> Iterator[Advice]:
     except HpcverifyError as exc:
         yield Advice("state", str(exc), "correct that, then run hpcverify doctor again")
         return
-    yield Advice("state", f"{format_count(len(store.list_runs(limit=-1)), 'run')} in {state_dir()}")
+    yield Advice("state", f"{format_count(store.count_all_runs(), 'run')} in {state_dir()}")
     if store.damaged_path.exists():
         fix = "look for disk errors in the kernel log, then delete it"
         yield Advice("index", f"a damaged one was moved to {store.damaged_path}", fix)

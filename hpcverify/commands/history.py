@@ -78,7 +78,7 @@ def command(
     store = Store(state_dir())
     entries = store.list_runs(node or node_name(), limit)
     if not entries and node:
-        raise UnknownNameError("node", node, {e.node for e in store.list_runs(limit=-1)})
+        raise UnknownNameError("node", node, store.list_run_nodes())
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(entries), indent=1))
         return

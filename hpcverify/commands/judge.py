@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 import msgspec
 
-from hpcverify.commands._since import SINCE_TYPE, select_started_since
+from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.model import Result, Run
 from hpcverify.plan.catalog import list_check_names
@@ -46,8 +46,7 @@ def command(since: datetime | None, *, as_json: bool) -> None:
       hpcverify judge --since 2026-11-01
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     site, store = load_site(), Store(state_dir())
-    entries = [e for e in store.list_runs(limit=-1) if select_started_since(e, since)]
-    runs = list(store.read_documents(entries))
+    runs = list(store.read_documents(store.list_runs(limit=-1, since=since)))
     for complaint in store.warnings:
         say(complaint)
     changes = [change for run in runs for change in find_changes(run, site, store)]

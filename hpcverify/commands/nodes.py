@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
+from hpcverify.console import say
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.drift import keep_nodes
 from hpcverify.fleet.drift_wording import list_drift_lines
@@ -17,17 +18,17 @@ from hpcverify.fleet.judgement import (
     FleetJudgement,
     keep_judged_nodes,
     list_judgement_lines,
-    read_judgement,
 )
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.outages import NodeOutage
-from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook
+from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
 from hpcverify.fleet.overview import (
     NodeRow,
     Overview,
     count_states,
     describe_links,
     format_time_since,
+    list_malfunction_lines,
     read_overview,
     summarize_fleet,
 )
@@ -70,7 +71,9 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger = Ledger(state_dir())
     fleet = read_overview(ledger, Store(state_dir()))
-    judgement = read_judgement(state_dir())
+    judgement, complaint = read_shown_judgement(state_dir())
+    if complaint:
+        say(complaint)
     log: list[AuditEntry] = []
     outlook: NodeOutlook | None = None
     if hostlist is not None:
@@ -134,6 +137,7 @@ def build_json(
     ]
     return {
         "breaker": fleet.tripped,
+        "malfunctions": fleet.malfunctions,
         "nodes": nodes,
         "drift": fleet.drift,
         "links": fleet.links,
@@ -159,6 +163,8 @@ def show(
     console.print(f"states: {count_states(fleet.rows)}")
     if tried := describe_links(fleet):
         console.print(f"links tried: {tried}")
+    for line in list_malfunction_lines(fleet):
+        console.print(Text(line, style=OVERDUE_STYLE))
     console.print()
     print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in fleet.rows))
     if lines := list_drift_lines(fleet.drift, fleet.made):

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from hpcverify.commands._since import SINCE_TYPE, select_started_since
+from hpcverify.console import say
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outlook import read_outlook
@@ -154,9 +155,11 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
         ConfigError: there is no such form of it.
 
     """
+    outlook = read_outlook(state_dir(), load_site())
+    if outlook.judgement_error:
+        say(outlook.judgement_error)
     whole = msgspec.structs.replace(
-        read_overview(Ledger(state_dir()), store, since),
-        outlook=read_outlook(state_dir(), load_site()),
+        read_overview(Ledger(state_dir()), store, since), outlook=outlook
     )
     if form == "json":
         return format_json(whole)
@@ -297,8 +300,7 @@ def read_newest(store: Store, node: str | None) -> Run:
     if not entries:
         if node is None:
             raise NoRunsError
-        known = {entry.node for entry in store.list_runs(limit=-1)}
-        raise UnknownNameError("node with a run", node, known)
+        raise UnknownNameError("node with a run", node, store.list_run_nodes())
     return documents.read(store.get_document_path(entries[0].id))
 
 

@@ -240,10 +240,15 @@ def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int 
             tell_once_of_measurements(acting.ledger, acting.measurements)
             judge_finished_night(acting)
         statuses = {sweep.choose_exit_status()}
-        statuses.add(report_isolations(acting, BatchTester(acting, limit, stop).test_ready(only)))
+        tested = BatchTester(acting, limit, stop).test_ready(only)
+        tested = acting.iterate_convenience("tests of admitted nodes", tested)
+        statuses.add(report_isolations(acting, tested))
         if acting.site.fabric.period_days:
-            statuses.add(report_isolations(acting, try_links(acting, only, limit, stop)))
+            tried = try_links(acting, only, limit, stop)
+            tried = acting.iterate_convenience("tests of links", tried)
+            statuses.add(report_isolations(acting, tried))
             statuses.add(UNCLEAR_STATUS if stop() else 0)
+        statuses.add(acting.choose_exit_status())
     return next((status for status in STATUS_RANKS if status in statuses), 0)
 
 
@@ -300,7 +305,8 @@ class Sweep:
         try:
             with self.acting.hold_lock():
                 if not self._began:
-                    leave_suspicions(self.acting)
+                    with self.acting.run_convenience("users' jobs as a sensor"):
+                        leave_suspicions(self.acting)
                     self.acting.reconcile()
                     self._submit()
                 elif self.acting.collect_results() or self.list_under_way() != self._last_under_way:

@@ -29,14 +29,12 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import WAIT_S, name_kind
 from hpcverify.fleet.holds_slurm import RESERVATION_BUSY_TEXT
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
-from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, admit_untested
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.journal import FOLDER_NAME, create_journal
 from hpcverify.isolation.rounds import OUTBOX_NAME
 from hpcverify.model import FABRIC_SUITE
-from hpcverify.records import spool
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import fold
 from hpcverify.slurm.submit import JOB_NAME_PREFIX
@@ -194,7 +192,7 @@ def conclude(
 
     Those that are *unclear* are admitted. What a person has decided in the meantime stands.
     """
-    site, now = acting.site, datetime.now(UTC)
+    now = datetime.now(UTC)
     accused = {one.node: one for one in answer.accused} if answer else {}
     with acting.hold_lock():
         nodes = acting.ledger.list_nodes()
@@ -211,6 +209,6 @@ def conclude(
                 else build_clearance(answer, name, now)
             )
             ticket = acting.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
-            owner = look_up_uid(site.fleet.user)
-            spool.deposit(run, Path(site.fleet.spool), ticket.token, owner=owner)
+            if not acting.leave_run(run, ticket.token):  # the next sweep tests it anew
+                acting.ledger.close_ticket(ticket, "its folder in the spool takes no run")
         acting.reconcile()

@@ -15,16 +15,19 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from socket import gethostname
+from traceback import extract_tb
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from hpcverify.errors import (
     ActionError,
-    ConfigError,
+    DamagedError,
     HpcverifyError,
     SlurmError,
     SpoolError,
     StoreError,
+    explain_shortage,
 )
 from hpcverify.fleet.breaker import compute_allowance, explain_trip, find_doubts
 from hpcverify.fleet.claim import hold_controller_lock, take_claim
@@ -76,8 +79,14 @@ from hpcverify.slurm.client import Slurm
 
 RISK_VALID_S = 600.0
 """For how long a ranking of the nodes is used: a sweep plans anew every few seconds."""
+MAX_REASON_CHARACTERS = 500
+"""Of why a convenience does not work: one line."""
+HISTORY = "history of measurements"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -136,6 +145,56 @@ class Controller:
         program = self.site.quarantine.on_transition
         return TransitionNotifier(program, self.ledger, self.store, self.say, self.clock)
 
+    @contextmanager
+    def run_convenience(self, what: str, *, of: str = "", is_over: bool = True) -> Generator[None]:
+        """
+        Do something that the fleet can do without, such as the history: its end is not ours.
+
+        Whatever goes wrong there is reported in one line and kept as a state, which
+        `hpcverify nodes` shows until the convenience works again: until it *is over* without
+        an error. The turn goes on. *what* is done is one step *of* it, if so.
+
+        Raises:
+            DamagedError: the ledger or the index is damaged, without which nothing goes on.
+
+        """
+        why = ""
+        try:
+            yield
+        except DamagedError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - no bug and no bad file there may stop a drain
+            why = " ".join(_explain_failure(exc).split())[:MAX_REASON_CHARACTERS]
+            if (told := f"{what}: {why}") not in self._errors:
+                self._record_error(told)
+        if why or is_over:
+            try:
+                self.ledger.record_malfunction(of or what, why)
+            except DamagedError:
+                raise
+            except StoreError as exc:  # the disk is full: what holds nodes says so as well
+                self._record_error(str(exc))
+
+    def iterate_convenience(self, name: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield *items* as far as they come; see `run_convenience`."""
+        with self.run_convenience(name):
+            yield from items
+
+    def leave_run(self, run: Run, token: str = "") -> bool:
+        """
+        Leave *run* in the spool, with the *token* of its order; return whether that worked.
+
+        Of a node whose folder there is not to be trusted, one line says so: it is about no
+        other node.
+        """
+        owner = look_up_uid(self.site.fleet.user)
+        try:
+            spool.deposit(run, Path(self.site.fleet.spool), token, owner=owner)
+        except StoreError as exc:
+            self._record_error(f"{run.node}: {exc}")
+            return False
+        return True
+
     def reconcile(self) -> None:
         """
         Do all that is due: take in runs, judge, act, order reruns, write gate files.
@@ -187,6 +246,8 @@ class Controller:
         for check in self.ledger.record_doubts(doubts):
             self.say(f"a check is doubted: {doubts[check]}")
         self.notifier.notify()
+        keep_nights = self.site.history.keep_nights
+        self._keep_measurements(lambda writer: writer.write(keep_nights), is_over=True)
 
     # -- what was found
 
@@ -203,8 +264,6 @@ class Controller:
                 self._report(each)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
-        keep_nights = self.site.history.keep_nights
-        self._keep_measurements(lambda writer: writer.write(keep_nights))
         if not tripped and (why := self.ledger.read_trip_reason()):
             self.say(f"the breaker tripped: {why}")
         for arrival in taken:
@@ -224,7 +283,7 @@ class Controller:
             where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
             if isinstance(found, spool.Arrival):
-                self._keep_measurements(partial(MeasurementWriter.add, run=found.run))
+                self._keep_measurements(partial(self._add_measurements, found.run))
                 yield found.run
                 taken.append(replace(found, run=replace(found.run, results=())))
             elif found not in self._refusals:
@@ -232,15 +291,23 @@ class Controller:
                 self.say(f"{found.node}: {found.reason}")
         self._keep_measurements(MeasurementWriter.settle)
 
-    def _keep_measurements(self, act: Callable[[MeasurementWriter], None]) -> None:
+    def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
+        """Queue what *run* measured; a node whose clock is wrong gets no nights of its own."""
+        if self.ledger.is_timely(run):
+            writer.add(run)
+        else:
+            writer.leave_out(run, f"is dated {run.started:%Y-%m-%d}, so check its clock")
+
+    def _keep_measurements(
+        self, act: Callable[[MeasurementWriter], None], *, is_over: bool = False
+    ) -> None:
         """Write measurements, if that can be done: judging does not wait for it."""
-        if self.measurements is None:
+        if (writer := self.measurements) is None:
             return
-        try:
-            act(self.measurements)
-        except (StoreError, ConfigError) as exc:
-            self._record_error(str(exc))
-            self.measurements = None
+        self.measurements = None  # for this command, unless it works
+        with self.run_convenience(HISTORY, is_over=is_over):
+            act(writer)
+            self.measurements = writer
 
     def _report(self, judged: JudgedRun) -> None:
         old, new = judged.before, judged.after
@@ -538,6 +605,15 @@ class Controller:
             risks=self.rank_risks().scores,
             seed=self.ledger.read_seed(),
         )
+
+
+def _explain_failure(exc: Exception) -> str:
+    """Say in one line why a convenience failed; of a bug of ours, where."""
+    if isinstance(exc, HpcverifyError):
+        return str(exc)
+    place = extract_tb(exc.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    return explain_shortage(exc) or f"a bug in hpcverify, {type(exc).__name__} at {where}: {exc}"
 
 
 def _describe_state(judged: JudgedRun) -> str:

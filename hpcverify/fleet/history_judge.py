@@ -48,6 +48,8 @@ class JudgedPeers(Struct, frozen=True):
     fleet: ScreenedFleet
     last_nights: Mapping[tuple[str, str], date]
     """The last night of each suite on each node."""
+    left_out: Mapping[str, int]
+    """Nodes that claim more metrics than any node has, and how many: they are not judged."""
 
 
 def make_locator(site: Site, ledger: Ledger) -> Locate:
@@ -92,6 +94,7 @@ def judge_peers(
     with open_screen(state, choice, newest=newest) as screen:
         fleet = read_fleet(screen, site.peers, locate)
         last_nights = screen.read_last_nights() if newest else {}
+        left_out = screen.left_out
     document = judge_fleet(
         fleet.values,
         source="history",
@@ -105,7 +108,7 @@ def judge_peers(
         by_name = {entry.name: entry for entry in again.metrics}
         metrics = tuple(by_name.get(entry.name, entry) for entry in document.metrics)
         document = replace(document, metrics=metrics)
-    return JudgedPeers(document, fleet, last_nights)
+    return JudgedPeers(document, fleet, last_nights, left_out)
 
 
 def _add_limits(

@@ -20,7 +20,6 @@ from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_
 from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.plan.config import Site
-from hpcverify.records import spool
 from hpcverify.slurm.topology import index_switches
 
 
@@ -95,8 +94,7 @@ def carry_out_isolation(
     answer = build_answer(journal, found, tester.gone, runner.end_reason)
     if journal.concluded is None:
         for accused in answer.accused if accuse else ():
-            run = build_accusation(answer, accused, datetime.now(UTC))
-            spool.deposit(run, Path(site.fleet.spool), owner=tester.owner)
+            acting.leave_run(build_accusation(answer, accused, datetime.now(UTC)))
         take_in(answer)
     runner.conclude()
     tester.clean_up()

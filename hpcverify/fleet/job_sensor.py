@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from zlib import crc32
@@ -20,11 +19,9 @@ from msgspec import Struct
 
 from hpcverify.errors import SlurmError
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.outside import build_failed_run
 from hpcverify.fleet.states import DAY_S
 from hpcverify.model import JOBS_SUITE, Finding, Run
-from hpcverify.records import spool
 from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
 from hpcverify.slurm import Host
 from hpcverify.slurm.accounting import UserJob
@@ -186,10 +183,9 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
             acting.say(one)
         elif one.node in hosts:
             found.append(one)
-    owner = look_up_uid(acting.site.fleet.user)
     for one in found:
         if not acting.ledger.is_judged(make_run_id(one)):
-            spool.deposit(build_run(one), Path(acting.site.fleet.spool), owner=owner)
+            acting.leave_run(build_run(one))
     return found
 
 

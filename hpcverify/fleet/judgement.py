@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import date
+from math import isfinite
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.node_names import fold_names, make_natural_key
@@ -141,19 +142,48 @@ def read_judgement(state: Path) -> FleetJudgement | None:
         return None
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror}") from exc
-    except msgspec.DecodeError as exc:
-        raise StoreError(f"{path} is damaged: delete it; the next night makes a new one") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise StoreError(f"{path} is damaged") from exc
+
+
+def put_judgement_aside(state: Path) -> Path:
+    """
+    Put the damaged judgement in the state directory *state* aside, and return where it is now.
+
+    Raises:
+        StoreError: it cannot be renamed.
+
+    """
+    path = state / JUDGEMENT_NAME
+    try:
+        return path.replace(path.with_suffix(".damaged"))
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be renamed: {exc.strerror}") from exc
 
 
 def write_judgement(state: Path, judgement: FleetJudgement) -> None:
     """
     Replace the judgement in the state directory *state*.
 
+    What has a number that JSON cannot hold is left out.
+
     Raises:
         StoreError: it cannot be written.
 
     """
-    write_bytes(state / JUDGEMENT_NAME, msgspec.json.encode(judgement))
+    finite = replace(
+        judgement,
+        outliers=tuple(filter(_is_finite, judgement.outliers)),
+        changes=tuple(filter(_is_finite, judgement.changes)),
+        unconfirmed=tuple(filter(_is_finite, judgement.unconfirmed)),
+        metrics=tuple(filter(_is_finite, judgement.metrics)),
+    )
+    write_bytes(state / JUDGEMENT_NAME, msgspec.json.encode(finite))
+
+
+def _is_finite(judged: Struct) -> bool:
+    numbers = (value for value in astuple(judged) if isinstance(value, float))
+    return all(map(isfinite, numbers))
 
 
 def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> FleetJudgement:

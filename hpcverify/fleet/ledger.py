@@ -141,6 +141,8 @@ NODE_TABLES = (
     ("outages", "node"),
 )
 """What is known of a node, by table and column."""
+MALFUNCTION_FACT_PREFIX = "malfunction:"
+"""Begins the names of the facts that say which convenience of the controller does not work."""
 IDENTITY_FACT = "identity"
 HOST_FACT = "host"
 BEGAN_FACT = "began"
@@ -155,6 +157,15 @@ class AuditEntry(Struct, frozen=True):
     node: str
     what: str
     detail: str
+
+
+class Malfunction(Struct, frozen=True):
+    """A convenience of the controller that did not work the last time."""
+
+    name: str
+    since: float
+    """When it first failed, in seconds since 1970."""
+    why: str
 
 
 class Judgment(Struct, frozen=True):
@@ -292,6 +303,12 @@ class Ledger:
         """Say when *run* was judged, 0 if it was not."""
         return float(self._select("select total(at) from judged where run = ?", run)[0][0])
 
+    def is_timely(self, run: Run) -> bool:
+        """Whether the date of *run* is no more than `MAX_RUN_AGE_S` back and a day ahead."""
+        now = self.clock()
+        least, most = now - MAX_RUN_AGE_S, now + DAY_S
+        return _format_run_prefix(least) <= run.id <= _format_run_prefix(most)
+
     def explain_untimely(self, run: Run) -> str:
         """
         Say why *run* is not to be judged, if we cannot know whether it was before.
@@ -302,8 +319,7 @@ class Ledger:
         was forgotten. A run that is the first to use its ticket is new, however wrong
         the clock of its node may be.
         """
-        now = self.clock()
-        if _format_run_prefix(now - MAX_RUN_AGE_S) <= run.id <= _format_run_prefix(now + DAY_S):
+        if self.is_timely(run):
             return ""
         ticket = self.find_ticket(run.node, run.token)
         if ticket is not None and not ticket.run and ticket.suite == run.suite:
@@ -575,6 +591,24 @@ class Ledger:
             return False
         self._execute(SET_FACT, NOTICE_FACT_PREFIX + subject, text)
         return bool(text)
+
+    def record_malfunction(self, name: str, why: str) -> None:
+        """Record *why* the convenience *name* does not work; nothing: it does."""
+        known = next((one for one in self.list_malfunctions() if one.name == name), None)
+        if why == (known.why if known else ""):
+            return
+        fact = MALFUNCTION_FACT_PREFIX + name
+        if not why:
+            self._execute("delete from facts where name = ?", fact)
+            return
+        found = Malfunction(name, known.since if known else self.clock(), why)
+        self._execute(SET_FACT, fact, msgspec.json.encode(found).decode())
+
+    def list_malfunctions(self) -> list[Malfunction]:
+        """List the conveniences of the controller that do not work, by name."""
+        query = "select value from facts where substr(name, 1, ?) = ? order by name"
+        rows = self._select(query, len(MALFUNCTION_FACT_PREFIX), MALFUNCTION_FACT_PREFIX)
+        return [msgspec.json.decode(value, type=Malfunction) for (value,) in rows]
 
     def list_answers(self, check: str, since: float) -> list[tuple[float, str, bool]]:
         """List when each node last ran *check* and if it failed; as `list_newly_held`."""

@@ -12,13 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from math import isfinite
-from pathlib import Path
 from statistics import median
 from zlib import crc32
 
 from msgspec.structs import replace
 
-from hpcverify.errors import ConfigError, StoreError
+from hpcverify.errors import StoreError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.history_judge import JudgedPeers, judge_past, judge_peers, make_locator
 from hpcverify.fleet.judgement import (
@@ -27,19 +26,20 @@ from hpcverify.fleet.judgement import (
     JudgedMetric,
     JudgedOutlier,
     describe_outlier,
+    put_judgement_aside,
     read_judgement,
     write_judgement,
 )
-from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.outside import build_failed_run
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
+from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
 from hpcverify.history.reader import Choice
+from hpcverify.history.screen import MAX_NODE_METRICS
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
-from hpcverify.records import spool
 from hpcverify.summary.part_names import fold_labels
 from hpcverify.trends.judge import (
     MUCH_MORE,
@@ -61,6 +61,8 @@ MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
 MIN_CROWD = 4
 """So many nodes that step alike have something in common: they are one line."""
+MAX_NOTES = 50
+"""Metrics of which it is noted that they were not judged in full."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
 OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
@@ -69,15 +71,45 @@ EPOCH = date(1970, 1, 1)
 def judge_finished_night(acting: Controller) -> None:
     """Judge the last night that is over, if that was not done; what it costs is in its room."""
     night = find_night(datetime.fromtimestamp(acting.clock(), UTC)) - timedelta(days=1)
-    try:
-        before = read_judgement(acting.state)
-        if before and before.night >= night:
+    with acting.run_convenience(f"judgement of the night of {night}", of="nightly judgement"):
+        before = _read_last_judgement(acting, night)
+        if before and before.night == night:
             return
         if is_installed() and Choice(since=night, until=night).list_paths(acting.state):
             judged = judge_night(acting, night, before)
             write_judgement(acting.state, _accuse(acting, judged))
-    except (StoreError, ConfigError) as exc:
-        acting.say(f"the night of {night} is not judged: {exc}")
+
+
+def _read_last_judgement(acting: Controller, night: date) -> FleetJudgement | None:
+    """
+    Read the judgement before that of *night*; a damaged one is put aside, and nights count anew.
+
+    What was said while the clock was ahead is forgotten.
+
+    Raises:
+        StoreError: so many nights after *night* were judged that the clock is behind now.
+
+    """
+    try:
+        before = read_judgement(acting.state)
+    except StoreError as exc:
+        aside = put_judgement_aside(acting.state)
+        acting.say(f"{exc}; it is now {aside}, and whoever stands out is named after two nights")
+        return None
+    if before is None or before.night <= night:
+        return before
+    later = [one for one in list_nights(acting.state) if night < one <= before.night]
+    if len(later) >= MIN_NEWEST_NIGHTS:
+        raise StoreError(
+            f"{format_count(len(later), 'later night')} were judged, up to {before.night}: check "
+            "the clock; if it is right, it was ahead then: remove the folders of those nights"
+        )
+    return replace(
+        before,
+        night=night - timedelta(days=1),
+        outliers=tuple(one for one in before.outliers if one.last <= night),
+        unconfirmed=tuple(one for one in before.unconfirmed if one.last <= night),
+    )
 
 
 def judge_night(
@@ -103,14 +135,29 @@ def judge_night(
         outliers=tuple(said),
         unconfirmed=tuple(one for one in followed if one.nights < MIN_NIGHTS),
         changes=tuple(list_changes(past)),
-        notes=tuple(
-            f"{name}: {describe_shared(one)}"
-            for name, judged in past.items()
-            for one in judged.shared
-        ),
+        notes=tuple(list_notes(peers, past)),
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
     )
+
+
+def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) -> Iterator[str]:
+    """
+    Say what many parts have in common, and what was not judged, or not in full.
+
+    Metrics of most nodes come first: what one node claims does not hide them.
+    """
+    for name, judged in past.items():
+        yield from (f"{name}: {describe_shared(one)}" for one in judged.shared)
+    for node, metrics in peers.left_out.items():
+        yield f"{node} is not judged: it has {metrics} metrics, more than {MAX_NODE_METRICS}"
+    noted = [entry for entry in peers.document.metrics if entry.note]
+    noted.sort(key=lambda entry: -entry.nodes)
+    told = [f"{entry.name}: {entry.note}" for entry in noted]
+    told += [f"{name}: not judged" for name in peers.document.unjudged]
+    yield from told[:MAX_NOTES]
+    if len(told) > MAX_NOTES:
+        yield f"and {format_count(len(told) - MAX_NOTES, 'other metric')} not judged in full"
 
 
 def list_metrics(peers: JudgedPeers) -> Iterator[JudgedMetric]:
@@ -303,17 +350,15 @@ def _accuse(acting: Controller, judgement: FleetJudgement) -> FleetJudgement:
     """
     Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
 
-    Raises:
-        StoreError: the spool cannot be written.
-
+    One whose run cannot be left is accused the next night.
     """
-    due = [one for one in judgement.outliers if _is_to_be_accused(one)]
-    owner = look_up_uid(acting.site.fleet.user)
-    for one in due:
-        run = build_accusing_run(one, acting.clock())
-        if not acting.ledger.is_judged(run.id):
-            spool.deposit(run, Path(acting.site.fleet.spool), owner=owner)
-    told = [replace(one, accused=True) if one in due else one for one in judgement.outliers]
+    told: list[JudgedOutlier] = []
+    for one in judgement.outliers:
+        accused = one.accused
+        if _is_to_be_accused(one):
+            run = build_accusing_run(one, acting.clock())
+            accused = acting.ledger.is_judged(run.id) or acting.leave_run(run)
+        told.append(replace(one, accused=accused))
     return replace(judgement, outliers=tuple(told))
 
 

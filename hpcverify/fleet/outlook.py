@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpcverify.errors import StoreError
 from hpcverify.fleet.judgement import FleetJudgement, read_judgement
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outages import NodeOutage
@@ -47,6 +48,8 @@ class FleetOutlook(Struct, frozen=True, kw_only=True):
     worth: FleetWorth
     judgement: FleetJudgement | None
     """What peers and the past say of the newest night; None: no night was judged yet."""
+    judgement_error: str = ""
+    """Why it cannot be shown, if it is damaged."""
 
 
 class NodeOutlook(Struct, frozen=True, kw_only=True):
@@ -62,13 +65,12 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
     """
     Read from the state directory *state* what is to come of the fleet of *site*.
 
-    Raises:
-        StoreError: the judgement of the newest night is damaged.
-
+    Without the judgement of the newest night, if that is damaged.
     """
     ledger = Ledger(state, clock)
     now = ledger.clock()
     ranking = read_ranking(ledger, site.fleet, now)
+    judgement, judgement_error = read_shown_judgement(state)
     due = list_due(
         ledger.list_nodes(),
         {ticket.node for ticket in ledger.list_open_tickets()},
@@ -86,8 +88,17 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
         due_count=len(due),
         judged_by=describe_weighting(ranking.weighting),
         worth=assess_worth(ledger, site.reliability),
-        judgement=read_judgement(state),
+        judgement=judgement,
+        judgement_error=judgement_error,
     )
+
+
+def read_shown_judgement(state: Path) -> tuple[FleetJudgement | None, str]:
+    """Read the newest judgement, or say why it cannot be shown: nobody's view ends with it."""
+    try:
+        return read_judgement(state), ""
+    except StoreError as exc:
+        return None, f"what peers and the past say is not shown: {exc}"
 
 
 def read_node_outlook(ledger: Ledger, fleet: Fleet, node: str) -> NodeOutlook:

@@ -19,6 +19,7 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
+from hpcverify.records.spool import MAX_DATES_APART, read_id_time
 from hpcverify.run.orchestrator import collect_versions
 
 RULE = FindingRule(Verdict.FAIL, Remedy.INSPECT)
@@ -38,12 +39,18 @@ def build_failed_run(run: str, node: str, suite: str, started: datetime, finding
 
 
 def build_outside_run(run: str, node: str, suite: str, started: datetime, result: Result) -> Run:
-    """Build the run of the id *run* that has one *result* of *node*."""
+    """
+    Build the run of the id *run* that has one *result* of *node*.
+
+    If it *started* long before or after what its id is about, its start is cut to what the
+    spool takes.
+    """
+    at = read_id_time(run)
     return Run(
         id=run,
         node=node,
         suite=suite,
-        started=started,
+        started=min(max(started, at - MAX_DATES_APART), at + MAX_DATES_APART),
         seconds=0.0,
         verdict=verdict_of((result,)),
         complete=True,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
-from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.ledger import Ledger, Malfunction
 from hpcverify.fleet.node_names import make_natural_key
 from hpcverify.fleet.outlook import FleetOutlook
 from hpcverify.fleet.states import (
@@ -38,6 +38,7 @@ from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.store import RunEntry, Store
 from hpcverify.records.told_facts import ToldFacts
+from hpcverify.summary.wording import format_duration
 from hpcverify.units import format_age, format_count
 
 DEFAULT_OVERDUE_S = 7 * DAY_S
@@ -150,6 +151,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """What is lately."""
     outlook: FleetOutlook | None = None
     """What the past says; None: it was not asked for."""
+    malfunctions: tuple[Malfunction, ...] = ()
+    """What the controller does beside holding nodes and does not work at the moment."""
 
 
 def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
@@ -167,7 +170,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
 
     site = load_site()
     days = site.fabric.period_days
-    return build_overview(
+    overview = build_overview(
         ledger.list_nodes(),
         filter(is_current, store.list_newest(since, until)),
         filter(is_current, store.list_last_results(since, until)),
@@ -187,6 +190,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         links=count_coverage(ledger.read_links(), now - days * DAY_S) if days else None,
         link_days=days,
     )
+    return replace(overview, malfunctions=tuple(ledger.list_malfunctions()))
 
 
 def build_overview(
@@ -283,6 +287,14 @@ def describe_breaker(fleet: Overview) -> str:
         f"automatic draining is paused: the breaker tripped ({fleet.tripped}); "
         "once the cause is clear: hpcverify breaker reset"
     )
+
+
+def list_malfunction_lines(fleet: Overview) -> list[str]:
+    """Say in a line each what of the controller does not work, and since when."""
+    return [
+        f"{one.name}: not working for {format_duration(fleet.made - one.since)}: {one.why}"
+        for one in fleet.malfunctions
+    ]
 
 
 def describe_links(fleet: Overview) -> str:

@@ -93,6 +93,16 @@ class RunCells(Struct, frozen=True):
     suite: str
     parts: list[PartCells]
 
+    def count_metrics(self) -> int:
+        """Count the different metrics: what like parts have in common is one."""
+        return len(
+            {
+                (cell.check_name, cell.metric, cell.unit, part.kind, part.model)
+                for part in self.parts
+                for cell in part.cells
+            }
+        )
+
 
 def find_night(started: datetime) -> date:
     """Find the night of a run that *started* then: the day on which it began, at noon."""

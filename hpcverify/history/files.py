@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -26,6 +26,8 @@ MEASUREMENTS_FOLDER = "measurements"
 WEEKS_FOLDER = "measurements_weekly"
 FOLDER_PATTERN = re.compile(r"(?:night|week)=([0-9]{4}-[0-9]{2}-[0-9]{2})")
 TEMPORARY_NAME = "_writing.parquet"
+MIN_NEWEST_NIGHTS = 3
+"""So many nights with runs say what day it is; the clock alone may have jumped."""
 FILE_PATTERN = re.compile(r"([0-9]{6})-([0-9]{6})\.parquet")
 
 
@@ -59,6 +61,17 @@ def list_folders(top: Path) -> dict[date, Path]:
 def find_week(night: date) -> date:
     """Find the week of *night*: its Monday."""
     return night - timedelta(days=night.weekday())
+
+
+def find_newest_night(nights: Collection[date], tonight: date) -> date | None:
+    """
+    Find up to which night the history reaches, of *nights* with runs; None: there are too few.
+
+    A clock that was ahead leaves a night or two that lie by themselves: it counts what
+    `MIN_NEWEST_NIGHTS` reach, and none after *tonight*.
+    """
+    past = sorted(night for night in nights if night <= tonight)
+    return past[-MIN_NEWEST_NIGHTS] if len(past) >= MIN_NEWEST_NIGHTS else None
 
 
 def list_weeks(state: Path) -> dict[date, Path]:

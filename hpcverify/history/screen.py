@@ -24,6 +24,7 @@ from hpcverify.history.columns import NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer
 from hpcverify.history.files import MEASUREMENTS_FOLDER
 from hpcverify.history.reader import Choice
+from hpcverify.model import LARGEST_VALUE
 from hpcverify.peers.floors import Worse
 from hpcverify.peers.screen import ListSummary, may_have_outlier
 
@@ -36,6 +37,10 @@ FETCHED_ROWS = 10_000
 END_VALUES = 100
 """Chance takes some values of a large fleet beyond the reach. As long as there are fewer on
 either side, they come with the medians, and the list is not read again."""
+MAX_NODE_METRICS = 5000
+"""Of a node, over its suites; one of eight GPUs has about 300 in each."""
+SOUND_VALUE = f"(value = 0 or abs(value) between {1 / LARGEST_VALUE!r} and {LARGEST_VALUE!r})"
+"""In SQL: a number whose share of another one is a number too, and its square."""
 PEER_KEY = "suite, check_name, metric, unit, kind, model"
 """What like values have in common: the suite sets the sizes, and the model what is usual."""
 
@@ -122,8 +127,26 @@ class Screen:
                 f" from {source} group by node, suite"
             )
             source += " semi join newest using (node, suite, night)"
-        self.rows = f"(select * from {source} where value is not null)"
-        """The rows with a number, in SQL."""
+        self.left_out: dict[str, int] = {}
+        """Nodes that claim to have measured more than `MAX_NODE_METRICS`, and how many."""
+        self.rows = f"(select * from {source} where {SOUND_VALUE})"
+        """The rows with a number, in SQL, of all nodes but those."""
+        self._leave_out_nodes()
+
+    def _leave_out_nodes(self) -> None:
+        """Leave out the nodes with more metrics than any has: they would cost all memory."""
+        ((metrics,),) = self.fetch(
+            f"select count(*) from (select distinct {PEER_KEY} from {self.rows})"
+        )
+        if metrics <= MAX_NODE_METRICS:
+            return
+        some = f"(select distinct node, {PEER_KEY} from {self.rows})"
+        having = f"having count(*) > {MAX_NODE_METRICS}"
+        query = f"select node, count(*) from {some} group by node {having} order by node"
+        self.left_out = dict(self.fetch(query))
+        if self.left_out:
+            names = ", ".join(map(quote, self.left_out))
+            self.rows = f"(select * from {self.rows} where node not in ({names}))"
 
     def read_last_nights(self) -> dict[tuple[str, str], date]:
         """Read the last night of each suite on each node, of a screen of the newest."""

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hpcverify.errors import StoreError
-from hpcverify.history.columns import COLUMNS, ORDER, collect_cells, find_night
+from hpcverify.history.columns import COLUMNS, ORDER, RunCells, collect_cells, find_night
 from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer, write_parquet
 from hpcverify.history.files import (
     MEASUREMENTS_FOLDER,
     TEMPORARY_NAME,
+    find_newest_night,
     find_week,
     list_files,
     list_left_over,
@@ -33,6 +34,8 @@ from hpcverify.history.files import (
 )
 from hpcverify.history.rollup import roll_up_weeks
 from hpcverify.model import Run
+from hpcverify.records.documents import write_bytes
+from hpcverify.units import format_count
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -41,6 +44,8 @@ MAX_BATCHES = 32
 """Files of a night at which they are merged into one: a collect each minute leaves many."""
 NAMES = ", ".join(column.name for column in COLUMNS)
 QUEUE_NAME = "_queue.ndjson"
+DAMAGED_NAME = "_queue.damaged"
+"""The lines of the last queue that could not be read, for whoever looks for a cause."""
 QUEUED_COLUMNS = """{
     night: 'date', started: 'timestamptz', run: 'varchar', node: 'varchar', suite: 'varchar',
     parts: 'struct(part varchar, label varchar, kind varchar, model varchar, driver varchar,
@@ -52,6 +57,8 @@ MAX_WAITING_BYTES = 2**20
 MAX_LINE_BYTES = 4 * 2**20
 """Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred.
 One that claims more is told of, and not kept."""
+MAX_RUN_METRICS = 2000
+"""Different metrics of a run; a node of eight GPUs has about 300."""
 
 
 class MeasurementWriter:
@@ -73,12 +80,15 @@ class MeasurementWriter:
         """What is queued and not in the file yet."""
         self._begun = False
         """Whether the file has runs of this batch."""
+        self._left_out: list[str] = []
+        """Why runs of this batch are not kept, in a sentence each."""
 
     def recover(self, is_judged: Callable[[str], bool]) -> None:
         """
         Write what a killed writer had left in its queue.
 
-        Of its runs only those of which *is_judged* holds: the others will come again.
+        Of its runs only those of which *is_judged* holds: the others will come again. Lines
+        that a power cut or a full disk has damaged are put aside.
 
         Raises:
             StoreError: that failed; the queue is kept.
@@ -90,10 +100,26 @@ class MeasurementWriter:
             return
         except OSError as exc:
             raise StoreError(f"{self._queue_path} cannot be read: {exc.strerror}") from exc
+        self._begun = False  # what is kept of it is written anew
+        self._waiting.clear()
+        damaged: list[bytes] = []
         for line in lines[:-1]:  # the last one is empty, or half
-            if is_judged(_read_run_id(line)):
+            if (run := _read_run_id(line)) is None:
+                damaged.append(line)
+            elif is_judged(run):
                 self._waiting += line + b"\n"
+        if damaged:
+            self._put_aside(damaged)
         self._write_queue(replace_runs=True)
+
+    def _put_aside(self, damaged: Iterable[bytes]) -> None:
+        """Put *damaged* lines of the queue into a file of their own, and say so."""
+        path, lines = self.folder / DAMAGED_NAME, list(damaged)
+        write_bytes(path, b"\n".join(lines)[:MAX_LINE_BYTES])
+        self._say(
+            f"{format_count(len(lines), 'line')} of {self._queue_path} cannot be read, as after "
+            f"a power cut, and now in {path}: hpcverify history --rebuild adds what they held"
+        )
 
     def add(self, run: Run) -> None:
         """
@@ -107,14 +133,27 @@ class MeasurementWriter:
             return
         line = self._encode(cells) + b"\n"
         if len(line) > MAX_LINE_BYTES:
-            self._say(
-                f"{run.node}: run {run.id} has {len(line) / 2**20:.1f} MiB of measurements, more "
-                f"than {MAX_LINE_BYTES // 2**20}: the history does not keep them, its document does"
-            )
-            return
-        self._waiting += line
-        if len(self._waiting) > MAX_WAITING_BYTES:
-            self._spill(sync=False)
+            most = MAX_LINE_BYTES // 2**20
+            size = f"{len(line) / 2**20:.1f} MiB of measurements, more than {most}"
+            self.leave_out(run, f"has {size}")
+        elif (metrics := cells.count_metrics()) > MAX_RUN_METRICS:
+            many = f"{metrics} different metrics, more than {MAX_RUN_METRICS}"
+            self.leave_out(run, f"has {many}")
+        else:
+            self._waiting += line
+            if len(self._waiting) > MAX_WAITING_BYTES:
+                self._spill(sync=False)
+
+    def leave_out(self, run: Run, why: str) -> None:
+        """Leave out what *run* measured; one line says *why*, with the next `settle`."""
+        self._left_out.append(f"{run.node}: run {run.id} {why}: it is not kept in the history")
+
+    def _report_left_out(self) -> None:
+        if self._left_out:
+            others = len(self._left_out) - 1
+            more = f" (and {format_count(others, 'other run')})" if others else ""
+            self._say(f"{self._left_out[0]}{more}; their documents keep what they measured")
+            self._left_out.clear()
 
     def settle(self) -> None:
         """
@@ -124,6 +163,7 @@ class MeasurementWriter:
             StoreError: that failed.
 
         """
+        self._report_left_out()
         if self._begun or self._waiting:
             self._spill(sync=True)
 
@@ -146,7 +186,8 @@ class MeasurementWriter:
         """
         Write the queue into files, and merge those of each night that is over.
 
-        Weeks that lie more than *keep_nights* before are rolled up.
+        Weeks that lie more than *keep_nights* before the newest night are rolled up: the newest
+        with runs, so that a clock that jumps for a day closes none.
 
         Raises:
             ConfigError: DuckDB is not installed.
@@ -155,7 +196,9 @@ class MeasurementWriter:
         """
         self._write_queue(replace_runs=False)
         tonight = find_night(self._clock())
-        roll_up_weeks(self._state, tonight, keep_nights)
+        nights = list_nights(self._state)
+        if newest := find_newest_night(nights, tonight):
+            roll_up_weeks(self._state, newest, keep_nights)
         for night, folder in list_nights(self._state).items():
             count = len(list_files(folder))
             if count > (MAX_BATCHES if night >= tonight else 1):
@@ -185,15 +228,24 @@ class MeasurementWriter:
         if self._begun:
             closed = list_weeks(self._state)
             with open_duckdb(self.folder) as db:
-                for night in self._read_nights(db):
-                    if find_week(night) not in closed:
+                late = 0
+                for night, runs in self._read_nights(db):
+                    if find_week(night) in closed:
+                        late += runs
+                    else:
                         self._write_night(db, night, replace_runs=replace_runs)
+            if late:
+                self._say(
+                    f"{format_count(late, 'run')} of weeks that the history has rolled up "
+                    "came too late to be added to them: their documents keep what they measured"
+                )
         self._queue_path.unlink(missing_ok=True)
         self._begun = False
 
-    def _read_nights(self, db: DuckDBPyConnection) -> list[date]:
-        rows = db.execute(f"select distinct night from {self._read_queued()}").fetchall()
-        return sorted(night for (night,) in rows)
+    def _read_nights(self, db: DuckDBPyConnection) -> list[tuple[date, int]]:
+        """Read the nights of the queue, with the number of their runs."""
+        query = f"select night, count(distinct run) from {self._read_queued()} group by night"
+        return sorted(db.execute(query).fetchall())
 
     def _read_queued(self) -> str:
         return (
@@ -232,9 +284,11 @@ class MeasurementWriter:
             path.unlink(missing_ok=True)
 
 
-def _read_run_id(line: bytes) -> str:
-    return msgspec.json.decode(line, type=_QueuedRun).run
-
-
-class _QueuedRun(msgspec.Struct):
-    run: str
+def _read_run_id(line: bytes) -> str | None:
+    """Read the id of the run in a *line* of the queue; None if the line is damaged."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(line, type=RunCells).run
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

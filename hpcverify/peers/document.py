@@ -24,7 +24,8 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """The day on which the reference was learned; empty if there is none."""
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
-    """Metrics of which neither a table nor the unit says which side is worse."""
+    """Metrics of which neither a table nor the unit says which side is worse, and those with
+    values that cannot be reckoned with."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""
 
@@ -62,7 +63,10 @@ def judge_fleet(
             unjudged.append(str(name))
             continue
         entry = reference.find(name) if reference else None
-        judged.append(judge_metric(name, parts, floor, side, entry))
+        try:
+            judged.append(judge_metric(name, parts, floor, side, entry))
+        except (ArithmeticError, ValueError) as exc:  # of absurd values; the others are judged
+            unjudged.append(f"{name} ({exc})")
     return PeersDocument(
         source=source,
         reference=reference.learned if reference else "",

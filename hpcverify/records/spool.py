@@ -15,14 +15,13 @@ takes a quota.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
@@ -75,6 +74,9 @@ MAX_CHECKS = 500
 MAX_DOCUMENT_ROUNDS = 10**6
 VALID_YEARS = range(1970, 3000)
 """When a run may have begun: a clock may be wrong, arithmetic must not fail."""
+MAX_DATES_APART = timedelta(days=1)
+"""Between what the id of a run says of its start and its start."""
+MAX_RUN_SECONDS = timedelta(days=366).total_seconds()
 
 
 class SpoolQuota(Struct, frozen=True):
@@ -496,11 +498,21 @@ def _find_bad_names(run: Run, node: str, name: str) -> Iterator[str]:
         yield f"it has more than {MAX_CHECKS} checks"
 
 
+def read_id_time(run: str) -> datetime:
+    """Read from the id *run* when it began; of a day that never was, the least time there is."""
+    try:
+        return datetime.strptime(run[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
 def _find_bad_values(run: Run) -> Iterator[str]:
     """Yield what is wrong with the values in *run*."""
     if run.started.tzinfo is None or run.started.year not in VALID_YEARS:
         yield "its start is not a valid time with a time zone"
-    if not (math.isfinite(run.seconds) and run.seconds >= 0):
+    elif abs(run.started - read_id_time(run.id)) > MAX_DATES_APART:
+        yield f"it began on {run.started:%Y-%m-%d}, but its id says {run.id[:8]}: check its clock"
+    if not all(0 <= s <= MAX_RUN_SECONDS for s in (run.seconds, *(r.seconds for r in run.results))):
         yield "its duration is not a valid number of seconds"
     if any(not 0 < n <= MAX_DOCUMENT_ROUNDS for n in (run.rounds, *(r.round for r in run.results))):
         yield "its round numbers are invalid"

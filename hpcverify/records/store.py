@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -84,6 +84,9 @@ LAST_RUN = "last"
 """The id that means the newest run."""
 NAMED_RUNS = 3
 """Runs to name when an id fits several."""
+LAST_CHARACTER = "\U0010ffff"
+"""After every other one: what begins with a text is less than the text and this."""
+EMPTY: Mapping[str, str] = {}
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
@@ -348,12 +351,19 @@ class Store:
             db.execute(f"delete from {table} where {column} = ?", (run,))  # noqa: S608 - our own words
         db.execute("delete from marks where node = ? and run = ?", (node, run))
 
-    def list_runs(self, node: str | None = None, limit: int = 50) -> list[RunEntry]:
-        """List runs, of *node* or of all nodes, newest first."""
-        which = "where node = :node" if node is not None else ""  # an "or" would use no index
+    def list_runs(
+        self, node: str | None = None, limit: int = 50, since: datetime | None = None
+    ) -> list[RunEntry]:
+        """List runs, of *node* or of all nodes, from *since* (UTC) on, newest first."""
+        which = "node = :node and" if node is not None else ""  # an "or" would use no index
         return self._select_entries(
-            f"{which} {NEWEST_FIRST_CLAUSE} limit :limit",
-            {"node": node, "limit": limit, "now": self._format_latest_time()},
+            f"where {which} started >= :since {NEWEST_FIRST_CLAUSE} limit :limit",
+            {
+                "node": node,
+                "limit": limit,
+                "since": _format_time(since, ""),
+                "now": self._format_latest_time(),
+            },
         )
 
     def list_future_runs(self, node: str) -> list[RunEntry]:
@@ -483,20 +493,33 @@ class Store:
             NoRunsError: *run* is ``last``, and there is none.
 
         """
-        entries = self.list_runs(limit=-1)
         if run == LAST_RUN:
-            if not entries:
+            if not (newest := self._list_newest_ids(1)):
                 raise NoRunsError
-            return documents.read(self.get_document_path(entries[0].id))
-        ids = [e.id for e in entries if e.id.startswith(run)]
-        if len(ids) == 1 or run in ids:
-            return documents.read(self.get_document_path(run if run in ids else ids[0]))
-        if ids:
-            newest = ", ".join(ids[:NAMED_RUNS])
+            return documents.read(self.get_document_path(newest[0]))
+        query = "select count(*), min(id) from runs where id >= :run and id < :end"
+        begin = run.encode(errors="replace").decode()  # as typed; SQLite takes text alone
+        values = {"run": begin, "end": begin + LAST_CHARACTER}
+        ((count, first),) = self._select_rows(query, values)
+        if first == run or count == 1:  # an id is the first of those that begin with it
+            return documents.read(self.get_document_path(first))
+        if count:
+            newest = self._list_newest_ids(NAMED_RUNS, "where id >= :run and id < :end", values)
             raise ConfigError(
-                f"{len(ids)} runs begin with {run!r}: type more of one; newest: {newest}"
+                f"{count} runs begin with {run!r}: type more of one; newest: {', '.join(newest)}"
             )
-        raise UnknownNameError("run", run, [e.id for e in entries[:5]])
+        raise UnknownNameError("run", run, self._list_newest_ids(NAMED_RUNS))
+
+    def _list_newest_ids(
+        self, limit: int, which: str = "", values: Mapping[str, str] = EMPTY
+    ) -> list[str]:
+        """List the ids of the newest runs: a controller has millions, so nothing else is read."""
+        query = f"select id from runs {which} {NEWEST_FIRST_CLAUSE} limit {limit}"  # noqa: S608 - our own words
+        rows = self._select_rows(query, {**values, "now": self._format_latest_time()})
+        return [run for (run,) in rows]
+
+    def _select_rows(self, query: str, values: Mapping[str, str] = EMPTY) -> list[tuple[Any, ...]]:
+        return self._run_transaction(lambda db: db.execute(query, values).fetchall())
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
         """Read the documents of *entries*; unreadable ones become warnings."""
@@ -520,6 +543,16 @@ class Store:
             return None if row is None else msgspec.json.decode(row[0], type=Inventory)
 
         return self._run_transaction(read)
+
+    def count_all_runs(self) -> int:
+        """Count the runs of all nodes."""
+        ((count,),) = self._select_rows("select count(*) from runs")
+        return int(count)
+
+    def list_run_nodes(self) -> set[str]:
+        """Name the nodes that have a run."""
+        rows = self._select_rows("select distinct node from runs")
+        return {node for (node,) in rows}
 
     def count_runs(self, node: str) -> int:
         """Count the runs of *node*; each round counts as one."""

@@ -464,7 +464,7 @@ def _list_sections(fleet: Overview, links: Links) -> Iterator[Listing]:
         yield from lists
         return
     pages = {row.node.name: _find_page(row, links) for row in fleet.rows}
-    yield from build_standing(outlook.judgement, pages)
+    yield from build_standing(outlook.judgement, pages, outlook.judgement_error)
     yield from lists
     yield build_next(outlook, pages)
     yield build_worth(outlook.worth)

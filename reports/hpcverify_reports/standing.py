@@ -31,20 +31,22 @@ Pages = Mapping[str, str]
 """Node -> the relative URL of its page."""
 
 
-def build_standing(judgement: FleetJudgement | None, pages: Pages) -> Iterator[Listing]:
+def build_standing(
+    judgement: FleetJudgement | None, pages: Pages, error: str = ""
+) -> Iterator[Listing]:
     """Yield the sections on peers and on the past; they say so if there is nothing in them."""
     known = judgement if judgement and (judgement.metrics or judgement.screened) else None
-    yield _build_peers(known, pages)
+    yield _build_peers(known, pages, error or NOT_JUDGED)
     yield _build_past(known, pages)
 
 
-def _build_peers(judgement: FleetJudgement | None, pages: Pages) -> Listing:
+def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> Listing:
     outliers = judgement.outliers if judgement else ()
     figures, folded = _draw_metrics(judgement) if judgement else ([], [])
     return build_listing(
         "peers",
         "Compared with peers",
-        list(_introduce_peers(judgement)),
+        list(_introduce_peers(judgement, unjudged)),
         ("Worse than its peers", "Since", "Cause"),
         [_build_outlier(found, pages) for found in _group_by_name(outliers, _name)],
         head="Outlier",
@@ -78,9 +80,9 @@ def _build_outlier(found: Sequence[JudgedOutlier], pages: Pages) -> ListedRow:
     )
 
 
-def _introduce_peers(judgement: FleetJudgement | None) -> Iterator[str]:
+def _introduce_peers(judgement: FleetJudgement | None, unjudged: str) -> Iterator[str]:
     if judgement is None:
-        yield NOT_JUDGED
+        yield unjudged
         return
     compared = format_count(len(judgement.metrics) + judgement.screened, "metric")
     night = f"{compared} of like parts, up to the night of {judgement.night}."

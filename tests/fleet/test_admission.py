@@ -110,6 +110,21 @@ def test_one_that_fails_between_nodes_is_a_suspect_and_stays_out_and_the_others_
     assert site.ledger.read_node("n3").state is State.SUSPECT
 
 
+def test_a_folder_that_is_not_to_be_trusted_keeps_its_node_out_and_no_other(site: Site16) -> None:
+    folder = site.folder / "spool" / "n3"
+    folder.mkdir()
+    folder.chmod(0o777)
+
+    assert run(site) == []
+
+    assert states(site) == {State.VERIFYING: {"n3"}, State.HEALTHY: set(NAMES) - {"n3"}}
+    assert [line for line in site.said if line.startswith("n3: ")]
+    assert site.ledger.list_open_tickets() == []
+    folder.chmod(0o700)
+    run(site)
+    assert site.ledger.read_node("n3").desired_hold is Hold.NONE
+
+
 def test_a_slow_link_is_told_and_keeps_nobody_out(site: Site16) -> None:
     site.slurm.cluster = SimulatedCluster(links=(("n1", "n5"), ("n5", "n1")))
 

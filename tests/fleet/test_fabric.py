@@ -21,6 +21,7 @@ from hpcverify.fleet.overview import build_overview, describe_links
 from hpcverify.fleet.states import Node, State
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.journal import (
+    JOURNAL_NAME,
     Entry,
     Journal,
     list_isolations,
@@ -163,6 +164,37 @@ def test_a_bad_node_is_named_by_an_isolation_and_becomes_a_suspect(site: Site16)
     states = {node.name: node.state for node in site.ledger.list_nodes().values()}
     assert {name for name, state in states.items() if state is not State.UNVERIFIED} == {"n7"}
     assert states["n7"] is State.SUSPECT
+    assert site.tried()[0] == 16
+
+
+def test_a_folder_that_is_not_to_be_trusted_costs_its_node_the_accusation_alone(
+    site: Site16,
+) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n7", "n12"))
+    acting = site.controller
+    folder = site.folder / "spool" / "n7"
+    folder.mkdir()
+    folder.chmod(0o777)
+
+    accused = {one.node for answer in site.sweep() for one in answer.accused}
+    acting.reconcile()
+
+    assert accused == {"n7", "n12"}
+    assert site.ledger.read_node("n12").state is State.SUSPECT
+    assert [line for line in site.said if line.startswith("n7: ")]
+    assert list(list_unfinished(site.folder / "state")) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 4096, b"{}\n", b"\xff\n{}\n", b"[" * 100_000])
+def test_a_damaged_journal_is_left_alone_and_links_are_tried_anew(
+    site: Site16, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    kill_at(site, 2, monkeypatch)
+    (path,) = (site.folder / "state").glob(f"*/*/{JOURNAL_NAME}")
+    path.write_bytes(damage)
+
+    assert site.sweep() == []
+
     assert site.tried()[0] == 16
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +25,10 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.night import find_crowds, follow_up, judge_finished_night
 from hpcverify.fleet.states import State
 from hpcverify.model import Verdict
+from hpcverify.peers import document as document_module
+from hpcverify.peers.fleet import MetricJudgement, judge_metric
 from hpcverify.peers.floors import PeerFloor
+from hpcverify.peers.values import MetricName
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
@@ -100,6 +104,35 @@ def test_a_slow_gpu_is_told_on_its_second_night_with_its_clock(nights: Nights) -
     assert by_metric["bf16.sustained"].distance == pytest.approx(0.05, abs=0.01)
     assert "clock 1410 MHz (peers 150" in by_metric["bf16.sustained"].cause
     assert judged.unconfirmed == ()
+
+
+def test_what_could_not_be_judged_in_full_is_a_note_that_is_shown(nights: Nights) -> None:
+    make_history(nights.state, nights=1, level="if(n % 2 = 0, 0.9, 1)")
+
+    judged = nights.judge(1)
+
+    (note,) = judged.notes
+    assert note.startswith("gemm bf16.sustained")
+    assert "two kinds" in note
+    assert [line for line in list_judgement_lines(judged) if note in line]
+
+
+def test_a_metric_that_cannot_be_reckoned_with_ends_no_other(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_history(nights.state, nights=2, level="if(n = 5, 0.9, 1)", clock="if(n = 3, 900, 1500)")
+    judge = judge_metric
+
+    def overflow(name: MetricName, *others: Any) -> MetricJudgement:
+        if name.check == "thermal":
+            raise OverflowError("(34, 'Numerical result out of range')")
+        return judge(name, *others)
+
+    monkeypatch.setattr(document_module, "judge_metric", overflow)
+    judged = nights.judge(1, 2)
+
+    assert [one.node for one in judged.outliers] == ["r0n5"]
+    assert [note for note in judged.notes if note.startswith("thermal clock.mean")]
 
 
 def test_one_bad_night_names_nobody(nights: Nights) -> None:
@@ -263,7 +296,7 @@ def test_a_damaged_history_is_said_and_stops_nothing(nights: Nights) -> None:
     judge_finished_night(nights.controller)
 
     (told,) = nights.said
-    assert told.startswith("the night of 2026-11-02 is not judged:")
+    assert told.startswith("judgement of the night of 2026-11-02: the measurements in ")
     assert read_judgement(nights.state) is None
 
 

@@ -78,10 +78,11 @@ def test_a_week_is_left_alone_as_long_as_one_of_its_nights_is_kept(tmp_path: Pat
 def test_a_collect_rolls_up(tmp_path: Path) -> None:
     write_week(tmp_path)
 
-    write_runs(tmp_path, make_run("n1", 40), night=40, keep_nights=KEEP)
+    for night in (38, 39, 40):
+        write_runs(tmp_path, make_run("n1", night), night=night, keep_nights=KEEP)
 
     assert list(list_weeks(tmp_path)) == [MONDAY, MONDAY + timedelta(days=WEEK)]
-    assert list_night_folders(tmp_path) == [MONDAY + timedelta(days=40)]
+    assert list_night_folders(tmp_path) == [MONDAY + timedelta(days=n) for n in (38, 39, 40)]
 
 
 def test_a_part_that_got_another_driver_has_a_row_for_each(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hpcverify.errors import ConfigError, NoRunsError, ReplacedError, StoreError
 from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
-from hpcverify.records.store import Store
+from hpcverify.records.store import RunEntry, Store
 from hpcverify.records.tables import MAX_CARRY_OVER_RUNS, MAX_FACT_ROWS
 from hpcverify.testing import INVENTORY
 from tests.doubles import a_result, a_run
@@ -69,6 +69,32 @@ def test_of_runs_that_begin_alike_the_newest_are_named(tmp_path: Path) -> None:
     newest = ", ".join(run.id for run in reversed(runs[1:]))
     with pytest.raises(ConfigError, match=f"^4 runs begin with '2026': .* newest: {newest}$"):
         Store(tmp_path).load("2026")
+
+
+class StoreThatListsNothing(Store):
+    """A store whose runs are too many to list."""
+
+    def list_runs(self, *_: object, **__: object) -> list[RunEntry]:
+        """Fail: a controller has millions."""
+        raise AssertionError("a run is found by its id, and not among all runs")
+
+
+def test_a_run_is_found_without_listing_all(tmp_path: Path) -> None:
+    store = StoreThatListsNothing(tmp_path)
+    ids = [f"2026010{day}-000000-abcdef" for day in range(1, 8)]
+    for name in ids:
+        store.save(a_run(id=name))
+
+    assert store.load("last").id == ids[-1]
+    assert store.load("20260103").id == ids[2]
+    assert store.load(ids[4]).id == ids[4]
+    with pytest.raises(ConfigError, match=f"^7 runs begin with '2026': .* {ids[-1]}, {ids[-2]}"):
+        store.load("2026")
+    for stranger in ("2027", "20260108-000000-abcdef0", "%", "*", "\udcff"):
+        with pytest.raises(UnknownNameError, match="no run is called"):
+            store.load(stranger)
+    assert store.count_all_runs() == len(ids)
+    assert store.list_run_nodes() == {"n1"}
 
 
 def test_the_last_of_no_runs_is_an_error_that_says_how_to_have_one(tmp_path: Path) -> None:

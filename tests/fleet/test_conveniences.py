@@ -1,0 +1,467 @@
+"""Damaged files and absurd documents cost a line, and never a hold, a drain or a view."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from hpcverify.cli import cli
+from hpcverify.commands._controller import decide
+from hpcverify.errors import ActionError, DamagedError, SlurmError
+from hpcverify.fleet import transitions
+from hpcverify.fleet.controller import HISTORY, Controller
+from hpcverify.fleet.holds_slurm import SlurmBackend
+from hpcverify.fleet.job_sensor import leave_suspicions
+from hpcverify.fleet.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
+from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
+from hpcverify.fleet.night import judge_finished_night
+from hpcverify.fleet.states import State
+from hpcverify.history.columns import find_night
+from hpcverify.history.files import list_nights, list_weeks
+from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
+from hpcverify.model import (
+    Finding,
+    FindingRule,
+    Inventory,
+    Measurement,
+    Part,
+    Remedy,
+    Result,
+    Run,
+    Verdict,
+)
+from hpcverify.plan.config import Fleet, Quarantine, Site
+from hpcverify.records.spool import deposit
+from hpcverify.records.store import Store
+from hpcverify.slurm.client import Slurm
+from tests.fleet.paper import PaperNode, PaperSlurm
+
+NODES = [f"n{number}" for number in range(1, 17)]
+DAY = 86400.0
+TORN = [b"", b"\0" * 4096, b"{}", b'{"night":"20', b"\xff\xfe", b"[" * 100_000, b"null", b"\n\n"]
+"""What files look like after a power cut, a full disk or a careless editor."""
+
+
+class Home:
+    """A fleet on paper, with a history, whose nights are the last ones."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make it; its clock begins ten days before now, at noon."""
+        self.state, self.spool = folder / "state", folder / "spool"
+        self.spool.mkdir()
+        config = folder / "site.toml"
+        config.write_text(f'[fleet]\nspool = "{self.spool}"\n')
+        monkeypatch.setenv("HPCVERIFY_STATE", str(self.state))
+        monkeypatch.setenv("HPCVERIFY_CONFIG", str(config))
+        self.now = (time.time() // DAY - 10) * DAY + DAY / 2 + 3600
+        self.paper = PaperSlurm({name: PaperNode() for name in NODES}, clock=lambda: self.now)
+        self.said: list[str] = []
+        self.chance = Random(7)  # noqa: S311 - nobody is to guess nothing
+        self.written = 0
+
+    def clock(self) -> float:
+        """Go on a little each time that somebody looks."""
+        self.now += 0.001
+        return self.now
+
+    @property
+    def today(self) -> datetime:
+        """The time on the fleet's clock."""
+        return datetime.fromtimestamp(self.now, UTC)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the controller knows."""
+        return Ledger(self.state, self.clock)
+
+    @property
+    def queue(self) -> Path:
+        """What a killed writer leaves."""
+        return self.state / "measurements" / QUEUE_NAME
+
+    @property
+    def controller(self) -> Controller:
+        """Start a controller."""
+        slurm = Slurm(run=self.paper)
+        writer = MeasurementWriter(self.state, self.said.append, lambda: self.today)
+        return Controller(
+            site=Site(
+                fleet=Fleet(spool=str(self.spool)),
+                quarantine=Quarantine(enforce=("*",), check_share=1, share=1),
+            ),
+            state=self.state,
+            ledger=self.ledger,
+            store=Store(self.state),
+            slurm=slurm,
+            backend=SlurmBackend(slurm),
+            say=self.said.append,
+            clock=self.clock,
+            measurements=writer,
+        )
+
+    def collect(self) -> Controller:
+        """Do what `hpcverify collect` does."""
+        acting = self.controller
+        with acting.hold_lock():
+            acting.reconcile()
+            judge_finished_night(acting)
+        return acting
+
+    def leave(self, node: str, ticket: str = "", **changes: Any) -> Run:
+        """Have *node* leave a run, with a figure of each of two GPUs."""
+        self.written += 1
+        gpus = [Part("gpu", f"GPU-{node}-{i}", f"GPU {i}", {"name": "H100"}) for i in range(2)]
+        figures = [
+            Measurement("bf16.sustained", self.chance.gauss(500, 2), "TFLOP/s", gpu.id)
+            for gpu in gpus
+        ]
+        result = Result(check="gemm", verdict=Verdict.PASS, measurements=tuple(figures))
+        run = Run(
+            id=f"{self.today:%Y%m%d-%H%M%S}-{self.written:06x}",
+            node=node,
+            suite="idle",
+            started=self.today,
+            seconds=60,
+            verdict=Verdict.PASS,
+            complete=True,
+            passive=False,
+            inventory=Inventory(parts=tuple(gpus)),
+            results=(result,),
+        )
+        run = msgspec.structs.replace(run, **changes)
+        deposit(run, self.spool, ticket)
+        return run
+
+    def find_broken(self, node: str) -> None:
+        """Have *node* fail an ordered run by evidence that no rerun can take back."""
+        finding = Finding("lost", "node", "a GPU is lost")
+        result = Result(
+            check="gemm",
+            verdict=Verdict.FAIL,
+            reason="a GPU is lost",
+            remedy=Remedy.REPLACE,
+            findings=(finding,),
+            rulings={"lost": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
+        )
+        ticket = self.ledger.issue_ticket(node, "sweep", "idle")
+        self.leave(node, ticket.token, verdict=Verdict.FAIL, results=(result,))
+
+    def pass_nights(self, count: int, poison: Mapping[str, Any] | None = None) -> None:
+        """Let nights pass in which each node leaves a run, and n16 one with *poison*."""
+        for _ in range(count):
+            self.now += DAY
+            for node in NODES[:-1]:
+                self.leave(node)
+            self.leave(NODES[-1], **(poison or {}))
+            self.collect()
+
+    def view(self, *command: str) -> tuple[int, str]:
+        """Run a command that shows something; give its status and its text."""
+        done = CliRunner().invoke(cli, list(command))
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, done.output
+
+    def require_work(self) -> None:
+        """Require that holds, drains, intake, releases and views go on."""
+        self.find_broken("n2")
+        self.collect()
+        assert self.paper.nodes["n2"].drained
+        assert self.ledger.read_node("n2").state is State.QUARANTINED
+        hold = decide(self.controller, "n3", "fan", transitions.hold, "held")
+        assert (hold in (0, 4), self.paper.nodes["n3"].drained) == (True, True)
+        decide(self.controller, "n3", "fan is new", transitions.release, "released")
+        assert not self.paper.nodes["n3"].drained
+        assert not list(self.spool.glob("n*/[0-9]*.json"))
+        assert self.view("nodes")[0] == 0
+        nodes = json.loads(self.view("nodes", "--json")[1].partition("\n{")[0] or "{}")
+        assert isinstance(nodes, dict)
+        assert self.view("report", "--fleet", "--format", "json", "-o", "/dev/null")[0] == 0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Give a fleet that nothing has happened to."""
+    return Home(tmp_path, monkeypatch)
+
+
+def list_malfunctions(home: Home) -> list[str]:
+    return [one.name for one in home.ledger.list_malfunctions()]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_damaged_lines_of_the_queue_are_put_aside_and_the_turn_goes_on(
+    home: Home, torn: bytes
+) -> None:
+    home.pass_nights(1)
+    home.queue.write_bytes(torn + b"\n")
+
+    home.require_work()
+
+    assert not home.queue.exists()
+    assert (home.queue.with_name(DAMAGED_NAME)).read_bytes() == torn
+    assert sum("cannot be read" in line for line in home.said) == 1
+    assert list_malfunctions(home) == []
+
+
+def test_a_history_that_fails_is_a_state_until_it_works_again(home: Home) -> None:
+    home.pass_nights(1)
+    home.queue.mkdir()
+
+    home.require_work()
+
+    assert list_malfunctions(home) == [HISTORY]
+    text = home.view("nodes")[1]
+    assert HISTORY in text
+    assert "_queue.ndjson" in text
+    home.queue.rmdir()
+    home.collect()
+    assert list_malfunctions(home) == []
+
+
+def test_a_bug_in_a_convenience_ends_it_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("one")
+
+    monkeypatch.setattr(MeasurementWriter, "add", fail)
+    home.leave("n1")
+
+    home.require_work()
+
+    (told,) = {line for line in home.said if HISTORY in line}
+    assert "KeyError" in told
+
+
+def test_a_damaged_ledger_stops_the_turn(home: Home) -> None:
+    home.pass_nights(1)
+    (home.state / LEDGER_FILE_NAME).write_bytes(b"no ledger" * 1000)
+
+    with pytest.raises(DamagedError):
+        home.collect()
+    acting = object.__new__(Controller)
+    with pytest.raises(DamagedError), acting.run_convenience("one"):
+        raise DamagedError("the ledger")
+
+
+def measure(*values: float, metric: str = "bf16.sustained", unit: str = "TFLOP/s") -> Result:
+    """Make the result of a check that measured *values* on as many parts."""
+    found = tuple(Measurement(metric, value, unit, f"part {i}") for i, value in enumerate(values))
+    return Result(check="gemm", verdict=Verdict.PASS, measurements=found)
+
+
+def read_judged(home: Home) -> FleetJudgement:
+    judged = read_judgement(home.state)
+    assert judged is not None
+    return judged
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(1.7e308,), (1.7e308,) * 8, (1e200, 1.0) * 4, (1e30, 1e-30) * 4, (5e-324, -0.0) * 4],
+)
+def test_absurd_numbers_of_a_node_leave_the_nights_judged_and_the_views_whole(
+    home: Home, values: tuple[float, ...]
+) -> None:
+    for metric, unit in (("bf16.sustained", "TFLOP/s"), ("step_time", "s")):
+        home.pass_nights(4, {"results": (measure(*values, metric=metric, unit=unit),)})
+
+    home.require_work()
+
+    judged = read_judged(home)
+    assert judged.night == find_night(home.today) - timedelta(days=1)
+    assert all(math.isfinite(one.distance) for one in (*judged.outliers, *judged.unconfirmed))
+    assert list_malfunctions(home) == []
+
+
+def test_numbers_that_were_absurd_when_the_history_was_written_are_not_judged(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify.model.LARGEST_VALUE", math.inf)
+    home.pass_nights(4, {"results": (measure(1.7e308, 1e200, 1.0),)})
+    monkeypatch.undo()
+    assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_torn_judgement_is_not_shown_and_the_next_night_makes_a_new_one(
+    home: Home, torn: bytes
+) -> None:
+    home.pass_nights(2)
+    path = home.state / JUDGEMENT_NAME
+    path.write_bytes(torn)
+
+    code, text = home.view("nodes")
+    assert (code, "judgement.json is damaged" in text) == (0, True)
+    code, text = home.view("report", "--fleet", "-o", str(home.spool.parent / "fleet.html"))
+    assert (code, "judgement.json is damaged" in text) == (0, True)
+
+    home.collect()
+    assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
+    assert path.with_suffix(".damaged").read_bytes() == torn
+
+
+def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Home) -> None:
+    slow = measure(400.0)
+    for _ in range(3):
+        home.now += DAY
+        for node in NODES[:-2]:
+            home.leave(node)
+        home.leave("n15", results=(measure(1.7e308, 1e29),))
+        gpu = Part("gpu", "part 0", "GPU 0", {"name": "H100"})
+        home.leave("n16", results=(slow,), inventory=Inventory(parts=(gpu,)))
+        home.collect()
+
+    assert "n16 GPU 0" in {one.name for one in read_judged(home).outliers}
+
+
+def test_a_run_with_too_many_metrics_is_left_out_and_named(home: Home) -> None:
+    many = [measure(1.0, metric=f"m{number}").measurements[0] for number in range(30_000)]
+    result = Result(check="gemm", verdict=Verdict.PASS, measurements=tuple(many))
+    home.pass_nights(2, {"results": (result,)})
+
+    home.require_work()
+
+    assert len([line for line in home.said if "30000 different metrics" in line]) == 2
+    assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
+
+
+def test_a_node_with_too_many_metrics_over_its_runs_is_left_out_of_the_night_and_named(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify.history.screen.MAX_NODE_METRICS", 20)
+    home.now += DAY
+    for node in NODES:
+        home.leave(node)
+    for number in range(30):
+        home.leave("n16", results=(measure(1.0, metric=f"m{number}"),))
+    home.collect()
+    home.pass_nights(1)
+
+    assert [note for note in read_judged(home).notes if note.startswith("n16 is not judged")]
+    assert list_malfunctions(home) == []
+
+
+# -- folders of nodes
+
+
+def break_folder(home: Home, node: str, how: str) -> None:
+    folder = home.spool / node
+    match how:
+        case "open":
+            folder.mkdir()
+            folder.chmod(0o777)
+        case "file":
+            folder.write_text("")
+        case _:
+            folder.symlink_to(home.state)
+
+
+@pytest.mark.parametrize("how", ["open", "file", "link"])
+def test_a_folder_that_is_not_to_be_trusted_costs_its_node_a_line_and_no_other_its_suspicion(
+    home: Home, how: str
+) -> None:
+    home.collect()
+    break_folder(home, "n7", how)
+    ended = int(home.now) - 60
+    home.paper.ended = "".join(
+        f"7|batch|NODE_FAIL|{ended - 8000 * i - 60}|{ended - 8000 * i}|n{7 + i}\n" for i in range(2)
+    )
+    acting = home.controller
+
+    with acting.run_convenience("sensor"):
+        leave_suspicions(acting)
+    acting.reconcile()
+
+    assert home.ledger.read_node("n8").state is State.SUSPECT
+    assert [line for line in home.said if line.startswith("n7: ")]
+    assert list_malfunctions(home) == []
+    assert acting.choose_exit_status() == ActionError.exit_code
+
+
+# -- clocks
+
+
+def test_a_clock_that_jumps_for_one_collect_closes_no_week_and_no_night(home: Home) -> None:
+    home.now -= 10 * DAY
+    home.pass_nights(10)
+    before = list(list_nights(home.state))
+    for jump in (120 * DAY, -120 * DAY):
+        home.now += jump
+        home.leave("n1")
+        home.collect()
+        home.now -= jump
+        assert set(before) <= set(list_nights(home.state))
+        assert not list_weeks(home.state)
+    home.pass_nights(2)
+
+    assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
+    assert len([n for n in list_nights(home.state) if n <= find_night(home.today)]) >= 12
+    assert list_malfunctions(home) == []
+
+
+def test_runs_of_a_week_that_is_closed_are_dropped_with_a_line(home: Home) -> None:
+    writer = home.controller.measurements
+    assert writer is not None
+    home.pass_nights(1)
+    (night,) = list_nights(home.state)
+    week = home.state / "measurements_weekly" / f"week={night - timedelta(days=night.weekday())}"
+    week.mkdir(parents=True)
+    (source,) = (home.state / "measurements" / f"night={night}").glob("*.parquet")
+    (week / "000001-000001.parquet").write_bytes(source.read_bytes())
+    home.leave("n1")
+    home.said.clear()
+    home.collect()
+
+    assert [line for line in home.said if line.startswith("1 run of weeks")]
+
+
+@pytest.mark.parametrize("off", [timedelta(days=3), timedelta(days=-3), timedelta(days=365000)])
+def test_a_run_whose_dates_disagree_is_refused_in_one_line(home: Home, off: timedelta) -> None:
+    home.now += DAY
+    home.leave("n1", started=home.today + off)
+    home.leave("n2")
+    home.collect()
+
+    (told,) = home.said
+    assert told.startswith("n1: ")
+    assert len(list_nights(home.state)) == 1
+
+
+def test_ordered_runs_of_nodes_with_wrong_clocks_count_and_get_no_night(home: Home) -> None:
+    right = home.now
+    for node, days in (("n1", -9000), ("n2", 9000)):
+        ticket = home.ledger.issue_ticket(node, "sweep", "idle")
+        home.now = right + days * DAY
+        home.leave(node, ticket.token)
+    home.now = right
+    home.leave("n3")
+    home.collect()
+
+    assert home.ledger.read_node("n1").state is State.HEALTHY
+    assert home.ledger.read_node("n2").state is State.HEALTHY
+    assert len(list_nights(home.state)) == 1
+    assert len([line for line in home.said if "not kept in the history" in line]) == 1
+
+
+def test_a_slurm_that_is_away_is_no_malfunction_of_the_turn(home: Home) -> None:
+    def refuse(_: object) -> str:
+        raise SlurmError("squeue: nobody answers")
+
+    acting = home.controller
+    acting.slurm = Slurm(run=refuse)
+    with acting.run_convenience("sensor"):
+        leave_suspicions(acting)
+    acting.backend = SlurmBackend(acting.slurm)
+
+    with pytest.raises(SlurmError):
+        acting.reconcile()
