@@ -25,6 +25,7 @@ from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook, read_shown_j
 from hpcverify.fleet.overview import (
     NodeRow,
     Overview,
+    add_judgement,
     count_states,
     describe_links,
     format_time_since,
@@ -70,8 +71,8 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
       hpcverify nodes gpu[001-032]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     ledger = Ledger(state_dir())
-    fleet = read_overview(ledger, Store(state_dir()))
     judgement, complaint = read_shown_judgement(state_dir())
+    fleet = add_judgement(read_overview(ledger, Store(state_dir())), judgement)
     if complaint:
         say(complaint)
     log: list[AuditEntry] = []
@@ -129,6 +130,7 @@ def build_json(
             "attention": row.attention,
             "overdue": row.overdue,
             "why": row.why,
+            "standing": row.standing,
             "heard": row.heard,
             "failures": row.failures,
             "rollouts": row.rollouts,
@@ -165,6 +167,8 @@ def show(
         console.print(f"links tried: {tried}")
     for line in list_malfunction_lines(fleet):
         console.print(Text(line, style=OVERDUE_STYLE))
+    if judgement:
+        show_judgement(console, judgement)
     console.print()
     print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in fleet.rows))
     if lines := list_drift_lines(fleet.drift, fleet.made):
@@ -175,8 +179,6 @@ def show(
             for line in lines[:MAX_DRIFT_LINES]
         ]
         print_items(console, [*told, *count_more(len(lines) - MAX_DRIFT_LINES)])
-    if judgement:
-        show_judgement(console, judgement)
     if outlook:
         show_outlook(console, outlook)
     if log:

@@ -17,7 +17,12 @@ from hpcverify.console import say
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outlook import read_outlook
-from hpcverify.fleet.overview import Overview, choose_page_results, read_overview
+from hpcverify.fleet.overview import (
+    Overview,
+    add_judgement,
+    choose_page_results,
+    read_overview,
+)
 from hpcverify.isolation.answer import is_answer, parse_answer
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import load_site, node_name, state_dir
@@ -158,9 +163,8 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
     outlook = read_outlook(state_dir(), load_site())
     if outlook.judgement_error:
         say(outlook.judgement_error)
-    whole = msgspec.structs.replace(
-        read_overview(Ledger(state_dir()), store, since), outlook=outlook
-    )
+    fleet = read_overview(Ledger(state_dir()), store, since)
+    whole = msgspec.structs.replace(add_judgement(fleet, outlook.judgement), outlook=outlook)
     if form == "json":
         return format_json(whole)
     if form != "html":
@@ -168,20 +172,23 @@ def render_fleet(store: Store, since: datetime | None, form: str, output: str) -
     links: dict[tuple[str, str], str] = {}
     if output != documents.STDOUT_NAME:
         links = write_pages(
-            whole, store, Path(output).parent, lambda run: render_html(run, store, since)
+            whole,
+            store,
+            Path(output).parent,
+            lambda run, standing: render_html(run, store, since, standing),
         )
     page: str = import_report_module("fleet").render(whole, links)
     return page
 
 
 def write_pages(
-    fleet: Overview, store: Store, folder: Path, render: Callable[[Run], str]
+    fleet: Overview, store: Store, folder: Path, render: Callable[[Run, str], str]
 ) -> dict[tuple[str, str], str]:
     """
     Write the pages of runs that *fleet* links to into *folder*; return their links.
 
-    A page that shows the same run already is left alone. A run whose document cannot be
-    read gets no page but a warning of the store.
+    A page that shows the same run and the same judgement already is left alone. A run whose
+    document cannot be read gets no page but a warning of the store.
     """
     links: dict[tuple[str, str], str] = {}
     for row in fleet.rows:
@@ -189,27 +196,29 @@ def write_pages(
             path = Path(
                 PAGES_FOLDER, _make_file_name(said.node), f"{_make_file_name(said.suite)}.html"
             )
-            if _ensure_page(folder / path, said.run, store, render):
+            if _ensure_page(folder / path, said.run, row.standing, store, render):
                 links[said.node, said.suite] = quote(path.as_posix())
     return links
 
 
-def _ensure_page(path: Path, run: str, store: Store, render: Callable[[Run], str]) -> bool:
-    """Write the page *path* unless it shows *run* already; return whether it is there."""
-    if _shows(path, run):
+def _ensure_page(
+    path: Path, run: str, standing: str, store: Store, render: Callable[[Run, str], str]
+) -> bool:
+    """Write the page *path* unless it shows all this already; return whether it is there."""
+    if _shows(path, import_report_module("node").make_mark(run, standing)):
         return True
     try:
         document = documents.read(store.get_document_path(run))
     except StoreError as exc:
         store.warnings.append(str(exc))
         return False
-    documents.write_bytes(path, render(document).encode(), make=True)
+    documents.write_bytes(path, render(document, standing).encode(), make=True)
     return True
 
 
-def _shows(path: Path, run: str) -> bool:
-    """Whether the page *path* is that of *run*: the id is the first thing in it."""
-    mark = f'<meta name="hpcverify-run" content="{run}">'
+def _shows(path: Path, shown: str) -> bool:
+    """Whether the page *path* has the mark *shown*, which is the first thing in it."""
+    mark = f'<meta name="hpcverify-run" content="{shown}">'
     try:
         # Only a file: reading a pipe, which others may have put there, never ends.
         if not path.is_file():
@@ -304,8 +313,8 @@ def read_newest(store: Store, node: str | None) -> Run:
     return documents.read(store.get_document_path(entries[0].id))
 
 
-def render_html(run: Run, store: Store, since: datetime | None = None) -> str:
-    """Render the page of *run* with the node's runs before it."""
+def render_html(run: Run, store: Store, since: datetime | None = None, standing: str = "") -> str:
+    """Render the page of *run* with the node's runs before it, and its *standing* in the fleet."""
     entries = store.list_runs(run.node, limit=-1)
     earlier = [
         entry
@@ -314,7 +323,9 @@ def render_html(run: Run, store: Store, since: datetime | None = None) -> str:
     ]
     history = list(store.read_documents(earlier[:MAX_HISTORY_RUNS]))
     past = count_repetitions(run, store, since)
-    page: str = import_report_module("node").render(run, history=history, repetitions=past)
+    page: str = import_report_module("node").render(
+        run, history=history, repetitions=past, standing=standing
+    )
     return page
 
 

@@ -221,6 +221,21 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     ]
 
 
+def describe_nodes(judgement: FleetJudgement) -> dict[str, str]:
+    """Describe each node that is worse than its peers, or than it was, in a few clauses."""
+    clauses: dict[str, list[str]] = {}
+    for outlier in judgement.outliers:
+        if outlier.node:
+            clauses.setdefault(outlier.node, []).append(describe_outlier(outlier))
+    for change in judgement.changes:
+        if change.node:
+            clauses.setdefault(change.node, []).append(_describe_changes([change]))
+    return {
+        node: f"{found[0]} (+{len(found) - 1} more)" if len(found) > 1 else found[0]
+        for node, found in clauses.items()
+    }
+
+
 def describe_outlier(outlier: JudgedOutlier, others: str = "") -> str:
     """Say who is worse than its peers, by how much, why and since when."""
     who = outlier.name if outlier.node else f"{outlier.level} {outlier.name}"

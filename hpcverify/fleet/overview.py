@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
+from hpcverify.fleet.judgement import FleetJudgement, describe_nodes
 from hpcverify.fleet.ledger import Ledger, Malfunction
 from hpcverify.fleet.node_names import make_natural_key
 from hpcverify.fleet.outlook import FleetOutlook
@@ -92,6 +93,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     overdue: bool
     """Whether its last full pass is too long ago."""
     why: str
+    standing: str = ""
+    """How it is worse than its peers, or than it was, by the newest judgement."""
     rollouts: Mapping[str, tuple[str, ...]] = {}
     """The rollouts that changed the node in the run of the last result of a check, by check."""
     heard: float = 0.0
@@ -116,14 +119,16 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
         """
         Its outcome, whatever its state; None: no run is known.
 
-        The worst of its last ordered run and of each check's last result. A node that
-        failed and was not released yet still counts as failed.
+        The worst of its last ordered run and of each check's last result, and a warning if it
+        is worse than its peers. A node that failed and was not released yet still counts as
+        failed.
         """
         if self.node.state in FAILED_STATES:
             return Verdict.FAIL
         if self.verdict is None and not self.said:
             return None
-        worst = max(self.worst, self.verdict or Verdict.PASS)
+        least = Verdict.WARN if self.standing else Verdict.PASS
+        worst = max(self.worst, self.verdict or Verdict.PASS, least)
         return Verdict.PASS if worst is Verdict.SKIP else worst
 
     @cached_property
@@ -251,6 +256,18 @@ def build_overview(
         links=links,
         link_days=link_days,
     )
+
+
+def add_judgement(fleet: Overview, judgement: FleetJudgement | None) -> Overview:
+    """Return *fleet* with what the newest *judgement* says about each of its nodes."""
+    standings = describe_nodes(judgement) if judgement else {}
+    rows = (
+        replace(row, standing=standing, why=row.why or standing)
+        if (standing := standings.get(row.node.name, ""))
+        else row
+        for row in fleet.rows
+    )
+    return replace(fleet, rows=tuple(sorted(rows, key=_make_badness_key)))
 
 
 def cap_verdict(said: LastResult) -> Verdict:
@@ -439,7 +456,7 @@ def describe_company(rollouts: Sequence[str]) -> str:
 
 def _make_badness_key(row: NodeRow) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:
     """Order rows by urgency: the worst first, then the longest unverified."""
-    seen = max(row.worst, row.verdict or row.worst)
+    seen = max(row.worst, row.verdict or row.worst, row.outcome or row.worst)
     return (
         not row.attention,
         -STATE_RANKS[row.state],

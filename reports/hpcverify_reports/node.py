@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
+from zlib import crc32
 
 from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import map_remedies, recall_gone_parts
@@ -80,13 +81,17 @@ class Speed:
 
 
 def render(
-    run: Run, *, history: Sequence[Run] = (), repetitions: Repetitions = MappingProxyType({})
+    run: Run,
+    *,
+    history: Sequence[Run] = (),
+    repetitions: Repetitions = MappingProxyType({}),
+    standing: str = "",
 ) -> str:
     """
     Render *run* as one HTML page.
 
     *history* has earlier runs of the same node; *repetitions* say how often the failing
-    parts have failed before.
+    parts have failed before; *standing* says how the node is worse than its fleet, if it is.
     """
     inventory, remedies = recall_gone_parts(run), map_remedies(run)
     sections = {
@@ -104,7 +109,10 @@ def render(
         icon=ICONS[run.verdict],
         lede=". ".join(filter(None, (describe_gpus(run.inventory), summarize_run(run)))),
         reasons=[card for card in cards if card.decisive][:MAX_REASONS],
-        no_action_note=REMEDY_SENTENCES[Remedy.NONE] if run.verdict is Verdict.PASS else "",
+        standing=standing,
+        no_action_note=REMEDY_SENTENCES[Remedy.NONE]
+        if run.verdict is Verdict.PASS and not standing
+        else "",
         groups=group_demanded(run, repetitions),
         milder=group_milder(run),
         speeds=list(_list_speeds(worst, inventory)) if run.verdict < Verdict.ERROR else (),
@@ -123,8 +131,14 @@ def render(
         rerun_command=write_rerun_command(run) if cards else "",
         versions=run.versions.items(),
         id=run.id,
+        mark=make_mark(run.id, standing),
     )
     return render_page("node.html.j2", page)
+
+
+def make_mark(run_id: str, standing: str) -> str:
+    """Make the mark by which a page is recognized that shows a run and its *standing*."""
+    return f"{run_id} {crc32(standing.encode()):08x}" if standing else run_id
 
 
 def _build_section(

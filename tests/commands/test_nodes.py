@@ -47,12 +47,18 @@ def ledger(cli: Cli) -> Ledger:
 
 
 def keep(
-    cli: Cli, run: str, day: int, verdict: Verdict, at: datetime | None = None, **changes: object
+    cli: Cli,
+    run: str,
+    day: int,
+    verdict: Verdict,
+    at: datetime | None = None,
+    node: str = "n2",
+    **changes: object,
 ) -> None:
-    """Keep a run of n2 that ended so; it began *at* a time, or on a *day* long ago."""
+    """Keep a run of *node* that ended so; it began *at* a time, or on a *day* long ago."""
     made = a_run(
         id=run,
-        node="n2",
+        node=node,
         started=at or datetime(2026, 1, day, tzinfo=UTC),
         verdict=verdict,
         results=(a_result(verdict=verdict, reason=f"reason of {run}"),),
@@ -322,7 +328,47 @@ def test_how_many_links_were_tried_is_told_where_a_site_wants_them_tried(
 
 
 @pytest.mark.usefixtures("ledger")
-def test_who_is_worse_than_its_peers_is_told_below_the_table(cli: Cli) -> None:
+def test_a_part_that_is_worse_than_its_peers_is_listed_above_the_table(cli: Cli) -> None:
+    judge_night(cli)
+    told = " ".join(cli("nodes").stdout.split())
+    document = json.loads(cli("nodes", "--json").stdout)
+
+    assert "peers: WARN n1 GPU 3: gemm bf16.sustained (idle, H100) 4.1 % worse" in told
+    assert "clock 1410 MHz (peers 1500); since 12 Nov" in told
+    assert told.index("peers: WARN") < told.index("last full pass")
+    assert "n2 GPU 0" not in told
+    assert document["judgement"]["outliers"][0]["name"] == "n1 GPU 3"
+
+
+@pytest.mark.usefixtures("ledger")
+def test_all_views_say_the_same_of_a_node_that_is_worse_than_its_peers(cli: Cli) -> None:
+    keep(cli, "r1", 1, Verdict.PASS, node="n1")
+    healthy = cli("nodes").stdout
+    report(cli)
+    page = cli.state / "nodes" / "n1" / "quick.html"
+    assert "Nothing to do" in page.read_text()
+
+    judge_night(cli)
+    told = " ".join(cli("nodes").stdout.split())
+    (row,) = (r for r in json.loads(cli("nodes", "--json").stdout)["nodes"] if r["name"] == "n1")
+    fleet = Dom(report(cli)).text
+    judged = page.read_text()
+
+    assert "with warnings" not in healthy
+    assert "1 with warnings" in told
+    assert row["outcome"] == "warn"
+    assert row["standing"] == row["why"] != ""
+    assert "1 node with warnings" in fleet
+    assert "4.1 % worse than its peers" in judged
+    assert "Nothing to do" not in judged
+
+    write_judgement(cli.state, FleetJudgement(night=date(2026, 11, 15)))
+    report(cli)
+    assert "Nothing to do" in page.read_text()
+
+
+def judge_night(cli: Cli) -> None:
+    """Write the judgement of a night in which GPU 3 of n1 stood out."""
     outlier = JudgedOutlier(
         level="part",
         name="n1 GPU 3",
@@ -342,11 +388,3 @@ def test_who_is_worse_than_its_peers_is_told_below_the_table(cli: Cli) -> None:
     write_judgement(
         cli.state, FleetJudgement(night=night, outliers=(outlier,), unconfirmed=(unconfirmed,))
     )
-
-    told = " ".join(cli("nodes").stdout.split())
-    document = json.loads(cli("nodes", "--json").stdout)
-
-    assert "peers: WARN n1 GPU 3: gemm bf16.sustained (idle, H100) 4.1 % worse" in told
-    assert "clock 1410 MHz (peers 1500); since 12 Nov" in told
-    assert "n2 GPU 0" not in told
-    assert document["judgement"]["outliers"][0]["name"] == "n1 GPU 3"
