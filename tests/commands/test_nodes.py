@@ -51,6 +51,7 @@ def keep(
     run: str,
     day: int,
     verdict: Verdict,
+    *,
     at: datetime | None = None,
     node: str = "n2",
     **changes: object,
