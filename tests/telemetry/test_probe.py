@@ -92,6 +92,7 @@ def test_a_drive_goes_by_its_worldwide_name(tmp_path: Path) -> None:
         "size": "3840.8 GB",
         "firmware": "GDC5902Q",
         "rotational": "no",
+        "pci_address": "0000:3b:00.0",
     }
 
 

@@ -14,7 +14,13 @@ import msgspec
 
 from hpcverify.check import CarryOver, CheckItem, Coverage, Finding, Measurement
 from hpcverify.telemetry import sysfs
-from hpcverify.telemetry.blockdev import Mount, find_whole_disk, list_hidden, list_mounts
+from hpcverify.telemetry.blockdev import (
+    Mount,
+    find_whole_disk,
+    is_local,
+    list_hidden,
+    list_mounts,
+)
 from hpcverify.units import GIB
 from hpcverify_checks.common.mounts import MOUNT_MISSING, NETWORK_FILE_SYSTEMS
 from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
@@ -312,10 +318,7 @@ def _is_here(mount: Mount, root: Path) -> bool:
     disk = find_whole_disk(mount.device, root)
     if disk is None:
         return True  # over several disks, or none that the kernel tells
-    device = root / "sys/block" / disk
-    transport = sysfs.read_text(device / "device/transport")  # of an NVMe: pcie, tcp, rdma, fc
-    target = str(sysfs.resolve_link(device) or "")  # of iSCSI it has a session
-    return sysfs.is_hardware(device) and transport in (None, "pcie") and "/session" not in target
+    return is_local(root / "sys/block" / disk)
 
 
 def _report_new_errors(
