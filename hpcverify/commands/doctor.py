@@ -31,7 +31,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.plan.catalog import load_check
+from hpcverify.plan.catalog import load_check, load_checks
 from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
@@ -118,11 +118,14 @@ def inspect_configuration() -> Iterator[Advice]:
     """Inspect the site file, the suites and the scratch directory."""
     try:
         site = load_site()
+        _, mistakes = load_checks(site.packages)
         for name in list_suites():
             refuse_endless(make_plan(load_suite(name), site))
     except HpcverifyError as exc:
         yield Advice("configuration", str(exc), "correct the file")
         return
+    for mistake in mistakes:
+        yield Advice("check of the site", mistake, "correct the file")
     yield Advice("configuration", site.path)
     if not site.scratch:
         return

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.check import Check, Params, Placement, Rule
-from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import FABRIC_SUITE, Cause, Verdict
+from hpcverify.check import Check, Context, Params, Placement, Rule, Unable
+from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
+from hpcverify.model import FABRIC_SUITE, Cause, CheckItem, Remedy, Verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Setting, Site, convert_config, read_toml, suites_dir
 from hpcverify.trust import refuse_if_others_can_change, refuse_tree_others_can_change
@@ -158,7 +158,7 @@ def make_plan(
         budget=suite.budget,
         rounds=suite.rounds,
         settle=suite.settle,
-        steps=tuple(_build_step(entry, suite, site, packages) for entry in entries),
+        steps=tuple(_build_step(entry, suite, site, packages, only) for entry in entries),
     )
 
 
@@ -224,15 +224,38 @@ def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:
 
 
 def _runs_unnamed(entry: SuiteEntry, packages: tuple[str, ...]) -> bool:
-    return not catalog.load_check(entry.name, packages).only_named
+    try:
+        return not catalog.load_check(entry.name, packages).only_named
+    except BrokenCheckError:  # or a mistake in it would hide it
+        return True
 
 
-def _build_step(entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str, ...]) -> Step:
+def _build_broken_step(name: str, why: str) -> Step:
+    """Build the step of a check that cannot be imported: it says so, and the others run."""
+
+    def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
+        raise Unable(why, Cause.CHECKER, Remedy.FIX_CHECKER)
+
+    check = Check(summary=why, measure=measure, placement=Placement.NODE)
+    return Step(name=name, check=check, params=Params(), rules={}, timeout=check.timeout)
+
+
+def _build_step(
+    entry: SuiteEntry,
+    suite: Suite,
+    site: Site,
+    packages: tuple[str, ...],
+    chosen: tuple[str, ...],
+) -> Step:
     subject = f"suite {suite.name}: check {entry.name}"
     try:
         check = catalog.load_check(entry.name, packages)
     except UnknownNameError as exc:
         raise ConfigError(f"suite {suite.name}: {exc}") from exc
+    except BrokenCheckError as exc:
+        if entry.name in chosen or entry in suite.check:
+            raise
+        return _build_broken_step(entry.name, str(exc))
     own = site.params.get(entry.name, {})
     if own:  # first by itself, so that a mistake in it is told as one of the site file
         convert_config(own, check.params, f"{site.path}: params.{entry.name}")

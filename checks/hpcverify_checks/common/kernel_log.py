@@ -30,7 +30,7 @@ MAX_LINE_CHARACTERS = 240
 """Of a line in a message; the evidence has all of it."""
 
 
-class Failure(Struct, frozen=True):
+class PartFailure(Struct, frozen=True):
     """What failed a part: in which boot of the node, when (seconds since 1970), and its code."""
 
     boot: str
@@ -92,7 +92,7 @@ def report_unresolved(
     boot = log.cursor.partition(" ")[0]
     for where, failure in failures.items():
         if failure:
-            value = msgspec.json.encode(Failure(boot, *failure)).decode()
+            value = msgspec.json.encode(PartFailure(boot, *failure)).decode()
             yield CarryOver(UNRESOLVED_FAILURE, value, where)
     for mark in ctx.carry_overs:
         if mark.name != UNRESOLVED_FAILURE or mark.where in failures:
@@ -105,14 +105,14 @@ def report_unresolved(
             yield mark
 
 
-def _decode_failure(mark: str) -> Failure | None:
+def _decode_failure(mark: str) -> PartFailure | None:
     """Understand *mark*; that of an older version has words with spaces between them."""
     try:
-        return msgspec.json.decode(mark, type=Failure)
+        return msgspec.json.decode(mark, type=PartFailure)
     except msgspec.MsgspecError:
         fields = mark.rsplit(" ", 2)
     try:
         boot, when, code = fields
-        return Failure(boot, float(when), code)
+        return PartFailure(boot, float(when), code)
     except ValueError:
         return None
