@@ -450,7 +450,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
     summary: str
     measure: Callable[[Context, P], Iterator[CheckItem]]
     params: type[P] = Params  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Metric] = {}
     rules: Mapping[str, Rule] = {}
     finding_rules: Mapping[str, FindingRule] = {}
     placement: Placement = Placement.DEVICES

@@ -6,7 +6,7 @@ import errno
 import os
 import select
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import NoReturn, TextIO
 
@@ -91,6 +91,15 @@ def is_reader_gone(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(stream.fileno(), 0)  # with no events requested, poll reports errors only
     return bool(poll.poll(0))
+
+
+def report_mistakes(mistakes: Iterable[str]) -> None:
+    """Print each of the *mistakes* in the configuration, and exit with 2 if there is one."""
+    lines = list(dict.fromkeys(mistakes))
+    for line in lines:
+        say(line)
+    if lines:
+        sys.exit(HpcverifyError.exit_code)
 
 
 def say(text: str) -> None:

@@ -5,6 +5,7 @@ HpcverifyError          2
 ├── ConfigError         2   a file or an argument is wrong
 │   ├── UnusableError       a configured directory cannot be written
 │   ├── UnknownNameError    nothing has that name; suggests a similar one
+│   ├── BrokenCheckError    there is a mistake in a check of the site
 │   └── NoRunsError         there is nothing to show yet
 ├── StoreError          2   stored data cannot be used
 │   ├── DamagedError        a database is damaged
@@ -56,6 +57,10 @@ class ConfigError(HpcverifyError):
 
 class UnusableError(ConfigError):
     """A configured directory cannot be written."""
+
+
+class BrokenCheckError(ConfigError):
+    """There is a mistake in a check of the site; the message names its file."""
 
 
 MAX_LISTED_NAMES = 20

@@ -188,7 +188,7 @@ def print_gate(path: str) -> int:
         why = f"{path} is no valid gate file" if there else f"there is no gate file {path}"
         print(f"ok: {why}, so jobs run")  # noqa: T201 - the answer
         return 0
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(job_gate.until))
+    until = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(job_gate.until))
     because = f": {job_gate.reason}" if job_gate.reason else ""
     print(f"{job_gate.verdict} until {until}{because}")  # noqa: T201 - the answer
     return int(job_gate.refuses_jobs)

@@ -231,7 +231,8 @@ def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
         text = f"compute mode is 'prohibited', so nothing can run: {fix}"
         yield Finding("compute_prohibited", uuid, text)
     elif setup.compute_mode not in (None, "default"):
-        text = f"compute mode is {setup.compute_mode}: one process at a time"
+        fix = write_fix("compute_mode", vendor)
+        text = f"compute mode is {setup.compute_mode}: if several processes share it, {fix}"
         yield Finding("compute_exclusive", uuid, text)
 
 

@@ -2,7 +2,10 @@
 Compare the parts of the node with those of an earlier run.
 
 A part that is absent is lost only if we can see it at all: while the driver is not
-loaded or a cgroup hides GPUs, nothing counts as missing and the result is ERROR. Parts
+loaded or a cgroup hides GPUs, nothing counts as missing and the result is ERROR. What
+software took away is not lost either: a port in the network namespace of a container, a
+device that was handed to a virtual machine or a program (vfio-pci, SPDK), a disk of another
+machine, and what a hypervisor detached or resized. That is a WARN, once. Parts
 are matched by serial number or UUID: a swapped part is not a missing one, and one that
 only moved to another index is the same.
 
@@ -43,7 +46,7 @@ from hpcverify.check import (
 from hpcverify.limits.floors import SPEED_SETTINGS
 from hpcverify.limits.specs import explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
-from hpcverify.telemetry import pci, problems, settings
+from hpcverify.telemetry import cpu, pci, problems, settings, sysfs
 from hpcverify.units import format_count
 from hpcverify_checks.common.mounts import MOUNT_KIND, compare_mounts
 
@@ -64,19 +67,22 @@ MIN_HIDDEN_NICS = 2
 """Adapters of a kind from which the loss of all, still on the bus, is one of their driver."""
 MAX_DRIVER_GIB = 1
 """By which another driver may count the memory of a GPU differently."""
+INTERFACE_CLASSES = ("net", "infiniband")
+"""Folders that a device has as long as one of its interfaces is in any network namespace."""
+ACCEPT = "if it was taken out on purpose, run once with --accept-parts"
 FIXED_KINDS = frozenset({"gpu", "disk", "nic", "dimm"})
 """Kinds of parts that nobody removes from a running node in passing."""
 
 
-def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
-    """Count the parts, and report problems and changes."""
+def measure(ctx: Context, params: Params, root: Path = Path("/")) -> Iterator[CheckItem]:
+    """Count the parts, and report problems and changes; *root* is this node's."""
     now = ctx.inventory
     yield from _count_parts(now)
     yield from (_identify_problem(p, ctx.previous) for p in now.problems)
     # A probe that failed saw nothing: what it did not see need not be gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
-        yield from compare(now, ctx.previous, Path("/"))
-    for name, value in settings.read_settings(Path("/")).items():
+        yield from compare(now, ctx.previous, root)
+    for name, value in settings.read_settings(root).items():
         yield Fact(name, value)
     yield Coverage("node", describe_coverage(ctx))
     for gpu in now.of_kind("gpu"):
@@ -98,9 +104,9 @@ def _count_parts(inventory: Inventory) -> Iterator[Measurement]:
     # A GPU that only the PCI bus knows is not usable, and does not count.
     for name, kind in COUNTED_KINDS.items():
         yield Measurement(name, sum(not _is_unidentified(p) for p in inventory.of_kind(kind)))
-    for cpu in inventory.of_kind("cpu"):
-        if "threads" in cpu.facts:
-            yield Measurement("cpus", float(cpu.facts["threads"]), "", cpu.id)
+    for part in inventory.of_kind("cpu"):
+        if "threads" in part.facts:
+            yield Measurement("cpus", float(part.facts["threads"]), "", part.id)
     for memory in inventory.of_kind("memory"):
         if "total" in memory.facts:
             yield Measurement("memory", _read_gibibytes(memory), "GiB", memory.id)
@@ -131,7 +137,7 @@ def compare(now: Inventory, before: Inventory, root: Path) -> list[Finding]:
     return [
         *compare_mounts(now, before),
         *_compare_parts(_drop_mounts(now), _drop_mounts(before), root),
-        *_compare_memory(now, before),
+        *_compare_memory(now, before, root),
         *_compare_facts(_drop_mounts(now), before),
     ]
 
@@ -147,15 +153,26 @@ def _compare_parts(now: Inventory, before: Inventory, root: Path) -> Iterator[Fi
         if kind == "gpu":
             have, had = drop_unidentified(have, had), drop_unidentified(had, have)
         for old, fresh in zip_longest(_list_absent(had, have), _list_absent(have, had)):
-            if kind == "nic" and old and not fresh:
-                yield _report_lost_nic(old, have, had, root)
+            if old and not fresh:
+                yield from _report_lost(old, have, had, now, root)
             else:
-                yield from _report_difference(kind, old, fresh, now)
+                yield from _report_new(kind, old, fresh)
 
 
 def _list_absent(parts: Iterable[Part], among: Iterable[Part]) -> list[Part]:
+    among = list(among)
     ids = {p.id for p in among}
-    return [p for p in parts if p.id not in ids]
+    return [p for p in parts if p.id not in ids and not any(_is_same_port(p, q) for q in among)]
+
+
+def _is_same_port(one: Part, other: Part) -> bool:
+    """Whether one of them goes by its place on the bus, as a port does without a MAC of its own."""
+    place = one.facts.get("pci_address")
+    return (
+        one.kind == "nic"
+        and place in (one.id, other.id)
+        and (place, one.label) == (other.facts.get("pci_address"), other.label)
+    )
 
 
 def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
@@ -170,19 +187,47 @@ def drop_unidentified(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Pa
     )
 
 
-def _report_difference(
-    kind: str, old: Part | None, new: Part | None, now: Inventory
-) -> Iterator[Finding]:
+def _report_new(kind: str, old: Part | None, new: Part | None) -> Iterator[Finding]:
     if old and new:
         text = f"{kind} {describe(old)} was replaced by {describe(new)}"
         yield Finding("part_replaced", new.id, text, new.facts)
     elif new:
         yield Finding("part_added", new.id, f"{kind} {describe(new)} is new", new.facts)
-    elif old and kind == "gpu":
-        yield from _report_lost_gpu(old, now)
-    elif old:
-        code = f"{kind}_missing" if kind in FIXED_KINDS else "part_missing"
-        yield Finding(code, old.id, f"{kind} {_describe_gone(old)}", _list_former_facts(old))
+
+
+def _report_lost(
+    part: Part, have: Sequence[Part], had: Sequence[Part], now: Inventory, root: Path
+) -> Iterator[Finding]:
+    """Report that *part* is gone, and as lost only if no software can have taken it away."""
+    device = _find_on_bus(part, root)
+    text, facts = f"{part.kind} {_describe_gone(part)}", _list_former_facts(part)
+    if device and (driver := pci.find_passthrough(device)):
+        text += f": {driver} has it, so it was handed to a virtual machine or a program"
+        yield Finding(f"{part.kind}_hidden", part.id, text, facts)
+    elif part.kind == "gpu":
+        yield from _report_lost_gpu(part, now)
+    elif network := part.facts.get("network"):
+        text += f": it was reached by {network}: if nobody logged out, see the server"
+        yield Finding("part_detached", part.id, text, facts)
+    elif part.kind == "nic" and device:
+        yield _report_port_on_bus(part, have, had, device)
+    elif part.kind in ("nic", "disk") and cpu.is_virtual(root) and not (device and _is_nvme(part)):
+        text += ": this is a virtual machine; if nobody detached it, see the hypervisor"
+        yield Finding("part_detached", part.id, text, facts)
+    else:
+        code = f"{part.kind}_missing" if part.kind in FIXED_KINDS else "part_missing"
+        yield Finding(code, part.id, f"{text}: {ACCEPT}", facts)
+
+
+def _find_on_bus(part: Part, root: Path) -> Path | None:
+    address = part.facts.get("pci_address")
+    device = root / pci.PCI_DEVICES_FOLDER / address if address else None
+    return device if device and device.exists() else None
+
+
+def _is_nvme(disk: Part) -> bool:
+    # It has the function on the bus to itself, which goes too if a hypervisor takes it away.
+    return disk.label.startswith("nvme")
 
 
 def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
@@ -197,31 +242,42 @@ def _report_lost_gpu(gpu: Part, now: Inventory) -> Iterator[Finding]:
         yield Finding("driver_not_loaded", gpu.id, f"{text}; {fix}", _list_former_facts(gpu))
 
 
-def _report_lost_nic(nic: Part, have: Sequence[Part], had: Sequence[Part], root: Path) -> Finding:
-    """Say that *nic* is gone, or that its adapter is here and only software hides it."""
+def _report_port_on_bus(
+    nic: Part, have: Sequence[Part], had: Sequence[Part], device: Path
+) -> Finding:
+    """Say why *nic* is gone while its adapter, which has the folder *device*, is on the bus."""
     text, facts = f"nic {_describe_gone(nic)}", _list_former_facts(nic)
-    address = nic.facts.get("pci_address")
-    if address is None:
-        return Finding("nic_missing", nic.id, text, facts)
-    if rest := [part.label for part in have if part.facts.get("pci_address") == address]:
+    here = f"its adapter at {device.name}"
+    if rest := [part.label for part in have if part.facts.get("pci_address") == device.name]:
         text += (
-            f", but its adapter at {address} is here as {', '.join(rest)}: is it part of a bond "
+            f", but {here} is here as {', '.join(rest)}: is it part of a bond "
             "now, or in the network namespace of a container?"
         )
         return Finding("nic_hidden", nic.id, text, facts)
+    if any(sysfs.list_entries(d) == [] for d in _list_interface_folders(device)):
+        text += f": it is in another network namespace, as a container's, on {here}"
+        return Finding("nic_hidden", nic.id, text, facts)
     like = {part.id for part in had if _name_make(part) == _name_make(nic)}
     # Several adapters do not break at once and stay on the bus.
-    if (
-        len(like) >= MIN_HIDDEN_NICS
-        and not like & {part.id for part in have}
-        and (root / pci.PCI_DEVICES_FOLDER / address).exists()
-    ):
+    if len(like) >= MIN_HIDDEN_NICS and not like & {part.id for part in have}:
         text += (
-            f" like all {len(like)} of its kind, but its adapter at {address} is on the PCI bus: "
+            f" like all {len(like)} of its kind, but {here} is on the PCI bus: "
             "load the driver, and see dmesg"
         )
         return Finding("nic_without_driver", nic.id, text, facts)
-    return Finding("nic_missing", nic.id, text, facts)
+    if pci.read_driver(device) is None:
+        text += (
+            f", but {here} is on the PCI bus without a driver: bind it again; if it was not "
+            f"unbound on purpose, dmesg says why the driver could not start it; {ACCEPT}"
+        )
+        return Finding("nic_without_driver", nic.id, text, facts)
+    return Finding("nic_missing", nic.id, f"{text}: its driver does not start it, see dmesg", facts)
+
+
+def _list_interface_folders(device: Path) -> list[Path]:
+    # Those of virtio are one folder further down.
+    places = (device, *sysfs.list_entries(device, "virtio[0-9]*"))
+    return [p / name for p in places for name in INTERFACE_CLASSES if (p / name).is_dir()]
 
 
 def _name_make(nic: Part) -> tuple[str | None, str | None]:
@@ -248,13 +304,33 @@ def describe(part: Part) -> str:
     return " ".join(dict.fromkeys(word for word in words if word))
 
 
-def _compare_memory(now: Inventory, before: Inventory) -> Iterator[Finding]:
+def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[Finding]:
     for have, had in zip(now.of_kind("memory"), before.of_kind("memory"), strict=False):
         if "total" not in have.facts or "total" not in had.facts:
             continue
-        if _read_gibibytes(have) < _read_gibibytes(had) * (1 - MAX_MEMORY_LOSS):
-            text = f"{have.facts['total']} of memory, {had.facts['total']} before"
-            yield Finding("memory_shrunk", have.id, text)
+        if not _is_less(_read_gibibytes(have), _read_gibibytes(had)):
+            continue
+        text = f"{have.facts['total']} of memory, {had.facts['total']} before"
+        limits = [argument for argument in cpu.list_limits(root) if argument.startswith("mem=")]
+        if cpu.is_virtual(root):
+            why = "this is a virtual machine; if nobody resized it, see the hypervisor"
+        elif limits:
+            why = f"the kernel was started with {' '.join(limits)}"
+        elif not _is_less(_read_gibibytes_of_cores(have), _read_gibibytes_of_cores(had)):
+            why = "what is gone was a GPU's, or CXL's: its driver or daxctl gives it to the kernel"
+        else:
+            yield Finding("memory_shrunk", have.id, f"{text}: {ACCEPT}")
+            continue
+        yield Finding("memory_resized", have.id, f"{text}: {why}")
+
+
+def _is_less(now: float, before: float) -> bool:
+    return now < before * (1 - MAX_MEMORY_LOSS)
+
+
+def _read_gibibytes_of_cores(memory: Part) -> float:
+    """Read how much there is on NUMA nodes with cores; a module is on one of those."""
+    return float(memory.facts.get("beside_cores", memory.facts["total"]).partition(" ")[0])
 
 
 def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
@@ -263,19 +339,22 @@ def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
     changes: dict[tuple[str, str, str, str], list[Part]] = {}
     for part in now.parts:
         had = earlier[part.id].facts if part.id in earlier else {}
-        for fact in part.facts.keys() & had.keys() - {"total"}:
+        for fact in part.facts.keys() & had.keys() - {"total", "beside_cores"}:
             if part.facts[fact] != had[fact]:
                 change = (part.kind, fact, had[fact], part.facts[fact])
                 changes.setdefault(change, []).append(part)
     for (kind, fact, old, new), parts in sorted(changes.items(), key=lambda c: c[0]):
-        code = _choose_change_code(fact, parts[0].facts, earlier[parts[0].id].facts)
+        code = _choose_change_code(fact, parts[0], earlier[parts[0].id].facts)
         names = ", ".join(p.label for p in parts)
         text = f"{kind} {fact} changed from {old} to {new} ({names})"
         where = parts[0].id if len(parts) == 1 else "node"
         yield Finding(code, where, text, {"from": old, "to": new})
 
 
-def _choose_change_code(fact: str, now: Mapping[str, str], before: Mapping[str, str]) -> str:
+def _choose_change_code(fact: str, part: Part, before: Mapping[str, str]) -> str:
+    now = part.facts
+    if part.kind == "disk" and fact == "pci_address":
+        return "setting_changed"  # another bay
     if fact == "threads" and _is_smt_change(now, before):
         return "setting_changed"
     # From R510 on, NVIDIA's driver counts what it keeps for itself: 81920 MiB, not 81251.
@@ -298,7 +377,12 @@ FINDING_RULES = {
     **problems.PROBLEM_RULES,
     "disk_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
     "nic_missing": FindingRule(Verdict.FAIL, Remedy.INSPECT),
-    "nic_hidden": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    **dict.fromkeys(
+        ("gpu_hidden", "nic_hidden", "disk_hidden"),
+        FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
+    ),
+    "part_detached": FindingRule(Verdict.WARN, Remedy.INSPECT),
+    "memory_resized": FindingRule(Verdict.WARN, Remedy.INSPECT),
     "nic_without_driver": NOT_SET_UP,
     # Only root can list the modules; lost memory shows in the total anyway.
     "dimm_missing": FindingRule(Verdict.WARN, Remedy.INSPECT),

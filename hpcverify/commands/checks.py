@@ -12,8 +12,9 @@ import msgspec
 from rich.text import Text
 
 from hpcverify.check import ANY_PART, Check, Params, Placement, Rule, RuleKey, format_quantity
+from hpcverify.console import report_mistakes
 from hpcverify.model import FindingRule, Maturity, Remedy
-from hpcverify.plan.catalog import list_check_names, load_check
+from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import load_site
 from hpcverify.plan.suite import Step, load_suite, make_plan
 from hpcverify.summary.terminal import Console, print_table, render_badge
@@ -43,6 +44,7 @@ def command(check: str | None, *, as_json: bool) -> None:
     """
     List the checks, or explain CHECK: what it measures, its limits and their sources.
 
+    Exit status 2 if a check of the site has a mistake; the others are listed all the same.
     Parameters and limits are those that ``hpcverify run --check CHECK`` uses on this node.
 
     \b
@@ -60,16 +62,16 @@ def command(check: str | None, *, as_json: bool) -> None:
         else:
             explain_check(step, Console(highlight=False))
         return
-    names = sorted(set(list_check_names(site.packages)))
-    found = {name: load_check(name, site.packages) for name in names}
+    found, mistakes = load_checks(site.packages)
     if as_json:
         _print_json([describe_check(n, c, c.params(), c.rules) for n, c in found.items()])
-        return
-    print_table(
-        Console(highlight=False),
-        ("check", "what it is for"),
-        [(name, check.summary) for name, check in found.items()],
-    )
+    else:
+        print_table(
+            Console(highlight=False),
+            ("check", "what it is for"),
+            [(name, check.summary) for name, check in found.items()],
+        )
+    report_mistakes(mistakes)
 
 
 def _print_json(value: object) -> None:

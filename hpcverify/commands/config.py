@@ -10,6 +10,9 @@ from socket import gethostname
 
 import click
 
+from hpcverify.console import report_mistakes
+from hpcverify.errors import ConfigError
+from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 
@@ -40,11 +43,17 @@ def check() -> None:
     for note in chain(list_notes(site, time.time()), surroundings):
         click.echo(f"note: {note}")
     click.echo(f"state: {state_dir()}")
+    _, mistakes = load_checks(site.packages)
     for name in list_suites():
-        planned = make_plan(load_suite(name), site)
-        refuse_endless(planned)
+        try:
+            planned = make_plan(load_suite(name), site)
+            refuse_endless(planned)
+        except ConfigError as exc:
+            mistakes.append(str(exc))
+            continue
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: ok")
+    report_mistakes(mistakes)
 
 
 def _check_surroundings(site: Site) -> Iterator[str]:

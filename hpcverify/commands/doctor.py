@@ -31,7 +31,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.plan.catalog import load_check
+from hpcverify.plan.catalog import load_check, load_checks
 from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.processes import write_install_command
@@ -60,7 +60,12 @@ START_SECONDS = 90.0
 """For the import of torch from a slow file system, and for the driver."""
 FLOOR_SUITE = "quick"
 """The suite whose limits are shown: it has every check."""
-OPTIONAL_PACKAGES = ("torch", "jinja2", "ClusterShell")
+FLOOR_PREFIX = "floor "
+"""Begins the subject of each floor, which only ``--floors`` prints."""
+TORCH = "torch"
+CPU_BUILD = "+cpu"
+"""In the version of a torch that computes on no GPU."""
+OPTIONAL_PACKAGES = ("jinja2", "ClusterShell")
 TOOLS = {
     "fio": ("missing: storage cannot be verified", "apt-get install fio"),
     "smartctl": ("missing: disk wear cannot be seen", "apt-get install smartmontools"),
@@ -78,12 +83,13 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, as_json: bool) -> None:
+@click.option("--floors", is_flag=True, help="List the lowest healthy speeds of each kind of GPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, floors included.")
+def command(*, floors: bool, as_json: bool) -> None:
     """
     Report what prevents a full verification of this node, and the fix for each.
 
-    Also start one GPU, and list the lowest healthy speeds of each kind of GPU.
+    Also start one GPU. What needs a fix comes last.
     Exit status 0 if nothing prevents it, else 3.
 
     \b
@@ -91,14 +97,17 @@ def command(*, as_json: bool) -> None:
       hpcverify doctor
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     advice = [item for look in INSPECTIONS for item in look()]
+    fixes = [item for item in advice if item.fix]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(advice), indent=1))
     else:
         for item in advice:
-            mark = "fix " if item.fix else "ok  "
-            text = f"{mark}{item.subject}: {item.state}"
-            click.echo(_fold(make_printable(text + (f": {item.fix}" if item.fix else ""))))
-    sys.exit(UNVERIFIED_STATUS if any(item.fix for item in advice) else 0)
+            if not item.fix and (floors or not item.subject.startswith(FLOOR_PREFIX)):
+                click.echo(_fold(make_printable(f"ok  {item.subject}: {item.state}")))
+        for item in fixes:
+            click.echo(_fold(make_printable(f"fix {item.subject}: {item.state}: {item.fix}")))
+        click.echo(f"{format_count(len(fixes), 'thing')} to fix" if fixes else "nothing to fix")
+    sys.exit(UNVERIFIED_STATUS if fixes else 0)
 
 
 def _fold(line: str) -> str:
@@ -118,11 +127,14 @@ def inspect_configuration() -> Iterator[Advice]:
     """Inspect the site file, the suites and the scratch directory."""
     try:
         site = load_site()
+        _, mistakes = load_checks(site.packages)
         for name in list_suites():
             refuse_endless(make_plan(load_suite(name), site))
     except HpcverifyError as exc:
         yield Advice("configuration", str(exc), "correct the file")
         return
+    for mistake in mistakes:
+        yield Advice("check of the site", mistake, "correct the file")
     yield Advice("configuration", site.path)
     if not site.scratch:
         return
@@ -167,8 +179,12 @@ def inspect_packages() -> Iterator[Advice]:
     """Inspect the Python packages that not every node needs."""
     for package in OPTIONAL_PACKAGES:
         found = _find_version(package)
-        fix = "" if found else write_install_command(package)
-        yield Advice(package, found or "missing", fix)
+        yield Advice(package, found) if found else _advise_install(package, "missing")
+
+
+def _advise_install(package: str, state: str) -> Advice:
+    # The Python that runs this is not always the one whose pip is in PATH.
+    return Advice(package, state, f"{sys.executable} -m {write_install_command(package)}")
 
 
 def _find_version(package: str) -> str:
@@ -263,7 +279,8 @@ def inspect_hardware() -> Iterator[Advice]:
         yield Advice("sensors", _describe_sensors(inventory))
         if holders:
             waits = "checks that load the node end in ERROR until that ends"
-            yield Advice("GPUs in use", f"{describe_holders(holders, inventory)}: {waits}")
+            fix = "end it, or verify the node when it is idle"
+            yield Advice("GPUs in use", f"{describe_holders(holders, inventory)}: {waits}", fix)
         for problem in inventory.problems:
             yield _describe_problem(problem, inventory)
         try:
@@ -271,11 +288,32 @@ def inspect_hardware() -> Iterator[Advice]:
             steps = _plan_floors(site)
         except HpcverifyError:  # inspect_configuration reports it
             return
-        if _find_version("torch"):
-            yield from _start_gpu(executor, inventory, holders, site.packages)
+        yield from _inspect_torch(executor, inventory, holders, site.packages)
         yield from _list_floors(inventory, steps)
     finally:
         executor.close()
+
+
+def _inspect_torch(
+    executor: LocalExecutor,
+    inventory: Inventory,
+    holders: Sequence[GpuHolder],
+    packages: tuple[str, ...],
+) -> Iterator[Advice]:
+    """Inspect whether there is a torch that computes on the GPUs of this node."""
+    found = _find_version(TORCH)
+    if not found:
+        yield _advise_install(TORCH, "missing")
+        return
+    started = list(_start_gpu(executor, inventory, holders, packages))
+    yield from started
+    has_gpus = any(device.kind == "cuda" for device in inventory.devices)
+    if any(item.fix for item in started):
+        return  # which says what is wrong with it
+    if CPU_BUILD in found and has_gpus:
+        yield Advice(TORCH, f"{found} computes on no GPU", "install a build for these GPUs")
+    else:
+        yield Advice(TORCH, found)
 
 
 def _start_gpu(
@@ -362,8 +400,8 @@ def _describe_floors(gpu: Part, count: int, steps: Sequence[Step]) -> Iterator[A
     scaled = f", scaled, since {setting}" if setting else ""
     yield Advice(
         "floors",
-        f"of {count} x {spec.name}{scaled}: its lowest healthy speeds, by its data sheet and what "
-        "good ones reach of it; below one, the verdict is what follows 'else'",
+        f"{count} x {spec.name}{scaled}: {format_count(len(floors), 'minimum speed')} for this "
+        "GPU; below one, a check warns or fails as shown by --floors",
     )
     for quantity, group in groupby(floors, key=lambda found: found[0].partition(".")[0]):
         alike: dict[str, list[str]] = {}
@@ -374,7 +412,7 @@ def _describe_floors(gpu: Part, count: int, steps: Sequence[Step]) -> Iterator[A
             why = f"confidence {floor.confidence}, {floor.evidence}: {floor.source}"
             alike.setdefault(why, []).append(text)
         texts = (f"{', '.join(speeds)} ({why})" for why, speeds in alike.items())
-        yield Advice(f"floor {quantity}", "; ".join(texts))
+        yield Advice(FLOOR_PREFIX + quantity, "; ".join(texts))
 
 
 def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple[str, Floor, Rule]]:

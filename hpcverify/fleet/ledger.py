@@ -503,7 +503,9 @@ class Ledger:
                 " returning node, act, reason",
                 (text, drain_after, intent),
             ).fetchone()
-            self._add_audit_line(db, node, act, f"{text}: {reason}" if reason else text)
+            # What the node is now mostly shows the reason.
+            detail = text if reason in text else f"{text}: {reason}"
+            self._add_audit_line(db, node, act, detail)
 
     def record_found_drain(self, node: str, drain_reason: str) -> None:
         """Record which drain of ours was found on *node*; empty: none."""

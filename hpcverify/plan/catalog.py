@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
-from hpcverify.check import Check
-from hpcverify.errors import ConfigError, UnknownNameError
+import msgspec
+
+from hpcverify.check import Check, FindingRule, Maturity, Metric, Placement, Rule
+from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
 
 BUILTIN_PACKAGE = "hpcverify_checks"
+CALLED = {"measure": True} | dict.fromkeys(
+    ("estimate", "observe", "applies", "reconcile", "selftest", "interpret"), False
+)
+"""The functions that a check declares, and whether it must."""
 OTHER_FOLDERS = frozenset({"common", "qualification"})
 """Folders that are no checks: what checks share, and what only a qualification measures."""
 
@@ -25,17 +32,89 @@ def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Che
             continue
         try:
             module = import_module(path)
-        except ModuleNotFoundError as exc:
-            if exc.name == path:
+        except Exception as exc:
+            if isinstance(exc, ModuleNotFoundError) and exc.name == path:
                 continue
-            raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
-        except (ImportError, SyntaxError) as exc:
-            raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
+            if package == BUILTIN_PACKAGE and not isinstance(exc, ImportError | SyntaxError):
+                raise
+            raise BrokenCheckError(
+                f"check {path} cannot be imported: {find_place(path, exc)}: "
+                f"{type(exc).__name__}: {exc}"
+            ) from exc
         check: Check[Any] | None = getattr(module, "CHECK", None)
         if not isinstance(check, Check):
-            raise ConfigError(f"{path}: CHECK is not a Check; see CONTRIBUTING.md")
+            raise BrokenCheckError(f"{module.__file__}: CHECK is not a Check; see CONTRIBUTING.md")
+        if package != BUILTIN_PACKAGE:
+            refuse_wrong_types(check, f"{module.__file__}: CHECK")
         return check
     raise UnknownNameError("check", name, list_check_names(packages))
+
+
+def load_checks(packages: tuple[str, ...]) -> tuple[dict[str, Check[Any]], list[str]]:
+    """Import all checks of *packages*, by name, and say what is wrong with the others."""
+    found: dict[str, Check[Any]] = {}
+    mistakes: list[str] = []
+    for name in sorted(set(list_check_names(packages))):
+        try:
+            found[name] = load_check(name, packages)
+        except BrokenCheckError as exc:
+            mistakes.append(str(exc))
+    return found, mistakes
+
+
+def find_place(path: str, exc: BaseException) -> str:
+    """Say in which file, and at which line, the module *path* raised *exc*."""
+    from importlib.util import find_spec  # noqa: PLC0415 - only for a mistake
+
+    if isinstance(exc, SyntaxError) and exc.filename:
+        return f"{exc.filename}:{exc.lineno}"
+    spec = find_spec(path)
+    place = file = (spec.origin if spec else None) or path
+    step = exc.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == file:
+            place = f"{file}:{step.tb_lineno}"
+        step = step.tb_next
+    return place
+
+
+def refuse_wrong_types(check: Check[Any], subject: str) -> None:
+    """
+    Refuse a *check* of a site with a value of a wrong type, which Python takes as it is.
+
+    Raises:
+        BrokenCheckError: it begins with *subject*.
+
+    """
+    wanted: tuple[tuple[str, type | UnionType], ...] = (
+        ("summary", str),
+        ("params", type),
+        ("metrics", Mapping),
+        ("rules", Mapping),
+        ("finding_rules", Mapping),
+        ("placement", Placement),
+        ("maturity", Maturity),
+        ("timeout", int | float),
+        ("only_named", bool),
+    )
+    for field, kind in wanted:
+        if not isinstance(getattr(check, field), kind):
+            name = getattr(kind, "__name__", str(kind))
+            raise BrokenCheckError(f"{subject}.{field} is {getattr(check, field)!r}, not a {name}")
+    for field, is_needed in CALLED.items():
+        value = getattr(check, field)
+        if not callable(value) and (is_needed or value is not None):
+            raise BrokenCheckError(f"{subject}.{field} is {value!r}, which cannot be called")
+    for field, kind in (("metrics", Metric), ("rules", Rule), ("finding_rules", FindingRule)):
+        for name, value in getattr(check, field).items():
+            try:
+                msgspec.convert(msgspec.to_builtins(value), kind)
+            except (msgspec.ValidationError, TypeError) as exc:
+                raise BrokenCheckError(f"{subject}.{field}[{name!r}]: {exc}") from exc
+    try:
+        check.params()
+    except TypeError as exc:
+        raise BrokenCheckError(f"{subject}.params: every field needs a default: {exc}") from exc
 
 
 def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator[str]:

@@ -232,6 +232,10 @@ def load_site(path: Path | None = None) -> Site:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
     if not there and "HPCVERIFY_CONFIG" not in os.environ:
         return Site()
+    if not there and path == site_path():
+        raise ConfigError(
+            f"HPCVERIFY_CONFIG names {path}, which does not exist: create it, or unset the variable"
+        )
     refuse_if_others_can_change(path)
     site = read_toml(path, Site)
     return msgspec.structs.replace(site, path=str(path))

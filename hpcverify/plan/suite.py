@@ -20,19 +20,21 @@ from msgspec import Meta, Struct
 from hpcverify.check import (
     ANY_PART,
     Check,
+    Context,
     Params,
     Placement,
     Rule,
     RuleKey,
     RuleOverride,
+    Unable,
     find_rule,
     has_bound,
     list_rule_keys,
     matches,
     rank_pattern,
 )
-from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import FABRIC_SUITE, Verdict
+from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
+from hpcverify.model import FABRIC_SUITE, Cause, CheckItem, Remedy, Verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import (
     MetricSettings,
@@ -195,7 +197,8 @@ def make_plan(
         rounds=suite.rounds,
         settle=suite.settle,
         steps=tuple(
-            _build_step(entry, suite, site, packages, node or node_name()) for entry in entries
+            _build_step(entry, suite, site, packages, node or node_name(), chosen=only)
+            for entry in entries
         ),
     )
 
@@ -262,17 +265,40 @@ def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:
 
 
 def _runs_unnamed(entry: SuiteEntry, packages: tuple[str, ...]) -> bool:
-    return not catalog.load_check(entry.name, packages).only_named
+    try:
+        return not catalog.load_check(entry.name, packages).only_named
+    except BrokenCheckError:  # or a mistake in it would hide it
+        return True
+
+
+def _build_broken_step(name: str, why: str) -> Step:
+    """Build the step of a check that cannot be imported: it says so, and the others run."""
+
+    def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
+        raise Unable(why, Cause.CHECKER, Remedy.FIX_CHECKER)
+
+    check = Check(summary=why, measure=measure, placement=Placement.NODE)
+    return Step(name=name, check=check, params=Params(), timeout=check.timeout)
 
 
 def _build_step(
-    entry: SuiteEntry, suite: Suite, site: Site, packages: tuple[str, ...], node: str
+    entry: SuiteEntry,
+    suite: Suite,
+    site: Site,
+    packages: tuple[str, ...],
+    node: str,
+    *,
+    chosen: tuple[str, ...],
 ) -> Step:
     subject = f"suite {suite.name}: check {entry.name}"
     try:
         check = catalog.load_check(entry.name, packages)
     except UnknownNameError as exc:
         raise ConfigError(f"suite {suite.name}: {exc}") from exc
+    except BrokenCheckError as exc:
+        if entry.name in chosen or entry in suite.check:
+            raise
+        return _build_broken_step(entry.name, str(exc))
     own = site.params.get(entry.name, {})
     if own:  # first by itself, so that a mistake in it is reported as one of the site file
         convert_config(own, check.params, f"{site.path}: params.{entry.name}")

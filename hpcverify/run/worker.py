@@ -26,7 +26,7 @@ import msgspec
 
 from hpcverify import breadcrumb
 from hpcverify.check import Check, Context, JudgedItem, Placement, Skip, Trial, Unable, Watch
-from hpcverify.errors import HpcverifyError, explain_shortage
+from hpcverify.errors import BrokenCheckError, HpcverifyError, explain_shortage
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -41,6 +41,7 @@ from hpcverify.model import (
 from hpcverify.plan import catalog
 from hpcverify.processes import die_with_parent
 from hpcverify.run.wire import (
+    CheckTask,
     FindXids,
     GpuHolder,
     Item,
@@ -105,6 +106,13 @@ class WorkerServer:
                 remedy=exc.remedy,
                 code=exc.code,
             )
+        except BrokenCheckError as exc:
+            outcome = Outcome(
+                verdict=Verdict.ERROR,
+                reason=str(exc),
+                cause=Cause.CHECKER,
+                remedy=Remedy.FIX_CHECKER,
+            )
         except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
             # A prolog on a healthy node does not pay for this.
             from hpcverify.run.cuda_failure import explain_cuda_failure  # noqa: PLC0415
@@ -115,7 +123,9 @@ class WorkerServer:
                 for finding in failure.findings:
                     self._responses.write(encode_response(request.number, finding))
             else:
-                outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(exc)
+                outcome = _explain_node_failure(exc, request.task) or _build_crash_outcome(
+                    exc, request.task
+                )
         # What is broken is not asked to free anything: it may never answer.
         spent = sticky or not release_memory(request.task)
         ended = msgspec.structs.replace(
@@ -143,7 +153,10 @@ class WorkerServer:
                 items = _reconcile(check, task)
             case RunSelftest():
                 items = _run_selftest(check, task)
-        return map(partial(require_declared_unit, check), items)
+        items = map(partial(require_declared_unit, check), items)
+        if isinstance(task, Measure) and task.packages != (catalog.BUILTIN_PACKAGE,):
+            return map(partial(require_sound_item, check, task.context), items)
+        return items
 
     def _probe(self, task: Probe) -> Iterator[ProbeResult]:
         found, self._ahead = self._ahead, None
@@ -253,16 +266,30 @@ def _explain_node_failure(exc: Exception, task: Task) -> Outcome | None:
     return Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT)
 
 
-def _build_crash_outcome(exc: Exception) -> Outcome:
+def _build_crash_outcome(exc: Exception, task: Task) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
+    place = "" if isinstance(task, Probe | FindXids) else _find_site_file(exc, task)
     return Outcome(
         verdict=Verdict.ERROR,
-        reason=f"the check raised {type(exc).__name__}: {exc}",
+        reason=f"the check raised {type(exc).__name__}: {exc}{place}",
         cause=Cause.CRASHED,
         remedy=Remedy.FIX_CHECKER,
         trace="".join(traceback.format_exception(exc)),
     )
+
+
+def _find_site_file(exc: Exception, task: CheckTask) -> str:
+    """Say where a check of the site raised *exc*; nothing of a check of ours."""
+    modules = (f"{package}.{task.name}" for package in task.packages)
+    module = next((name for name in modules if name in sys.modules), None)
+    if module is None or _is_ours(module):
+        return ""
+    return f" (in {catalog.find_place(module, exc)})"
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == catalog.BUILTIN_PACKAGE
 
 
 def _is_applicable(applies: Callable[[Context], None], ctx: Context) -> bool:
@@ -332,6 +359,28 @@ def probe_hardware() -> ProbeResult:
     inventory, holders = probe_with_holders()
     held = tuple(GpuHolder(part, pid) for part, pid in holders)
     return ProbeResult(inventory, held, time.monotonic())
+
+
+def require_sound_item(
+    check: Check[Any], ctx: Context, item: CheckItem | Trial
+) -> CheckItem | Trial:
+    """
+    Refuse what a check of a site yields by mistake; those of hpcverify have tests for it.
+
+    That is a value of a wrong type, or a finding about nothing that the node has:
+    parts, the node itself, and paths, such as those of mounts.
+    """
+    if _is_ours(check.measure.__module__) or not isinstance(item, CheckItem):
+        return item  # what is no item is refused when it is encoded
+    msgspec.convert(msgspec.to_builtins(item), type(item))
+    if not isinstance(item, Finding) or item.where == "node" or item.where.startswith("/"):
+        return item
+    inventories = filter(None, (ctx.inventory, ctx.previous))
+    if not any(inventory.find_part(item.where) for inventory in inventories):
+        raise ValueError(
+            f"{item!r}: the node has no part {item.where!r}; is it Finding(code, where, text)?"
+        )
+    return item
 
 
 def require_declared_unit(check: Check[Any], item: CheckItem | Trial) -> CheckItem | Trial:

@@ -12,6 +12,14 @@ from msgspec import Struct
 from hpcverify.model import Inventory, Part
 from hpcverify.telemetry import sysfs
 
+NETWORK_MARKS = {
+    "/session": "iSCSI",
+    "/rport-": "Fibre Channel",
+    "/devices/rbd/": "RBD",
+    "/virtual/block/nbd": "NBD",
+}
+"""What the path of a disk of another machine has in it, and how that is reached."""
+
 
 class Mount(Struct, frozen=True):
     """A mounted file system, as /proc/self/mountinfo has it."""
@@ -152,17 +160,54 @@ def _find_device_behind(mount: Mount, number: int, root: Path) -> str | None:
 
 def find_whole_disk(number: str, root: Path = Path("/")) -> str | None:
     """Name the disk behind the block device *number*, as "8:2", if it is just one."""
+    disks = list_whole_disks(number, root)
+    return next(iter(disks)) if len(disks) == 1 else None
+
+
+def list_whole_disks(number: str, root: Path = Path("/")) -> frozenset[str]:
+    """Name the disks behind the block device *number*, as "8:2"."""
     folder = sysfs.resolve_link(root / "sys/dev/block" / number)
     if folder is None:
-        return None
+        return frozenset()
     if (folder / "partition").exists():
         folder = folder.parent
-    below = sysfs.list_entries(folder / "slaves")  # of an LVM, LUKS or RAID device
+    # Of an LVM, LUKS, RAID or multipath device.
+    below = [sysfs.read_text(e / "dev") for e in sysfs.list_entries(folder / "slaves")]
     if not below:
-        return folder.name
-    numbers = [sysfs.read_text(slave / "dev") for slave in below]
-    disks = {find_whole_disk(number, root) for number in numbers if number}
-    return disks.pop() if len(disks) == 1 else None
+        return frozenset({folder.name})
+    return frozenset().union(*(list_whole_disks(slave, root) for slave in below if slave))
+
+
+def find_network_below(path: Path, root: Path = Path("/")) -> str | None:
+    """Name the way over the network to a disk that holds *path*; None if all are local."""
+    number = _find_device(path, root)
+    disks = list_whole_disks(number, root) if number else ()
+    found = (find_network(root / "sys/block" / disk) for disk in sorted(disks))
+    return next(filter(None, found), None)
+
+
+def is_local(disk: Path) -> bool:
+    """Whether the disk with the folder *disk* is a part of this node."""
+    return sysfs.is_hardware(disk) and find_network(disk) is None
+
+
+def find_network(disk: Path) -> str | None:
+    """Name the way over the network to the disk with the folder *disk*; None for a local one."""
+    place = str(sysfs.resolve_link(disk) or "")
+    by_place = (name for mark, name in NETWORK_MARKS.items() if mark in place)
+    by_transport = (sysfs.read_text(c / "transport") for c in list_controllers(disk))
+    return next((name for name in (*by_place, *by_transport) if name not in (None, "pcie")), None)
+
+
+def list_controllers(disk: Path) -> list[Path]:
+    """
+    List the folders of the devices that lead to *disk*.
+
+    A drive with several NVMe controllers hangs on a subsystem, which has a link to each.
+    """
+    device = disk / "device"
+    paths = [c for c in sysfs.list_entries(device, "nvme[0-9]*") if (c / "transport").exists()]
+    return paths if paths and not (device / "transport").exists() else [device]
 
 
 def _name_volume(number: str, root: Path) -> str | None:

@@ -30,6 +30,16 @@ DTYPE_FLAGS = {
 
 VECTOR_BITS = ((512, {"avx512f"}), (256, {"avx2", "avx"}), (128, {"sse2", "asimd", "sve"}))
 
+LIMITS = ("nr_cpus=", "possible_cpus=", "maxcpus=", "nosmp", "mem=", "numa=off")
+"""Arguments of the kernel by which it leaves out cores and memory that are there."""
+HYPERVISORS = (
+    *("QEMU", "KVM", "VMware", "Xen", "Bochs", "Google Compute Engine", "OpenStack"),
+    *("KubeVirt", "BHYVE", "Apple Virtualization", "Virtual Machine"),
+)
+"""What the firmware of virtual machines calls itself; arm64 has no flag of the CPU for it."""
+POWER_PARTITION = "proc/ppc64/lparcfg"
+"""A file that only the partitions of a POWER machine have (LPAR)."""
+
 
 class Cores(Struct, frozen=True):
     """The logical CPUs by number: those this process may use, and all online."""
@@ -55,6 +65,23 @@ def read_cpuinfo(root: Path = Path("/")) -> dict[str, str]:
 def list_flags(info: dict[str, str]) -> frozenset[str]:
     """List the instruction set extensions that *info* names."""
     return frozenset((info.get("flags") or info.get("Features") or "").split())
+
+
+def is_virtual(root: Path) -> bool:
+    """Whether this is a virtual machine."""
+    if "hypervisor" in list_flags(read_cpuinfo(root)) or (root / POWER_PARTITION).exists():
+        return True
+    names = [sysfs.read_text(root / "sys/class/dmi/id" / n) for n in ("sys_vendor", "product_name")]
+    called = " ".join(filter(None, names))
+    # Amazon's machines without a hypervisor are called so too, and their type ends in .metal.
+    is_amazons = called.startswith("Amazon EC2") and ".metal" not in called
+    return is_amazons or any(name in called for name in HYPERVISORS)
+
+
+def list_limits(root: Path) -> list[str]:
+    """List the arguments of the kernel by which it leaves out cores or memory."""
+    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
+    return [argument for argument in given if argument.startswith(LIMITS)]
 
 
 def list_native_dtypes(flags: frozenset[str]) -> frozenset[str]:

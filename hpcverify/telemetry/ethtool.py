@@ -1,5 +1,6 @@
 """
-The statistics that a network driver keeps beyond those of sysfs, as ``ethtool -S`` lists them.
+What a network driver tells beyond sysfs: its statistics, as ``ethtool -S`` lists them, and
+the address that is burnt in (``ethtool -P``).
 
 They are asked of the kernel by ioctl: structures and numbers are those of
 ``linux/ethtool.h`` and ``linux/sockios.h``. No program is started for it.
@@ -14,7 +15,8 @@ from array import array
 from collections.abc import Collection
 
 SIOCETHTOOL = 0x8946
-GET_STRINGS, GET_STATISTICS, GET_SET_INFO = 0x1B, 0x1D, 0x37
+GET_STRINGS, GET_STATISTICS, GET_PERMANENT_ADDRESS, GET_SET_INFO = 0x1B, 0x1D, 0x20, 0x37
+MAC_BYTES = 6
 STATISTICS_SET = 1
 NAME_BYTES = 32
 INTERFACE_NAME_BYTES = 16
@@ -30,6 +32,19 @@ def read_statistics(interface: str, names: Collection[str]) -> dict[str, int]:
             return _read_statistics(asked, interface, names)
     except OSError:
         return {}
+
+
+def read_permanent_mac(interface: str) -> str | None:
+    """Read the MAC that is burnt in, as in ``b8:3f:d2:00:00:01``; None if it is not known."""
+    request = struct.pack("=II", GET_PERMANENT_ADDRESS, MAC_BYTES).ljust(8 + MAC_BYTES, b"\0")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            answer = _ask(asked, interface, request)
+    except OSError:
+        return None
+    size = struct.unpack_from("=II", answer)[1]
+    mac = answer[8:]
+    return mac.hex(":") if size == MAC_BYTES and any(mac) else None
 
 
 def _read_statistics(

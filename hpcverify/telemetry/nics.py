@@ -30,6 +30,9 @@ from hpcverify.telemetry import aer, ethtool, pci, sysfs
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 ETHERNET_TYPE, IPOIB_TYPE = "1", "32"
 """ARPHRD_ETHER and ARPHRD_INFINIBAND of ``linux/if_arp.h``."""
+BURNT_IN_ADDRESS, SET_ADDRESS = "0", "3"
+"""NET_ADDR_PERM and NET_ADDR_SET of ``linux/netdevice.h``: the latter is that of a team, or
+somebody chose it."""
 IS_ENABLED = 1
 """IFF_UP of ``linux/if.h``: somebody switched the interface on."""
 PHYSICAL_FUNCTION = "pf"
@@ -105,6 +108,8 @@ NETWORK = ("node", "the network")
 """Stands for the ports if not even their list can be read."""
 
 StatisticsReader = Callable[[str, Collection[str]], Mapping[str, int]]
+MacReader = Callable[[str], str | None]
+"""Reads the burnt-in MAC of the interface of a name."""
 
 
 class PortReading(Struct, frozen=True, kw_only=True):
@@ -174,20 +179,20 @@ class PortPlace(Struct, frozen=True, kw_only=True):
         return self.part.id, self.part.label
 
 
-def list_nics(root: Path) -> Iterator[Part]:
+def list_nics(root: Path, ask_mac: MacReader = ethtool.read_permanent_mac) -> Iterator[Part]:
     """Describe the network ports that hang on a device; failing these, any other."""
     nets = sysfs.list_entries(root / "sys/class/net")
-    for _, part in (*_describe_interfaces(nets), *_describe_adapters(root, nets)):
+    for _, part in (*_describe_interfaces(nets, ask_mac), *_describe_adapters(root, nets)):
         yield part
 
 
-def _describe_interfaces(nets: Iterable[Path]) -> list[tuple[Path, Part]]:
+def _describe_interfaces(nets: Iterable[Path], ask_mac: MacReader) -> list[tuple[Path, Part]]:
     """Describe those of *nets* that stand for themselves."""
     nets = [net for net in nets if os.path.exists(f"{net}/address")]  # noqa: PTH110 - as below
     real = [net for net in nets if sysfs.is_hardware(net)]
     if not real:
-        return [(net, _describe_ethernet(net)) for net in nets if net.name != "lo"]
-    described = {net: _describe_ethernet(net) for net in real if not _is_piece(net)}
+        return [(net, _describe_ethernet(net, ask_mac)) for net in nets if net.name != "lo"]
+    described = {net: _describe_ethernet(net, ask_mac) for net in real if not _is_piece(net)}
     owned = {_find_device(net) for net, part in described.items() if _has_own_mac(part)}
     own = ((n, p) for n, p in described.items() if _has_own_mac(p) or _find_device(n) not in owned)
     return list(_tell_apart(own))
@@ -238,20 +243,25 @@ def _tell_apart(entries: Iterable[tuple[Path, Part]]) -> Iterator[tuple[Path, Pa
         yield entry, replace(part, id=where)
 
 
-def _describe_ethernet(port: Path) -> Part:
+def _describe_ethernet(port: Path, ask_mac: MacReader) -> Part:
     facts = sysfs.drop_unknown(
         pci_address=pci.find_address(port / "device"), driver=pci.read_driver(port / "device")
     )
-    mac = _read_permanent_mac(port)
+    mac = _read_permanent_mac(port, ask_mac)
     where = mac or facts.get("pci_address") or f"nic-{port.name}"
     return Part("nic", where, port.name, facts)
 
 
-def _read_permanent_mac(port: Path) -> str | None:
-    """Read the address that is burnt in; one that was assigned may change."""
-    bonded = sysfs.read_text(port / "bonding_slave/perm_hwaddr")
-    burnt_in = sysfs.read_text(port / "addr_assign_type") == "0" and sysfs.is_hardware(port)
-    return bonded or (sysfs.read_text(port / "address") if burnt_in else None)
+def _read_permanent_mac(port: Path, ask_mac: MacReader) -> str | None:
+    """Read the address that is burnt in; one that was set or made up may change."""
+    if bonded := sysfs.read_text(port / "bonding_slave/perm_hwaddr"):
+        return bonded
+    if not sysfs.is_hardware(port):
+        return None
+    how = sysfs.read_text(port / "addr_assign_type")
+    if how == SET_ADDRESS:
+        return ask_mac(port.name)
+    return sysfs.read_text(port / "address") if how == BURNT_IN_ADDRESS else None
 
 
 def _describe_infiniband(adapter: Path) -> Part:
@@ -266,6 +276,19 @@ def _describe_infiniband(adapter: Path) -> Part:
     # The bare address may be the id of its interface.
     where = f"rdma-{address}" if address else f"nic-{adapter.name}"
     return Part("nic", guid if guid.strip(UNSET_CHARACTERS) else where, adapter.name, facts)
+
+
+class _PortThread(threading.Thread):
+    """Keeps the exception that ended it: a port of which a bug lost the answer does not hang."""
+
+    bug: Exception | None = None
+
+    def run(self) -> None:
+        """Do what it was made for."""
+        try:
+            super().run()
+        except Exception as exc:  # noqa: BLE001 - the boundary of a thread
+            self.bug = exc
 
 
 def read_ports(
@@ -284,16 +307,18 @@ def read_ports(
     deadline = time.monotonic() + patience
 
     def find_and_read() -> None:
-        places.extend(find_ports(root))
-        found.set()
+        try:
+            places.extend(find_ports(root))
+        finally:  # or who waits for it would take a bug for a port that hangs
+            found.set()
         read(places)
 
     def read(several: Sequence[PortPlace]) -> None:
         for place in several:
             answers[place.part.id] = read_port(place, root, statistics)
 
-    def start(target: Callable[..., None], *args: object) -> threading.Thread:
-        thread = threading.Thread(target=target, args=args, daemon=True)
+    def start(target: Callable[..., None], *args: object) -> _PortThread:
+        thread = _PortThread(target=target, args=args, daemon=True)
         thread.start()
         return thread
 
@@ -308,6 +333,8 @@ def read_ports(
     others = [start(read, [place]) for place in unread[1:]]  # the first is what holds it up
     for thread in (*others, first):
         thread.join(wait())
+        if thread.bug:
+            raise thread.bug
     in_time = dict(answers)
     here = [place for place in places if place.part.id in in_time]
     return PortReadings(
@@ -321,10 +348,11 @@ def read_ports(
     )
 
 
-def find_ports(root: Path) -> Iterator[PortPlace]:
+def find_ports(root: Path, ask_mac: MacReader = ethtool.read_permanent_mac) -> Iterator[PortPlace]:
     """Find the ports of this node; what is read here is answered without the firmware."""
     interfaces = sysfs.list_entries(root / "sys/class/net")
-    parts = {net: part for net, part in _describe_interfaces(interfaces) if _is_port(net)}
+    described = _describe_interfaces(interfaces, ask_mac)
+    parts = {net: part for net, part in described if _is_port(net)}
     nets = {net: _find_device(net) for net in parts}
     carried: dict[Path, Path] = {}
     for adapter, part in _describe_adapters(root, interfaces):
@@ -405,7 +433,9 @@ def _read_interface_state(
     return common(
         state=("carrier" if carrier else "no carrier") if flags else "",
         is_up=carrier,
-        is_disabled=bool(flags) and not _parse_flags(flags) & IS_ENABLED,
+        # A hypervisor takes the carrier of what it makes up: there is no cable to look at.
+        is_disabled=bool(flags)
+        and (not _parse_flags(flags) & IS_ENABLED or (not carrier and driver in VIRTUAL_DRIVERS)),
         is_linked=carrier,
         rate=speed / 1000 if known and speed else None,
         shown_rate=f"{speed / 1000:g} Gb/s{duplex}" if known and speed else "",

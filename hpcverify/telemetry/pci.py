@@ -13,8 +13,9 @@ DISPLAY_CLASSES = (VGA_CLASS, "0x0302")
 """VGA and 3D controllers; an NVSwitch (0x0680) or an audio function is neither."""
 AMD_CLASSES = (*DISPLAY_CLASSES, "0x0380", "0x1200")
 """With "display controller" (MI200) and "processing accelerator" (MI300 and later)."""
-PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "nvidia-vgpu-vfio", "pci-stub", "pciback"})
-"""Drivers of a device that has been handed to a virtual machine."""
+PASSTHROUGH_DRIVERS = frozenset({"pci-stub", "pciback", "uio_pci_generic", "igb_uio"})
+"""Drivers by which a virtual machine, or a program such as SPDK, has a device to itself. So
+have all whose names contain "vfio", such as vfio-pci and nvgrace-gpu-vfio-pci."""
 
 
 def list_nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
@@ -42,7 +43,7 @@ def _list_gpus(root: Path, vendor: str, classes: str | tuple[str, ...]) -> list[
         for device in sysfs.list_entries(root / PCI_DEVICES_FOLDER)
         if sysfs.read_text(device / "vendor") == vendor
         and _has_class(device, classes)
-        and read_driver(device) not in PASSTHROUGH_DRIVERS
+        and find_passthrough(device) is None
     )
     return sorted(devices, key=lambda device: device.name.lower())
 
@@ -55,6 +56,13 @@ def read_driver(device: Path) -> str | None:
     """Name the driver that is bound to the *device* with this folder."""
     bound = sysfs.resolve_link(device / "driver")
     return bound.name if bound else None
+
+
+def find_passthrough(device: Path) -> str | None:
+    """Name the driver by which the *device* with this folder was handed on; None if it was not."""
+    # Between two drivers it has none, and only a name that the next one must have.
+    driver = read_driver(device) or sysfs.read_text(device / "driver_override") or ""
+    return driver if "vfio" in driver or driver in PASSTHROUGH_DRIVERS else None
 
 
 def read_device_id(address: str, root: Path = Path("/")) -> str | None:

@@ -18,7 +18,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcverify.model import Device, Inventory, Part
-from hpcverify.telemetry import cpu, dmi, edac, make_host_readers, name_sensor, nics, sysfs, vendors
+from hpcverify.telemetry import (
+    blockdev,
+    cpu,
+    dmi,
+    edac,
+    make_host_readers,
+    memory,
+    name_sensor,
+    nics,
+    pci,
+    sysfs,
+    vendors,
+)
 from hpcverify.telemetry.reading import Reading
 
 HolderPairs = tuple[tuple[str, int], ...]
@@ -87,14 +99,24 @@ def describe_memory(root: Path) -> Part:
     Describe the memory as one part, with its total in whole GiB.
 
     The blocks that the kernel manages count what is plugged in, whatever it keeps
-    for itself; MemTotal, the next best, varies a little with the kernel.
+    for itself; MemTotal, the next best, varies a little with the kernel. Where NUMA nodes
+    without cores have some of it (a GPU's, CXL), the rest is told as well: a driver or
+    daxctl gives and takes the former.
     """
     blocks = root / "sys/devices/system/memory"
     size = int(sysfs.read_text(blocks / "block_size_bytes") or "0", 16)
     total = size * _count_blocks(blocks)
     gib = round((total or _read_mem_total(root)) / 2**30)
     facts = {"total": f"{gib} GiB"} if gib else {}
+    if apart := size * sum(map(_count_blocks, _list_nodes_without_cores(root))):
+        facts["beside_cores"] = f"{round((total - apart) / 2**30)} GiB"
     return Part("memory", "memory", "memory", facts)
+
+
+def _list_nodes_without_cores(root: Path) -> list[Path]:
+    folders = sysfs.list_entries(root / memory.NODE_FOLDER, "node[0-9]*")
+    lists = {folder: folder / "cpulist" for folder in folders}
+    return [f for f, cores in lists.items() if cores.exists() and not sysfs.read_text(cores)]
 
 
 def _count_blocks(folder: Path) -> int:
@@ -123,6 +145,8 @@ def list_disks(root: Path) -> Iterator[Part]:
 
 def _describe_disk(disk: Path, sectors: float) -> Part:
     device = disk / "device"
+    controller, *others = blockdev.list_controllers(disk)
+    network = blockdev.find_network(disk)
     serial = sysfs.read_text(device / "serial") or sysfs.read_text(disk / "serial")
     wwid = sysfs.read_text(disk / "wwid") or sysfs.read_text(device / "wwid")
     facts = sysfs.drop_unknown(
@@ -131,5 +155,8 @@ def _describe_disk(disk: Path, sectors: float) -> Part:
         size=f"{sectors * 512 / 1e9:.1f} GB",
         firmware=sysfs.read_text(device / "firmware_rev") or sysfs.read_text(device / "rev"),
         rotational={"0": "no", "1": "yes"}.get(sysfs.read_text(disk / "queue/rotational") or ""),
+        network=network,
+        # Of several ways to a drive any may be gone.
+        pci_address=None if network or others else pci.find_address(controller),
     )
     return Part("disk", wwid or serial or f"disk-{disk.name}", disk.name, facts)

@@ -110,7 +110,8 @@ class Sampler:
         self._newest = float("-inf")
         self._nudge = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._sample_rounds, name="sampler", daemon=True)
+        self._bug: Exception | None = None
+        self._thread = threading.Thread(target=self._sample_until_bug, name="sampler", daemon=True)
 
     def start(self) -> None:
         """Begin to sample; the first round is on its way when this returns."""
@@ -140,6 +141,8 @@ class Sampler:
         if self._thread.is_alive() and end > now - self._period:
             self._await_round_after(min(end, now))
             end = max(end, self._newest)
+        if self._bug:  # without it, parts would seem to have no sensors
+            raise self._bug
         with self._round:
             return Window({k: t.copy_between(start, end) for k, t in self._tracks.items()})
 
@@ -162,6 +165,15 @@ class Sampler:
         with self._round:
             self._nudge.set()
             self._round.wait_for(lambda: self._newest >= t, self._timeout)
+
+    def _sample_until_bug(self) -> None:
+        try:
+            self._sample_rounds()
+        except Exception as exc:  # noqa: BLE001 - the boundary of a thread
+            with self._round:
+                self._bug = exc
+                self._newest = float("inf")  # nobody need wait for another round
+                self._round.notify_all()
 
     def _sample_rounds(self) -> None:
         while not self._stopping.is_set():

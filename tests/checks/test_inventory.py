@@ -25,11 +25,13 @@ from hpcverify.summary.facts import FACT_NAMES
 from hpcverify.telemetry.probe import probe as probe_machine
 from hpcverify.telemetry.settings import read_settings
 from hpcverify.testing import judge_items, list_findings, make_context
-from hpcverify_checks.inventory import CHECK
+from hpcverify_checks.inventory import CHECK, measure
 from hpcverify_checks.inventory import compare as list_differences
 from tests.checks.nic_trees import address, gb200, roce
+from tests.checks.nic_trees import device as plug_in
 from tests.nvml_lab.nvmllab import ADDRESSES, Lab
 from tests.telemetry.nvml.test_survey import probe
+from tests.telemetry.trees import grow, link
 
 GPUS = tuple(
     Part(
@@ -80,7 +82,7 @@ def compare(
     tmp_path: Path, now: Inventory, before: Inventory | None
 ) -> tuple[list[CheckItem], Cause]:
     ctx = make_context(tmp_path, inventory=now, previous=before)
-    found = list(CHECK.measure(ctx, Params()))
+    found = list(measure(ctx, Params(), tmp_path))  # as on hardware, whatever this is
     return found, judge(findings(found), (), CHECK.finding_rules).cause
 
 
@@ -299,7 +301,7 @@ def test_no_version_or_setting_that_changes_fails_a_node(
 
 
 def test_the_settings_of_the_node_are_told_as_facts(tmp_path: Path) -> None:
-    found, _ = compare(tmp_path, NODE, None)
+    found = CHECK.measure(make_context(tmp_path, inventory=NODE), Params())
     told = {item.name: item.value for item in found if isinstance(item, Fact)}
 
     assert told == read_settings()
@@ -472,3 +474,148 @@ def test_an_interface_that_went_into_a_container_is_no_lost_adapter(tmp_path: Pa
     assert finding.code == "nic_hidden"
     assert "is here as mlx5_3" in finding.text
     assert judge([finding], (), CHECK.finding_rules).verdict is Verdict.WARN
+
+
+def make_virtual(root: Path) -> Path:
+    return grow(root, {"proc/cpuinfo": "processor : 0\nflags : sse2 hypervisor"})
+
+
+def bind(root: Path, device: str, driver: str | None) -> None:
+    (root / device / "driver").unlink()
+    if driver:
+        link(root, f"{device}/driver", f"sys/bus/pci/drivers/{driver}")
+
+
+def judge_codes(found: list[Finding]) -> tuple[list[str], Verdict]:
+    return [f.code for f in found], judge(found, (), CHECK.finding_rules).verdict
+
+
+@pytest.mark.parametrize("folder", ["net", "virtio2/net", "infiniband"])
+def test_a_port_in_another_network_namespace_is_not_lost(tmp_path: Path, folder: str) -> None:
+    """Its folder stays below its device, and shows nothing of other namespaces."""
+    port = plug_in(tmp_path, 0)
+    before = Inventory(parts=(Part("nic", "aa", "ens1", {"pci_address": address(0)}),))
+    assert judge_codes(list_differences(Inventory(), before, tmp_path)) == (
+        ["nic_missing"],
+        Verdict.FAIL,  # its driver runs, and gave it no interface
+    )
+    (tmp_path / port / folder).mkdir(parents=True)
+    found = list_differences(Inventory(), before, tmp_path)
+    assert judge_codes(found) == (["nic_hidden"], Verdict.WARN)
+    assert "namespace" in found[0].text
+    (tmp_path / port / folder / "ens1").mkdir()  # its name is here: it is not elsewhere
+    assert judge_codes(list_differences(Inventory(), before, tmp_path))[1] is Verdict.FAIL
+
+
+@pytest.mark.parametrize("kind", ["gpu", "nic", "disk"])
+@pytest.mark.parametrize(
+    ("driver", "override", "is_lent"),
+    [
+        ("vfio-pci", None, True),
+        ("nvgrace_gpu_vfio_pci", None, True),
+        ("uio_pci_generic", None, True),
+        (None, "vfio-pci", True),
+        (None, "(null)", False),
+        ("mlx5_core", "vfio-pci", False),
+    ],
+)
+def test_a_device_that_was_handed_on_is_not_lost(
+    tmp_path: Path, kind: str, driver: str | None, override: str | None, *, is_lent: bool
+) -> None:
+    device = plug_in(tmp_path, 0)
+    bind(tmp_path, device, driver)
+    if override:
+        grow(tmp_path, {f"{device}/driver_override": override})
+    known = {"pci_address": address(0), "driver": "565"}
+    stays = Part(kind, "stays", "the other", {"driver": "565"})
+    before = Inventory(parts=(stays, Part(kind, "one", "nvme0n1", known)))
+    codes, verdict = judge_codes(list_differences(Inventory(parts=(stays,)), before, tmp_path))
+    assert (codes == [f"{kind}_hidden"]) is is_lent
+    assert (verdict is Verdict.WARN) is is_lent
+
+
+def test_a_port_that_no_driver_is_bound_to_is_not_judged(tmp_path: Path) -> None:
+    """It was unbound by hand, or its driver could not start it: only the kernel log tells."""
+    bind(tmp_path, plug_in(tmp_path, 0), None)
+    before = Inventory(parts=(Part("nic", "aa", "ens1", {"pci_address": address(0)}),))
+    found = list_differences(Inventory(), before, tmp_path)
+    assert judge_codes(found) == (["nic_without_driver"], Verdict.ERROR)
+
+
+def test_a_disk_of_another_machine_that_was_logged_out_is_not_lost(tmp_path: Path) -> None:
+    for facts, expected in (
+        ({"network": "iSCSI"}, (["part_detached"], Verdict.WARN)),
+        ({}, (["disk_missing"], Verdict.FAIL)),
+    ):
+        before = Inventory(parts=(Part("disk", "wwn", "sdb", facts),))
+        assert judge_codes(list_differences(Inventory(), before, tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"), [("disk", "vda"), ("disk", "nvme1n1"), ("nic", "eth1"), ("nic", "ens1")]
+)
+def test_what_a_hypervisor_detached_is_not_lost(tmp_path: Path, kind: str, label: str) -> None:
+    before = Inventory(parts=(Part(kind, "one", label, {"pci_address": address(0)}),))
+    assert judge_codes(list_differences(Inventory(), before, tmp_path))[1] is Verdict.FAIL
+    found = list_differences(Inventory(), before, make_virtual(tmp_path))
+    assert judge_codes(found) == (["part_detached"], Verdict.WARN)
+
+
+def test_a_drive_whose_function_is_on_the_bus_of_a_virtual_machine_is_lost(tmp_path: Path) -> None:
+    plug_in(make_virtual(tmp_path), 0, driver="nvme")
+    before = Inventory(parts=(Part("disk", "one", "nvme1n1", {"pci_address": address(0)}),))
+    found = list_differences(Inventory(), before, tmp_path)
+    assert judge_codes(found) == (["disk_missing"], Verdict.FAIL)
+
+
+def with_memory(total: str, beside_cores: str | None = None) -> Inventory:
+    facts = {"total": total} | ({"beside_cores": beside_cores} if beside_cores else {})
+    return Inventory(parts=(Part("memory", "memory", "memory", facts),))
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "files", "code"),
+    [
+        (with_memory("48 GiB"), with_memory("64 GiB"), {}, "memory_shrunk"),
+        (
+            with_memory("48 GiB"),
+            with_memory("64 GiB"),
+            {"proc/cpuinfo": "processor : 0\nflags : hypervisor"},
+            "memory_resized",
+        ),
+        (
+            with_memory("48 GiB"),
+            with_memory("64 GiB"),
+            {"proc/ppc64/lparcfg": "shared_processor_mode=1"},
+            "memory_resized",
+        ),
+        (
+            with_memory("48 GiB"),
+            with_memory("64 GiB"),
+            {"proc/cmdline": "ro mem=48G"},
+            "memory_resized",
+        ),
+        # A driver that keeps the memory of Grace Hopper's GPU to itself.
+        (with_memory("480 GiB"), with_memory("576 GiB", "480 GiB"), {}, "memory_resized"),
+        (with_memory("448 GiB"), with_memory("576 GiB", "480 GiB"), {}, "memory_shrunk"),
+        (with_memory("544 GiB", "448 GiB"), with_memory("576 GiB", "480 GiB"), {}, "memory_shrunk"),
+    ],
+)
+def test_memory_that_software_took_away_is_not_lost(
+    tmp_path: Path, now: Inventory, before: Inventory, files: dict[str, object], code: str
+) -> None:
+    found = list_differences(now, before, grow(tmp_path, files))
+    assert [f.code for f in found] == [code]
+    fails = judge(found, (), CHECK.finding_rules).verdict is Verdict.FAIL
+    assert fails is (code == "memory_shrunk")
+
+
+def test_a_port_whose_id_was_its_place_on_the_bus_is_the_same_port(tmp_path: Path) -> None:
+    """As when somebody sets another MAC, and the driver does not tell the burnt-in one."""
+    place = {"pci_address": address(0)}
+    by_mac = Inventory(parts=(Part("nic", "b8:3f", "ens1", place),))
+    by_place = Inventory(parts=(Part("nic", address(0), "ens1", place),))
+    other = Inventory(parts=(Part("nic", "b8:40", "ens1", place),))
+    assert list_differences(by_place, by_mac, tmp_path) == []
+    assert list_differences(by_mac, by_place, tmp_path) == []
+    assert [f.code for f in list_differences(other, by_mac, tmp_path)] == ["part_replaced"]

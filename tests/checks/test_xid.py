@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcverify.check import Context, Judgement, Sample, Skip, Unable, Watch
 from hpcverify.limits.specs import Spec, load_specs
@@ -30,6 +32,7 @@ from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import recovery as recovery_check
 from hpcverify_checks import xid
+from hpcverify_checks.common.kernel_log import PartFailure
 from hpcverify_checks.xid import CHECK, policy
 from hpcverify_checks.xid import lines as kernel_lines
 from hpcverify_checks.xid.policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
@@ -489,11 +492,25 @@ def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> No
 def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path) -> None:
     failed = measured(tmp_path, line(79))
     (stands,) = (m for m in failed if isinstance(m, CarryOver) and m.name == "standing")
-    boot, when, code = stands.value.split()
-    for old in (f"other {when} {code}", f"{boot} {float(when) - 90_000} {code}"):
-        mark = CarryOver("standing", old, stands.where)
+    failure = msgspec.json.decode(stands.value, type=PartFailure)
+    for old in (replace(failure, boot="other"), replace(failure, when=failure.when - 90_000)):
+        mark = CarryOver("standing", msgspec.json.encode(old).decode(), stands.where)
         again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
         assert judge_items(CHECK, again).verdict is Verdict.PASS
+
+
+def test_what_an_older_version_kept_of_a_failure_still_counts(tmp_path: Path) -> None:
+    failed = measured(tmp_path, line(79))
+    (stands,) = (m for m in failed if isinstance(m, CarryOver) and m.name == "standing")
+    failure = msgspec.json.decode(stands.value, type=PartFailure)
+    for old, verdict in (
+        (f"{failure.boot} {failure.when} {failure.code}", Verdict.WARN),
+        (f" {failure.when} {failure.code}", Verdict.PASS),  # whose boot was not known
+        ("no mark of ours", Verdict.PASS),
+    ):
+        mark = CarryOver("standing", old, stands.where)
+        again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
+        assert judge_items(CHECK, again).verdict is verdict
 
 
 def test_what_was_not_seen_is_a_warning(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hpcverify.model import Cause, Finding, FindingRule, Remedy, Verdict
 from hpcverify.run.executor import Answer
 from hpcverify.run.lock import SOCKET_NAME
 from hpcverify.run.wire import Outcome
+from hpcverify.units import format_count
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 from tests.nvml_lab.parts import profile, strangers
@@ -133,8 +134,9 @@ def test_a_node_is_told_which_floors_it_is_held_to_and_how_sure_they_are(
 ) -> None:
     on_gpus(cli, lab, *board_of(key))
 
-    found = advice(cli, 0)
+    found = advice(cli, 3)
     assert found["computing"]["state"] == "not started: every GPU is in use"
+    assert found["GPUs in use"]["fix"]
     assert model in found["floors"]["state"]
     assert bf16 in found["floor bf16"]["state"]
     assert "confidence " in found["floor bf16"]["state"]
@@ -145,7 +147,7 @@ def test_a_node_is_told_which_floors_it_is_held_to_and_how_sure_they_are(
 def test_floors_are_scaled_by_a_power_limit_and_it_is_named(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), "gpu.*.power.limit_mw = 500000")
 
-    found = advice(cli, 0)
+    found = advice(cli, 3)
     assert "scaled, since its power is limited to 500 of 700 W" in found["floors"]["state"]
     assert "sustained 443.2 TFLOP/s" in found["floor bf16"]["state"]
 
@@ -156,13 +158,13 @@ def test_gpus_that_are_not_set_up_alike_have_floors_of_their_own(cli: Cli, lab: 
     told = [
         i["state"] for i in json.loads(cli("doctor", "--json").stdout) if i["subject"] == "floors"
     ]
-    assert [text.split(" x ")[0] for text in told] == ["of 7", "of 1"]
+    assert [text.split(" x ")[0] for text in told] == ["7", "1"]
 
 
 def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *strangers(busy=True)["card for games"])
 
-    found = advice(cli, 0)
+    found = advice(cli, 3)
     assert "RTX 4090 (PCI device id 2684) is not in the table" in found["floors"]["state"]
     assert "floor bf16" not in found
 
@@ -191,6 +193,27 @@ def test_how_a_gpu_started_is_told_with_the_next_step(
     rules = {"ecc": FindingRule(Verdict.FAIL, Remedy.RESET_GPU)}
     answer = Answer(items=items, outcome=outcome)
     assert list(describe_start(answer, "GPU 3", rules)) == [Advice("computing", state, fix)]
+
+
+def test_what_needs_a_fix_comes_last_and_floors_only_if_asked_for(cli: Cli, lab: Lab) -> None:
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb"))
+
+    *lines, count = cli("doctor").stdout.splitlines()
+    marks = [line[:4] for line in lines]
+    assert marks == sorted(marks, reverse=True)
+    assert count == f"{format_count(marks.count('fix '), 'thing')} to fix"
+    assert not any(line.startswith("ok  floor ") for line in lines)
+    asked = cli("doctor", "--floors").stdout
+    assert "ok  floor bf16: sustained 620.5 TFLOP/s else fail" in asked
+
+
+def test_a_torch_that_cannot_use_the_gpus_is_not_called_sound(cli: Cli, lab: Lab) -> None:
+    sound = advice(cli, 0)["torch"]
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb", busy=False))
+    unsound = advice(cli, 3)
+    assert "torch" not in unsound or unsound["torch"]["fix"]
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb"))  # in use: nothing is started
+    assert bool(advice(cli, 3)["torch"]["fix"]) is ("+cpu" in sound["state"])
 
 
 def test_a_node_without_gpus_has_no_floors_and_starts_none(cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from textwrap import dedent
 
@@ -23,6 +24,7 @@ def test_gate_exits_and_speaks_as_the_word_says(cli: Cli, verdict: str, status: 
     assert done.returncode == status
     assert done.stdout.startswith(f"{verdict} until ")
     assert done.stdout.endswith(": GPU 3: lost\n")
+    assert done.stdout.split()[4].startswith(time.tzname)  # the zone of this host
 
 
 def test_without_a_word_jobs_run_and_the_file_is_named(cli: Cli) -> None:

@@ -89,7 +89,9 @@ WISHES = (
         "no: `nodes --json`, and a program that is told of each change",
     ),
     Wish(
-        "nodes on which jobs die at once", "DataBiosphere/toil#5400", "no: how jobs end is not read"
+        "nodes on which jobs die at once",
+        "DataBiosphere/toil#5400",
+        "yes: the controller reads how jobs end (docs/slurm.md)",
     ),
     Wish(
         "conditions that clear again",

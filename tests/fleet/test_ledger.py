@@ -102,6 +102,21 @@ def test_a_node_is_written_with_what_was_done_and_by_whom(again: Callable[[], Le
     assert (entry.when, entry.actor, entry.detail) == (NOW, "ada", "run 7")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "detail"),
+    [
+        ("it is drained (a fan)", "it is drained (a fan)"),
+        ("it is free", "it is free: a fan"),
+    ],
+)
+def test_the_log_gives_the_reason_of_a_write_once(
+    ledger: Ledger, outcome: str, detail: str
+) -> None:
+    ledger.record_outcome(ledger.record_intent("n1", "drain", "a fan"), outcome)
+
+    assert ledger.read_audit("n1", limit=1)[0].detail == detail
+
+
 def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
     assert ledger.read_node("n9") == Node(name="n9")
     assert ledger.list_nodes() == {}

@@ -117,8 +117,8 @@ def test_what_is_no_check_cannot_be_loaded_as_one(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("import no_such_thing", "cannot be imported: No module named"),
-        ("def", "cannot be imported: invalid syntax"),
+        ("import no_such_thing", "bad.py:1: ModuleNotFoundError: No module named"),
+        ("def", "bad.py:1: SyntaxError: invalid syntax"),
         ("CHECK = 3", "CHECK is not a Check"),
     ],
 )

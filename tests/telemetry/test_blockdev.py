@@ -12,6 +12,7 @@ from hpcverify.telemetry.blockdev import (
     describe_mount,
     find_disk,
     find_mount,
+    find_network_below,
     find_whole_disk,
     list_hidden,
     list_mounts,
@@ -90,6 +91,23 @@ def test_a_btrfs_leads_to_the_device_that_it_was_mounted_from(root: Path) -> Non
     mounted(root, "30 1 0:27 /@ /dev/shm rw - btrfs /dev/sdc1 rw,subvol=/@")
 
     assert find_disk(Path("/dev/shm"), root) == "sdc"  # noqa: S108 - only looked at
+
+
+@pytest.mark.parametrize(
+    ("place", "network"), [("platform/session1/sdc", "iSCSI"), ("pci0/sdc", None)]
+)
+def test_a_path_on_a_disk_of_another_machine_tells_how_that_is_reached(
+    root: Path, place: str, network: str | None
+) -> None:
+    volume, disk = device(root, "virtual/dm-0", "252:0"), device(root, place, "8:32")
+    slave(volume, disk)
+    slave(volume, device(root, "pci0/sdd", "8:48"))
+    for folder, name in (("class/block", "dm-0"), ("block", "sdc")):
+        (root / "sys" / folder).mkdir(parents=True)
+        (root / "sys" / folder / name).symlink_to(volume if name == "dm-0" else disk)
+    mounted(root, "30 1 0:27 /@ /dev/shm rw - btrfs /dev/dm-0 rw")
+
+    assert find_network_below(Path("/dev/shm"), root) == network  # noqa: S108 - only looked at
 
 
 def test_an_overlay_leads_to_the_disk_of_the_directory_that_it_writes_to(

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,44 @@ def test_the_ports_behind_one_that_hangs_are_read(tmp_path: Path) -> None:
     released.set()
     assert [label for _, label in readings.silent] == ["ens8"]
     assert len(readings.ports) == 9
+
+
+def test_a_bug_while_ports_are_read_is_raised_and_accuses_no_port(tmp_path: Path) -> None:
+    def fail(_name: str, _names: object) -> dict[str, int]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        nics.read_ports(h100(tmp_path), 120, fail)
+
+
+def test_a_bug_while_ports_are_looked_for_is_raised_at_once() -> None:
+    nowhere: Any = None
+    with pytest.raises(TypeError):
+        nics.read_ports(nowhere, 120)
+
+
+def test_a_port_keeps_its_id_when_somebody_sets_another_address(tmp_path: Path) -> None:
+    folder = device(tmp_path, 0)
+    interface(tmp_path, "ens1", folder)
+    (before,) = nics.list_nics(tmp_path)
+    shutil.rmtree(tmp_path / "sys/class/net/ens1")
+    interface(tmp_path, "ens1", folder, addr_assign_type=3, address="02:00:00:00:00:01")
+    burnt_in = {"ens1": before.id}
+    assert list(nics.list_nics(tmp_path, burnt_in.get)) == [before]
+    assert [place.part.id for place in nics.find_ports(tmp_path, burnt_in.get)] == [before.id]
+
+
+@pytest.mark.parametrize("name", ["lo", "no-such-port"])
+def test_an_interface_without_an_address_of_its_own_has_none(name: str) -> None:
+    assert ethtool.read_permanent_mac(name) is None
+
+
+def test_a_link_that_a_hypervisor_took_down_is_switched_off(tmp_path: Path) -> None:
+    """There is no cable to reseat."""
+    for index, driver in enumerate(("virtio_net", "mlx5_core")):
+        interface(tmp_path, f"ens{index}", device(tmp_path, index, driver), index, carrier=0)
+    virtual, real = nics.read_ports(tmp_path, 120).ports
+    assert (virtual.is_disabled, real.is_disabled) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.telemetry import make_readers, name_sensor, nics
+from hpcverify.telemetry import blockdev, make_readers, name_sensor, nics
 from hpcverify.telemetry import probe as probing
 from hpcverify.telemetry.probe import probe
 from tests.telemetry import trees
@@ -92,7 +92,66 @@ def test_a_drive_goes_by_its_worldwide_name(tmp_path: Path) -> None:
         "size": "3840.8 GB",
         "firmware": "GDC5902Q",
         "rotational": "no",
+        "pci_address": "0000:3b:00.0",
     }
+
+
+@pytest.mark.parametrize(
+    ("place", "files", "network", "address"),
+    [
+        ("platform/host3/session1/target3:0:0/3:0:0:1", {}, "iSCSI", None),
+        (
+            "pci0000:00/0000:3b:00.0/host1/rport-1:0-2/target1:0:0/1:0:0:0",
+            {},
+            "Fibre Channel",
+            None,
+        ),
+        ("rbd/0", {}, "RBD", None),
+        ("virtual/nvme-fabrics/ctl/nvme1", {"transport": "tcp"}, "tcp", None),
+        ("pci0000:00/0000:3b:00.0/nvme/nvme0", {"transport": "pcie"}, None, "0000:3b:00.0"),
+        ("pci0000:00/0000:00:04.0/virtio1", {}, None, "0000:00:04.0"),
+    ],
+)
+def test_a_disk_tells_how_it_is_reached(
+    tmp_path: Path,
+    place: str,
+    files: dict[str, object],
+    network: str | None,
+    address: str | None,
+) -> None:
+    folder = f"sys/devices/{place}/block/sdx"
+    link(tmp_path, f"{folder}/device", f"sys/devices/{place}")
+    link(tmp_path, "sys/block/sdx", folder)
+    grow(tmp_path, {f"{folder}/size": 1000} | {f"{folder}/device/{n}": t for n, t in files.items()})
+    (part,) = probing.list_disks(tmp_path)
+    assert (part.facts.get("network"), part.facts.get("pci_address")) == (network, address)
+
+
+@pytest.mark.parametrize(("transport", "network"), [("tcp", "tcp"), ("pcie", None)])
+def test_a_drive_of_several_controllers_tells_how_they_are_reached(
+    tmp_path: Path, transport: str, network: str | None
+) -> None:
+    """As native multipath of NVMe has it, which it also is with one path."""
+    subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys0"
+    link(tmp_path, f"{subsystem}/nvme0n1/device", subsystem)
+    link(tmp_path, "sys/block/nvme0n1", f"{subsystem}/nvme0n1")
+    link(tmp_path, f"{subsystem}/nvme0", f"{PCI}/nvme/nvme0")
+    grow(tmp_path, {f"{subsystem}/nvme0n1/size": 1000, f"{PCI}/nvme/nvme0/transport": transport})
+    (part,) = probing.list_disks(tmp_path)
+    assert part.facts.get("network") == network
+    assert part.facts.get("pci_address") == (None if network else "0000:3b:00.0")
+    assert blockdev.is_local(tmp_path / "sys/block/nvme0n1") is (network is None)
+
+
+def test_memory_of_nodes_without_cores_is_told_apart(tmp_path: Path) -> None:
+    blocks, nodes = "sys/devices/system/memory", "sys/devices/system/node"
+    grow(tmp_path, {f"{blocks}/block_size_bytes": "40000000"})
+    for number in range(6):
+        node = f"{nodes}/node{number // 4}"
+        grow(tmp_path, {f"{node}/cpulist": "0-71" if number < 4 else ""})
+        link(tmp_path, f"{node}/memory{number}", f"{blocks}/memory{number}")
+    facts = probing.describe_memory(tmp_path).facts
+    assert facts == {"total": "6 GiB", "beside_cores": "4 GiB"}
 
 
 @pytest.mark.parametrize("mark", ["removable", "hidden"])

@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
+
 from hpcverify.check import Watch
 from hpcverify.telemetry.reading import Reading
 from hpcverify.telemetry.sampler import MAX_READINGS, Sampler, Track, Window
@@ -89,6 +91,23 @@ def test_a_failing_reader_loses_its_reading_and_not_the_thread() -> None:
         assert names.count("round") == 2 * names.count("rest")
     sampling.stop()
     assert broken.rounds == sound.rounds >= 3
+
+
+def test_a_bug_of_a_reader_is_raised_for_who_wants_its_samples() -> None:
+    @dataclass
+    class Broken:
+        def read(self) -> Iterator[Reading]:
+            yield Reading("round", 1.0, "", "cpu")
+            raise ZeroDivisionError
+
+        def close(self) -> None:
+            """Have nothing to close."""
+
+    sampling = Sampler([Broken()], period=LONG)
+    sampling.start()
+    with pytest.raises(ZeroDivisionError):
+        sampling.read_window(0, time.monotonic())
+    sampling.stop()
 
 
 def test_a_reader_that_is_stuck_does_not_stick_its_caller() -> None:

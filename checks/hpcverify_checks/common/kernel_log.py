@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from hpcverify.check import (
     CarryOver,
     Context,
@@ -25,6 +28,14 @@ GAP_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True)
 """Every check that reads the log meets the same gap."""
 MAX_LINE_CHARACTERS = 240
 """Of a line in a message; the evidence has all of it."""
+
+
+class PartFailure(Struct, frozen=True):
+    """What failed a part: in which boot of the node, when (seconds since 1970), and its code."""
+
+    boot: str
+    when: float
+    code: str
 
 
 def read_new_part(ctx: Context, words: Sequence[bytes], root: Path) -> KernelLog:
@@ -81,13 +92,27 @@ def report_unresolved(
     boot = log.cursor.partition(" ")[0]
     for where, failure in failures.items():
         if failure:
-            yield CarryOver(UNRESOLVED_FAILURE, f"{boot} {failure[0]} {failure[1]}", where)
+            value = msgspec.json.encode(PartFailure(boot, *failure)).decode()
+            yield CarryOver(UNRESOLVED_FAILURE, value, where)
     for mark in ctx.carry_overs:
         if mark.name != UNRESOLVED_FAILURE or mark.where in failures:
             continue
-        booted, when, failed = mark.value.split()
-        if booted == boot and float(when) > time.time() - DAY_SECONDS:
-            moment = format_moment(float(when))
-            text = f"failed at {moment} with {failed}; the node has not rebooted since"
-            yield Finding(choose_code(failed), mark.where, text)
+        failed = _decode_failure(mark.value)
+        if failed and failed.boot == boot and failed.when > time.time() - DAY_SECONDS:
+            moment = format_moment(failed.when)
+            text = f"failed at {moment} with {failed.code}; the node has not rebooted since"
+            yield Finding(choose_code(failed.code), mark.where, text)
             yield mark
+
+
+def _decode_failure(mark: str) -> PartFailure | None:
+    """Understand *mark*; that of an older version has words with spaces between them."""
+    try:
+        return msgspec.json.decode(mark, type=PartFailure)
+    except msgspec.MsgspecError:
+        fields = mark.rsplit(" ", 2)
+    try:
+        boot, when, code = fields
+        return PartFailure(boot, float(when), code)
+    except ValueError:
+        return None

@@ -31,7 +31,12 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "wekafs",
     }
 )
-"""File systems with their disks on another machine, as with most of FUSE."""
+"""File systems with their disks on another machine."""
+
+
+def is_remote(kind: str) -> bool:
+    """Whether another machine, or a process, answers for a file system of *kind*."""
+    return kind in NETWORK_FILE_SYSTEMS or kind.partition(".")[0] == "fuse"
 
 
 def require_mounted(ctx: Context) -> None:

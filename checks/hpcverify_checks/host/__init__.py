@@ -49,7 +49,13 @@ from hpcverify_checks.common.disk_health import SMART_METRICS, SMART_RULES
 from hpcverify_checks.common.mounts import MOUNT_MISSING
 from hpcverify_checks.host.clock import KernelClockReader, measure_clock, read_kernel_clock
 from hpcverify_checks.host.disks import measure_disks
-from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, WRITABLE, measure_mounts
+from hpcverify_checks.host.mounts import (
+    ERRORS,
+    LEFT_BEHIND,
+    READ_ONLY,
+    WRITABLE,
+    measure_mounts,
+)
 from hpcverify_checks.host.needs import Expectation, HostParams, names_node
 from hpcverify_checks.host.processes import (
     LEFT_OVER,
@@ -121,7 +127,8 @@ def _measure_all(
         [mount for need in needs for mount in need.mounts],
         [space for need in needs for space in need.space],
         ctx.recall(LEFT_BEHIND),
-        writable=ctx.recall(WRITABLE),
+        writable=ctx.recall(WRITABLE) if ctx.previous else None,  # or --accept-parts
+        read_only=ctx.recall(READ_ONLY),
         errors=ctx.recall(ERRORS),
         seconds=seconds,
         root=root,

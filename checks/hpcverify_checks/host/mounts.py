@@ -14,9 +14,15 @@ import msgspec
 
 from hpcverify.check import CarryOver, CheckItem, Coverage, Finding, Measurement
 from hpcverify.telemetry import sysfs
-from hpcverify.telemetry.blockdev import Mount, find_whole_disk, list_hidden, list_mounts
+from hpcverify.telemetry.blockdev import (
+    Mount,
+    is_local,
+    list_hidden,
+    list_mounts,
+    list_whole_disks,
+)
 from hpcverify.units import GIB
-from hpcverify_checks.common.mounts import MOUNT_MISSING, NETWORK_FILE_SYSTEMS
+from hpcverify_checks.common.mounts import MOUNT_MISSING, is_remote
 from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
 from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
 
@@ -24,6 +30,9 @@ LEFT_BEHIND = "left_behind"
 """Of the `CarryOver` that names processes of ours which still wait for a mount."""
 WRITABLE = "writable"
 """Of the `CarryOver` that names the file systems that were writable."""
+READ_ONLY = "read_only"
+"""Of the `CarryOver` that names the file systems of which it was reported that they may have
+been made read-only on purpose."""
 ERRORS = "file_system_errors"
 """Of the `CarryOver` with the errors that each ext4 has counted."""
 DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
@@ -53,6 +62,7 @@ def measure_mounts(
     recalled: str | None,
     *,
     writable: str | None,
+    read_only: str | None = None,
     errors: str | None = None,
     seconds: float,
     root: Path,
@@ -83,8 +93,8 @@ def measure_mounts(
             yield from _report_error(watched[point], point, error, root, is_needed=point in needed)
     for need in needs:
         yield from _compare(need, table, replies.answers)
-    before = msgspec.json.decode(writable) if writable else []
-    yield from _report_read_only(watched, table, before, root)
+    before, reported = (msgspec.json.decode(m) if m else [] for m in (writable, read_only))
+    yield from _report_read_only(watched, table, before, reported, root)
     yield from _report_new_errors(watched, errors, root)
     for point, answer in replies.answers.items():
         if point in watched:
@@ -137,18 +147,13 @@ def _choose(
         if mount := _holding(table, path):
             chosen[str(mount.point)] = mount
     seen = {mount.device for mount in chosen.values()}
-    others = [m for m in table if is_remote(m) or m.kind in DISK_FILE_SYSTEMS]
+    others = [m for m in table if is_remote(m.kind) or m.kind in DISK_FILE_SYSTEMS]
     hidden = list_hidden(others, table)
     for mount in sorted(others, key=lambda m: len(m.point.parts)):
         if mount.device not in seen and mount.number not in hidden:
             seen.add(mount.device)
             chosen[str(mount.point)] = mount
     return chosen
-
-
-def is_remote(mount: Mount) -> bool:
-    """Whether another machine, or a process, answers for *mount*."""
-    return mount.kind in NETWORK_FILE_SYSTEMS or mount.kind.partition(".")[0] == "fuse"
 
 
 def _recall(recalled: str | None) -> Iterator[tuple[str, Hung, str]]:
@@ -277,45 +282,59 @@ def _has_option(every: str, wanted: str) -> bool:
 
 
 def _report_read_only(
-    watched: Mapping[str, Mount], table: Sequence[Mount], before: Sequence[str], root: Path
+    watched: Mapping[str, Mount],
+    table: Sequence[Mount],
+    before: Sequence[str],
+    reported: Sequence[str],
+    root: Path,
 ) -> Iterator[CheckItem]:
     # Who mounts or remounts read-only sets both; after an error the kernel sets only that
     # of the file system. So does a container's bind mount of a read-only image, which was
     # never writable. Where another of its mounts is read-only too, it may have been asked for.
     asked_for = {m.device for m in table if "ro" in m.flags and "ro" in m.options}
     writable: list[str] = []
+    read_only: list[str] = []
     for point, mount in watched.items():
         if mount.kind not in DISK_FILE_SYSTEMS:
             continue
         name = f"{point} {mount.source}"
         failed = AFTER_ERROR.intersection(mount.options)
+        was = name in before
         if not failed:
             writable.append(name)
+        elif "rw" not in mount.flags:
             continue
-        was = name in before
-        is_certain = bool(failed - {"ro"}) or mount.device not in asked_for
-        if "rw" in mount.flags and (is_certain or was):
+        elif failed - {"ro"} or (was and mount.device not in asked_for):
+            is_failed = was and _is_here(mount, root)
+            code = "turned_read_only" if is_failed else "maybe_read_only"
             since = "was writable in an earlier run" if was else "was mounted as writable"
             text = (
                 f"{mount.kind} of {mount.source} {since} and takes no writes now, as after an "
                 "error: see the kernel log, and check the file system and its disk"
             )
-            is_failed = was and is_certain and _is_here(mount, root)
-            code = "turned_read_only" if is_failed else "maybe_read_only"
             yield Finding(code, point, text, {"options": ",".join(mount.options)})
             writable += [name] * was  # until it is writable again, or gone
+        elif name in reported:
+            read_only.append(name)
+        elif was or mount.device not in asked_for:
+            how = (
+                "was writable in an earlier run and is mounted read-only elsewhere now: somebody "
+                "may have remounted it"
+                if was
+                else "takes no writes: that is so after an error, and where a container is given "
+                "a read-only file system"
+            )
+            text = f"{mount.kind} of {mount.source} {how}; see the kernel log (reported once)"
+            yield Finding("maybe_read_only", point, text, {"options": ",".join(mount.options)})
+            read_only.append(name)
     yield CarryOver(WRITABLE, msgspec.json.encode(writable).decode())
+    yield CarryOver(READ_ONLY, msgspec.json.encode(read_only).decode())
 
 
 def _is_here(mount: Mount, root: Path) -> bool:
     """Whether a failure of *mount* is that of a disk of this node, as far as is known."""
-    disk = find_whole_disk(mount.device, root)
-    if disk is None:
-        return True  # over several disks, or none that the kernel tells
-    device = root / "sys/block" / disk
-    transport = sysfs.read_text(device / "device/transport")  # of an NVMe: pcie, tcp, rdma, fc
-    target = str(sysfs.resolve_link(device) or "")  # of iSCSI it has a session
-    return sysfs.is_hardware(device) and transport in (None, "pcie") and "/session" not in target
+    # A file system may have none that the kernel tells.
+    return all(is_local(root / "sys/block" / d) for d in list_whole_disks(mount.device, root))
 
 
 def _report_new_errors(
@@ -343,7 +362,7 @@ def _report_new_errors(
 
 def _report_space(mount: Mount, point: str, answer: Mapping[str, int]) -> Iterator[CheckItem]:
     values = list_space(answer)
-    if is_remote(mount) or (mount.kind not in DISK_FILE_SYSTEMS and point not in MEASURED):
+    if is_remote(mount.kind) or (mount.kind not in DISK_FILE_SYSTEMS and point not in MEASURED):
         return  # of a server's file system, which others fill
     if answer["read_only"]:
         return  # an image that is full by design

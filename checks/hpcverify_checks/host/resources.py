@@ -20,13 +20,6 @@ HELD_FACTS = {"sockets": "cores_missing", "cores": "cores_missing", "numa_nodes"
 COUNTS_MARK = "counts"
 """Of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
 SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
-LIMITS = ("nr_cpus=", "possible_cpus=", "maxcpus=", "nosmp", "mem=", "numa=off")
-"""Arguments of the kernel by which it leaves out cores and memory that are there."""
-HYPERVISORS = (
-    *("QEMU", "KVM", "VMware", "Xen", "Bochs", "Google Compute Engine", "OpenStack"),
-    *("KubeVirt", "BHYVE", "Apple Virtualization", "Virtual Machine"),
-)
-"""What the firmware of virtual machines calls itself; arm64 has no flag of the CPU for it."""
 
 
 def measure_memory(memory: Mapping[str, float]) -> Iterator[Measurement]:
@@ -56,7 +49,7 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
         for fact in CPU_FACTS:
             if fact in part.facts:
                 yield Measurement(fact, float(part.facts[fact]), "", part.id)
-    if is_virtual(root):  # it may be resized
+    if cpu.is_virtual(root):  # it may be resized
         return
     offline = list_offline(root)
     if offline:
@@ -69,7 +62,7 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
     for part in parts:
         have = _list_counts(part)
         had = _recall_counts(ctx, part)
-        if not offline and not _list_limits(root):
+        if not offline and not cpu.list_limits(root):
             yield from _compare_counts(part.id, have, had, root)
         most = {fact: max(have.get(fact, 0), had.get(fact, 0)) for fact in {**have, **had}}
         yield CarryOver(COUNTS_MARK, msgspec.json.encode(most).decode(), part.id)
@@ -86,11 +79,6 @@ def _recall_counts(ctx: Context, part: Part) -> dict[str, int]:
         return msgspec.json.decode(mark, type=dict[str, int])
     before = ctx.previous.find_part(part.id)  # of a version that kept no mark
     return _list_counts(before) if before else {}
-
-
-def _list_limits(root: Path) -> list[str]:
-    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
-    return [argument for argument in given if argument.startswith(LIMITS)]
 
 
 def _compare_counts(
@@ -131,17 +119,6 @@ def list_offline(root: Path) -> tuple[int, ...]:
     if sysfs.read_text(folder / "smt/control") in SMT_OFF and len(absent) % len(online) == 0:
         return ()
     return tuple(sorted(absent))
-
-
-def is_virtual(root: Path) -> bool:
-    """Whether this is a virtual machine."""
-    if "hypervisor" in cpu.list_flags(cpu.read_cpuinfo(root)):
-        return True
-    names = [sysfs.read_text(root / "sys/class/dmi/id" / n) for n in ("sys_vendor", "product_name")]
-    called = " ".join(filter(None, names))
-    # Amazon's machines without a hypervisor are called so too, and their type ends in .metal.
-    is_amazons = called.startswith("Amazon EC2") and ".metal" not in called
-    return is_amazons or any(name in called for name in HYPERVISORS)
 
 
 def compare_settings(need: Expectation, root: Path) -> Iterator[Finding]:

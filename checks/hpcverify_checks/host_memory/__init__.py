@@ -43,7 +43,7 @@ from hpcverify.check import (
 )
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.edac import EdacReader
-from hpcverify.units import GIB
+from hpcverify.units import GIB, MIB
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.march import PAUSES
@@ -61,6 +61,8 @@ from hpcverify_checks.host_memory.trials import selftest
 
 MEMORY = "memory"
 """The part that all of the host's memory is."""
+EVICTING = 2
+"""Times the size of a cache of which one sweep leaves nothing in it for the next."""
 END_SECONDS = 2.0
 """For giving the memory back, and for the sweep in which the time ends."""
 
@@ -158,6 +160,8 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
             f"memory ({share:.0%}), by cores {format_ranges(cores)}"
         )
         short = "; there was no time or no room for half of it" if share < SHARE else ""
+        if 0 < size < EVICTING * exam.host.cache_bytes:
+            short += f"; a cache of {exam.host.cache_bytes / MIB:.0f} MiB may have answered"
         yield Coverage(where, text + short)
     for where, words in exam.count_wrong().items():
         yield Measurement("mismatches", words, "", where)

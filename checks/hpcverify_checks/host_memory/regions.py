@@ -3,7 +3,9 @@ The regions of a run: which cores test how much memory of which NUMA node.
 
 Half of what is free is taken, at most, so that no other process runs short. Each core has
 chunks of its own on its node: two at least, each larger than all caches, so that it is
-memory that answers. Where time or memory gets short, a region gives chunks back.
+memory that answers. Where too little is free for that, they are smaller, and the coverage
+says that caches may have answered: a virtual machine is shown the cache of the whole host.
+Where time or memory gets short, a region gives chunks back.
 """
 
 from __future__ import annotations
@@ -51,15 +53,26 @@ class HostMemory:
     find_physical_address: Callable[[int], int | None] = find_physical_address
     seams: MemorySeams = HARDWARE
     chunk_bytes: int = LEAST_CHUNK_BYTES
+    cache_bytes: int = 0
+    """Of the largest cache."""
     words_per_piece: int = WORDS_PER_PIECE
     rest: Callable[[float], None] = time.sleep
     read_clock: Callable[[], float] = time.perf_counter
 
 
 def find_host_memory() -> HostMemory:
-    """Find the memory of this host, with chunks of twice its largest cache."""
-    chunk = max(LEAST_CHUNK_BYTES, 2 * read_cache_bytes())
-    return HostMemory(list_numa_nodes(), chunk_bytes=chunk)
+    """Find the memory of this host, with chunks of twice its largest cache if they fit."""
+    nodes, cache = list_numa_nodes(), read_cache_bytes()
+    chunk = choose_chunk_bytes(nodes, cache, read_free_bytes())
+    return HostMemory(nodes, chunk_bytes=chunk, cache_bytes=cache)
+
+
+def choose_chunk_bytes(nodes: Sequence[NumaNode], cache: int, free: int) -> int:
+    """Choose chunks so large that the *cache* holds none, if the *free* memory has room for it."""
+    least = min((node.free for node in nodes if node.free), default=0)
+    fitting = int(min(least, free) * SHARE) // LEAST_CHUNKS
+    fitting -= fitting % LEAST_CHUNK_BYTES
+    return max(LEAST_CHUNK_BYTES, min(2 * cache, fitting))
 
 
 @dataclass(slots=True, eq=False)

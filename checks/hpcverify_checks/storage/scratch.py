@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcverify.check import Cause, Coverage, Inventory, Unable
-from hpcverify.telemetry.blockdev import Mount, find_disk, find_mount
+from hpcverify.telemetry.blockdev import Mount, find_disk, find_mount, find_network_below
 from hpcverify.units import MIB
-from hpcverify_checks.common.mounts import NETWORK_FILE_SYSTEMS
+from hpcverify_checks.common.mounts import is_remote
 
 PROBE_BYTES = 4096
 """Size of the trial write: a multiple of every disk's sector size."""
@@ -36,11 +36,13 @@ class ScratchSite:
     disk: str | None
     part: str
     direct: bool
+    network: str | None = None
+    """The way over the network to its disk, as iSCSI."""
 
     @property
     def remote(self) -> bool:
-        """Whether another machine stores the data."""
-        return self.mount.kind in NETWORK_FILE_SYSTEMS or self.mount.kind.startswith("fuse.")
+        """Whether another machine, or a process, stores the data."""
+        return self.network is not None or is_remote(self.mount.kind)
 
     def name_metric(self, metric: str) -> str:
         """Mark a metric taken through the page cache as not to be judged."""
@@ -139,6 +141,7 @@ def find_site(folder: Path, inventory: Inventory, *, direct: bool) -> ScratchSit
         disk=disk,
         part=next(parts, "node"),
         direct=direct and mount.kind not in MEMORY_FILE_SYSTEMS,
+        network=find_network_below(folder),
     )
 
 
@@ -151,5 +154,6 @@ def describe_site(site: ScratchSite) -> Coverage:
         way = f"not direct: {mount.kind} is memory, so no speed is judged"
     else:
         way = "not direct: the file system refuses O_DIRECT, so no speed is judged"
-    text = f"{mount.point} ({mount.kind} on {mount.source}, {disk}), {way}"
+    reached = f" over {site.network}" if site.network else ""
+    text = f"{mount.point} ({mount.kind} on {mount.source}, {disk}{reached}), {way}"
     return Coverage(site.part, text)

@@ -92,7 +92,7 @@ class GpuQuery:
             return [None] * len(wanted)
         return [
             # Hundreds of links and counters: what is well is read without a call.
-            getattr(value.value, VALUE_MEMBERS[value.valueType])
+            _read_number(value)
             if value.nvmlReturn == nv.NVML_SUCCESS
             else self._retry_field(value, field)
             for value, field in zip(values, wanted, strict=True)
@@ -158,5 +158,8 @@ class GpuQuery:
             yield Coverage(self.gpu.uuid, f"{why}: {', '.join(calls)}")
 
 
-def _read_number(value: Any) -> float:
-    return float(getattr(value.value, VALUE_MEMBERS[value.valueType]))
+def _read_number(value: Any) -> float | None:
+    if value.valueType >= len(VALUE_MEMBERS):  # a later driver may have more types
+        return None
+    number: float = getattr(value.value, VALUE_MEMBERS[value.valueType])
+    return number

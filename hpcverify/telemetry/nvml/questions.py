@@ -220,7 +220,7 @@ def read_setup(gpu: GpuQuery) -> Setup:
         persistence=_to_bool(gpu.ask(nv.nvmlDeviceGetPersistenceMode)),
         mig=_to_bool(mig[0]),
         mig_pending=_to_bool(mig[1]),
-        compute_mode=None if mode is None else COMPUTE_MODES[mode],
+        compute_mode=None if mode is None else _name_number(COMPUTE_MODES, mode),
         ecc=_to_bool(ecc[0]),
         ecc_pending=_to_bool(ecc[1]),
         power_limit_w=scale(MILLI, gpu.ask(nv.nvmlDeviceGetPowerManagementLimit)),
@@ -321,12 +321,13 @@ def read_recovery(gpu: GpuQuery) -> Recovery:
     (action,) = gpu.read_fields([nv.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     repair = gpu.ask(nv.nvmlDeviceGetRepairStatus) or (None, None)
     return Recovery(
-        action=None if action is None else _name_action(int(action)),
+        action=None if action is None else _name_number(RECOVERY_ACTIONS, int(action)),
         channel_repair_pending=_to_bool(repair[0]),
         tpc_repair_pending=_to_bool(repair[1]),
         unrepairable_memory=_to_bool(gpu.ask(nv.nvmlDeviceGetUnrepairableMemoryFlag_v1)),
     )
 
 
-def _name_action(number: int) -> str:
-    return RECOVERY_ACTIONS[number] if number < len(RECOVERY_ACTIONS) else f"unknown_{number}"
+def _name_number(names: Sequence[str], number: int) -> str:
+    """Name what a driver gives a *number*; a later driver may have more than we have *names*."""
+    return names[number] if 0 <= number < len(names) else f"unknown_{number}"

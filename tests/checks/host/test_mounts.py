@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Verdict
-from hpcverify.model import CarryOver, Cause, CheckItem, Measurement
+from hpcverify.model import CarryOver, Cause, CheckItem, Inventory, Measurement
 from hpcverify.processes import KernelWait, process_exists
 from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.testing import find_value, judge_items, list_codes, list_findings
 from hpcverify_checks.host import CHECK, apart
 from hpcverify_checks.host.apart import ask_apart, read_start
-from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, WRITABLE, measure_mounts
+from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, READ_ONLY, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
+from tests.checks.host.nodes import a_node, look
 from tests.fuse import silent_file_system
-from tests.telemetry.trees import grow
+from tests.telemetry.trees import grow, link
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
@@ -47,6 +48,7 @@ def ask(
     recalled: str | None = None,
     writable: str | None = None,
     errors: str | None = None,
+    read_only: str | None = None,
     root: Path = Path("/"),
 ) -> list[CheckItem]:
     """Ask this machine, or one with the mount table of *root*, in half a second each."""
@@ -60,6 +62,7 @@ def ask(
             recalled,
             writable=writable,
             errors=errors,
+            read_only=read_only,
             seconds=0.5,
             root=root,
             scratch=scratch,
@@ -217,6 +220,49 @@ def test_a_disk_that_is_mounted_read_only_elsewhere_may_have_been_turned_by_hand
     assert list_codes(ask(tmp_path, root=root)) == []
     found = ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))
     assert list_codes(found) == ["maybe_read_only"]
+    assert list_codes(ask_again(tmp_path, root, found)) == []  # reported once
+
+
+def ask_again(tmp_path: Path, root: Path, found: list[CheckItem]) -> list[CheckItem]:
+    writable, read_only = find_mark(found, WRITABLE), find_mark(found, READ_ONLY)
+    return ask(tmp_path, root=root, writable=writable, read_only=read_only)
+
+
+def test_a_read_only_file_system_of_a_container_is_reported_once(tmp_path: Path) -> None:
+    root = on_disk(tmp_path / "r", "rw", "ro")
+    found = ask(tmp_path, root=root)
+    assert list_codes(found) == ["maybe_read_only"]
+    for _ in range(3):
+        found = ask_again(tmp_path, root, found)
+        assert list_codes(found) == []
+
+
+def test_one_that_was_writable_meanwhile_fails_when_it_turns(tmp_path: Path) -> None:
+    found = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "ro"))
+    found = ask_again(tmp_path, on_disk(tmp_path / "r", "rw", "rw"), found)
+    found = ask_again(tmp_path, on_disk(tmp_path / "r", "rw", "ro"), found)
+    assert list_codes(found) == ["turned_read_only"]
+
+
+@pytest.mark.parametrize("options", ["rw,emergency_ro", "rw,shutdown"])
+def test_what_only_an_error_does_is_reported_until_it_is_mended(
+    tmp_path: Path, options: str
+) -> None:
+    root = on_disk(tmp_path / "r", "rw", options)
+    found = ask(tmp_path, root=root)
+    assert list_codes(found) == list_codes(ask_again(tmp_path, root, found)) == ["maybe_read_only"]
+
+
+def test_a_read_only_file_system_can_be_accepted(tmp_path: Path) -> None:
+    node = a_node(tmp_path / "r")
+    first = look(tmp_path, node, previous=Inventory())
+    on_disk(node.root, "rw", "ro")
+    turned = look(tmp_path, node, before=first, previous=Inventory())
+    assert "turned_read_only" in list_codes(turned)
+    accepted = look(tmp_path, node, before=turned)  # --accept-parts knows no earlier parts
+    assert "turned_read_only" not in list_codes(accepted)
+    later = look(tmp_path, node, before=accepted, previous=Inventory())
+    assert not {"turned_read_only", "maybe_read_only"} & set(list_codes(later))
 
 
 @pytest.mark.parametrize(
@@ -237,9 +283,31 @@ def test_a_disk_that_is_not_of_this_node_does_not_make_it_fail(
     folder.mkdir(parents=True)
     if place:
         (folder / "device").symlink_to(folder.parent.parent)
-    for link in (root / "sys/dev/block/8:1", root / "sys/block" / disk):
-        link.parent.mkdir(parents=True)
-        link.symlink_to(folder)
+    link(root, "sys/dev/block/8:1", str(folder.relative_to(root)))
+    link(root, f"sys/block/{disk}", str(folder.relative_to(root)))
+
+    found = ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))
+
+    assert list_codes(found) == [code]
+
+
+@pytest.mark.parametrize(
+    ("place", "code"), [("platform/session", "maybe_read_only"), ("pci0", "turned_read_only")]
+)
+def test_a_volume_over_several_disks_is_of_this_node_if_all_are(
+    tmp_path: Path, place: str, code: str
+) -> None:
+    """As with multipath over iSCSI, and with RAID over drives of the node."""
+    first = ask(tmp_path, root=on_disk(tmp_path / "r", "rw", "rw"))
+    root = on_disk(tmp_path / "r", "rw", "ro")
+    volume = root / "sys/devices/virtual/block/dm-0"
+    for index, name in enumerate(("sda", "sdb")):
+        disk = f"sys/devices/{place}{index}/block/{name}"
+        link(root, f"{disk}/device", f"sys/devices/{place}{index}")
+        link(root, f"sys/block/{name}", disk)
+        link(root, f"sys/dev/block/8:{16 * index + 16}", disk)
+        grow(volume, {f"slaves/{name}/dev": f"8:{16 * index + 16}"})
+    link(root, "sys/dev/block/8:1", "sys/devices/virtual/block/dm-0")
 
     found = ask(tmp_path, root=root, writable=find_mark(first, WRITABLE))
 

@@ -17,12 +17,18 @@ from hpcverify.check import Unable
 from hpcverify.model import Cause, CheckItem, Coverage, Finding, Remedy, Verdict
 from hpcverify.telemetry.memory import NumaNode
 from hpcverify.testing import find_value, judge_items, list_findings, make_context
+from hpcverify.units import GIB, MIB
 from hpcverify_checks import host_memory
 from hpcverify_checks.common import march as marching
 from hpcverify_checks.common.march import MemorySeams
 from hpcverify_checks.host_memory import CHECK, HostMemoryParams
 from hpcverify_checks.host_memory.mapping import count_nodes, map_chunk
-from hpcverify_checks.host_memory.regions import WORDS_PER_PIECE, HostMemory, find_host_memory
+from hpcverify_checks.host_memory.regions import (
+    WORDS_PER_PIECE,
+    HostMemory,
+    choose_chunk_bytes,
+    find_host_memory,
+)
 from tests.checks.common.faulty_memory import (
     EFFECTS,
     Cell,
@@ -106,6 +112,33 @@ def test_memory_of_this_host_passes_in_chunks_of_the_real_size(tmp_path: Path) -
     found = examine(tmp_path, host)
     assert judge_items(CHECK, found).verdict is Verdict.PASS
     assert find_value(found, "tested", f"numa{first.number}") == little.free / 2
+
+
+@pytest.mark.parametrize(
+    ("cache_mib", "free_gib", "chunk_mib"),
+    [
+        (480, 1.88, 448),  # the cache of the whole host, shown to a small virtual machine
+        (480, 64, 960),
+        (480, 0.1, 64),
+        (32, 64, 64),
+        (1, 64, 64),
+    ],
+)
+def test_chunks_are_larger_than_caches_where_there_is_room(
+    cache_mib: int, free_gib: float, chunk_mib: int
+) -> None:
+    nodes = (NumaNode(0, CORES, int(free_gib * GIB)), NumaNode(1, (), 0))
+    chunk = choose_chunk_bytes(nodes, cache_mib * MIB, nodes[0].free)
+    assert chunk == chunk_mib * MIB
+
+
+@pytest.mark.parametrize(("cache", "is_said"), [(0, False), (2 * CHUNK, False), (8 * CHUNK, True)])
+def test_what_a_cache_may_have_answered_is_said(
+    tmp_path: Path, cache: int, *, is_said: bool
+) -> None:
+    found = examine(tmp_path, make_host(chunks=8, cache_bytes=cache))
+    texts = [item.text for item in found if isinstance(item, Coverage)]
+    assert any("may have answered" in text for text in texts) is is_said
 
 
 def test_half_of_the_memory_of_each_node_is_tested(tmp_path: Path) -> None:

@@ -665,7 +665,9 @@ def test_a_file_system_without_direct_access_is_found_out(tmp_path: Path, disk: 
 
 def test_the_stall_of_a_server_does_not_fail_the_node() -> None:
     assert site().name_stall("fsync") == "fsync.longest"
-    assert site(kind="nfs4").name_stall("fsync") == "remote.fsync.longest"
+    for remote in (site(kind="nfs4"), site(kind="fuse"), site(network="iSCSI")):
+        assert remote.name_stall("fsync") == "remote.fsync.longest"
+        assert explain_fault(FaultError(errno.EIO, "said"), remote).code == "remote_io_error"
     assert CHECK.rules["fsync.longest"].otherwise is Verdict.FAIL
     assert CHECK.rules["remote.*.longest"].otherwise is Verdict.WARN
 

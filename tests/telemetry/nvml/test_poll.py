@@ -117,6 +117,12 @@ def test_the_setup_names_limits_in_watts_and_processes(lab: Lab) -> None:
     assert setup["processes"] == [{"pid": 4242, "memory": 1073741824}]
 
 
+def test_a_compute_mode_that_only_a_later_driver_knows_is_named_by_its_number(lab: Lab) -> None:
+    lab.write("gpu.*.compute_mode = 7")
+    (heard,) = hear(lab, "read_setup")
+    assert first(heard)["compute_mode"] == "unknown_7"
+
+
 def test_what_the_driver_wants_done_is_named(lab: Lab) -> None:
     lab.write("gpu.*.recovery_action = NODE_REBOOT", "gpu.*.repair.tpc_pending = 1")
     (heard,) = hear(lab, "read_recovery")

@@ -186,6 +186,22 @@ def test_a_gpu_without_its_device_file_is_hidden_not_missing(
     assert codes(probe(lab).problems) == {code: 1}
 
 
+def test_a_gpu_that_no_driver_is_bound_to_is_hidden_not_missing(lab: Lab) -> None:
+    lab.write("gpu.6.absent = 1")
+    assert codes(probe(lab).problems) == {"gpu_missing": 1}  # the driver has it, and lost it
+    (lab.root / "sys/bus/pci/devices" / ADDRESSES[6] / "driver").unlink()
+    (problem,) = probe(lab).problems
+    assert (problem.code, problem.where) == ("partial_view", ADDRESSES[6])
+
+
+def test_a_gpu_that_was_handed_to_a_virtual_machine_is_not_looked_for(lab: Lab) -> None:
+    lab.write("gpu.6.absent = 1")
+    device = lab.root / "sys/bus/pci/devices" / ADDRESSES[6]
+    (device / "driver").unlink()
+    grow(device, {"driver_override": "vfio-pci"})
+    assert probe(lab).problems == ()
+
+
 def test_a_container_that_was_given_some_gpus_misses_none(lab: Lab) -> None:
     lab.write("gpu.6.absent = 1")
     found = probe(lab, NVIDIA_VISIBLE_DEVICES="0,1")
