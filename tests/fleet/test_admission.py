@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.admission import MAX_WAIT_S, BatchTester
+from hpcverify.fleet.ledger import Judgment
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
-from hpcverify.fleet.transitions import Decision, admit
+from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.config import Fabric
@@ -26,7 +27,13 @@ NAMES = [f"n{number}" for number in range(1, 9)]
 @pytest.fixture
 def site(tmp_path: Path) -> Site16:
     """Make a site whose nodes n1 to n8 were admitted together, and have passed their suite."""
-    site = make_site(tmp_path)
+    return make_batch(tmp_path)
+
+
+def make_batch(folder: Path) -> Site16:
+    """Make such a site in *folder*."""
+    folder.mkdir(exist_ok=True)
+    site = make_site(folder)
     for name in NAMES:
         put(site, name, suite=FABRIC_SUITE, last_pass_at=site.slurm.now)
     site.controller.reconcile()
@@ -108,6 +115,49 @@ def test_one_that_fails_between_nodes_is_a_suspect_and_stays_out_and_the_others_
     site.slurm.cluster = SimulatedCluster()
     assert run(site) == []
     assert site.ledger.read_node("n3").state is State.SUSPECT
+
+
+def test_what_an_admission_named_stays_out_however_many_fail(tmp_path: Path) -> None:
+    """Three of eight, drawn anew each time: the tests of some draws name nobody for certain."""
+    bad = {"n2", "n3", "n6"}
+    named: list[set[str]] = []
+    for draw in range(20):
+        site = make_batch(tmp_path / f"{draw}")
+        site.slurm.cluster, site.slurm.topology = SimulatedCluster(bad=tuple(sorted(bad))), ""
+        accused = set(finish(site))
+        site.controller.reconcile()
+
+        assert accused <= bad
+        assert states(site).get(State.SUSPECT, set()) == accused
+        assert site.slurm.reserved == accused
+        assert site.controller.find_doubts() == {}
+        named.append(accused)
+    assert bad in named
+
+
+def test_a_doubt_of_the_same_check_by_other_runs_lets_nobody_in(site: Site16) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n3",))
+    doubted = {"collectives": True}
+    for name in ("n9", "n10", "n11", "n12"):
+        ticket = site.ledger.issue_ticket(name, Purpose.SWEEP, "idle")
+        site.ledger.record_judgments(
+            [
+                Judgment(
+                    node=site.ledger.read_node(name),
+                    run=name,
+                    outcomes=doubted,
+                    what="verified",
+                    detail="",
+                    ticket=ticket.number,
+                )
+            ]
+        )
+    assert set(site.controller.find_doubts()) == {"collectives"}
+
+    assert finish(site) == ["n3"]
+
+    assert states(site)[State.SUSPECT] == {"n3"}
+    assert site.slurm.reserved == {"n3"}
 
 
 def test_a_slow_link_is_told_and_keeps_nobody_out(site: Site16) -> None:
