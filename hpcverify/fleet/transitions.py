@@ -236,8 +236,9 @@ def _judge_bmc(node: Node, found: Evidence, now: float) -> Node:
 
 
 def _drop_seen_failures(node: Node, found: Evidence) -> Node:
-    """Drop what a BMC showed and *found* has seen to be over; a skipped check saw nothing."""
-    seen = found.passed_checks.union(found.suppressed_checks)
+    """Drop what a BMC showed, where *found* has seen for itself; a skipped check saw nothing."""
+    failed = (failure.check for failure in found.failures)
+    seen = found.passed_checks.union(found.suppressed_checks, failed)
     left = {check: why for check, why in node.bmc_failures.items() if check not in seen}
     return replace(node, bmc_failures=left)
 
@@ -730,16 +731,15 @@ def _drop_fabric(node: Node) -> Node:
 def _decide(
     node: Node, event: NodeEvent, decision: Decision, what: str, **changes: Any
 ) -> NodeChange:
-    decided = _enter(
-        node,
-        event,
-        decision.at,
-        reason=decision.reason,
-        by=decision.by,
-        not_before_ticket=decision.last_ticket,
-        bmc_failures={},
-        **changes,
-    )
+    # What its BMC showed, no run on a node without IPMI could clear: the word of a person must do.
+    own = {
+        "reason": decision.reason,
+        "by": decision.by,
+        "not_before_ticket": decision.last_ticket,
+        "checks": tuple(check for check in node.checks if check not in node.bmc_failures),
+        "bmc_failures": {},
+    }
+    decided = _enter(node, event, decision.at, **(own | changes))
     return NodeChange(node=decided, what=what, detail=decision.reason)
 
 

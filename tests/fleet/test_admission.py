@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.errors import SlurmError
 from hpcverify.fleet.admission import MAX_WAIT_S, BatchTester
 from hpcverify.fleet.ledger import Judgment
+from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
 from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer
@@ -249,6 +251,56 @@ def test_what_a_killed_sweep_left_is_removed(site: Site16) -> None:
 
     assert site.slurm.shared == {}
     assert not journal.exists()
+
+
+def test_a_collect_removes_what_a_killed_sweep_left_of_nodes_that_were_released(
+    site: Site16,
+) -> None:
+    left = "20261122-133330-710a4a"
+    site.slurm.shared[f"hpcverify-fabric-{left}"] = "n1,n2"
+    name = f"hpcverify-isolate-{left}-r1t0a0"
+    site.slurm.tests[7] = TestJob(7, name, ["n1", "n2"], [], site.slurm.now)
+    for node in NAMES:
+        site.ledger.put(Node(name=node), "released by force")
+
+    remove_leftovers(site.controller)
+
+    assert site.slurm.shared == {}
+    assert site.slurm.tests[7].state == "CANCELLED"
+
+
+def test_a_collect_leaves_a_sweep_alone_that_is_testing_a_batch(site: Site16) -> None:
+    seen: list[int] = []
+
+    def collect(slurm: PaperCluster, job: TestJob) -> None:
+        remove_leftovers(site.controller)
+        seen.append(len(slurm.shared))
+        assert job.state == "RUNNING"
+
+    site.slurm.meddle = collect
+    assert run(site) == []
+
+    assert set(seen) == {1}
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+
+
+def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
+    site: Site16,
+) -> None:
+    site.slurm.shared |= {"hpcverify-fabric-a": "n1", "hpcverify-fabric-b": "n2"}
+    order = site.slurm._told
+
+    def refuse(command: Sequence[str]) -> str:
+        if "reservationname=hpcverify-fabric-a" in command:
+            raise SlurmError("scontrol: Access/permission denied")
+        return order(command)
+
+    site.slurm._told = refuse  # type: ignore[method-assign]
+    acting = site.controller
+    remove_leftovers(acting)
+
+    assert set(site.slurm.shared) == {"hpcverify-fabric-a"}
+    assert any("hpcverify-fabric-a: scontrol: Access" in line for line in site.said)
 
 
 def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:

@@ -18,6 +18,7 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.overview import build_overview, describe_links
 from hpcverify.fleet.states import Node, State
 from hpcverify.isolation.answer import IsolationAnswer
@@ -379,6 +380,27 @@ def test_what_a_sweep_has_left_when_it_was_killed_the_next_one_records_once(
     assert sum(job.name.startswith(first) for job in site.jobs) == 8, "each pair was tested once"
     assert count_speeds(site) == 2 * len(site.jobs)
     assert list(list_unfinished(site.folder / "state")) == []
+
+
+def test_a_collect_cancels_the_jobs_of_links_that_a_killed_sweep_left(
+    site: Site16, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(site, 10, monkeypatch)
+    left = [job for job in site.jobs if job.state == "RUNNING"]
+    assert left
+
+    remove_leftovers(site.controller)
+
+    assert {job.state for job in left} == {"CANCELLED"}
+    assert site.sweep() == []
+    assert site.tried()[0] == 16
+
+
+def test_a_collect_leaves_links_alone_that_a_sweep_is_trying(site: Site16) -> None:
+    site.slurm.meddle = lambda *_: remove_leftovers(site.controller)
+
+    assert site.sweep() == []
+    assert {job.state for job in site.jobs} == {"COMPLETED"}
 
 
 def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(

@@ -262,6 +262,30 @@ def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet)
     assert reserved(fleet) == set()
 
 
+def test_nodes_that_are_released_while_a_killed_sweep_tested_them_are_users_again(
+    fleet: Fleet,
+) -> None:
+    pause = fleet.folder / "pause"
+    simulate(fleet, SimulatedCluster(pause=str(pause)))
+    admit_batch(fleet)
+    pause.touch()
+    begun = fleet.begin("sweep")
+    fleet.cluster.until(lambda: "RUNNING" in list_states(fleet))
+    begun.send_signal(signal.SIGKILL)
+    begun.communicate()
+    assert fleet("release", "n[1-4,6]", "--force", "--reason", "needed").returncode == 0
+
+    fleet("collect")
+
+    assert reserved(fleet) == set()
+    assert not {"RUNNING", "PENDING"}.intersection(list_states(fleet))
+    fleet.cluster.run(
+        "sbatch", "-p", "batch", "-w", "n2", "-J", "user", "-o", "/dev/null", "--wrap", "true"
+    )
+    fleet.cluster.until(lambda: list_states(fleet, "user") == ["COMPLETED"])
+    pause.unlink()
+
+
 def test_a_sweep_that_is_killed_while_it_tests_a_batch_leaves_it_to_the_next(fleet: Fleet) -> None:
     """Meanwhile no user's job gets in, and no job or reservation of ours is left behind."""
     pause = fleet.folder / "pause"
