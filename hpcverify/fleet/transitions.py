@@ -732,7 +732,7 @@ def _decide(
     node: Node, event: NodeEvent, decision: Decision, what: str, **changes: Any
 ) -> NodeChange:
     # What its BMC showed, no run on a node without IPMI could clear: the word of a person must do.
-    own = {
+    own: dict[str, Any] = {
         "reason": decision.reason,
         "by": decision.by,
         "not_before_ticket": decision.last_ticket,

@@ -456,8 +456,8 @@ def test_a_sweep_goes_on_without_a_node_that_has_left_slurm_and_the_next_one_tri
 def test_an_isolation_that_takes_no_job_is_concluded_and_its_links_stay_due(
     site: Site16,
 ) -> None:
-    def refuse(command: Sequence[str]) -> str:
-        raise SlurmError(f"sbatch: {command[-1]}: Invalid account")
+    def refuse(words: Sequence[str]) -> str:
+        raise SlurmError(f"sbatch: {words[-1]}: Invalid account")
 
     submit = site.slurm._submit
     site.slurm._submit = refuse  # type: ignore[method-assign]
