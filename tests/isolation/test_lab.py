@@ -185,7 +185,7 @@ def test_nodes_are_grouped_by_the_switches_of_the_site_file(fleet: Fleet) -> Non
     fleet.config.write_text(fleet.config.read_text().replace("n[4-6]", "n[4-"))
     refused = fleet("isolate", "--dry-run")
     assert refused.returncode == 2
-    assert "site.toml: fabric.switches: 'n[4-' is not a list of nodes" in refused.stderr
+    assert "site.toml: fabric.switches.right: 'n[4-' is not a list of nodes" in refused.stderr
 
 
 def test_a_sweep_tries_all_links_once_and_then_none(fleet: Fleet) -> None:
