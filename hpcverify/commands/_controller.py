@@ -125,9 +125,16 @@ def _read_decidable_node(acting: Controller, name: str, there: Mapping[str, Hold
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "
             f"({node.foreign or seen.unavailable}): nothing was done; release it first, "
-            f"for example: scontrol update nodename={name} state=resume"
+            f"for example: scontrol {_name_release(name, seen)}"
         )
     return node
+
+
+def _name_release(name: str, seen: HoldReading) -> str:
+    """Name what ends the hold of somebody else, as an argument of scontrol."""
+    if "MAINT" in seen.unavailable and not seen.drained:
+        return "delete reservationname=…, or wait for its end"
+    return f"update nodename={name} state=resume"
 
 
 def decide(

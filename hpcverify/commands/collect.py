@@ -11,6 +11,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
+from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.night import judge_finished_night
 
 
@@ -29,6 +30,7 @@ def command() -> None:
     acting = make_controller()
     with acting.hold_lock():
         tell_once_of_measurements(acting.ledger, acting.measurements)
+        remove_leftovers(acting)
         acting.reconcile()
         judge_finished_night(acting)
     left = len(acting.ledger.list_open_tickets())

@@ -62,9 +62,12 @@ def _check_surroundings(site: Site) -> Iterator[str]:
     from hpcverify.fleet.claim import check_claim
     from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
     from hpcverify.fleet.partitions import check_slurm
+    from hpcverify.fleet.surroundings import check_surroundings
     from hpcverify.slurm.client import Slurm
 
-    yield from check_slurm(site.fleet, Slurm(user=site.fleet.user))
+    slurm = Slurm(user=site.fleet.user)
+    yield from check_slurm(site.fleet, slurm)
+    yield from check_surroundings(site, slurm)
     if (state_dir() / LEDGER_FILE_NAME).exists():  # this host is or was the controller
         try:
             check_claim(Path(site.fleet.spool), Ledger(state_dir()), gethostname())

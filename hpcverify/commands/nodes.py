@@ -33,6 +33,7 @@ from hpcverify.fleet.overview import (
     read_overview,
     summarize_fleet,
 )
+from hpcverify.fleet.states import Hold, Node
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
@@ -140,6 +141,7 @@ def build_json(
     return {
         "breaker": fleet.tripped,
         "malfunctions": fleet.malfunctions,
+        "doubts": fleet.doubts,
         "nodes": nodes,
         "drift": fleet.drift,
         "links": fleet.links,
@@ -162,6 +164,8 @@ def show(
         return
     style = OVERDUE_STYLE if fleet.tripped else ""
     console.print(Text(summarize_fleet(fleet), style=style))
+    for doubt in fleet.doubts:
+        console.print(Text(f"a check is doubted: {doubt}", style=OVERDUE_STYLE))
     console.print(f"states: {count_states(fleet.rows)}")
     if tried := describe_links(fleet):
         console.print(f"links tried: {tried}")
@@ -180,7 +184,7 @@ def show(
         ]
         print_items(console, [*told, *count_more(len(lines) - MAX_DRIFT_LINES)])
     if outlook:
-        show_outlook(console, outlook)
+        show_outlook(console, outlook, fleet.rows[0].node)
     if log:
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
@@ -202,14 +206,16 @@ def count_more(left: int) -> list[str]:
     return [f"and {left} more: hpcverify nodes --json"] if left > 0 else []
 
 
-def show_outlook(console: Console, outlook: NodeOutlook) -> None:
-    """Print the risk of a node, and its outages."""
+def show_outlook(console: Console, outlook: NodeOutlook, node: Node) -> None:
+    """Print the risk of *node*, and its outages."""
     console.print()
     if risk := outlook.risk:
         reasons = "; ".join(risk.reasons) or "nothing sets it apart"
         console.print(f"risk: {risk.score:.1f}x that of an average node: {reasons}", markup=False)
-    else:
+    elif node.foreign or node.desired_hold is not Hold.NONE:
         console.print("risk: none while it is out of service")
+    else:
+        console.print("risk: not ranked until what it failed is settled; sweeps take it first")
     if outlook.outages:
         console.print("outages of the last two years:")
         print_table(console, OUTAGE_HEADS, map(format_outage, outlook.outages))

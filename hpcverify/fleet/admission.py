@@ -11,42 +11,40 @@ could not be told, the next sweeps try the links.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcverify.errors import SlurmError, UnverifiedError
+from hpcverify.errors import UnverifiedError
 from hpcverify.fleet.accusation import build_accusation, build_clearance
 from hpcverify.fleet.claim import hold_controller_lock
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import WAIT_S, name_kind
-from hpcverify.fleet.holds_slurm import RESERVATION_BUSY_TEXT
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
+from hpcverify.fleet.leftovers import (
+    ADMISSION_LOCK_NAME,
+    RESERVATION_PREFIX,
+    forget_isolation,
+    remove_batches,
+    unreserve,
+)
 from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, admit_untested
 from hpcverify.isolation.answer import IsolationAnswer
-from hpcverify.isolation.journal import FOLDER_NAME, create_journal
-from hpcverify.isolation.rounds import OUTBOX_NAME
+from hpcverify.isolation.journal import create_journal
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.slurm import Host
 from hpcverify.slurm.hostlist import fold
-from hpcverify.slurm.submit import JOB_NAME_PREFIX
 
-RESERVATION_PREFIX = "hpcverify-fabric-"
-"""Of the reservation of all nodes of a batch; the id of its isolation follows."""
 RESERVED_MINUTES = 240
 """After that it ends by itself."""
 MAX_WAIT_S = 2 * HOUR_S
 """How long a node that has passed waits for the others of its batch."""
-MAX_RELEASE_S = 60.0
-"""Until Slurm has seen that no job is left in a reservation."""
 
 
 def find_ready_batches(nodes: Collection[Node], now: float) -> Iterator[list[str]]:
@@ -85,7 +83,7 @@ class BatchTester:
         acting = self.acting
         with ExitStack() as stack:
             try:
-                lock = hold_controller_lock(acting.state / "admission.lock", acting.say, 0)
+                lock = hold_controller_lock(acting.state / ADMISSION_LOCK_NAME, acting.say, 0)
                 stack.enter_context(lock)
             except UnverifiedError:
                 acting.say("another hpcverify tests the nodes that were admitted")
@@ -94,7 +92,7 @@ class BatchTester:
             ready = find_ready_batches(nodes, acting.clock())
             batches = [names for names in ready if not only or set(names) <= set(only)]
             if batches:
-                self._remove_leftovers()
+                remove_batches(acting, self.sleep)
             for names in batches:
                 yield from self._test_batch(names)
 
@@ -139,39 +137,10 @@ class BatchTester:
                     acting, journal, at_once, self.stop, self.sleep, accuse=False
                 )
         finally:
-            self._unreserve(order.reservation)
+            unreserve(acting, order.reservation, self.sleep)
             if answer is None:
-                self._forget(order.id)
+                forget_isolation(acting, order.id)
         return answer
-
-    def _unreserve(self, reservation: str) -> None:
-        """Delete *reservation* once Slurm has seen that its jobs have ended."""
-        began = self.acting.clock()
-        while True:
-            try:
-                return self.acting.slurm.unreserve(reservation)
-            except SlurmError as exc:
-                is_busy = RESERVATION_BUSY_TEXT in str(exc)
-                if not is_busy or self.acting.clock() > began + MAX_RELEASE_S:
-                    raise
-            self.sleep(1.0)
-
-    def _remove_leftovers(self) -> None:
-        """Remove what a sweep that was killed has left: its jobs, reservation and files."""
-        slurm = self.acting.slurm
-        for name in slurm.list_reservations():
-            if name.startswith(RESERVATION_PREFIX):
-                isolation = name.removeprefix(RESERVATION_PREFIX)
-                jobs = slurm.list_jobs(f"{JOB_NAME_PREFIX}isolate-{isolation}-")
-                slurm.cancel(*(job.id for job in jobs.values() if not job.end))
-                self._unreserve(name)
-                self._forget(isolation)
-
-    def _forget(self, isolation: str) -> None:
-        """Remove its files: it cannot go on without its reservation."""
-        outbox = Path(self.acting.site.fleet.spool) / OUTBOX_NAME
-        for folder in (self.acting.state / FOLDER_NAME, outbox):
-            shutil.rmtree(folder / isolation, ignore_errors=True)
 
 
 def explain_unclear(answer: IsolationAnswer, members: Collection[str]) -> dict[str, str]:

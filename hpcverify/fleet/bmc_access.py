@@ -117,7 +117,7 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
             if NODE_PLACE in given:
                 there = [given.replace(NODE_PLACE, name) for name in names]
             else:
-                there = [given] if len(names) == 1 else expand(given)
+                there = [given] if len(names) == 1 else _expand_addresses(given)
         except ConfigError as exc:
             raise ConfigError(f"{path}: bmc.addresses: {exc}") from exc
         if len(there) != len(names):
@@ -133,6 +133,14 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
                 "IP address, with :port if it is not 443, and nothing before or after it"
             )
     return found
+
+
+def _expand_addresses(given: str) -> list[str]:
+    """Expand a host list of addresses, after which may come a port for all of them."""
+    hosts, colon, port = given.rpartition(":")
+    if colon and port.isdigit():
+        return [f"{host}:{port}" for host in expand(hosts)]
+    return expand(given)
 
 
 def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:

@@ -552,7 +552,21 @@ class Controller:
             self.ledger.put(kept, "reserved (overdue)")
             self._try(node.name, partial(self._settle_one, kept))
 
+    def _cancel_outdated(self) -> None:
+        """
+        Cancel verifications that were ordered before their node was reserved.
+
+        They wait outside its reservation, which lets no job in; their runs would not count.
+        """
+        nodes = self.ledger.list_nodes()
+        for ticket in self.ledger.list_open_tickets():
+            node = nodes.get(ticket.node, Node(name=ticket.node))
+            reserved = node.desired_hold is Hold.RESERVATION and node.hold_id
+            if reserved and not ticket.run and ticket.number <= node.not_before_ticket:
+                self._try(node.name, partial(self.dispatcher.cancel_verification, node.name))
+
     def _order_reruns(self, seen: Mapping[str, HoldReading]) -> None:
+        self._cancel_outdated()
         busy = {ticket.node for ticket in self.ledger.list_open_tickets()}
         ended = self.ledger.find_last_ended()
         due = [

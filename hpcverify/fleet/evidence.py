@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.states import Ticket
-from hpcverify.model import Cause, Maturity, Result, Run, Verdict, effective_verdict
+from hpcverify.model import FABRIC_SUITE, Cause, Maturity, Result, Run, Verdict, effective_verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
 from hpcverify.run.conclude import list_hard_evidence, list_standing_evidence
@@ -88,8 +88,13 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     @property
     def failed_by_check(self) -> dict[str, bool]:
-        """Which checks gave an answer that counts, and whether they failed."""
-        if not (self.ticket and self.complete):
+        """
+        Which checks gave an answer that counts for doubts, and whether they failed.
+
+        An isolation has compared nodes with each other already: it names those that
+        fail where others pass.
+        """
+        if not (self.ticket and self.complete) or self.suite == FABRIC_SUITE:
             return {}
         failed = {f.check for f in self.failures}
         return {check: check in failed for check in (*self.passed_checks, *failed)}

@@ -18,6 +18,7 @@ from random import Random
 
 from msgspec import Struct
 
+from hpcverify.errors import ActionError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.fleet.states import DAY_S, Node, State
@@ -239,6 +240,10 @@ def _carry_out(
         acting.say(str(exc))
         journal.append(ConcludedIsolation(at=acting.clock(), end_reason=str(exc)))
         return
+    except ActionError as exc:
+        if not isinstance(exc, SlurmError):  # no job is taken: the next sweep begins anew
+            journal.append(ConcludedIsolation(at=acting.clock(), end_reason=str(exc)))
+        raise
     if answer is None:
         acting.say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
     elif GroupOutcome.FAILED in _list_outcomes(journal):

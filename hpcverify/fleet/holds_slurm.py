@@ -19,8 +19,9 @@ _UNTOUCHABLE_STATES = frozenset({"UNKNOWN", "DOWN", "ERROR", "FUTURE"})
 """States in which a drain of ours would replace a reason, or means nothing."""
 _UNTOUCHABLE_FLAG_PREFIXES = ("FAIL", "INVAL", "REBOOT", "POWER")
 """How the flags begin that mean the same."""
-_RESERVATION_FLAGS = frozenset({"MAINT", "RESERVED"})
-"""Flags of a node in an active reservation."""
+_MAINTENANCE_FLAG = "MAINT"
+"""The flag of a maintenance reservation, and of the nodes in one that is active. A node that is
+reserved for users can be drained, and is no different from others otherwise."""
 
 RESERVATION_BUSY_TEXT = "reservation is in use"
 """Slurm's error if a job waits for it or runs in it: ESLURM_RESERVATION_BUSY."""
@@ -95,10 +96,11 @@ def list_untouchable_states(host: Host, others: Iterable[Reservation]) -> list[s
     """
     List the states of *host* that forbid touching it.
 
-    Its reservation flags count only if one of *others* has it: they stay for some
-    seconds after a reservation ends, and may come from our own.
+    MAINT counts only if it is in a maintenance reservation of *others*: a node keeps the
+    flag for some seconds after a reservation ends, and it may come from our own.
     """
     states = [host.state] if host.state in _UNTOUCHABLE_STATES else []
     flags = [flag for flag in sorted(host.flags) if flag.startswith(_UNTOUCHABLE_FLAG_PREFIXES)]
-    kept = sorted(host.flags & _RESERVATION_FLAGS) if any(True for _ in others) else []
+    is_theirs = any(_MAINTENANCE_FLAG in reservation.flags for reservation in others)
+    kept = [_MAINTENANCE_FLAG] if is_theirs and _MAINTENANCE_FLAG in host.flags else []
     return [*states, *flags, *kept]

@@ -20,7 +20,7 @@ from hpcverify.fleet.evidence import Evidence, extract_evidence
 from hpcverify.fleet.ledger import Judgment, Ledger
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
 from hpcverify.fleet.transitions import apply_evidence, restrain_hold
-from hpcverify.model import Run
+from hpcverify.model import FABRIC_SUITE, Run
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
 
@@ -147,6 +147,8 @@ def _is_blamed(node: Node) -> bool:
 
 def _explain_doubt(evidence: Evidence, node: Node, doubts: Mapping[str, str]) -> str:
     """Say why the failure is not believed, if only checks in doubt failed."""
+    if evidence.suite == FABRIC_SUITE:  # see `Evidence.failed_by_check`
+        return ""
     failed = {f.check for f in evidence.failures}
     if not failed and node.state in FAILED_STATES:  # for what it failed before
         failed = set(node.checks)

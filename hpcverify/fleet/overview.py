@@ -17,6 +17,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
 from hpcverify.fleet.judgement import FleetJudgement, describe_nodes
 from hpcverify.fleet.ledger import Ledger, Malfunction
@@ -27,6 +28,7 @@ from hpcverify.fleet.states import (
     FAILED_STATES,
     OTHERS_STATE,
     REPAIR_ADVICE,
+    Caveat,
     Hold,
     Node,
     State,
@@ -111,8 +113,10 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     @property
     def state_label(self) -> str:
         """The state in words, and whether it is acted on."""
-        observed = self.node.state in FAILED_STATES and not self.node.enforced
-        return f"{self.state} (observed only)" if observed else self.state
+        if self.node.state not in FAILED_STATES or self.node.enforced:
+            return self.state
+        is_spared = self.node.caveat is Caveat.SPARED
+        return f"{self.state} ({'not acted on' if is_spared else 'observed only'})"
 
     @cached_property
     def outcome(self) -> Verdict | None:
@@ -144,6 +148,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     """Seconds since 1970."""
     tripped: str
     """Why the breaker is tripped; empty if it is not."""
+    doubts: tuple[str, ...] = ()
+    """Which checks are doubted, how widely each fails, and until when that counts."""
     rows: tuple[NodeRow, ...]
     """Worst first."""
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
@@ -181,6 +187,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
         filter(is_current, store.list_last_results(since, until)),
         now=now,
         tripped=ledger.read_trip_reason(),
+        doubts=tuple(doubt.text for doubt in find_doubts(ledger, site.quarantine, now)),
         overdue_days=site.fleet.overdue_days,
         failures=(
             (node, when)
@@ -205,6 +212,7 @@ def build_overview(
     *,
     now: float,
     tripped: str = "",
+    doubts: tuple[str, ...] = (),
     overdue_days: float = 0,
     failures: Iterable[tuple[str, float]] = (),
     told: Iterable[ToldFacts] = (),
@@ -250,6 +258,7 @@ def build_overview(
     return Overview(
         made=now,
         tripped=tripped,
+        doubts=doubts,
         rows=tuple(sorted(rows, key=_make_badness_key)),
         overdue_days=long / DAY_S,
         drift=drift,

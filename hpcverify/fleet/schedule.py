@@ -31,6 +31,7 @@ from hpcverify.fleet.states import (
     is_gone,
     is_kept_for_fabric,
     is_suspect_between_nodes,
+    is_suspect_by_bmc,
     is_watched,
 )
 from hpcverify.plan.config import Fleet
@@ -308,6 +309,9 @@ def _explain_fresh(node: Node, window: float, now: float) -> str:
     if recent and is_suspect_between_nodes(node):
         ago = format_age(now - node.last_pass_at)
         return f"passed by itself {ago} ago, and is suspected with others: hpcverify isolate"
+    if recent and is_suspect_by_bmc(node) and node.last_pass_at >= node.since:
+        ago = format_age(now - node.last_pass_at)
+        return f"passed {ago} ago, and is suspected for what its BMC shows: hpcverify bmc"
     judged = node.state in (State.QUARANTINED, State.REPEAT_OFFENDER)
     if judged and compute_elapsed(now, node.last_run_at) < window:
         return f"failed {format_age(now - node.last_run_at)} ago, which is observed only"

@@ -144,6 +144,9 @@ class Node(Struct, frozen=True, kw_only=True):
     """The checks that failed: a release needs them to pass."""
     hard: bool = False
     """Whether no rerun can clear what failed."""
+    bmc_failures: dict[str, str] = {}
+    """The checks that failed in a run from outside the node, by its BMC, and why; each until a
+    run that sees the same passes it, or a person decides."""
     run: str = ""
     """The id of the run that is the evidence."""
     not_before_ticket: int = 0
@@ -229,6 +232,12 @@ def needs_repair(node: Node, now: float) -> bool:
 def is_suspect_between_nodes(node: Node) -> bool:
     """Whether *node* is a suspect for what it did to collectives with other nodes."""
     return node.state is State.SUSPECT and node.suite == FABRIC_SUITE
+
+
+def is_suspect_by_bmc(node: Node) -> bool:
+    """Whether *node* is a suspect in service for nothing but what its BMC showed."""
+    suspect = node.state is State.SUSPECT and not node.enforced and bool(node.checks)
+    return suspect and node.bmc_failures.keys() >= set(node.checks)
 
 
 def awaits_batch(node: Node) -> bool:

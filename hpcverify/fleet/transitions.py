@@ -34,8 +34,9 @@ from hpcverify.fleet.states import (
     add_return,
     awaits_batch,
     is_suspect_between_nodes,
+    is_suspect_by_bmc,
 )
-from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
+from hpcverify.model import BMC_SUITE, COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
 from hpcverify.units import format_count
 
@@ -58,7 +59,10 @@ class NodeEvent(StrEnum):
     """What can happen to a node, in the words of docs/design.md."""
 
     FAILURE = "fails a check; a suspect still in service: another one than before"
-    UNORDERED_FAILURE = "fails a check in a run that the controller did not order"
+    UNORDERED_FAILURE = (
+        "fails a check in a run that the controller did not order; or passes, but what its BMC "
+        "showed was not in the run"
+    )
     CONFIRMED_FAILURE = (
         "a suspect fails again (reserved: any check, in service: the same one), or conclusive "
         "evidence, or its prolog refused a job"
@@ -162,15 +166,16 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
     `restrain_hold` then decides whether a brake keeps that from being acted on.
     """
     if not found.ticket:
-        return _judge_without_ticket(node, found, now)
+        judge = _judge_bmc if found.suite == BMC_SUITE else _judge_without_ticket
+        return judge(node, found, now)
     if found.ticket <= node.not_before_ticket or not found.complete:
         return node
     node = replace(node, last_run_at=now, verdict=found.verdict.value)
-    node = _judge(node, found, site, now, past)
-    if not node.is_reserved_overdue:
-        return node
-    owed = f"; not verified since: failed {', '.join(node.checks)}" if node.checks else ""
-    return end_turn(node, f"was verified without a full pass{owed}", now)
+    node = _judge(_drop_seen_failures(node, found), found, site, now, past)
+    if node.is_reserved_overdue:
+        owed = f"; not verified since: failed {', '.join(node.checks)}" if node.checks else ""
+        node = end_turn(node, f"was verified without a full pass{owed}", now)
+    return _recall_bmc_failures(node, now)
 
 
 def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
@@ -206,6 +211,51 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
         failed,
         reason=f"{failed.reason}; {node.reason}"[:MAX_REASON_CHARS],
         checks=tuple(dict.fromkeys((*failed.checks, *node.checks))),
+    )
+
+
+def _judge_bmc(node: Node, found: Evidence, now: float) -> Node:
+    """
+    Keep what a BMC shows, whatever the node is now; make it a suspect if it is in service.
+
+    What an earlier round showed, and this one does not, is over. If the node has passed all
+    else since, it is healthy.
+    """
+    if not found.complete:
+        return node
+    was_alone = is_suspect_by_bmc(node)
+    node = _drop_seen_failures(node, found)
+    if found.failures:
+        failures = {f.check: f.reason for f in found.failures}
+        node = replace(node, bmc_failures=node.bmc_failures | failures)
+        return _judge_without_ticket(node, found, now)
+    is_over = was_alone and node.bmc_failures.keys().isdisjoint(node.checks)
+    if not is_over or node.last_pass_at < node.since:
+        return node
+    return _make_healthy(node, now, f"its BMC shows it no more: {', '.join(node.checks)}")
+
+
+def _drop_seen_failures(node: Node, found: Evidence) -> Node:
+    """Drop what a BMC showed, where *found* has seen for itself; a skipped check saw nothing."""
+    failed = (failure.check for failure in found.failures)
+    seen = found.passed_checks.union(found.suppressed_checks, failed)
+    left = {check: why for check, why in node.bmc_failures.items() if check not in seen}
+    return replace(node, bmc_failures=left)
+
+
+def _recall_bmc_failures(node: Node, now: float) -> Node:
+    """Make *node* a suspect again if it has passed, but for what its BMC showed."""
+    if node.state not in IN_SERVICE_STATES or node.owed_checks or not node.bmc_failures:
+        return node
+    reasons = [f"{check}: {why}" for check, why in node.bmc_failures.items()]
+    return _enter(
+        node,
+        NodeEvent.UNORDERED_FAILURE,
+        now,
+        reason="; ".join(reasons)[:MAX_REASON_CHARS],
+        by="",
+        checks=tuple(node.bmc_failures),
+        hard=False,
     )
 
 
@@ -336,6 +386,7 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
     settled = found.settled_checks.issuperset(node.checks) or (doubt and found.is_full_pass)
     # By itself it cannot show that it is well with others.
     settled &= not is_suspect_between_nodes(node) or found.suite == FABRIC_SUITE
+    settled &= node.bmc_failures.keys().isdisjoint(node.checks)  # see `_drop_seen_failures`
     if not settled:
         return _handle_unsettled_pass(node, found, now)
     reason = f"passed {found.suite}"
@@ -371,6 +422,10 @@ def _clear_suspect(node: Node, found: Evidence, now: float, reason: str) -> Node
 
 def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
     """Hold a node whose failed checks were not in the run; wait if they gave no answer."""
+    if is_suspect_by_bmc(node):
+        unseen = ", ".join(node.checks)
+        why = f"it passed {found.suite}, which cannot see {unseen}; hpcverify bmc asks again"
+        return replace(node, caveat=Caveat.WAITS, caveat_why=why)
     if not _must_pass(node) or found.suite != node.suite:
         return node
     if not found.unanswered_checks.keys().isdisjoint(node.checks):
@@ -497,9 +552,15 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     Release a suspect whose failed checks are all among the *doubts*.
 
     Other nodes that failed the same are in service. It stays a suspect, to be verified
-    first. Hard evidence is kept until somebody has looked into the doubt.
+    first. Hard evidence is kept until somebody has looked into the doubt. A node that an
+    admission named was not in service before, and stays out.
     """
-    if node.hard or not node.checks or not doubts.keys() >= set(node.checks):
+    if (
+        is_suspect_between_nodes(node)
+        or node.hard
+        or not node.checks
+        or not doubts.keys() >= set(node.checks)
+    ):
         return node
     return _spare(node, "; ".join(doubts[check] for check in node.checks))
 
@@ -670,15 +731,15 @@ def _drop_fabric(node: Node) -> Node:
 def _decide(
     node: Node, event: NodeEvent, decision: Decision, what: str, **changes: Any
 ) -> NodeChange:
-    decided = _enter(
-        node,
-        event,
-        decision.at,
-        reason=decision.reason,
-        by=decision.by,
-        not_before_ticket=decision.last_ticket,
-        **changes,
-    )
+    # What its BMC showed, no run on a node without IPMI could clear: the word of a person must do.
+    own: dict[str, Any] = {
+        "reason": decision.reason,
+        "by": decision.by,
+        "not_before_ticket": decision.last_ticket,
+        "checks": tuple(check for check in node.checks if check not in node.bmc_failures),
+        "bmc_failures": {},
+    }
+    decided = _enter(node, event, decision.at, **(own | changes))
     return NodeChange(node=decided, what=what, detail=decision.reason)
 
 

@@ -9,8 +9,10 @@ refuse to start with one; `config check` names them.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 
@@ -18,12 +20,22 @@ from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.fleet.bmc_access import NODE_PLACE, find_addresses, read_logins, refuse_bad_ca
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
 from hpcverify.fleet.orders import look_up_uid
-from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE
-from hpcverify.plan.catalog import list_check_names
-from hpcverify.plan.config import Bmcs, Fleet, Quarantine, Site, Suppression, suites_dir
-from hpcverify.plan.suite import load_suite
+from hpcverify.fleet.states import DAY_S, HOUR_S
+from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
+from hpcverify.peers.floors import PeerFloor
+from hpcverify.plan.catalog import list_check_names, load_check
+from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression, suites_dir
+from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.submit import check_option
+from hpcverify.trust import refuse_if_others_can_change
+from hpcverify.units import format_count
+
+MIN_GATE_HOURS = 0.5
+"""A collect every ten minutes writes gate files, and a health check every five fetches them."""
+MAX_FRESH_HOURS = 30 * 24.0
+PROLOG_SUITE = "prolog"
+PEER_VERDICTS = (Verdict.WARN, Verdict.FAIL)
 
 
 def refuse_mistakes(site: Site) -> None:
@@ -40,6 +52,8 @@ def refuse_mistakes(site: Site) -> None:
         _check_fleet(site.fleet),
         _check_bmc(site),
         _check_suppressions(site.suppress, known),
+        _check_switches(site.fabric),
+        _check_peers(site.peers, known),
     ):
         raise ConfigError(f"{site.path}: {mistake}")
 
@@ -47,18 +61,16 @@ def refuse_mistakes(site: Site) -> None:
 def list_notes(site: Site, now: float) -> Iterator[str]:
     """Yield what is not a mistake but may surprise."""
     fleet = site.fleet
-    if fleet.spool and not os.path.isdir(fleet.spool):  # noqa: PTH112 - Path's raises where it may not look
-        yield f"fleet.spool: {fleet.spool} is not a directory on this machine"
+    yield from _list_spool_notes(fleet.spool)
+    yield from _list_time_notes(fleet)
     try:
         look_up_uid(fleet.user)
     except ConfigError as exc:
         yield str(exc)
-    program = site.quarantine.on_transition
-    if program and not os.access(program, os.X_OK):
-        yield f"quarantine.on_transition: {program} is not a program on this machine"
-    for check in site.quarantine.fail_closed:
-        if not is_enforced([check], site):
-            yield f"fail_closed: {check} is not in enforce, so it refuses no job"
+    yield from _list_program_notes(site.quarantine)
+    yield from _list_suite_notes(site)
+    yield from _list_switch_notes(site.fabric)
+    yield from _list_peer_notes(site)
     if site.bmc.address and not site.bmc.verify:
         yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
     yield from _list_bmc_notes(site.bmc)
@@ -68,7 +80,83 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
             yield f"suppress: {each.check} on {each.nodes} ended on {each.until}"
 
 
+def _list_spool_notes(spool: str) -> Iterator[str]:
+    if not spool:
+        return
+    if not os.path.isdir(spool):  # noqa: PTH112 - Path's raises where it may not look
+        yield f"fleet.spool: {spool} is not a directory on this machine"
+    elif os.stat(spool).st_mode & stat.S_IWOTH:  # noqa: PTH116 - as above
+        yield f"fleet.spool: all users can write to {spool}: chmod o-w {spool}"
+
+
+def _list_time_notes(fleet: Fleet) -> Iterator[str]:
+    if fleet.gate_hours < MIN_GATE_HOURS:
+        yield (
+            f"fleet.gate_hours = {fleet.gate_hours:g}: a gate file expires before nodes fetch the "
+            "next one, and then refuses no job"
+        )
+    if fleet.fresh_hours > MAX_FRESH_HOURS:
+        days = format_count(round(fleet.fresh_hours * HOUR_S / DAY_S), "day")
+        yield f"fleet.fresh_hours = {fleet.fresh_hours:g}: a node that passed waits for {days}"
+    if 0 < fleet.overdue_days * DAY_S < fleet.fresh_hours * HOUR_S:
+        yield (
+            f"fleet.overdue_days = {fleet.overdue_days:g} is less than fresh_hours = "
+            f"{fleet.fresh_hours:g}: every node is reserved before a sweep would take it"
+        )
+
+
+def _list_program_notes(policy: Quarantine) -> Iterator[str]:
+    programs = {"on_transition": policy.on_transition}
+    if policy.backend == "command":
+        programs["command"] = policy.command
+    for name, program in programs.items():
+        if program and not os.access(program, os.X_OK):
+            yield f"quarantine.{name}: {program} is not a program on this machine"
+        elif program:
+            try:
+                refuse_if_others_can_change(Path(program))
+            except ConfigError as exc:
+                yield f"quarantine.{name}: {exc}"
+
+
+def _list_suite_notes(site: Site) -> Iterator[str]:
+    for check in site.quarantine.fail_closed:
+        if not is_enforced([check], site):
+            yield f"fail_closed: {check} is not in enforce, so it refuses no job"
+    in_prolog = {step.name for step in make_plan(load_suite(PROLOG_SUITE), site).steps}
+    for check in site.quarantine.fail_closed:
+        if check not in in_prolog:
+            yield f"fail_closed: {check} is not in the suite {PROLOG_SUITE}, so it refuses no job"
+    if not any(step.is_active for step in make_plan(load_suite(site.fleet.suite), site).steps):
+        yield (
+            f"fleet.suite: {site.fleet.suite} has only passive checks: passing it is not a full "
+            "pass, and makes no node healthy"
+        )
+
+
+def _list_switch_notes(fabric: Fabric) -> Iterator[str]:
+    switches: dict[str, list[str]] = {}
+    for name, nodes in fabric.switches.items():
+        for node in expand(nodes):
+            switches.setdefault(node, []).append(name)
+    for node, names in switches.items():
+        if len(names) > 1:
+            yield f"fabric.switches: {node} is at {' and '.join(names)}; {names[0]} counts"
+            return
+
+
+def _list_peer_notes(site: Site) -> Iterator[str]:
+    """Say which metrics no check has; either side may have wildcards."""
+    for each in site.peers:
+        fitting = [n for n in list_check_names(site.packages) if fnmatchcase(n, each.check)]
+        known = set(chain.from_iterable(load_check(n, site.packages).metrics for n in fitting))
+        if not any(fnmatchcase(m, each.metric) or fnmatchcase(each.metric, m) for m in known):
+            yield f"peers.metric: no check {each.check} measures {each.metric!r}"
+
+
 def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
+    if (bmc.address or bmc.addresses) and not bmc.credentials:
+        yield "bmc: there are addresses and no credentials, so hpcverify bmc asks nobody"
     # No mistakes: nodes have the same site file, and must not have the passwords.
     for name in ("credentials", "ca"):
         path = getattr(bmc, name)
@@ -101,9 +189,28 @@ def _check_fleet(fleet: Fleet) -> Iterator[str]:
         yield f"fleet.suite: {exc}"
     if fleet.spool and not Path(fleet.spool).is_absolute():
         yield f"fleet.spool: {fleet.spool!r} is not an absolute path"
+    for word in fleet.planned_reasons:
+        if not word.strip("* _"):
+            yield f"fleet.planned_reasons: {word!r} fits every reason, so no drain would count"
     for option in fleet.sbatch_options:
         if why := check_option(option):
             yield f"fleet.sbatch_options: {option!r}: {why}"
+
+
+def _check_switches(fabric: Fabric) -> Iterator[str]:
+    for name, nodes in fabric.switches.items():
+        try:
+            expand(nodes)
+        except ConfigError as exc:
+            yield f"fabric.switches.{name}: {exc}"
+
+
+def _check_peers(floors: Iterable[PeerFloor], known: Collection[str]) -> Iterator[str]:
+    for each in floors:
+        if not any(fnmatchcase(check, each.check) for check in known):
+            yield f"peers.check: {UnknownNameError('check', each.check, known)}"
+        if each.otherwise not in PEER_VERDICTS:
+            yield f'peers.otherwise of {each.check}: "{each.otherwise.value}" must be warn or fail'
 
 
 def _check_bmc(site: Site) -> Iterator[str]:

@@ -34,6 +34,7 @@ from hpcverify.records.documents import write_bytes
 from hpcverify.slurm import Host, Job
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import TIMEOUT_S
+from hpcverify.slurm.hostlist import fold
 from hpcverify.slurm.idle import explain_not_idle
 from hpcverify.slurm.submit import (
     JOB_NAME_PREFIX,
@@ -52,9 +53,11 @@ MAX_ARRIVAL_S = 10.0
 """How long after its job a document may appear in a folder that is read anew."""
 MAX_AWAY_S = 600.0
 """For how long a Slurm that does not answer is waited for."""
-LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
+LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE"})
 LOST_FLAGS = frozenset({"DRAIN", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"})
-"""With these a node does not come back while it is waited for."""
+"""With these a node does not come back while it is waited for. UNKNOWN is not one of them: every
+node is, from a restart of slurmctld until its slurmd registers."""
+MISSING = "is not in Slurm any more"
 WHOLE_PURPOSES = frozenset(
     {GroupPurpose.PAIR, GroupPurpose.PAIRS, GroupPurpose.SEND, GroupPurpose.CONTROL}
 )
@@ -300,7 +303,7 @@ class RoundTester:
             pass
 
     def _explain(self, slot: _Slot, ending: Ending, job: Job | None) -> str:
-        told = describe_ending(ending, "one of its nodes", job)
+        told = describe_ending(ending, fold(slot.nodes), job)
         some = ",".join(slot.nodes[:MAX_NAMED]) + (",…" if len(slot.nodes) > MAX_NAMED else "")
         return f"{some}: {told}"
 
@@ -331,7 +334,7 @@ class RoundTester:
         for slot in waiting:
             self._give_up_lost(slot, hosts)
             slot.nodes = tuple(node for node in slot.nodes if node not in self.gone)
-            busy = [node for node in slot.nodes if self._explain_busy(hosts[node])]
+            busy = [node for node in slot.nodes if self._explain_busy(hosts.get(node))]
             slot.since = (slot.since or self.clock()) if busy else 0.0
             test = tests[slot.tests[0]]
             if not _says_something(test, slot.nodes):
@@ -345,18 +348,26 @@ class RoundTester:
         return left
 
     def _list_hosts(self, waiting: Iterable[_Slot]) -> Mapping[str, Host]:
+        """Read the nodes that are waited for; one that is missing here is not in Slurm."""
         names = sorted({node for slot in waiting for node in slot.nodes})
-        return self.slurm.list_hosts(*names)
+        try:
+            return self.slurm.list_hosts(*names)
+        except SlurmError:  # Slurm is away, or does not know one of the names
+            return self.slurm.list_hosts()
 
-    def _explain_busy(self, host: Host) -> str:
+    def _explain_busy(self, host: Host | None) -> str:
+        if host is None:
+            return MISSING
         return explain_not_idle(host, reserved=bool(self.journal.order.reservation))
 
     def _give_up_lost(self, slot: _Slot, hosts: Mapping[str, Host]) -> None:
         """Give up the nodes of *slot* that are lost, or busy for too long."""
         is_late = bool(slot.since) and self.clock() - slot.since > self.journal.order.wait
         for node in slot.nodes:
-            host = hosts[node]
-            is_lost = host.state in LOST_STATES or not LOST_FLAGS.isdisjoint(host.flags)
+            host = hosts.get(node)
+            is_lost = (
+                host is None or host.state in LOST_STATES or not LOST_FLAGS.isdisjoint(host.flags)
+            )
             if node not in self.gone and (why := self._explain_busy(host)) and (is_lost or is_late):
                 self.gone[node] = why
                 self.say(f"{node} {why}: it is left out from here on")

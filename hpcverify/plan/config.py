@@ -87,8 +87,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most nodes to verify at once."""
     share: Share = 0.1
     """The same as a share of a partition; one node is always allowed."""
-    fresh_hours: Hours = 20
-    """A node that passed within this time is skipped."""
+    fresh_hours: Annotated[float, Meta(ge=0)] = 20
+    """A node that passed within this time is skipped; 0: none is."""
     deadline_hours: Hours = 1
     """A job that has not started by then waits for the next sweep."""
     overdue_days: Annotated[float, Meta(ge=0)] = 0

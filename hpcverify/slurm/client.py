@@ -137,6 +137,13 @@ class Slurm:
         listed = ",".join(map(str, ids))
         return jobs.from_sacct(self.run([*command, "-j", listed]), prefix)
 
+    def list_accounting_names(self, kind: str) -> set[str] | None:
+        """List the accounts, or whatever *kind* is; None without accounting."""
+        if not self._has_accounting:
+            return None
+        column = "account" if kind == "account" else "name"
+        return set(self.run(["sacctmgr", "-nP", "show", kind, f"format={column}"]).split())
+
     def list_user_jobs(self, minutes: int) -> list[UserJob] | None:
         """
         Read everybody's jobs that ran in the last *minutes*; None without accounting.

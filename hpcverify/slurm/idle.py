@@ -28,6 +28,7 @@ STATE_PHRASES = {
     "REBOOT_ISSUED": "is starting",
     "REBOOT_REQUESTED": "is to be rebooted",
     "RESERVED": "is reserved",
+    "UNKNOWN": "has not registered with Slurm yet",
 }
 """What Slurm's states and flags of a node mean (sinfo(1))."""
 

@@ -28,7 +28,7 @@ from hpcverify.fleet.overview import (
     describe_links,
     format_time_since,
 )
-from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES
@@ -225,8 +225,14 @@ def write_lede(fleet: Overview) -> str:
         return "Neither the controller nor a run has reported a node."
     days = _name_overdue_window(fleet)
     counts = {
-        "failed node{} still in service (observe mode)": sum(
-            row.node.state in FAILED_STATES and not row.node.enforced for row in rows
+        "failed node{} still in service (a check is doubted, or draining is paused)": sum(
+            row.node.caveat is Caveat.SPARED for row in rows
+        ),
+        "failed node{} still in service (observed only)": sum(
+            row.node.state in FAILED_STATES
+            and not row.node.enforced
+            and row.node.caveat is not Caveat.SPARED
+            for row in rows
         ),
         "failed node{} still in service (run not started by the controller)": sum(
             row.outcome is Verdict.FAIL and row.state in IN_SERVICE_STATES for row in rows
@@ -314,7 +320,10 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     yield "Versions and settings", summarize_drift(fleet.drift) or "no difference known"
     if tried := describe_links(fleet):
         yield "Links tried", tried
-    yield "Automatic draining", "paused" if fleet.tripped else "not paused"
+    draining = "not for checks in doubt" if fleet.doubts else "not paused"
+    yield "Automatic draining", "paused" if fleet.tripped else draining
+    if fleet.doubts:
+        yield "Checks in doubt", "; ".join(fleet.doubts)
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
     yield "Generated", _format_epoch(fleet.made)
 
@@ -476,7 +485,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
     yield build(
         "held",
         "Out of service",
-        "Taken out of service by hpcverify, or only marked so in observe mode.",
+        "Taken out of service by hpcverify, or only marked so, where it observes.",
         [r for r in rows if r.state not in (*IN_SERVICE_STATES, OTHERS_STATE)],
         {
             "State": lambda r: r.state_label,

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.judgement import FleetJudgement, JudgedOutlier, write_judgement
-from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import DAY_S, Node, State
+from hpcverify.fleet.ledger import Judgment, Ledger
+from hpcverify.fleet.states import DAY_S, Caveat, Node, State
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.records import documents
@@ -115,6 +115,44 @@ def test_what_failed_and_is_not_acted_on_says_so(cli: Cli) -> None:
     Ledger(cli.state).put(Node(name="n2", state=State.SUSPECT, verdict="fail"), "x")
 
     assert "suspect (observed only)" in lines(cli)[4]
+
+
+def test_a_suspect_that_is_in_service_is_not_said_to_be_out_of_it(cli: Cli) -> None:
+    ledger = Ledger(cli.state)
+    ledger.put(WELL, "passed")
+    ledger.put(replace(WELL, state=State.SUSPECT, reason="fan"), "suspect")
+    out = "\n".join(lines(cli, "n1"))
+
+    assert "out of service" not in out
+    assert "risk: not ranked until" in out
+
+
+def test_a_doubted_check_is_said_on_top(cli: Cli) -> None:
+    """Three of four nodes failed it, and the site enforces it."""
+    ledger = Ledger(cli.state)
+    for number in range(1, 5):
+        node = Node(name=f"n{number}", state=State.SUSPECT, caveat=Caveat.SPARED, caveat_why="…")
+        ticket = ledger.issue_ticket(node.name, "sweep", "quick")
+        failed = {"gemm": number > 1}
+        ledger.record_judgments(
+            [
+                Judgment(
+                    node=node,
+                    run=f"r{number}",
+                    outcomes=failed,
+                    what="x",
+                    detail="",
+                    ticket=ticket.number,
+                )
+            ]
+        )
+
+    shown = lines(cli)
+    (doubt,) = json.loads(cli("nodes", "--json").stdout)["doubts"]
+
+    assert doubt.startswith("gemm fails on 3 of the 4 nodes that ran it")
+    assert shown[1].startswith("a check is doubted: gemm fails on 3 of the 4 nodes")
+    assert "suspect (not acted on)" in "\n".join(shown)
 
 
 def test_a_tripped_breaker_is_said_on_top(cli: Cli, ledger: Ledger) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.errors import SlurmError
 from hpcverify.fleet.admission import MAX_WAIT_S, BatchTester
+from hpcverify.fleet.ledger import Judgment
+from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
-from hpcverify.fleet.transitions import Decision, admit
+from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.config import Fabric
@@ -26,7 +29,13 @@ NAMES = [f"n{number}" for number in range(1, 9)]
 @pytest.fixture
 def site(tmp_path: Path) -> Site16:
     """Make a site whose nodes n1 to n8 were admitted together, and have passed their suite."""
-    site = make_site(tmp_path)
+    return make_batch(tmp_path)
+
+
+def make_batch(folder: Path) -> Site16:
+    """Make such a site in *folder*."""
+    folder.mkdir(exist_ok=True)
+    site = make_site(folder)
     for name in NAMES:
         put(site, name, suite=FABRIC_SUITE, last_pass_at=site.slurm.now)
     site.controller.reconcile()
@@ -125,6 +134,49 @@ def test_a_folder_that_is_not_to_be_trusted_keeps_its_node_out_and_no_other(site
     assert site.ledger.read_node("n3").desired_hold is Hold.NONE
 
 
+def test_what_an_admission_named_stays_out_however_many_fail(tmp_path: Path) -> None:
+    """Three of eight, drawn anew each time: the tests of some draws name nobody for certain."""
+    bad = {"n2", "n3", "n6"}
+    named: list[set[str]] = []
+    for draw in range(20):
+        site = make_batch(tmp_path / f"{draw}")
+        site.slurm.cluster, site.slurm.topology = SimulatedCluster(bad=tuple(sorted(bad))), ""
+        accused = set(finish(site))
+        site.controller.reconcile()
+
+        assert accused <= bad
+        assert states(site).get(State.SUSPECT, set()) == accused
+        assert site.slurm.reserved == accused
+        assert site.controller.find_doubts() == {}
+        named.append(accused)
+    assert bad in named
+
+
+def test_a_doubt_of_the_same_check_by_other_runs_lets_nobody_in(site: Site16) -> None:
+    site.slurm.cluster = SimulatedCluster(bad=("n3",))
+    doubted = {"collectives": True}
+    for name in ("n9", "n10", "n11", "n12"):
+        ticket = site.ledger.issue_ticket(name, Purpose.SWEEP, "idle")
+        site.ledger.record_judgments(
+            [
+                Judgment(
+                    node=site.ledger.read_node(name),
+                    run=name,
+                    outcomes=doubted,
+                    what="verified",
+                    detail="",
+                    ticket=ticket.number,
+                )
+            ]
+        )
+    assert set(site.controller.find_doubts()) == {"collectives"}
+
+    assert finish(site) == ["n3"]
+
+    assert states(site)[State.SUSPECT] == {"n3"}
+    assert site.slurm.reserved == {"n3"}
+
+
 def test_a_slow_link_is_told_and_keeps_nobody_out(site: Site16) -> None:
     site.slurm.cluster = SimulatedCluster(links=(("n1", "n5"), ("n5", "n1")))
 
@@ -214,6 +266,56 @@ def test_what_a_killed_sweep_left_is_removed(site: Site16) -> None:
 
     assert site.slurm.shared == {}
     assert not journal.exists()
+
+
+def test_a_collect_removes_what_a_killed_sweep_left_of_nodes_that_were_released(
+    site: Site16,
+) -> None:
+    left = "20261122-133330-710a4a"
+    site.slurm.shared[f"hpcverify-fabric-{left}"] = "n1,n2"
+    name = f"hpcverify-isolate-{left}-r1t0a0"
+    site.slurm.tests[7] = TestJob(7, name, ["n1", "n2"], [], site.slurm.now)
+    for node in NAMES:
+        site.ledger.put(Node(name=node), "released by force")
+
+    remove_leftovers(site.controller)
+
+    assert site.slurm.shared == {}
+    assert site.slurm.tests[7].state == "CANCELLED"
+
+
+def test_a_collect_leaves_a_sweep_alone_that_is_testing_a_batch(site: Site16) -> None:
+    seen: list[int] = []
+
+    def collect(slurm: PaperCluster, job: TestJob) -> None:
+        remove_leftovers(site.controller)
+        seen.append(len(slurm.shared))
+        assert job.state == "RUNNING"
+
+    site.slurm.meddle = collect
+    assert run(site) == []
+
+    assert set(seen) == {1}
+    assert states(site) == {State.HEALTHY: set(NAMES)}
+
+
+def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
+    site: Site16,
+) -> None:
+    site.slurm.shared |= {"hpcverify-fabric-a": "n1", "hpcverify-fabric-b": "n2"}
+    order = site.slurm._told
+
+    def refuse(command: Sequence[str]) -> str:
+        if "reservationname=hpcverify-fabric-a" in command:
+            raise SlurmError("scontrol: Access/permission denied")
+        return order(command)
+
+    site.slurm._told = refuse  # type: ignore[method-assign]
+    acting = site.controller
+    remove_leftovers(acting)
+
+    assert set(site.slurm.shared) == {"hpcverify-fabric-a"}
+    assert any("hpcverify-fabric-a: scontrol: Access" in line for line in site.said)
 
 
 def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:

@@ -56,3 +56,16 @@ def test_what_a_bmc_shows_makes_a_suspect_and_does_nothing_more(
     shown = fleet("nodes").stdout
     assert "PSU 2: failed" in shown
     assert PASSWORD not in page.read_text() + shown
+
+    assert fleet("sweep").returncode == 0
+    suspect = fleet.node("n1")
+    assert fleet.states() == {"n1": "suspect", **dict.fromkeys(("n2", "n3", "n4"), "healthy")}
+    assert (suspect.verdict, suspect.enforced) == ("pass", False)
+    assert "PSU 2: failed" in fleet.shown("n1")[1]
+
+    bad[SECOND_BAY]["Status"] = {"State": "Enabled", "Health": "OK"}
+    with serve(*bmcs):
+        configure(fleet, *bmcs)
+        assert fleet("bmc").returncode == 0
+    fleet("collect")
+    assert fleet.node("n1").state is State.HEALTHY

@@ -27,6 +27,8 @@ def test_one_pattern_is_for_all_nodes_and_a_list_goes_before_it() -> None:
 
 def test_a_node_without_an_address_is_left_out() -> None:
     assert find(addresses={"n2": "[2001:db8::2]:443"}) == {"n2": "[2001:db8::2]:443"}
+    ports = find(addresses={"n[2-3]": "10.0.0.[12-13]:8443"})
+    assert ports == {"n2": "10.0.0.12:8443", "n3": "10.0.0.13:8443"}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import build_overview
 from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.transitions import Decision, admit
 from hpcverify.model import Finding, FindingRule, Remedy, Result, Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
@@ -598,6 +599,64 @@ def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_p
 
 
 # -- jobs that nobody waits for
+
+
+def let_wait(room: Room, *names: str) -> None:
+    """Have a sweep order verifications whose jobs wait, as while their partition is down."""
+    acting = room.controller
+    hosts = acting.slurm.list_hosts()
+    for name in names:
+        acting.dispatcher.order_verification(hosts[name], "quick")
+
+
+def find_waiting(room: Room) -> dict[str, list[bool]]:
+    """Say whether the jobs of each open ticket ask for its node's reservation."""
+    sent = [line for line in room.slurm.told if line.startswith("sbatch")]
+    found: dict[str, list[bool]] = {}
+    for ticket in room.ledger.list_open_tickets():
+        (line,) = (one for one in sent if f"--job-name=hpcverify-{ticket.number}-" in one)
+        found.setdefault(ticket.node, []).append(f"--reservation=hpcverify-{ticket.node}" in line)
+    return found
+
+
+def test_a_job_that_waits_is_cancelled_and_ordered_anew_once_its_node_is_admitted(
+    room: Room,
+) -> None:
+    room.collect()
+    let_wait(room, "n1", "n2")
+    assert find_waiting(room) == {"n1": [False], "n2": [False]}
+    last = room.ledger.read_last_ticket_number()
+    decision = Decision(by="ann", reason="new", at=room.now, last_ticket=last)
+    room.ledger.put(admit(room.node("n2"), decision, suite="quick").node, "admit")
+
+    room.collect()
+
+    assert find_waiting(room) == {"n1": [False], "n2": [True]}
+    assert [job.state for job in room.slurm.jobs.values()] == ["PENDING", "CANCELLED", "PENDING"]
+
+
+def test_a_job_that_waits_is_cancelled_and_ordered_anew_once_its_node_is_overdue(
+    room: Room,
+) -> None:
+    room.fleet = {"overdue_days": 7}
+    room.collect()
+    room.now += 8 * DAY
+    let_wait(room, "n1")
+
+    room.collect(times=2)
+
+    assert room.node("n1").is_reserved_overdue
+    assert find_waiting(room)["n1"] == [True]
+
+
+def test_a_job_in_the_reservation_of_its_node_goes_on(room: Room) -> None:
+    room.finds("n1", bad(hard=False))
+    room.collect()
+    (rerun,) = room.ledger.list_open_tickets()
+
+    room.collect(times=3, after=60)
+
+    assert room.ledger.list_open_tickets() == [rerun]
 
 
 def test_a_job_of_ours_whose_ticket_is_closed_is_ended(room: Room) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.errors import ActionError, SlurmError
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.fabric import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
+from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.overview import build_overview, describe_links
 from hpcverify.fleet.states import Node, State
 from hpcverify.isolation.answer import IsolationAnswer
@@ -57,6 +59,7 @@ class Site16:
     fabric: Fabric = field(default_factory=lambda: Fabric(period_days=7))
     fleet: dict[str, Any] = field(default_factory=lambda: {"share": 1.0})
     said: list[str] = field(default_factory=list[str])
+    quarantine: Quarantine = field(default_factory=lambda: Quarantine(enforce=("*",)))
 
     @property
     def ledger(self) -> Ledger:
@@ -72,7 +75,7 @@ class Site16:
         return Controller(
             site=Site(
                 fleet=Fleet(spool=str(spool), **self.fleet),
-                quarantine=Quarantine(enforce=("*",), check_share=1),
+                quarantine=self.quarantine,
                 fabric=self.fabric,
             ),
             state=self.folder / "state",
@@ -411,6 +414,27 @@ def test_what_a_sweep_has_left_when_it_was_killed_the_next_one_records_once(
     assert list(list_unfinished(site.folder / "state")) == []
 
 
+def test_a_collect_cancels_the_jobs_of_links_that_a_killed_sweep_left(
+    site: Site16, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(site, 10, monkeypatch)
+    left = [job for job in site.jobs if job.state == "RUNNING"]
+    assert left
+
+    remove_leftovers(site.controller)
+
+    assert {job.state for job in left} == {"CANCELLED"}
+    assert site.sweep() == []
+    assert site.tried()[0] == 16
+
+
+def test_a_collect_leaves_links_alone_that_a_sweep_is_trying(site: Site16) -> None:
+    site.slurm.meddle = lambda *_: remove_leftovers(site.controller)
+
+    assert site.sweep() == []
+    assert {job.state for job in site.jobs} == {"COMPLETED"}
+
+
 def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(
     site: Site16, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +463,43 @@ def test_what_another_version_began_is_ended_and_its_links_are_tried_anew(
     assert site.tried()[0] == 16
     assert any("was begun by another version" in line for line in site.said)
     assert list(list_unfinished(site.folder / "state")) == []
+
+
+@pytest.mark.parametrize("gone", ["n1", "n9"])
+def test_a_sweep_goes_on_without_a_node_that_has_left_slurm_and_the_next_one_tries_links(
+    site: Site16, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(site, 3, monkeypatch)
+    del site.slurm.nodes[gone]
+    site.slurm.sleep(60)
+    began = site.slurm.now
+
+    assert site.sweep() == []
+
+    assert site.slurm.now - began < 600, "Slurm is not waited for"
+    assert list(list_unfinished(site.folder / "state")) == []
+    assert site.tried()[0] >= 14
+    site.slurm.now += WEEK
+    jobs = len(site.jobs)
+    assert site.sweep() == []
+    assert len(site.jobs) == jobs + 7
+
+
+def test_an_isolation_that_takes_no_job_is_concluded_and_its_links_stay_due(
+    site: Site16,
+) -> None:
+    def refuse(words: Sequence[str]) -> str:
+        raise SlurmError(f"sbatch: {words[-1]}: Invalid account")
+
+    submit = site.slurm._submit
+    site.slurm._submit = refuse  # type: ignore[method-assign]
+    with pytest.raises(ActionError, match="Invalid account"):
+        site.sweep()
+    assert list(list_unfinished(site.folder / "state")) == []
+    site.slurm._submit = submit  # type: ignore[method-assign]
+
+    assert site.sweep() == []
+    assert site.tried()[0] == 16
 
 
 def test_a_sweep_of_some_nodes_leaves_what_another_one_began_to_the_next(

@@ -197,6 +197,29 @@ def test_a_node_in_the_reservation_of_others_is_left_alone(
     assert not keeper.read_hold("n1").drained
 
 
+def test_a_node_in_a_reservation_of_users_is_reserved_verified_and_drained_all_the_same(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    keeper = SlurmBackend(cluster.slurm)
+    team = ["reservationname=team", "nodes=n1", "starttime=now", "duration=1-0", "users=nobody"]
+    cluster.run("scontrol", "create", "reservation", *team)
+    cluster.until(lambda: "RESERVED" in cluster.slurm.list_hosts("n1")["n1"].flags)
+    assert keeper.read_hold("n1") == HoldReading(node="n1")
+
+    node = settle(a_node(State.SUSPECT), keeper, ledger)
+    assert (keeper.read_hold("n1").reserved, node.foreign) == (True, "")
+    ours = ["--reservation=hpcverify-n1", "-w", "n1", "-o", "/dev/null", "-J", "ours"]
+    cluster.run("sbatch", *ours, "--wrap", "true")
+    asked = ["squeue", "-h", "-t", "all", "-n", "ours", "-o", "%T"]
+    cluster.until(lambda: cluster.run(*asked).strip() == "COMPLETED")
+
+    node = settle(a_node(State.QUARANTINED, node.hold_id), keeper, ledger)
+    assert (keeper.read_hold("n1").drained, keeper.read_hold("n1").reserved) == (True, False)
+    assert settle(a_node(State.HEALTHY, node.hold_id), keeper, ledger).hold_id == ""
+    assert keeper.read_hold("n1") == HoldReading(node="n1")
+    assert "team" in cluster.slurm.list_reservations()
+
+
 def test_our_reservation_stays_until_our_job_in_it_ends(cluster: Cluster, ledger: Ledger) -> None:
     keeper = SlurmBackend(cluster.slurm)
     node = settle(a_node(State.SUSPECT), keeper, ledger)
@@ -225,7 +248,9 @@ def test_the_drain_of_a_prolog_that_failed_can_be_made_ours(
     assert keeper.read_hold("n1") == HoldReading(node="n1")
 
 
-MAINT = Reservation(name="works", nodes=("n1",))
+MAINT = Reservation(name="works", nodes=("n1",), flags=frozenset({"MAINT"}))
+TEAM = Reservation(name="team", nodes=("n1",), flags=frozenset({"SPEC_NODES"}))
+BOTH = frozenset({"MAINT", "RESERVED"})
 
 
 @pytest.mark.parametrize(
@@ -234,6 +259,9 @@ MAINT = Reservation(name="works", nodes=("n1",))
         (Host(name="n1", state="IDLE"), [MAINT], []),  # works that are to come
         (Host(name="n1", state="IDLE", flags=frozenset({"MAINT"})), [], []),
         (Host(name="n1", state="IDLE", flags=frozenset({"MAINT"})), [MAINT], ["MAINT"]),
+        (Host(name="n1", state="IDLE", flags=BOTH), [TEAM, MAINT], ["MAINT"]),
+        (Host(name="n1", state="IDLE", flags=frozenset({"RESERVED"})), [TEAM], []),
+        (Host(name="n1", state="IDLE", flags=BOTH), [TEAM], []),  # ours has just ended
         (Host(name="n1", state="UNKNOWN"), [], ["UNKNOWN"]),
         (Host(name="n1", state="IDLE", flags=frozenset({"PLANNED"})), [], []),
         (

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.states import Node, State, Ticket
 from tests.fleet.cluster import Fleet
 
@@ -419,6 +420,56 @@ def test_new_nodes_are_in_service_only_once_they_have_passed(fleet: Fleet) -> No
     assert fleet.host("n3").reason == "PSU swap | 17"
     assert (fleet.node("n2").state, fleet.node("n4").state) == ("quarantined", "healthy")
     runs(fleet, job)
+
+
+def test_a_node_that_is_admitted_while_its_job_waits_is_verified_in_its_reservation(
+    fleet: Fleet,
+) -> None:
+    partition = ("scontrol", "update", "partitionname=verify")
+    fleet.cluster.run(*partition, "state=down")
+    begun = fleet.begin("sweep", "--nodes", "n2")
+    fleet.cluster.until(lambda: any(t.job for t in fleet.ledger.list_open_tickets()))
+    begun.terminate()
+    begun.communicate()
+    (waiting,) = fleet.ledger.list_open_tickets()
+
+    assert fleet("admit", "n2", "--suite", "told", "--reason", "new").returncode == 0
+
+    (ordered,) = fleet.ledger.list_open_tickets()
+    assert ordered.number > waiting.number
+    fleet.cluster.run(*partition, "state=up")
+    fleet.collected()
+    assert fleet.node("n2").state is State.HEALTHY
+    assert fleet.cluster.run("squeue", "-h", "-t", "pending,running") == ""
+
+
+def test_a_node_in_a_reservation_of_users_is_held_and_shown_as_that(fleet: Fleet) -> None:
+    team = ["reservationname=team", "nodes=n[1-2]", "starttime=now", "duration=1-0"]
+    fleet.cluster.run("scontrol", "create", "reservation", *team, "users=nobody")
+    fleet.cluster.until(lambda: "RESERVED" in fleet.host("n1").flags)
+    fleet("collect")
+    assert fleet.shown("n1")[0] == "unverified"
+
+    done = fleet("hold", "n1", "--reason", "smoke")
+
+    assert done.returncode == 0, done.stderr
+    assert (fleet.drained(), fleet.shown("n1")[0]) == ({"n1"}, "held")
+    assert fleet("release", "n1", "--reason", "aired").returncode == 0
+    assert fleet.drained() == set()
+    assert {each.cause for each in fleet.ledger.list_outages(0)} == {OutageCause.PERSON}
+
+
+def test_a_node_in_a_maintenance_reservation_of_others_is_refused_with_what_ends_it(
+    fleet: Fleet,
+) -> None:
+    fleet.cluster.slurm.reserve("works", "n1")
+    fleet.cluster.until(lambda: "MAINT" in fleet.host("n1").flags)
+
+    done = fleet("hold", "n1", "--reason", "smoke")
+
+    assert done.returncode == 4
+    assert "scontrol delete reservationname=" in done.stderr
+    assert fleet.drained() == set()
 
 
 def test_a_node_that_was_never_free_is_kept_free_for_its_turn(fleet: Fleet) -> None:

@@ -21,6 +21,7 @@ from hpcverify.fleet.transitions import (
     restrain_hold,
 )
 from hpcverify.model import (
+    BMC_SUITE,
     FABRIC_SUITE,
     Cause,
     Finding,
@@ -435,6 +436,111 @@ def test_a_full_pass_lifts_a_suspicion_by_a_check_that_no_sweep_has() -> None:
     suspect = in_state(State.SUSPECT, checks=("acme",), enforced=False)
 
     assert what_becomes(suspect, run_of(a_result())).state is State.HEALTHY
+
+
+def of_bmc(*results: Result) -> Run:
+    """Make a run that a round over the BMCs left."""
+    return run_of(*results, suite=BMC_SUITE)
+
+
+def by_bmc(node: Node, run: Run, now: float = NOW) -> Node:
+    """Judge a run of a round over the BMCs, which has no ticket."""
+    return apply_evidence(node, extract_evidence(run, None, ENFORCING, now), ENFORCING, now, 0)
+
+
+PSU = failed("chassis", reason="power supply 2 has failed")
+NO_IPMI = skipped("chassis", Cause.NOT_OBSERVABLE)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        run_of(a_result()),
+        run_of(a_result(), NO_IPMI),
+        run_of(a_result(), skipped("chassis")),
+    ],
+)
+def test_what_a_bmc_shows_is_not_cleared_by_a_pass_that_cannot_see_it(run: Run) -> None:
+    suspect = by_bmc(in_state(State.HEALTHY), of_bmc(PSU))
+    assert (suspect.state, suspect.checks) == (State.SUSPECT, ("chassis",))
+
+    for _ in range(3):
+        suspect = what_becomes(suspect, run)
+
+    assert (suspect.state, suspect.desired_hold) == (State.SUSPECT, Hold.NONE)
+    assert (suspect.verdict, suspect.last_pass_at) == ("pass", NOW)
+    assert suspect.full_reason.startswith("chassis: power supply 2 has failed (not judged yet")
+    assert suspect.flakes == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "site"),
+    [
+        (run_of(a_result("chassis")), ENFORCING),
+        (run_of(a_result("chassis", verdict=Verdict.WARN)), ENFORCING),
+        (run_of(a_result(), PSU), replace(ENFORCING, suppress=(known("chassis"),))),
+    ],
+)
+def test_what_a_bmc_shows_is_cleared_by_a_run_that_sees_the_chassis_or_a_person(
+    seen: Run, site: Site
+) -> None:
+    suspect = by_bmc(in_state(State.HEALTHY), of_bmc(PSU))
+
+    after = what_becomes(suspect, seen, site=site)
+
+    assert (after.state, after.bmc_failures) == (State.HEALTHY, {})
+
+
+def test_the_next_round_clears_what_a_bmc_showed_once_the_node_has_passed_all_else() -> None:
+    suspect = by_bmc(in_state(State.HEALTHY), of_bmc(PSU))
+    well = of_bmc(a_result("chassis"))
+
+    first = by_bmc(suspect, well)
+    assert first.state is State.SUSPECT, "a run without a ticket is no pass"
+    assert what_becomes(first, run_of(a_result())).state is State.HEALTHY
+
+    passed = what_becomes(suspect, run_of(a_result(), NO_IPMI))
+    unread = by_bmc(passed, of_bmc(unclear("chassis")))
+    assert unread.state is State.SUSPECT
+    assert by_bmc(unread, well, NOW + 60).state is State.HEALTHY
+
+
+def test_what_a_bmc_shows_outlasts_another_failure_and_a_hold_that_we_made_for_it() -> None:
+    suspect = by_bmc(in_state(State.HEALTHY), of_bmc(PSU))
+
+    slow = what_becomes(suspect, run_of(failed("gemm")))
+    assert (slow.state, slow.checks, slow.desired_hold) == (
+        State.SUSPECT,
+        ("gemm",),
+        Hold.RESERVATION,
+    )
+    back = what_becomes(slow, run_of(a_result("gemm")), ticket(6))
+
+    assert (back.state, back.desired_hold, back.checks) == (
+        State.SUSPECT,
+        Hold.NONE,
+        ("chassis",),
+    )
+    assert back.reason == "chassis: power supply 2 has failed"
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.VERIFYING])
+def test_what_a_bmc_shows_of_a_node_that_is_reserved_counts_once_it_is_back(state: State) -> None:
+    kept = by_bmc(in_state(state, checks=("gemm",), by="ann"), of_bmc(PSU))
+    assert kept.state is state
+
+    back = what_becomes(kept, run_of(a_result("gemm")))
+
+    assert (back.state, back.checks) == (State.SUSPECT, ("chassis",))
+
+
+def test_a_person_who_has_a_node_repaired_or_admitted_settles_what_its_bmc_showed() -> None:
+    decision = Decision(by="ann", reason="new power supply", at=NOW, last_ticket=5)
+    suspect = by_bmc(in_state(State.HEALTHY), of_bmc(PSU))
+
+    back = what_becomes(admit(suspect, decision, suite="quick").node, run_of(a_result()), ticket(6))
+
+    assert (back.state, back.bmc_failures) == (State.HEALTHY, {})
 
 
 def test_a_reason_from_a_node_is_cut() -> None:

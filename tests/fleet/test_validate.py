@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,12 @@ from typing import Any
 import pytest
 
 from hpcverify.errors import ConfigError
+from hpcverify.fleet.surroundings import check_accounting, check_nodes
 from hpcverify.fleet.validate import list_notes, refuse_mistakes
-from hpcverify.plan.config import Bmcs, Fleet, Quarantine, Site, Suppression
+from hpcverify.model import Verdict
+from hpcverify.peers.floors import PeerFloor
+from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression
+from hpcverify.slurm.client import Slurm
 
 NOW = 1_800_000_000.0
 """In January 2027."""
@@ -65,6 +71,18 @@ def silent(**changes: Any) -> Site:
         (a_site(bmc=Bmcs(addresses={"n[1-": "b1"})), "bmc.addresses: 'n.1-' is not a list"),
         (a_site(bmc=Bmcs(address="https://{node}")), "'https://n1', .*write a name or an IP"),
         (a_site(bmc=Bmcs(addresses={"n[7-8]": "{node}/"})), "'n7/', for node n7, is not"),
+        (a_site(fabric=Fabric(switches={"leaf0": "n[1-"})), "fabric.switches.leaf0: 'n.1-' is not"),
+        (a_site(fabric=Fabric(switches={"leaf0": ""})), "fabric.switches.leaf0: .*no node"),
+        (a_site(peers=(PeerFloor(check="gem", floor=0.1),)), "peers.check: .*did you mean gemm"),
+        (
+            a_site(peers=(PeerFloor(check="gemm", floor=0.1, otherwise=Verdict.PASS),)),
+            'peers.otherwise of gemm: "pass" must be warn or fail',
+        ),
+        (
+            a_site(peers=(PeerFloor(floor=0.1, otherwise=Verdict.ERROR),)),
+            'peers.otherwise of .: "error" must be warn or fail',
+        ),
+        (a_site(fleet=Fleet(planned_reasons=("course", "*"))), "planned_reasons: '.' fits every"),
         (silent(check="pice"), "suppress.check: .*did you mean pcie"),
         (silent(nodes="n[1-3"), "suppress.nodes: .*is not a list of nodes"),
         (silent(nodes=""), "suppress.nodes: .*names no node"),
@@ -85,7 +103,7 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str)
             "fail_closed: xid is not in enforce, so it refuses no job",
         ),
         (
-            a_site(bmc=Bmcs(address="{node}-bmc", verify=False)),
+            a_site(bmc=Bmcs(address="{node}-bmc", verify=False, credentials="/no/such.toml")),
             "bmc.verify = false: whoever answers at the address of a BMC gets its password",
         ),
         (
@@ -101,13 +119,121 @@ def test_a_mistake_is_refused_with_the_file_and_the_place(site: Site, told: str)
             "quarantine.on_transition: /no/such is not a program on this machine",
         ),
         (a_site(fleet=Fleet(user="nobdy")), "there is no user 'nobdy'"),
+        (a_site(fleet=Fleet(suite="prolog")), "fleet.suite: prolog has only passive checks"),
+        (a_site(fleet=Fleet(gate_hours=0.01)), "gate_hours = 0.01: a gate file expires before"),
+        (
+            a_site(fleet=Fleet(fresh_hours=9000)),
+            "fresh_hours = 9000: a node that passed waits for 375",
+        ),
+        (
+            a_site(fleet=Fleet(fresh_hours=48, overdue_days=1)),
+            "overdue_days = 1 is less than fresh_hours = 48",
+        ),
+        (
+            a_site(quarantine=Quarantine(enforce=("*",), fail_closed=("gemm",))),
+            "fail_closed: gemm is not in the suite prolog, so it refuses no job",
+        ),
+        (
+            a_site(quarantine=Quarantine(backend="command", command="/no/such")),
+            "quarantine.command: /no/such is not a program on this machine",
+        ),
+        (a_site(bmc=Bmcs(address="{node}-bmc")), "bmc: there are addresses and no credentials"),
+        (
+            a_site(fabric=Fabric(switches={"a": "n[1-4]", "b": "n[4-8]"})),
+            "fabric.switches: n4 is at a and b; a counts",
+        ),
+        (
+            a_site(peers=(PeerFloor(check="gemm", metric="bandwith", floor=0.1),)),
+            "peers.metric: no check gemm measures 'bandwith'",
+        ),
     ],
 )
 def test_what_may_surprise_is_told_and_not_refused(site: Site, told: str) -> None:
     refuse_mistakes(site)
 
+    notes = [*list_notes(site, NOW)]
+    assert [note for note in notes if told in note], notes
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_spool_that_all_can_write_to_is_told(tmp_path: Path, mode: int) -> None:
+    site = a_site(fleet=Fleet(spool=str(tmp_path)))
+    assert [*list_notes(site, NOW)] == []
+    tmp_path.chmod(mode)
+
     (note,) = list_notes(site, NOW)
+    assert f"chmod o-w {tmp_path}" in note
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root refuses what others can change")
+@pytest.mark.parametrize("name", ["on_transition", "command"])
+def test_a_program_that_all_can_write_to_is_told(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "told"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o777)
+    site = a_site(quarantine=Quarantine(backend="command", command=str(program)))
+    if name == "on_transition":
+        site = a_site(quarantine=Quarantine(on_transition=str(program)))
+
+    (note,) = list_notes(site, NOW)
+    assert note.startswith(f"quarantine.{name}: {program} can be changed by other users")
+    program.chmod(0o755)
+    assert [*list_notes(site, NOW)] == []
+
+
+THERE = [f"n{number}" for number in range(1, 65)]
+
+
+@pytest.mark.parametrize(
+    ("site", "told"),
+    [
+        (silent(nodes="n[60-66]"), "suppress.nodes: Slurm has no node n[65-66]"),
+        (a_site(fabric=Fabric(switches={"a": "m1"})), "fabric.switches.a: Slurm has no node m1"),
+        (a_site(bmc=Bmcs(addresses={"m1": "b1"})), "bmc.addresses: Slurm has no node m1"),
+        (
+            a_site(quarantine=Quarantine(share=1, cap=10000)),
+            "quarantine.share = 1 and cap = 10000: all 64 nodes may be drained",
+        ),
+    ],
+)
+def test_what_fits_no_node_of_slurm_is_told(site: Site, told: str) -> None:
+    refuse_mistakes(site)
+
+    (note,) = check_nodes(site, THERE)
     assert told in note
+
+
+def test_limits_and_names_that_fit_the_cluster_are_told_nothing() -> None:
+    site = silent(nodes="n[1-64]")
+
+    assert [*check_nodes(site, THERE)] == []
+    assert [*check_nodes(a_site(), THERE[:2])] == []
+
+
+def answer(command: Sequence[str]) -> str:
+    """Answer as a Slurm that keeps accounts."""
+    if command[0] == "sacctmgr":
+        return "root\nhpc\n" if "account" in command else "normal\nverify\n"
+    return "AccountingStorageType = accounting_storage/slurmdbd\n"
+
+
+@pytest.mark.parametrize(
+    ("fleet", "told"),
+    [
+        (Fleet(account="hcp"), ["fleet.account: no account is called 'hcp'; did you mean hpc?"]),
+        (Fleet(qos="verfy"), ["fleet.qos: no qos is called 'verfy'; did you mean verify?"]),
+        (Fleet(account="hpc", qos="verify"), []),
+        (Fleet(), []),
+    ],
+)
+def test_an_account_or_a_qos_of_none_is_told(fleet: Fleet, told: list[str]) -> None:
+    assert [*check_accounting(fleet, Slurm(run=answer))] == told
+
+
+def test_without_accounting_no_account_is_looked_for() -> None:
+    slurm = Slurm(run=lambda _: "AccountingStorageType = (null)\n")
+
+    assert [*check_accounting(Fleet(account="any"), slurm)] == []
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_nodes_are_grouped_by_the_switches_of_the_site_file(fleet: Fleet) -> Non
     fleet.config.write_text(fleet.config.read_text().replace("n[4-6]", "n[4-"))
     refused = fleet("isolate", "--dry-run")
     assert refused.returncode == 2
-    assert "site.toml: fabric.switches: 'n[4-' is not a list of nodes" in refused.stderr
+    assert "site.toml: fabric.switches.right: 'n[4-' is not a list of nodes" in refused.stderr
 
 
 def test_a_sweep_tries_all_links_once_and_then_none(fleet: Fleet) -> None:
@@ -260,6 +260,30 @@ def test_an_admission_of_a_batch_ends_with_tests_between_its_nodes(fleet: Fleet)
     fleet.collected()
     assert fleet.node("n3").state is State.HEALTHY
     assert reserved(fleet) == set()
+
+
+def test_nodes_that_are_released_while_a_killed_sweep_tested_them_are_users_again(
+    fleet: Fleet,
+) -> None:
+    pause = fleet.folder / "pause"
+    simulate(fleet, SimulatedCluster(pause=str(pause)))
+    admit_batch(fleet)
+    pause.touch()
+    begun = fleet.begin("sweep")
+    fleet.cluster.until(lambda: "RUNNING" in list_states(fleet))
+    begun.send_signal(signal.SIGKILL)
+    begun.communicate()
+    assert fleet("release", "n[1-4,6]", "--force", "--reason", "needed").returncode == 0
+
+    fleet("collect")
+
+    assert reserved(fleet) == set()
+    assert not {"RUNNING", "PENDING"}.intersection(list_states(fleet))
+    fleet.cluster.run(
+        "sbatch", "-p", "batch", "-w", "n2", "-J", "user", "-o", "/dev/null", "--wrap", "true"
+    )
+    fleet.cluster.until(lambda: list_states(fleet, "user") == ["COMPLETED"])
+    pause.unlink()
 
 
 def test_a_sweep_that_is_killed_while_it_tests_a_batch_leaves_it_to_the_next(fleet: Fleet) -> None:

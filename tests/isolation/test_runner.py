@@ -132,6 +132,56 @@ def test_a_node_that_stays_busy_is_left_out_and_its_group_is_tested_without_it(
     assert not any("n2" in job.nodes for job in paper.slurm.tests.values())
 
 
+def test_a_node_that_leaves_slurm_is_left_out_at_once_and_its_group_is_tested_without_it(
+    tmp_path: Path,
+) -> None:
+    paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n9",)))
+    del paper.slurm.nodes["n2"]
+    began = paper.slurm.now
+
+    answer = paper.run()
+
+    assert list_blamed(answer) == ["n9"]
+    assert answer.untested == {"n2": "is not in Slurm any more"}
+    assert answer.cleared == 14
+    assert paper.slurm.tests[1].start == began, "Slurm is not waited for"
+
+
+def test_one_answer_that_leaves_a_node_out_does_not_lose_it(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 6, HEALTHY)
+    paper.slurm.omitted["nodes"] = [{"n2"}]
+
+    answer = paper.run()
+
+    assert (answer.cleared, answer.untested) == (6, {})
+
+
+def test_a_restart_of_slurm_loses_no_node(tmp_path: Path) -> None:
+    """Each node is UNKNOWN until its slurmd registers."""
+    paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n9",)))
+    restarted: list[float] = []
+
+    def restart(slurm: PaperCluster, _: TestJob) -> None:
+        if not restarted:
+            restarted.append(slurm.now)
+            for node in slurm.nodes.values():
+                node.state = "UNKNOWN"
+
+    def sleep(seconds: float) -> None:
+        PaperCluster.sleep(paper.slurm, seconds)
+        if restarted and paper.slurm.now - restarted[0] > 40:
+            for node in paper.slurm.nodes.values():
+                node.state = "IDLE"
+
+    paper.slurm.meddle, paper.slurm.sleep = restart, sleep  # type: ignore[method-assign]
+
+    answer = paper.run()
+
+    assert restarted
+    assert list_blamed(answer) == ["n9"]
+    assert (answer.cleared, answer.untested) == (15, {})
+
+
 def test_a_node_that_goes_down_during_a_test_accuses_nobody(tmp_path: Path) -> None:
     """Its job left a document in which its rank is missing: it was killed."""
     paper = make_paper(tmp_path, 16, SimulatedCluster(missing=("n9",)))

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.overview import Overview, build_overview
-from hpcverify.fleet.states import Node, State
+from hpcverify.fleet.states import Caveat, Node, State
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.told_facts import ToldFacts
 from hpcverify_reports.fleet import (
@@ -59,7 +59,23 @@ def test_the_verdict_and_what_to_do_come_first_in_words() -> None:
     assert "1 repeat offender, 1 quarantined, 1 suspect, 1 held" in head
     assert "Take the part out of service and replace it: gpu-r001-n18" in head
     assert "Drain the node and reset the GPU: gpu-r001-n24" in head
-    assert "1 failed node still in service (observe mode)." in head
+    assert "1 failed node still in service (observed only)." in head
+
+
+def test_a_doubted_check_is_named_where_its_nodes_stay_in_service() -> None:
+    spared = Node(
+        name="n1",
+        state=State.SUSPECT,
+        checks=("gemm",),
+        caveat=Caveat.SPARED,
+        caveat_why="gemm fails on 3 of the 4 nodes that ran it",
+    )
+    head = Dom(render(of(spared, doubts=("gemm fails on 3 of the 4 nodes",)), {})).text
+
+    assert "1 failed node still in service (a check is doubted, or draining is paused)." in head
+    assert "observed only" not in head
+    assert "gemm fails on 3 of the 4 nodes" in head
+    assert "not for checks in doubt" in head
 
 
 def test_the_lists_come_before_the_map_which_can_be_skipped() -> None:

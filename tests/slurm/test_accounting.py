@@ -101,8 +101,12 @@ def test_jobs_of_other_users_are_read_from_a_real_slurm(tmp_path: Path) -> None:
         cluster.until(lambda: len(read()) == len(("nobody", "daemon")))
         jobs = read()
         avoided = cluster.slurm.list_avoided_nodes()
+        cluster.run("sacctmgr", "-i", "add", "account", "HPC")
+        cluster.until(lambda: "hpc" in (cluster.slurm.list_accounting_names("account") or ()))
+        qos = cluster.slurm.list_accounting_names("qos")
 
     assert {(job.state, job.nodes) for job in jobs} == {("FAILED", ("n1",))}
     assert {job.user for job in jobs} == {1, 65534}
     assert all(0 < job.start <= job.end for job in jobs)
     assert avoided == {"n2": {65534}}
+    assert qos == {"normal"}

@@ -1,0 +1,91 @@
+"""
+Removes what a sweep that was killed has left in Slurm.
+
+Its jobs between nodes keep idle nodes busy, and the reservation of a batch keeps users off
+nodes that were released since. A sweep that is alive holds the lock of what it works on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcverify.errors import SlurmError, UnverifiedError
+from hpcverify.fleet.claim import hold_controller_lock
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.holds_slurm import RESERVATION_BUSY_TEXT
+from hpcverify.isolation.journal import FOLDER_NAME, list_unfinished
+from hpcverify.isolation.rounds import OUTBOX_NAME
+from hpcverify.slurm.submit import JOB_NAME_PREFIX
+
+RESERVATION_PREFIX = "hpcverify-fabric-"
+"""Of the reservation of all nodes of a batch; the id of its isolation follows."""
+ADMISSION_LOCK_NAME = "admission.lock"
+"""Held by the sweep that tests the batches."""
+MAX_RELEASE_S = 60.0
+"""Until Slurm has seen that no job is left in a reservation."""
+
+
+def remove_leftovers(acting: Controller) -> None:
+    """
+    Remove what no process works on: jobs and reservations of batches, jobs of links.
+
+    The next sweep begins the tests of a batch anew, and goes on with those of links.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+
+    """
+    try:
+        with hold_controller_lock(acting.state / ADMISSION_LOCK_NAME, acting.say, 0):
+            remove_batches(acting)
+    except UnverifiedError:  # a sweep is at it
+        pass
+    for journal in list_unfinished(acting.state):
+        if journal.order.pairs:
+            cancel_isolation(acting, journal.order.id)
+
+
+def remove_batches(acting: Controller, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Remove jobs, reservations and files of batches, whose lock the caller holds."""
+    for name in acting.slurm.list_reservations():
+        if name.startswith(RESERVATION_PREFIX):
+            isolation = name.removeprefix(RESERVATION_PREFIX)
+            cancel_isolation(acting, isolation)
+            try:
+                unreserve(acting, name, sleep)
+            except SlurmError as exc:  # the rest of the turn does not depend on it
+                acting.say(f"{name}: {exc}; the next collect tries again")
+                continue
+            acting.say(f"{name}: removed, a sweep that was killed has left it")
+            forget_isolation(acting, isolation)
+
+
+def unreserve(
+    acting: Controller, reservation: str, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Delete *reservation* once Slurm has seen that its jobs have ended."""
+    began = acting.clock()
+    while True:
+        try:
+            return acting.slurm.unreserve(reservation)
+        except SlurmError as exc:
+            is_busy = RESERVATION_BUSY_TEXT in str(exc)
+            if not is_busy or acting.clock() > began + MAX_RELEASE_S:
+                raise
+        sleep(1.0)
+
+
+def cancel_isolation(acting: Controller, isolation: str) -> None:
+    """Cancel the jobs of an isolation."""
+    jobs = acting.slurm.list_jobs(f"{JOB_NAME_PREFIX}isolate-{isolation}-")
+    acting.slurm.cancel(*(job.id for job in jobs.values() if not job.end))
+
+
+def forget_isolation(acting: Controller, isolation: str) -> None:
+    """Remove the files of an isolation that cannot go on without its reservation."""
+    outbox = Path(acting.site.fleet.spool) / OUTBOX_NAME
+    for folder in (acting.state / FOLDER_NAME, outbox):
+        shutil.rmtree(folder / isolation, ignore_errors=True)

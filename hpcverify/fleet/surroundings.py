@@ -1,0 +1,51 @@
+"""What a site file says of nodes, accounts and limits, compared with what Slurm has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import chain
+
+from hpcverify.errors import ConfigError, SlurmError, UnknownNameError
+from hpcverify.fleet.breaker import MIN_ALLOWANCE, compute_allowance
+from hpcverify.plan.config import Fleet, Site
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.hostlist import expand, fold
+
+
+def check_surroundings(site: Site, slurm: Slurm) -> Iterator[str]:
+    """Yield a sentence for each setting that fits nothing in Slurm."""
+    try:
+        yield from check_nodes(site, slurm.list_hosts().keys())
+        yield from check_accounting(site.fleet, slurm)
+    except SlurmError as exc:
+        yield f"the nodes and accounts of Slurm could not be read: {exc}"
+
+
+def check_nodes(site: Site, there: Collection[str]) -> Iterator[str]:
+    """Yield what names nodes that are not *there*, and a breaker that cannot trip."""
+    lists = chain(
+        (("suppress.nodes", each.nodes) for each in site.suppress),
+        ((f"fabric.switches.{name}", nodes) for name, nodes in site.fabric.switches.items()),
+        (("bmc.addresses", nodes) for nodes in site.bmc.addresses),
+    )
+    for place, hostlist in lists:
+        try:
+            unknown = [name for name in expand(hostlist) if name not in there]
+        except ConfigError:  # `refuse_mistakes` has reported it
+            continue
+        if unknown:
+            yield f"{place}: Slurm has no node {fold(unknown)}"
+    count, policy = len(there), site.quarantine
+    if count > MIN_ALLOWANCE and compute_allowance(count, policy) >= count:
+        yield (
+            f"quarantine.share = {policy.share:g} and cap = {policy.cap}: all {count} nodes may "
+            "be drained within the window, so the breaker never trips"
+        )
+
+
+def check_accounting(fleet: Fleet, slurm: Slurm) -> Iterator[str]:
+    """Yield what names an account or a QOS that Slurm does not have, if it keeps accounts."""
+    for kind, name in (("account", fleet.account), ("qos", fleet.qos)):
+        known = slurm.list_accounting_names(kind) if name else None
+        if known is not None and name.lower() not in known:  # slurmdbd keeps lower case
+            yield f"fleet.{kind}: {UnknownNameError(kind, name, known)}"
