@@ -11,15 +11,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hpcverify.cli import cli
 from hpcverify.commands._controller import decide
 from hpcverify.errors import ActionError, DamagedError, SlurmError
 from hpcverify.fleet import transitions
 from hpcverify.fleet.controller import HISTORY, Controller
+from hpcverify.fleet.fabric import try_links
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.job_sensor import leave_suspicions
 from hpcverify.fleet.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
@@ -40,7 +41,7 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
-from hpcverify.plan.config import Fleet, Quarantine, Site
+from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
@@ -165,7 +166,7 @@ class Home:
             inventory=Inventory(parts=tuple(gpus)),
             results=measure(node, speeds, steps),
         )
-        run = msgspec.structs.replace(run, **changes)
+        run = replace(run, **changes)
         deposit(run, self.spool, ticket)
         return run
 
@@ -410,6 +411,18 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_a_line_and_no_other_i
     assert [line for line in home.said if line.startswith("n7: ")]
     assert list_malfunctions(home) == []
     assert acting.choose_exit_status() == ActionError.exit_code
+
+
+def test_links_that_cannot_be_tried_end_alone_and_are_a_state(home: Home) -> None:
+    home.collect()
+    acting = home.controller
+    acting.site = replace(acting.site, fabric=Fabric(period_days=7, switches={"leaf1": "n[1-"}))
+    found = acting.iterate_convenience("links", try_links(acting, (), None, lambda: False))
+
+    assert list(found) == []
+    assert list_malfunctions(home) == ["links"]
+    assert acting.choose_exit_status() == ActionError.exit_code
+    home.require_work()
 
 
 # -- clocks
