@@ -97,7 +97,7 @@ class Home:
         self.now = (time.time() // DAY - 10) * DAY + DAY / 2 + 3600
         self.paper = PaperSlurm({name: PaperNode() for name in NODES}, clock=lambda: self.now)
         self.said: list[str] = []
-        self.chance = Random(7)  # noqa: S311 - nobody is to guess nothing
+        self.chance = Random(7)  # noqa: S311 - a fleet, and no secret
         self.written = 0
 
     def clock(self) -> float:
@@ -492,7 +492,7 @@ def test_ordered_runs_of_nodes_with_wrong_clocks_count_and_get_no_night(home: Ho
     assert len([line for line in home.said if "not kept in the history" in line]) == 1
 
 
-def test_a_slurm_that_is_away_is_no_malfunction_of_the_turn(home: Home) -> None:
+def test_a_slurm_that_is_away_still_ends_the_turn(home: Home) -> None:
     def refuse(_: object) -> str:
         raise SlurmError("squeue: nobody answers")
 
