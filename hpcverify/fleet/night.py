@@ -30,12 +30,14 @@ from hpcverify.fleet.judgement import (
     read_judgement,
     write_judgement,
 )
+from hpcverify.fleet.node_names import fold_names
 from hpcverify.fleet.outside import build_failed_run
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
 from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import MAX_NODE_METRICS
+from hpcverify.history.values import MAX_TIMES_BETTER
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.peers.fleet import PeerOutlier
@@ -155,6 +157,11 @@ def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) ->
     noted.sort(key=lambda entry: -entry.nodes)
     told = [f"{entry.name}: {entry.note}" for entry in noted]
     told += [f"{name}: not judged" for name in peers.document.unjudged]
+    told += [
+        f"{name}: {fold_names(nodes)} not compared: no part is more than {MAX_TIMES_BETTER} times "
+        "better than most"
+        for name, nodes in peers.fleet.absurd.items()
+    ]
     yield from told[:MAX_NOTES]
     if len(told) > MAX_NOTES:
         yield f"and {format_count(len(told) - MAX_NOTES, 'other metric')} not judged in full"

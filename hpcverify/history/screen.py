@@ -10,7 +10,7 @@ its runs; one node has the median of its parts, so that a node that is slow as a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property
@@ -131,22 +131,6 @@ class Screen:
         """Nodes that claim to have measured more than `MAX_NODE_METRICS`, and how many."""
         self.rows = f"(select * from {source} where {SOUND_VALUE})"
         """The rows with a number, in SQL, of all nodes but those."""
-        self._leave_out_nodes()
-
-    def _leave_out_nodes(self) -> None:
-        """Leave out the nodes with more metrics than any has: they would cost all memory."""
-        ((metrics,),) = self.fetch(
-            f"select count(*) from (select distinct {PEER_KEY} from {self.rows})"
-        )
-        if metrics <= MAX_NODE_METRICS:
-            return
-        some = f"(select distinct node, {PEER_KEY} from {self.rows})"
-        having = f"having count(*) > {MAX_NODE_METRICS}"
-        query = f"select node, count(*) from {some} group by node {having} order by node"
-        self.left_out = dict(self.fetch(query))
-        if self.left_out:
-            names = ", ".join(map(quote, self.left_out))
-            self.rows = f"(select * from {self.rows} where node not in ({names}))"
 
     def read_last_nights(self) -> dict[tuple[str, str], date]:
         """Read the last night of each suite on each node, of a screen of the newest."""
@@ -165,12 +149,31 @@ class Screen:
     @cached_property
     def metrics(self) -> tuple[PeerMetric, ...]:
         """What was measured, suite by suite and check by check."""
-        return self.list_metrics(self.rows)
+        return self.list_metrics("true")
 
-    def list_metrics(self, rows: str) -> tuple[PeerMetric, ...]:
-        """List what was measured in *rows*."""
-        found = self.fetch(f"select distinct {PEER_KEY} from {rows} order by all")
+    def list_metrics(self, condition: str) -> tuple[PeerMetric, ...]:
+        """
+        List what was measured in the rows of a *condition* of SQL.
+
+        If that is more than a node can have, those with more are left out from now on: they
+        would cost all memory.
+        """
+        rows = f"(select * from {self.rows} where {condition})"
+        found = list(self.fetch(f"select distinct {PEER_KEY} from {rows} order by all"))
+        if len(found) > MAX_NODE_METRICS and (claims := self._count_claims(rows)):
+            self.left_out |= claims
+            self.rows = f"(select * from {self.rows} where node not in ({_join(claims)}))"
+            return self.list_metrics(condition)
         return tuple(PeerMetric(*row) for row in found)
+
+    def _count_claims(self, rows: str) -> dict[str, int]:
+        """Count the metrics of the nodes in *rows* that have more than any node can have."""
+        return dict(
+            self.fetch(
+                f"select node, count(*) from (select distinct node, {PEER_KEY} from {rows})"
+                f" group by node having count(*) > {MAX_NODE_METRICS} order by node"
+            )
+        )
 
     def screen(self, find_floor: Callable[[PeerMetric], float]) -> Iterator[ScreenedList]:
         """
@@ -285,6 +288,10 @@ class Screen:
     def run(self, statement: str) -> None:
         """Run a *statement* that makes a table of its own."""
         self._db.execute(statement)
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(map(quote, names))
 
 
 def _shorten_key(

@@ -62,7 +62,7 @@ def read_pasts(
     series = max(counts.values(), default=0)
     nights = ", ".join(map(quote, choose_nights(counts)))
     looked_at = f"night in ({nights})" if nights else "false"
-    for metric in screen.list_metrics(f"(select * from {screen.rows} where {looked_at})"):
+    for metric in screen.list_metrics(looked_at):
         if (least := find_least(metric)) is not None:
             past = _read_past(screen, metric, least, series, looked_at)
             if past.moved:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from statistics import median
 from sys import intern
 from typing import Any
 
@@ -35,6 +36,8 @@ FindGroups = Callable[[str, str | None, str | None], Mapping[str, str]]
 """Finds the place and the versions of a node, by its name, its driver and its firmware."""
 _Group = tuple[str, str]
 NO_SENSORS: Mapping[str, float] = {}
+MAX_TIMES_BETTER = 100
+"""A part that claims to be so many times better than the usual one has measured nothing."""
 LEAST_BEYOND = (MIN_UNITS + 1) // 2
 """Of a group that is worse than the rest, at least half of the nodes are beyond the floor."""
 
@@ -46,6 +49,8 @@ class ScreenedFleet(Struct, frozen=True):
     suites: Mapping[MetricName, str]
     screened: int
     """Metrics that need not be judged: in them, nothing is far."""
+    absurd: Mapping[MetricName, Sequence[str]] = {}
+    """Nodes of parts that are not compared, since they claim more than any part can reach."""
 
 
 def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> ScreenedFleet:
@@ -75,11 +80,37 @@ def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> 
         and groups.has_any(one, find_line(one.of).floor, metrics[one.of])
     }
     judged = [metric for metric in metrics if metric in far]
+    values: dict[MetricName, Sequence[PartValue]] = {}
+    absurd: dict[MetricName, Sequence[str]] = {}
+    for metric in judged:
+        name, found = name_metric(metric), read_values(screen, metric, find_groups)
+        values[name] = sound = list_sound_values(found, metrics[metric])
+        if len(sound) < len(found):
+            kept = {part.name for part in sound}
+            absurd[name] = sorted({part.node for part in found if part.name not in kept})
     return ScreenedFleet(
-        values={name_metric(metric): read_values(screen, metric, find_groups) for metric in judged},
+        values=values,
         suites={name_metric(metric): metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
+        absurd=absurd,
     )
+
+
+def list_sound_values(parts: Sequence[PartValue], worse: Worse) -> list[PartValue]:
+    """
+    List the values but those that are better than anything can be: one of them says nothing.
+
+    A single one makes far values look common, which would hide the slow parts of others. What
+    is as much worse stays, of course.
+    """
+    if not (centre := median(part.value for part in parts)):
+        return list(parts)
+    low = worse == "low"
+    return [
+        part
+        for part in parts
+        if find_distance(part.value, centre, low_is_bad=low) >= -MAX_TIMES_BETTER
+    ]
 
 
 class _FarGroups:

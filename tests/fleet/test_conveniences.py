@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hpcverify.cli import cli
 from hpcverify.commands._controller import decide
 from hpcverify.errors import ActionError, DamagedError, SlurmError
 from hpcverify.fleet import transitions
 from hpcverify.fleet.controller import HISTORY, Controller
+from hpcverify.fleet.fabric import try_links
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.job_sensor import leave_suspicions
 from hpcverify.fleet.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
@@ -40,7 +41,7 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
-from hpcverify.plan.config import Fleet, Quarantine, Site
+from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
@@ -50,6 +51,36 @@ NODES = [f"n{number}" for number in range(1, 17)]
 DAY = 86400.0
 TORN = [b"", b"\0" * 4096, b"{}", b'{"night":"20', b"\xff\xfe", b"[" * 100_000, b"null", b"\n\n"]
 """What files look like after a power cut, a full disk or a careless editor."""
+
+
+def list_gpus(node: str) -> list[Part]:
+    """List the two GPUs of *node*."""
+    return [Part("gpu", f"GPU-{node}-{i}", f"GPU {i}", {"name": "H100"}) for i in range(2)]
+
+
+def measure(node: str, speeds: Iterable[float], steps: Iterable[float]) -> tuple[Result, ...]:
+    """Make the results of two checks: of one, low values are bad, and of the other high ones."""
+    gpus = list_gpus(node)
+    return tuple(
+        Result(
+            check=check,
+            verdict=Verdict.PASS,
+            measurements=tuple(
+                Measurement(metric, value, unit, gpu.id)
+                for gpu, value in zip(gpus, values, strict=True)
+            ),
+        )
+        for check, metric, unit, values in (
+            ("gemm", "bf16.sustained", "TFLOP/s", speeds),
+            ("training", "step_time", "s", steps),
+        )
+    )
+
+
+def claim(names: Iterable[str]) -> tuple[Result, ...]:
+    """Make the result of a check that claims a metric of each of these *names*."""
+    found = tuple(Measurement(name, 1.0, "TFLOP/s") for name in names)
+    return (Result(check="gemm", verdict=Verdict.PASS, measurements=found),)
 
 
 class Home:
@@ -66,7 +97,7 @@ class Home:
         self.now = (time.time() // DAY - 10) * DAY + DAY / 2 + 3600
         self.paper = PaperSlurm({name: PaperNode() for name in NODES}, clock=lambda: self.now)
         self.said: list[str] = []
-        self.chance = Random(7)  # noqa: S311 - nobody is to guess nothing
+        self.chance = Random(7)  # noqa: S311 - a fleet, and no secret
         self.written = 0
 
     def clock(self) -> float:
@@ -120,12 +151,9 @@ class Home:
     def leave(self, node: str, ticket: str = "", **changes: Any) -> Run:
         """Have *node* leave a run, with a figure of each of two GPUs."""
         self.written += 1
-        gpus = [Part("gpu", f"GPU-{node}-{i}", f"GPU {i}", {"name": "H100"}) for i in range(2)]
-        figures = [
-            Measurement("bf16.sustained", self.chance.gauss(500, 2), "TFLOP/s", gpu.id)
-            for gpu in gpus
-        ]
-        result = Result(check="gemm", verdict=Verdict.PASS, measurements=tuple(figures))
+        gpus = list_gpus(node)
+        speeds = [self.chance.gauss(500, 2) for _ in gpus]
+        steps = [self.chance.gauss(0.5, 0.002) for _ in gpus]
         run = Run(
             id=f"{self.today:%Y%m%d-%H%M%S}-{self.written:06x}",
             node=node,
@@ -136,9 +164,9 @@ class Home:
             complete=True,
             passive=False,
             inventory=Inventory(parts=tuple(gpus)),
-            results=(result,),
+            results=measure(node, speeds, steps),
         )
-        run = msgspec.structs.replace(run, **changes)
+        run = replace(run, **changes)
         deposit(run, self.spool, ticket)
         return run
 
@@ -156,13 +184,14 @@ class Home:
         ticket = self.ledger.issue_ticket(node, "sweep", "idle")
         self.leave(node, ticket.token, verdict=Verdict.FAIL, results=(result,))
 
-    def pass_nights(self, count: int, poison: Mapping[str, Any] | None = None) -> None:
-        """Let nights pass in which each node leaves a run, and n16 one with *poison*."""
+    def pass_nights(self, count: int, *poison: tuple[Result, ...]) -> None:
+        """Let nights pass in which each node leaves a run, and n16 one with each *poison*."""
         for _ in range(count):
             self.now += DAY
             for node in NODES[:-1]:
                 self.leave(node)
-            self.leave(NODES[-1], **(poison or {}))
+            for results in poison:
+                self.leave(NODES[-1], results=results)
             self.collect()
 
     def view(self, *command: str) -> tuple[int, str]:
@@ -253,43 +282,47 @@ def test_a_damaged_ledger_stops_the_turn(home: Home) -> None:
         raise DamagedError("the ledger")
 
 
-def measure(*values: float, metric: str = "bf16.sustained", unit: str = "TFLOP/s") -> Result:
-    """Make the result of a check that measured *values* on as many parts."""
-    found = tuple(Measurement(metric, value, unit, f"part {i}") for i, value in enumerate(values))
-    return Result(check="gemm", verdict=Verdict.PASS, measurements=found)
-
-
 def read_judged(home: Home) -> FleetJudgement:
     judged = read_judgement(home.state)
     assert judged is not None
     return judged
 
 
-@pytest.mark.parametrize(
-    "values",
-    [(1.7e308,), (1.7e308,) * 8, (1e200, 1.0) * 4, (1e30, 1e-30) * 4, (5e-324, -0.0) * 4],
-)
+ABSURD = [(1.7e308,), (-1.7e308,) * 8, (1e200, 1.0) * 4, (1e30, 1e-30) * 4, (5e-324, -0.0) * 4]
+
+
+@pytest.mark.parametrize("values", ABSURD)
 def test_absurd_numbers_of_a_node_leave_the_nights_judged_and_the_views_whole(
     home: Home, values: tuple[float, ...]
 ) -> None:
-    for metric, unit in (("bf16.sustained", "TFLOP/s"), ("step_time", "s")):
-        home.pass_nights(4, {"results": (measure(*values, metric=metric, unit=unit),)})
+    home.pass_nights(4, *(measure("n16", (value, 500.0), (0.5, value)) for value in values))
 
     home.require_work()
 
+    require_sound_judgement(home)
+
+
+@pytest.mark.parametrize("values", ABSURD)
+def test_absurd_numbers_that_the_history_has_from_before_are_not_judged(
+    home: Home, monkeypatch: pytest.MonkeyPatch, values: tuple[float, ...]
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("hpcverify.model.LARGEST_VALUE", math.inf)
+        home.pass_nights(3, *(measure("n16", (value, 500.0), (0.5, value)) for value in values))
+    home.pass_nights(1, measure("n16", (500.0, 500.0), (0.5, 0.5)))
+
+    home.require_work()
+
+    require_sound_judgement(home)
+
+
+def require_sound_judgement(home: Home) -> None:
+    """Require that the last night was judged, and that nobody is infinitely far."""
     judged = read_judged(home)
     assert judged.night == find_night(home.today) - timedelta(days=1)
     assert all(math.isfinite(one.distance) for one in (*judged.outliers, *judged.unconfirmed))
+    assert len(judged.metrics) + judged.screened == 2
     assert list_malfunctions(home) == []
-
-
-def test_numbers_that_were_absurd_when_the_history_was_written_are_not_judged(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hpcverify.model.LARGEST_VALUE", math.inf)
-    home.pass_nights(4, {"results": (measure(1.7e308, 1e200, 1.0),)})
-    monkeypatch.undo()
-    assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
 
 
 @pytest.mark.parametrize("torn", TORN)
@@ -311,44 +344,36 @@ def test_a_torn_judgement_is_not_shown_and_the_next_night_makes_a_new_one(
 
 
 def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Home) -> None:
-    slow = measure(400.0)
     for _ in range(3):
         home.now += DAY
         for node in NODES[:-2]:
             home.leave(node)
-        home.leave("n15", results=(measure(1.7e308, 1e29),))
-        gpu = Part("gpu", "part 0", "GPU 0", {"name": "H100"})
-        home.leave("n16", results=(slow,), inventory=Inventory(parts=(gpu,)))
+        home.leave("n15", results=measure("n15", (-1.7e308, 1e29), (1.7e308, 1e200)))
+        home.leave("n16", results=measure("n16", (400.0, 500.0), (0.5, 0.5)))
         home.collect()
 
-    assert "n16 GPU 0" in {one.name for one in read_judged(home).outliers}
+    judged = read_judged(home)
+    assert "n16 GPU 0" in {one.name for one in judged.outliers}
+    assert [note for note in judged.notes if "n15 not compared" in note]
 
 
 def test_a_run_with_too_many_metrics_is_left_out_and_named(home: Home) -> None:
-    many = [measure(1.0, metric=f"m{number}").measurements[0] for number in range(30_000)]
-    result = Result(check="gemm", verdict=Verdict.PASS, measurements=tuple(many))
-    home.pass_nights(2, {"results": (result,)})
+    home.pass_nights(2, claim(f"m{number}" for number in range(30_000)))
 
     home.require_work()
 
     assert len([line for line in home.said if "30000 different metrics" in line]) == 2
-    assert read_judged(home).night == find_night(home.today) - timedelta(days=1)
+    require_sound_judgement(home)
 
 
 def test_a_node_with_too_many_metrics_over_its_runs_is_left_out_of_the_night_and_named(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcverify.history.screen.MAX_NODE_METRICS", 20)
-    home.now += DAY
-    for node in NODES:
-        home.leave(node)
-    for number in range(30):
-        home.leave("n16", results=(measure(1.0, metric=f"m{number}"),))
-    home.collect()
-    home.pass_nights(1)
+    home.pass_nights(2, *(claim([f"m{number}"]) for number in range(30)))
 
     assert [note for note in read_judged(home).notes if note.startswith("n16 is not judged")]
-    assert list_malfunctions(home) == []
+    require_sound_judgement(home)
 
 
 # -- folders of nodes
@@ -388,6 +413,18 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_a_line_and_no_other_i
     assert acting.choose_exit_status() == ActionError.exit_code
 
 
+def test_links_that_cannot_be_tried_end_alone_and_are_a_state(home: Home) -> None:
+    home.collect()
+    acting = home.controller
+    acting.site = replace(acting.site, fabric=Fabric(period_days=7, switches={"leaf1": "n[1-"}))
+    found = acting.iterate_convenience("links", try_links(acting, (), None, lambda: False))
+
+    assert list(found) == []
+    assert list_malfunctions(home) == ["links"]
+    assert acting.choose_exit_status() == ActionError.exit_code
+    home.require_work()
+
+
 # -- clocks
 
 
@@ -397,9 +434,11 @@ def test_a_clock_that_jumps_for_one_collect_closes_no_week_and_no_night(home: Ho
     before = list(list_nights(home.state))
     for jump in (120 * DAY, -120 * DAY):
         home.now += jump
-        home.leave("n1")
-        home.collect()
-        home.now -= jump
+        for _ in range(2):
+            home.leave("n1")
+            home.collect()
+            home.now += DAY
+        home.now -= jump + 2 * DAY
         assert set(before) <= set(list_nights(home.state))
         assert not list_weeks(home.state)
     home.pass_nights(2)
@@ -453,7 +492,7 @@ def test_ordered_runs_of_nodes_with_wrong_clocks_count_and_get_no_night(home: Ho
     assert len([line for line in home.said if "not kept in the history" in line]) == 1
 
 
-def test_a_slurm_that_is_away_is_no_malfunction_of_the_turn(home: Home) -> None:
+def test_a_slurm_that_is_away_still_ends_the_turn(home: Home) -> None:
     def refuse(_: object) -> str:
         raise SlurmError("squeue: nobody answers")
 
