@@ -112,6 +112,31 @@ def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
         _write_all(content, os.dup(new))
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """
+    Write *content* to a file that is not there yet: all of it, or none is left.
+
+    A link that another user could have made is not followed.
+
+    Raises:
+        FileExistsError: it is there.
+        StoreError: it cannot be written; says why.
+
+    """
+    try:
+        with _open_target(path) as target:
+            made = os.open(target.name, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=target.folder)
+            try:
+                _write_all(content, made)
+            except OSError:
+                os.unlink(target.name, dir_fd=target.folder)
+                raise
+    except FileExistsError:
+        raise
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
 @contextmanager
 def open_new(path: Path) -> Generator[Path]:
     """
