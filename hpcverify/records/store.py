@@ -68,6 +68,7 @@ T = TypeVar("T")
 Rows = list[tuple[object, ...]]
 UNREADABLE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
 """What msgspec raises of values of another kind than ours."""
+MAX_INTEGER = 2**63
 MAX_PRUNED_RUNS = 200
 """Runs that `prune` deletes in one call: about a second on a busy disk."""
 BATCH_DOCUMENTS = 50
@@ -225,6 +226,10 @@ class Store:
         """Return the path of the document of *run*."""
         return self.documents / f"{run}.json"
 
+    def _read_mtime(self) -> int:
+        """Read when the directory of documents changed; SQLite holds ns since 1970 until 2262."""
+        return self.documents.stat().st_mtime_ns % MAX_INTEGER
+
     def index_new(self) -> None:
         """
         Index new documents, each exactly once.
@@ -232,7 +237,7 @@ class Store:
         A directory that has not changed since the last time is not read again: with
         thousands of runs, a prolog would wait for that.
         """
-        changed = self._seen_mtime = self.documents.stat().st_mtime_ns
+        changed = self._seen_mtime = self._read_mtime()
         if self._run_transaction(lambda db: (changed,) in db.execute("select * from taken_in")):
             return
         until = self._timer() + self._seconds
@@ -294,9 +299,9 @@ class Store:
         written: list[tuple[Run, int]] = []
         with documents.open_folder(self.documents) as keep:
             for run in runs:
-                alone = self.documents.stat().st_mtime_ns == self._seen_mtime
+                alone = self._read_mtime() == self._seen_mtime
                 written.append((run, keep(run)))
-                self._seen_mtime = self.documents.stat().st_mtime_ns if alone else 0
+                self._seen_mtime = self._read_mtime() if alone else 0
         return written
 
     def _index_written(self, runs: Iterable[tuple[Run, int]]) -> None:
@@ -345,13 +350,13 @@ class Store:
         oldest = sorted(spent.difference(spare))[:max_pruned]
         if not oldest:
             return 0
-        before = self.documents.stat().st_mtime_ns
+        before = self._read_mtime()
 
         def forget(db: sqlite3.Connection) -> None:
             for run in oldest:
                 self._delete_run(db, node, run)
             if before == self._seen_mtime:
-                save_mtime(db, self.documents.stat().st_mtime_ns)
+                save_mtime(db, self._read_mtime())
 
         self._run_transaction(forget, write=True)
         return len(oldest)

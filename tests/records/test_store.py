@@ -161,6 +161,18 @@ def test_damage_that_shows_under_way_costs_nothing(tmp_path: Path) -> None:
     assert store.list_runs()[0].verdict is Verdict.PASS
 
 
+def test_a_clock_that_is_centuries_ahead_keeps_no_run_from_being_kept(tmp_path: Path) -> None:
+    store = keep(tmp_path, run_of_day(1))
+    ahead = int(datetime(2330, 1, 1, tzinfo=UTC).timestamp())
+    os.utime(store.documents, (ahead, ahead))
+    assert store.documents.stat().st_mtime_ns > 2**63
+    store = Store(tmp_path, clock=lambda: datetime(2330, 1, 1, tzinfo=UTC))
+    store.save(run_of_day(2))
+    os.utime(store.documents, (ahead, ahead))
+    store.prune("n1", 1)
+    assert [entry.id for entry in Store(tmp_path).list_runs()] == [run_of_day(2).id]
+
+
 WRONG_FIELDS = (
     "update runs set started = 'x'",
     "update runs set started = x'ff'",

@@ -103,9 +103,13 @@ def report_unresolved(
     for mark in ctx.carry_overs:
         if mark.name != UNRESOLVED_FAILURE or mark.where in failures:
             continue
-        booted, when, failed = mark.value.split()
-        if booted == boot and float(when) > time.time() - DAY_SECONDS:
-            moment = format_moment(float(when))
+        try:
+            booted, stamp, failed = mark.value.split()
+            when = kernel_log.parse_moment(stamp)
+        except ValueError:  # no mark of ours
+            continue
+        if booted == boot and when > time.time() - DAY_SECONDS:
+            moment = format_moment(when)
             text = f"failed at {moment} with {failed}; the node has not rebooted since"
             yield Finding(choose_code(failed), mark.where, text)
             yield mark
