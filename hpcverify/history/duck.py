@@ -22,6 +22,10 @@ MEMORY_MIB = 256
 """What DuckDB may take; beyond it, it sorts on the disk."""
 THREADS = 1
 """More take more CPU time and memory in all, and the controller has other work beside it."""
+NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,  # it never asks the network
+    "autoload_known_extensions": False,
+}
 SPILL_FOLDER = "_duckdb"
 LOCK_ENDING = ".lock"
 TEXT_TYPE = "varchar"
@@ -60,8 +64,7 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
                 "memory_limit": f"{memory_mib}MiB",
                 "threads": THREADS,
                 "temp_directory": str(folder or ""),
-                "autoinstall_known_extensions": False,  # it never asks the network
-                "autoload_known_extensions": False,
+                **NO_EXTENSIONS,
                 "preserve_insertion_order": False,
             }
             with duckdb.connect(config=bounds) as db:

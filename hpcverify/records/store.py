@@ -62,6 +62,7 @@ from hpcverify.records.tables import (
 from hpcverify.records.told_facts import ToldFacts
 
 FiniteFloat = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+DocumentSize = Annotated[int, Meta(ge=0, le=documents.MAX_DOCUMENT_BYTES)]
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
@@ -343,6 +344,11 @@ class Store:
             StoreError: a document could not be deleted; the index is unchanged.
 
         """
+        self._select(  # by a wrong size, the wrong documents would go
+            "select coalesce(max(bytes), 0), coalesce(min(bytes), 0) from runs where node = :node",
+            {"node": node},
+            lambda rows: msgspec.convert(rows, list[tuple[DocumentSize, DocumentSize]]),
+        )
         now = self._format_latest_time()
         spent = self._run_transaction(
             lambda db: find_surplus(db, node, keep, max_bytes, now) - find_reference(db, node, now)

@@ -118,8 +118,8 @@ def list_forged(text: str) -> Iterator[str]:
 def accuses(text: str) -> list[str]:
     """Name the findings of *text* that are more than a note that a job crashed."""
     message = KernelMessage(text, 0.0, "0")
-    rows = [event.row for event in read_events([message]) if event.row.kind != JOB_KIND]
-    return [row.code for row in (*rows, *(event.row for event in read_xids([message])))]
+    codes = [event.row.code for event in read_events([message]) if event.row.kind != JOB_KIND]
+    return [*codes, *(event.row.code for event in read_xids([message]))]
 
 
 @pytest.mark.parametrize("text", FAULTS)
