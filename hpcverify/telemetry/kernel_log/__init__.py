@@ -17,7 +17,8 @@ nobody could mend it here.
 
 Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
 syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
-files of syslog only the tag ``kernel:`` is left to go by.
+files of syslog only the tag ``kernel:`` is left to go by, and the facility where it is
+written. A file without a line that can be read is no log.
 """
 
 from __future__ import annotations
