@@ -77,7 +77,7 @@ def _require_readable(path: Path, lines: Sequence[bytes], *, whole: bool) -> Non
         OSError: it is such a file.
 
     """
-    if any(_parse_line(line) for line in lines):
+    if any(b"kernel" in line and _parse_line(line) for line in lines):
         return
     if whole or (lines and not any(_parse_stamp_of(line) for line in lines)):
         raise OSError(f"{path.name} has no line of the kernel in a form that syslog writes")
