@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -150,7 +152,18 @@ def open_new(path: Path) -> Generator[Path]:
 
     """
     with _open_replacement(path) as new:
-        yield Path(f"/proc/self/fd/{new}")
+        if not names_descriptor(path):
+            yield Path(f"/proc/self/fd/{new}")
+            return
+        with tempfile.TemporaryFile() as kept:  # a library would begin at the start of a file
+            yield Path(f"/proc/self/fd/{kept.fileno()}")
+            with os.fdopen(os.dup(new), "wb") as out:
+                shutil.copyfileobj(kept, out)
+
+
+def names_descriptor(path: Path) -> bool:
+    """Whether *path* names what the caller opened for us, such as standard output."""
+    return _find_descriptor(path) is not None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,6 +64,28 @@ def test_an_export_replaces_what_was_there_and_leaves_nothing_beside_it(
     assert sorted(each.name for each in folder.iterdir()) == ["kept", "m"]
     call("--format", form, "-o", "/dev/null")
     assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_export_to_standard_output_is_that_and_nothing_else(
+    state: Path, tmp_path: Path, form: str
+) -> None:
+    write_runs(state, make_run("n1"))
+    program = Path(sys.executable).with_name("hpcverify")
+    command = [program, "history", "--format", form, "-o"]
+    subprocess.run([*command, tmp_path / "whole"], check=True, stdout=subprocess.DEVNULL)
+    whole = (tmp_path / "whole").read_bytes()
+    with (tmp_path / "sent").open("wb") as file:
+        file.write(b"before")
+        file.flush()
+        sent = subprocess.run(
+            [*command, "/dev/stdout"], check=True, stdout=file, stderr=subprocess.PIPE
+        )
+    piped = subprocess.run([*command, "/dev/stdout"], check=True, capture_output=True)
+    assert b"wrote /dev/stdout" in sent.stderr
+    assert len(piped.stdout) == len(whole)
+    assert (tmp_path / "sent").read_bytes() == b"before" + piped.stdout
+    assert Path("/dev/stdout").is_symlink()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
