@@ -72,8 +72,8 @@ def test_an_export_to_standard_output_is_that_and_nothing_else(
 ) -> None:
     write_runs(state, make_run("n1"))
     program = Path(sys.executable).with_name("hpcverify")
-    command = [program, "history", "--format", form, "-o"]
-    subprocess.run([*command, tmp_path / "whole"], check=True, stdout=subprocess.DEVNULL)
+    command = [str(program), "history", "--format", form, "-o"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
     whole = (tmp_path / "whole").read_bytes()
     with (tmp_path / "sent").open("wb") as file:
         file.write(b"before")
