@@ -171,8 +171,18 @@ def _is_trusted(source: Path) -> bool:
         folder, file = source.parent.lstat(), source.lstat()
     except OSError:
         return False
-    loose = 0o022 if folder.st_gid else 0o002
-    return file.st_uid == folder.st_uid and not folder.st_mode & loose
+    loose = 0o022 if folder.st_gid or _has_acl(source.parent) else 0o002
+    written = 0o022 if _has_acl(source) else 0o002
+    same = file.st_uid == folder.st_uid
+    return same and not folder.st_mode & loose and not file.st_mode & written
+
+
+def _has_acl(path: Path) -> bool:
+    """Whether *path* has an ACL: the mode then shows for the group what anybody named may do."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access", follow_symlinks=False))
+    except OSError:
+        return False
 
 
 def find_gate_path() -> str:

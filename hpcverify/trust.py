@@ -5,6 +5,9 @@ A path is only as safe as every folder on its way: anyone who owns one, or may w
 it, can replace our file. In a sticky folder, such as /tmp, nobody can touch another
 user's files, but anybody can add a name. So we never follow a link that another user
 made.
+
+A POSIX ACL (acl(5)) can let further users and groups write; a folder's default ACL gives the
+same to what is made in it. Those of NFSv4 are the server's, and are not read.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -26,6 +30,12 @@ MAX_LINKS = 40
 """On one path: as many as the kernel follows."""
 FOLDER_MODE = 0o755
 """Of the folders that we make, less what the umask takes away."""
+ACL_NAMES = ("system.posix_acl_access", "system.posix_acl_default")
+ACL_HEADER, ACL_ENTRY = struct.Struct("<I"), struct.Struct("<HHI")
+"""An ACL as an attribute: the version, then a tag, permissions and an id for each entry (see
+include/uapi/linux/posix_acl_xattr.h)."""
+ACL_USER, ACL_GROUP_OWNER, ACL_GROUP, ACL_MASK = 0x02, 0x04, 0x08, 0x10
+ACL_WRITE = 0x02
 FOLDER_PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -113,7 +123,7 @@ def refuse_link_of_others(entry: PathEntry) -> None:
         return
     strangers = {entry.found.st_uid, entry.inside.st_uid} - _list_trusted_users()
     sticky = entry.inside.st_mode & stat.S_ISVTX and entry.found.st_nlink == 1
-    if strangers or (_is_writable_by_others(entry.inside) and not sticky):
+    if strangers or (_is_writable_by_others(entry.path.parent, entry.inside) and not sticky):
         whose = f"user {max(strangers)}" if strangers else "another user"
         raise ConfigError(
             f"{entry.path} is a link that {whose} could have put there, so it is not "
@@ -181,7 +191,7 @@ def refuse_tree_others_can_change(folder: Path) -> None:
                 _refuse_unsafe_path(inner, shared=False)
             else:
                 found = inner.stat()
-                _refuse_unsafe_entry(inner, found, loose=_is_writable_by_others(found))
+                _refuse_unsafe_entry(inner, found, loose=_is_writable_by_others(inner, found))
             if inner.is_dir():
                 todo.append(inner.resolve())
 
@@ -203,7 +213,9 @@ def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
     with suppress(OSError):  # using it will fail and say why
         found = path.stat()
         _refuse_unsafe_entry(
-            path, found, loose=_is_writable_by_others(found) and not (shared and _is_sticky(found))
+            path,
+            found,
+            loose=_is_writable_by_others(path, found) and not (shared and _is_sticky(found)),
         )
 
 
@@ -213,15 +225,14 @@ def _refuse_unsafe_path(path: Path, *, shared: bool) -> None:
     def visit(entry: PathEntry) -> None:
         nonlocal last
         last = entry
-        loose = _is_writable_by_others(entry.found) and not _is_sticky(entry.found)
+        loose = _is_writable_by_others(entry.path, entry.found) and not _is_sticky(entry.found)
         _refuse_unsafe_entry(entry.path, entry.found, loose=loose)
 
     try:
         with walk_path(path, visit) as end:
             if last is not None and last.path == end.path and not shared:
-                _refuse_unsafe_entry(
-                    last.path, last.found, loose=_is_writable_by_others(last.found)
-                )
+                loose = _is_writable_by_others(last.path, last.found)
+                _refuse_unsafe_entry(last.path, last.found, loose=loose)
     except (FileNotFoundError, NotADirectoryError):  # using it will fail and say why
         return
     except OSError as exc:
@@ -233,6 +244,8 @@ def _refuse_unsafe_entry(path: Path, found: os.stat_result, *, loose: bool) -> N
     fixes: list[str] = []
     if found.st_uid not in _list_trusted_users():
         fixes.append(f"chown {user} {path}")
+    if loose and _grants_writing(path, found):
+        fixes.append(f"setfacl -b -k {path}")
     if loose:
         fixes.append(f"chmod go-w {path}")
     if fixes:
@@ -246,16 +259,40 @@ def _list_trusted_users() -> set[int]:
     return {ROOT, os.geteuid()}
 
 
-def _is_writable_by_others(found: os.stat_result) -> bool:
+def _is_writable_by_others(path: Path, found: os.stat_result) -> bool:
     """
-    Whether others can change it by writing to it.
+    Whether others can change *path* by writing to it; *found* is what it is.
 
     A link has no mode, writing does not change a device, and a user trusts their group.
     """
     if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
     group = stat.S_IWGRP if os.geteuid() == ROOT and found.st_gid != ROOT else 0
-    return bool(found.st_mode & (stat.S_IWOTH | group))
+    return bool(found.st_mode & (stat.S_IWOTH | group)) or _grants_writing(path, found)
+
+
+def _grants_writing(path: Path, found: os.stat_result) -> bool:
+    """Whether an ACL of *path*, whose folders nobody else can change, lets others write."""
+    names = ACL_NAMES if stat.S_ISDIR(found.st_mode) else ACL_NAMES[:1]
+    return any(_lets_others_write(_read_acl(path, name), found) for name in names)
+
+
+def _read_acl(path: Path, name: str) -> bytes:
+    try:
+        return os.getxattr(path, name, follow_symlinks=False)
+    except OSError:  # it has none, or its file system has no such thing
+        return b""
+
+
+def _lets_others_write(acl: bytes, found: os.stat_result) -> bool:
+    entries = [*ACL_ENTRY.iter_unpack(acl[ACL_HEADER.size :])]
+    if not any(perms & ACL_WRITE for tag, perms, _ in entries if tag == ACL_MASK):
+        return False  # there is one wherever a user or a group is named
+    writing = [(tag, who) for tag, perms, who in entries if perms & ACL_WRITE]
+    users = {who for tag, who in writing if tag == ACL_USER} - _list_trusted_users()
+    groups = {who for tag, who in writing if tag == ACL_GROUP}
+    groups |= {found.st_gid for tag, _ in writing if tag == ACL_GROUP_OWNER}
+    return bool(users or (os.geteuid() == ROOT and groups - {ROOT}))
 
 
 def _is_sticky(found: os.stat_result) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from hpcverify import gate
 from hpcverify.gate import JobGate, fetch, read, write
+from tests.test_trust import USER, grant
 
 LATER = 99_999_999_999
 NOW = 1_800_000_000.0
@@ -133,6 +134,17 @@ def test_without_a_word_to_it_a_node_keeps_what_it_has(
 def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path: Path, spool: Path) -> None:
     (spool / "gate").chmod(0o757)
 
+    assert not fetch(spool, tmp_path / "state", "n1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+@pytest.mark.parametrize("name", ["gate", "gate/n1"])
+def test_what_an_acl_lets_somebody_else_write_is_not_believed(
+    tmp_path: Path, spool: Path, name: str
+) -> None:
+    grant(spool / name, USER, 4242, perms=5, mask=5)
+    assert fetch(spool, tmp_path / "state", "n1")
+    grant(spool / name, USER, 4242)
     assert not fetch(spool, tmp_path / "state", "n1")
 
 

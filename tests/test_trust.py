@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,73 @@ def test_what_others_can_write_is_refused_wherever_it_is_on_the_way(site: Path, 
 
 def mode(path: Path) -> str:
     return f"{path.stat().st_mode & 0o7777:04o}"
+
+
+USER, GROUP = 2, 8
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+
+
+def grant(path: Path, tag: int, who: int, perms: int = 7, mask: int = 7) -> None:
+    """Let user or group *who* do *perms*, as setfacl does."""
+    os.setxattr(path, ACCESS, make_acl(tag, who, perms, mask))
+
+
+def make_acl(tag: int, who: int, perms: int, mask: int) -> bytes:
+    nobody = 0xFFFFFFFF
+    entries = [(1, 7, nobody), (tag, perms, who), (4, 5, nobody), (16, mask, nobody)]
+    entries = [*sorted(entries), (32, 5, nobody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2], ids=["itself", "its folder", "above"])
+@pytest.mark.parametrize("tag", [USER, GROUP], ids=["user", "group"])
+def test_what_an_acl_lets_others_write_is_refused_wherever_it_is_on_the_way(
+    site: Path, level: int, tag: int
+) -> None:
+    granted = [site, *site.parents][level]
+    granted.chmod(0o755)
+    grant(granted, tag, SOMEBODY)
+    assert f"setfacl -b -k {granted} && chmod go-w {granted}" in complaint(site)
+    os.removexattr(granted, ACCESS)
+    granted.chmod(0o755)
+    refuse_if_others_can_change(site)
+
+
+@pytest.mark.parametrize(("who", "perms", "mask"), [(SOMEBODY, 5, 7), (SOMEBODY, 7, 5), (0, 7, 7)])
+def test_an_acl_that_lets_nobody_else_write_is_taken(
+    site: Path, who: int, perms: int, mask: int
+) -> None:
+    for path in (site, site.parent):
+        grant(path, USER, who, perms, mask)
+    refuse_if_others_can_change(site)
+
+
+def test_a_folder_is_refused_that_lets_others_write_what_is_made_in_it(site: Path) -> None:
+    os.setxattr(site.parent, DEFAULT, make_acl(USER, SOMEBODY, 7, 7))
+    assert f"setfacl -b -k {site.parent}" in complaint(site)
+
+
+def test_an_acl_in_a_tree_counts(tmp_path: Path) -> None:
+    module = tmp_path / "checks/acme/clock.py"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    refuse_tree_others_can_change(tmp_path / "checks")
+    grant(module, USER, SOMEBODY)
+    with pytest.raises(ConfigError, match=r"clock\.py can be changed by other users"):
+        refuse_tree_others_can_change(tmp_path / "checks")
+
+
+def test_a_user_keeps_nothing_where_an_acl_lets_somebody_else_write(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    grant(tmp_path, USER, 4343)
+    request.getfixturevalue("as_a_user")
+
+    with pytest.raises(ConfigError, match="setfacl -b -k"):
+        refuse_folder_of_others(tmp_path)
 
 
 def test_what_a_group_can_write_is_refused_unless_it_is_roots(site: Path) -> None:

@@ -62,12 +62,14 @@ def _read_parquet(path: Path) -> Generator[Sequence[object]]:
     """Yield the names of the columns of *path*, then its rows; times are seconds since 1970."""
     try:
         import duckdb
+
+        from hpcverify.history.duck import NO_EXTENSIONS
     except ModuleNotFoundError as exc:
         raise ConfigError(f"Parquet needs duckdb: {write_install_command('duckdb')}") from exc
     if not path.is_file():
         raise ConfigError(f"{path} cannot be read: no such file")
     try:
-        with duckdb.connect() as db:
+        with duckdb.connect(config=NO_EXTENSIONS) as db:
             kinds = db.execute("describe from read_parquet(?)", [str(path)]).fetchall()
             quoted = [(name.replace('"', '""'), kind) for name, kind, *_ in kinds]
             wanted = ", ".join(

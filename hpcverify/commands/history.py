@@ -112,8 +112,10 @@ def export(
 
     documents.refuse_unwritable(output)
     choice = Choice(nodes=(node,) if node else (), since=since.date() if since else None)
-    count = export_measurements(state_dir(), choice, form, Path(output))
-    click.echo(f"wrote {output}: {count} measurements")
+    path = Path(output)
+    count = export_measurements(state_dir(), choice, form, path)
+    told = documents.names_descriptor(path)  # which may be that of standard output
+    click.echo(f"wrote {output}: {count} measurements", err=told)
 
 
 def rebuild_all() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcverify.errors import ConfigError
+from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Site, convert_config
 from hpcverify.plan.suite import load_suite, make_plan
+from hpcverify.records import documents
+from hpcverify.summary.printable import make_printable
 
 if TYPE_CHECKING:
     from hpcverify.plan.nhc.checks import Imported
@@ -48,25 +51,33 @@ def nhc(file: Path, out: Path | None) -> None:
     if not imported.turned and all("||" not in line.text for line in imported.unturned):
         raise ConfigError(f"{file} has no line as NHC writes them: target || check arguments")
     make_plan(load_suite(SUITE), convert_config(imported.site, Site, str(file)))
-    text = "\n".join([f"# From {file.name}.", *_write_site(imported), *_list_comments(imported)])
+    head = f"# From {_make_line(file.name)}."
+    text = "\n".join([head, *_write_site(imported), *_list_comments(imported)])
     if out is None:
         click.echo(text)
     else:
         try:
-            with out.open("x", encoding="utf-8") as file_out:
-                file_out.write(text + "\n")
+            documents.write_new(out, f"{text}\n".encode())
         except FileExistsError:
             fix = "name another file, and copy what you want to keep"
             raise ConfigError(f"{out} is there already, and is not overwritten: {fix}") from None
-        except OSError as exc:
-            raise ConfigError(f"{out} cannot be written: {exc.strerror}") from exc
-        click.echo(f"{out}: {imported.turned} lines turned", err=True)
+        except StoreError as exc:
+            raise ConfigError(str(exc)) from exc
+        click.echo(_make_line(f"{out}: {imported.turned} lines turned"), err=True)
     for line in imported.unturned:
-        click.echo(f"line {line.number}: {line.text}: {line.reason}", err=True)
+        click.echo(_make_line(f"line {line.number}: {line.text}: {line.reason}"), err=True)
+
+
+def _make_line(text: str) -> str:
+    """Make one line of *text*, which is not ours, to print and to stand in a comment."""
+    return " ".join(make_printable(text).split())
 
 
 def _list_comments(imported: Imported) -> list[str]:
-    lines = [f"# line {one.number}: {one.text}\n#   {one.reason}" for one in imported.unturned]
+    lines = [
+        f"# line {one.number}: {_make_line(one.text)}\n#   {_make_line(one.reason)}"
+        for one in imported.unturned
+    ]
     return ["", "# Not turned:", *lines] if lines else []
 
 
@@ -89,10 +100,11 @@ def _write_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_write_value, value))}]"
     if isinstance(value, str):
-        # Of control characters, TOML and JSON escape the same.
-        return json.dumps(value, ensure_ascii=False)
+        # TOML and JSON escape alike; what a terminal would act on is escaped too.
+        quoted = json.dumps(value, ensure_ascii=False)
+        return "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in quoted)
     return str(value).lower() if isinstance(value, bool) else f"{value:.10g}"
 
 
 def _write_key(key: str) -> str:
-    return f'"{key}"' if "." in key else key
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _write_value(key)

@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +42,8 @@ from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
+
+T = TypeVar("T")
 
 MIGRATIONS = (
     """
@@ -223,8 +225,7 @@ class Ledger:
 
     def list_nodes(self) -> dict[str, Node]:
         """List all known nodes, by name."""
-        rows = self._select("select record from nodes order by name")
-        found = (msgspec.json.decode(record, type=Node) for (record,) in rows)
+        found = self._select_records(Node, "select record from nodes order by name")
         return {node.name: node for node in found}
 
     def read_node(self, name: str) -> Node:
@@ -352,10 +353,8 @@ class Ledger:
 
     def list_outages(self, since: float = 0.0) -> list[NodeOutage]:
         """List the outages that were not over by *since*, the oldest first."""
-        rows = self._select(
-            "select record from outages where ended = 0 or ended > ? order by began, number", since
-        )
-        return [msgspec.json.decode(record, type=NodeOutage) for (record,) in rows]
+        query = "select record from outages where ended = 0 or ended > ? order by began, number"
+        return self._select_records(NodeOutage, query, since)
 
     # -- tickets
 
@@ -574,7 +573,8 @@ class Ledger:
 
     def record_doubts(self, doubts: Mapping[str, str]) -> list[str]:
         """Record which checks are doubted now, and why; return the new ones."""
-        known = msgspec.json.decode(self.read_fact(DOUBTS_FACT) or "{}", type=dict[str, str])
+        query = "select value from facts where name = ? and value != ''"
+        (known,) = self._select_records(dict[str, str], query, DOUBTS_FACT) or [{}]
         new, over = doubts.keys() - known.keys(), known.keys() - doubts.keys()
         if not new and not over:
             return []
@@ -625,9 +625,10 @@ class Ledger:
 
     def list_pending_transitions(self, limit: int) -> list[tuple[int, Transition]]:
         """List the transitions not delivered yet, the least often tried first."""
-        oldest = "select number, record from transitions order by tries, number limit ?"
-        rows = self._select(oldest, limit)
-        return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
+        order = "from transitions order by tries, number limit ?"
+        with self._open_database() as db:
+            rows = db.execute(f"select number, record {order}", (limit,)).fetchall()
+            return [(n, msgspec.json.decode(r, type=Transition)) for n, r in rows]
 
     def remove_transition(self, number: int) -> None:
         """Remove a delivered transition from the queue."""
@@ -751,6 +752,12 @@ class Ledger:
     def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._open_database() as db:
             return db.execute(query, values).fetchall()
+
+    def _select_records(self, kind: type[T], query: str, *values: Any) -> list[T]:
+        """Decode the only column of *query*; what cannot be decoded is damage of the ledger."""
+        with self._open_database() as db:
+            rows = db.execute(query, values).fetchall()
+            return [msgspec.json.decode(record, type=kind) for (record,) in rows]
 
     def _execute(self, statement: str, *values: Any) -> None:
         with self._open_database(write=True) as db:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.history.columns import COLUMNS_VERSION, SCHEMA_KEY
+from hpcverify.history.columns import COLUMNS, COLUMNS_VERSION, SCHEMA_KEY
 from hpcverify.processes import write_install_command
 
 if TYPE_CHECKING:
@@ -22,8 +22,16 @@ MEMORY_MIB = 256
 """What DuckDB may take; beyond it, it sorts on the disk."""
 THREADS = 1
 """More take more CPU time and memory in all, and the controller has other work beside it."""
+NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,  # it never asks the network
+    "autoload_known_extensions": False,
+}
 SPILL_FOLDER = "_duckdb"
 LOCK_ENDING = ".lock"
+TEXT_TYPE = "varchar"
+"""The type in SQL of the columns that hold text."""
+FORMULA_PATTERN = r"^[=+@\t\r-]"
+"""How a formula begins in a spreadsheet."""
 
 
 def is_installed() -> bool:
@@ -56,8 +64,7 @@ def open_duckdb(spill: Path, memory_mib: int = MEMORY_MIB) -> Generator[DuckDBPy
                 "memory_limit": f"{memory_mib}MiB",
                 "threads": THREADS,
                 "temp_directory": str(folder or ""),
-                "autoinstall_known_extensions": False,  # it never asks the network
-                "autoload_known_extensions": False,
+                **NO_EXTENSIONS,
                 "preserve_insertion_order": False,
             }
             with duckdb.connect(config=bounds) as db:
@@ -162,8 +169,27 @@ def read_parquet(paths: Sequence[Path]) -> str:
 def write_parquet(rows: str, order: str, path: Path) -> str:
     """Write the statement of SQL that puts *rows*, in their *order*, into the file *path*."""
     return (
-        f"copy (from ({rows}) order by {order}) to {quote(path)} (format parquet,"
+        f"copy (from ({rows}) order by {order}) to {quote(path)}"
+        " (format parquet, use_tmp_file false,"
         f" compression zstd, kv_metadata {{{SCHEMA_KEY}: '{COLUMNS_VERSION}'}})"
+    )
+
+
+def write_csv(rows: str, order: str, path: Path) -> str:
+    """
+    Write the statement of SQL that puts *rows*, in their *order*, into the file *path*, as CSV.
+
+    A spreadsheet takes a text for a formula that begins as one, and the names of nodes and
+    parts are not ours: such a text gets an apostrophe in front. Numbers stay numbers.
+    """
+    texts = ", ".join(
+        f"case when regexp_matches({name}, {quote(FORMULA_PATTERN)})"
+        f" then chr(39) || {name} else {name} end as {name}"
+        for name in (column.name for column in COLUMNS if column.type == TEXT_TYPE)
+    )
+    return (
+        f"copy (select * replace ({texts}) from ({rows}) order by {order})"
+        f" to {quote(path)} (format csv, header, use_tmp_file false)"
     )
 
 

@@ -12,16 +12,23 @@ from msgspec import Struct
 
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.history.columns import COLUMNS, ORDER
-from hpcverify.history.duck import open_duckdb, quote, read_parquet, refuse_newer, write_parquet
+from hpcverify.history.duck import (
+    open_duckdb,
+    quote,
+    read_parquet,
+    refuse_newer,
+    write_csv,
+    write_parquet,
+)
 from hpcverify.history.files import (
     MEASUREMENTS_FOLDER,
     list_files,
     list_nights,
     list_weeks,
-    publish,
 )
 from hpcverify.plan.config import state_dir
 from hpcverify.processes import write_install_command
+from hpcverify.records import documents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,17 +133,12 @@ def export_measurements(
         StoreError: there are none, or the file cannot be written.
 
     """
-    temporary = path.with_name(f".{path.name}.writing")
-    with _open_rows(state, choice) as (db, rows):
-        try:
-            if form == "csv":
-                statement = f"copy ({rows}) to {quote(temporary)} (format csv, header)"
-            else:
-                statement = write_parquet(rows, f"night, {ORDER}", temporary)
-            written = db.execute(statement).fetchone()
-            publish(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with _open_rows(state, choice) as (db, rows), documents.open_new(path) as new:
+        if form == "csv":
+            statement = write_csv(rows, f"night, {ORDER}", new)
+        else:
+            statement = write_parquet(rows, f"night, {ORDER}", new)
+        written = db.execute(statement).fetchone()
     return int(written[0]) if written else 0
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -108,15 +110,79 @@ def write_bytes(path: Path, content: bytes, *, make: bool = False) -> None:
         StoreError: it cannot be written; says why.
 
     """
+    with _open_replacement(path, make=make) as new:
+        _write_all(content, os.dup(new))
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """
+    Write *content* to a file that is not there yet: all of it, or none is left.
+
+    A link that another user could have made is not followed.
+
+    Raises:
+        FileExistsError: it is there.
+        StoreError: it cannot be written; says why.
+
+    """
+    try:
+        with _open_target(path) as target:
+            made = os.open(target.name, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=target.folder)
+            try:
+                _write_all(content, made)
+            except OSError:
+                os.unlink(target.name, dir_fd=target.folder)
+                raise
+    except FileExistsError:
+        raise
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
+@contextmanager
+def open_new(path: Path) -> Generator[Path]:
+    """
+    Give a name for what becomes the file *path* when the block ends well; else nothing changes.
+
+    It is for a library that opens by its name what it writes: nobody can put a link there,
+    for it is that of a descriptor. The rest is as in `write_bytes`.
+
+    Raises:
+        StoreError: it cannot be written; says why.
+
+    """
+    with _open_replacement(path) as new:
+        if not names_descriptor(path):
+            yield Path(f"/proc/self/fd/{new}")
+            return
+        with tempfile.TemporaryFile() as kept:  # a library would begin at the start of a file
+            yield Path(f"/proc/self/fd/{kept.fileno()}")
+            with os.fdopen(os.dup(new), "wb") as out:
+                shutil.copyfileobj(kept, out)
+
+
+def names_descriptor(path: Path) -> bool:
+    """Whether *path* names what the caller opened for us, such as standard output."""
+    return _find_descriptor(path) is not None
+
+
+@contextmanager
+def _open_replacement(path: Path, *, make: bool = False) -> Generator[int]:
+    """Open what becomes the file *path* at the end, or what is written to and never replaced."""
     try:
         if (descriptor := _find_descriptor(path)) is not None:
-            _write_all(content, os.dup(descriptor))
+            yield descriptor
             return
         with _open_target(path, make=make) as target:
             if stat.S_ISCHR(_read_mode(target)):
-                _write_all(content, os.open(target.name, DEVICE_FLAGS, dir_fd=target.folder))
+                device = os.open(target.name, DEVICE_FLAGS, dir_fd=target.folder)
+                try:
+                    yield device
+                finally:
+                    os.close(device)
             else:
-                _replace_file(target.folder, target.name, content)
+                with _make_file(target.folder, target.name) as new:
+                    yield new
                 _sync_folder(target.folder)
     except OSError as exc:
         raise StoreError(f"{path} cannot be written: {exc.strerror}") from exc
@@ -173,23 +239,28 @@ def _read_mode(target: PathEnd) -> int:
 
 
 def _replace_file(folder: int, name: str, content: bytes) -> None:
-    """Write a new file in *folder*; once it is on the disk, rename it to *name*."""
+    with _make_file(folder, name) as new:
+        _write_all(content, os.dup(new))
+
+
+@contextmanager
+def _make_file(folder: int, name: str) -> Generator[int]:
+    """Open a new file in *folder*; once it is on the disk, rename it to *name*."""
     temporary = f".{name}.{os.urandom(8).hex()}"
     new = os.open(temporary, NEW_FILE_FLAGS, DOCUMENT_MODE, dir_fd=folder)
     try:
-        _write_all(content, new, sync=True)
+        yield new
+        os.fsync(new)
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
+        os.close(new)
         with suppress(FileNotFoundError):  # it was renamed
             os.unlink(temporary, dir_fd=folder)
 
 
-def _write_all(content: bytes, descriptor: int, *, sync: bool = False) -> None:
+def _write_all(content: bytes, descriptor: int) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-        file.flush()
-        if sync:
-            os.fsync(descriptor)
 
 
 def read(path: Path) -> Run:

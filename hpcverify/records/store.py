@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcverify.errors import (
     ConfigError,
@@ -60,9 +61,15 @@ from hpcverify.records.tables import (
 )
 from hpcverify.records.told_facts import ToldFacts
 
+FiniteFloat = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+DocumentSize = Annotated[int, Meta(ge=0, le=documents.MAX_DOCUMENT_BYTES)]
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
+Rows = list[tuple[object, ...]]
+UNREADABLE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
+"""What msgspec raises of values of another kind than ours."""
+MAX_INTEGER = 2**63
 MAX_PRUNED_RUNS = 200
 """Runs that `prune` deletes in one call: about a second on a busy disk."""
 BATCH_DOCUMENTS = 50
@@ -96,10 +103,10 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     node: str
     suite: str
     started: datetime
-    seconds: float
+    seconds: FiniteFloat
     verdict: Verdict
     complete: bool
-    rounds: int
+    rounds: Annotated[int, Meta(ge=0)]
     reason: str
     """Of its worst result."""
 
@@ -124,6 +131,7 @@ class Store:
         self.damaged_path = self.path.with_suffix(".damaged")
         """Where a damaged index is moved to."""
         self.documents = state / "runs"
+        self._fix = f"move it away, and it is rebuilt from {self.documents}"
         self._seconds = seconds
         self._clock = clock
         self._timer = timer
@@ -161,14 +169,36 @@ class Store:
         self, work: Callable[[sqlite3.Connection], T], *, write: bool = False
     ) -> T:
         """Do *work* in a transaction; if the index is damaged, on a new one."""
-        fix = f"move it away, and it is rebuilt from {self.documents}"
         try:
-            with transaction(self.path, if_damaged=fix, write=write) as db:
+            with transaction(self.path, if_damaged=self._fix, write=write) as db:
                 return work(db)
         except (DamagedError, ReplacedError) as exc:
             self._rebuild(exc)
-        with transaction(self.path, if_damaged=fix, write=write) as db:
+        with transaction(self.path, if_damaged=self._fix, write=write) as db:
             return work(db)
+
+    def _select(
+        self, query: str, values: Mapping[str, str | int | None], build: Callable[[Rows], T]
+    ) -> T:
+        """
+        Make what *build* does of the rows of *query*.
+
+        SQLite does not notice a wrong value in a field. What no run of ours has is damage too.
+        """
+
+        def fetch(db: sqlite3.Connection) -> Rows:
+            # A writer waits for whoever reads: the rows are fetched first.
+            return db.execute(query, values).fetchall()
+
+        try:
+            return build(self._run_transaction(fetch))
+        except UNREADABLE_ERRORS as exc:
+            damage = DamagedError(f"{self.path} is damaged ({exc}): {self._fix}")
+        self._rebuild(damage)
+        try:
+            return build(self._run_transaction(fetch))
+        except UNREADABLE_ERRORS:
+            raise damage from None
 
     def _rebuild(self, why: DamagedError | ReplacedError) -> None:
         """
@@ -200,6 +230,10 @@ class Store:
         """Return the path of the document of *run*."""
         return self.documents / f"{run}.json"
 
+    def _read_mtime(self) -> int:
+        """Read when the directory of documents changed; SQLite holds ns since 1970 until 2262."""
+        return self.documents.stat().st_mtime_ns % MAX_INTEGER
+
     def index_new(self) -> None:
         """
         Index new documents, each exactly once.
@@ -207,7 +241,7 @@ class Store:
         A directory that has not changed since the last time is not read again: with
         thousands of runs, a prolog would wait for that.
         """
-        changed = self._seen_mtime = self.documents.stat().st_mtime_ns
+        changed = self._seen_mtime = self._read_mtime()
         if self._run_transaction(lambda db: (changed,) in db.execute("select * from taken_in")):
             return
         until = self._timer() + self._seconds
@@ -269,9 +303,9 @@ class Store:
         written: list[tuple[Run, int]] = []
         with documents.open_folder(self.documents) as keep:
             for run in runs:
-                alone = self.documents.stat().st_mtime_ns == self._seen_mtime
+                alone = self._read_mtime() == self._seen_mtime
                 written.append((run, keep(run)))
-                self._seen_mtime = self.documents.stat().st_mtime_ns if alone else 0
+                self._seen_mtime = self._read_mtime() if alone else 0
         return written
 
     def _index_written(self, runs: Iterable[tuple[Run, int]]) -> None:
@@ -313,6 +347,11 @@ class Store:
             StoreError: a document could not be deleted; the index is unchanged.
 
         """
+        self._select(  # by a wrong size, the wrong documents would go
+            "select coalesce(max(bytes), 0), coalesce(min(bytes), 0) from runs where node = :node",
+            {"node": node},
+            lambda rows: msgspec.convert(rows, list[tuple[DocumentSize, DocumentSize]]),
+        )
         now = self._format_latest_time()
         spent = self._run_transaction(
             lambda db: find_surplus(db, node, keep, max_bytes, now) - find_reference(db, node, now)
@@ -320,13 +359,13 @@ class Store:
         oldest = sorted(spent.difference(spare))[:max_pruned]
         if not oldest:
             return 0
-        before = self.documents.stat().st_mtime_ns
+        before = self._read_mtime()
 
         def forget(db: sqlite3.Connection) -> None:
             for run in oldest:
                 self._delete_run(db, node, run)
             if before == self._seen_mtime:
-                save_mtime(db, self.documents.stat().st_mtime_ns)
+                save_mtime(db, self._read_mtime())
 
         self._run_transaction(forget, write=True)
         return len(oldest)
@@ -433,37 +472,43 @@ class Store:
 
         Nodes of one image tell the same: each set of facts is decoded once.
         """
-        rows = self._run_transaction(
-            lambda db: db.execute(
-                "select node, source, first, last, facts from facts"
-                " where last >= ? and first <= ? order by last",
-                (_format_time(since, ""), _format_time(until, "9999")),
-            ).fetchall()
-        )
         decode = cache(msgspec.json.Decoder(dict[str, str]).decode)
 
         @cache
-        def parse(moment: str) -> float:
-            return datetime.fromisoformat(moment).timestamp()
+        def parse(moment: object) -> float:
+            return msgspec.convert(moment, datetime).timestamp()
 
-        return [
-            ToldFacts(
-                node=node, source=source, first=parse(first), last=parse(last), facts=decode(told)
-            )
-            for node, source, first, last, told in rows
-        ]
+        def build(rows: Rows) -> list[ToldFacts]:
+            known = msgspec.convert(rows, list[tuple[str, str, str, str, bytes]])
+            return [
+                ToldFacts(
+                    node=node,
+                    source=source,
+                    first=parse(first),
+                    last=parse(last),
+                    facts=decode(told),
+                )
+                for node, source, first, last, told in known
+            ]
+
+        return self._select(
+            "select node, source, first, last, facts from facts"
+            " where last >= :since and first <= :until order by last",
+            {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
+            build,
+        )
 
     def list_failures(
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[str, float]]:
         """List the node and the start, in s since 1970, of each failed run."""
-        rows = self._run_transaction(
-            lambda db: db.execute(
-                "select node, started from runs where verdict = 'fail' and started between ? and ?",
-                (_format_time(since, ""), _format_time(until, "9999")),
-            ).fetchall()
+        found = self._select(
+            "select node, started from runs where verdict = 'fail'"
+            " and started between :since and :until",
+            {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
+            lambda rows: msgspec.convert(rows, list[tuple[str, datetime]]),
         )
-        return [(node, datetime.fromisoformat(at).timestamp()) for node, at in rows]
+        return [(node, at.timestamp()) for node, at in found]
 
     def _select_entries(self, which: str, values: Mapping[str, str | int | None]) -> list[RunEntry]:
         return self._select_structs(
@@ -479,9 +524,7 @@ class Store:
         self, query: str, values: Mapping[str, str | int | None], kind: type[S]
     ) -> list[S]:
         """Return the rows of *query* as values of *kind*, whose fields are the columns."""
-        # A writer waits for whoever reads: the rows are fetched first.
-        rows = self._run_transaction(lambda db: db.execute(query, values).fetchall())
-        return _build_structs(rows, kind)
+        return self._select(query, values, lambda rows: _build_structs(rows, kind))
 
     def load(self, run: str) -> Run:
         """
@@ -500,8 +543,10 @@ class Store:
         query = "select count(*), min(id) from runs where id >= :run and id < :end"
         begin = run.encode(errors="replace").decode()  # as typed; SQLite takes text alone
         values = {"run": begin, "end": begin + LAST_CHARACTER}
-        ((count, first),) = self._select_rows(query, values)
-        if first == run or count == 1:  # an id is the first of those that begin with it
+        ((count, first),) = self._select_rows(query, values, tuple[int, str | None])
+        if first is not None and (
+            first == run or count == 1
+        ):  # an id is the first of those that begin with it
             return documents.read(self.get_document_path(first))
         if count:
             newest = self._list_newest_ids(NAMED_RUNS, "where id >= :run and id < :end", values)
@@ -515,11 +560,12 @@ class Store:
     ) -> list[str]:
         """List the ids of the newest runs: a controller has millions, so nothing else is read."""
         query = f"select id from runs {which} {NEWEST_FIRST_CLAUSE} limit {limit}"  # noqa: S608 - our own words
-        rows = self._select_rows(query, {**values, "now": self._format_latest_time()})
-        return [run for (run,) in rows]
+        wanted = {**values, "now": self._format_latest_time()}
+        return [run for (run,) in self._select_rows(query, wanted, tuple[str])]
 
-    def _select_rows(self, query: str, values: Mapping[str, str] = EMPTY) -> list[tuple[Any, ...]]:
-        return self._run_transaction(lambda db: db.execute(query, values).fetchall())
+    def _select_rows(self, query: str, values: Mapping[str, str], kind: type[S]) -> list[S]:
+        """Return the rows of *query* as tuples of this *kind*."""
+        return self._select(query, values, lambda rows: msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
         """Read the documents of *entries*; unreadable ones become warnings."""
@@ -538,26 +584,29 @@ class Store:
         query = f"select inventory {REFERENCE_CLAUSE}"
         values = {"node": node, "now": self._format_latest_time()}
 
-        def read(db: sqlite3.Connection) -> Inventory | None:
-            row = db.execute(query, values).fetchone()
-            return None if row is None else msgspec.json.decode(row[0], type=Inventory)
+        def build(rows: Rows) -> Inventory | None:
+            known = msgspec.convert(rows, list[tuple[bytes]])
+            return msgspec.json.decode(known[0][0], type=Inventory) if known else None
 
-        return self._run_transaction(read)
+        return self._select(query, values, build)
 
     def count_all_runs(self) -> int:
         """Count the runs of all nodes."""
-        ((count,),) = self._select_rows("select count(*) from runs")
-        return int(count)
+        ((count,),) = self._select_rows("select count(*) from runs", EMPTY, tuple[int])
+        return count
 
     def list_run_nodes(self) -> set[str]:
         """Name the nodes that have a run."""
-        rows = self._select_rows("select distinct node from runs")
-        return {node for (node,) in rows}
+        query = "select distinct node from runs"
+        return {node for (node,) in self._select_rows(query, EMPTY, tuple[str])}
 
     def count_runs(self, node: str) -> int:
         """Count the runs of *node*; each round counts as one."""
-        query = "select coalesce(sum(rounds), 0) from runs where node = ?"
-        return self._run_transaction(lambda db: int(db.execute(query, (node,)).fetchone()[0]))
+        return self._select(
+            "select coalesce(sum(rounds), 0) from runs where node = :node",
+            {"node": node},
+            lambda rows: msgspec.convert(rows, list[tuple[int]])[0][0],
+        )
 
     def load_carry_overs(self, node: str) -> dict[str, tuple[CarryOver, ...]]:
         """
@@ -566,9 +615,13 @@ class Store:
         An interrupted run is inconclusive, so what it looked at still counts as new. The
         newest is the one that came last, whatever the clock said.
         """
-        query = "select name, mark, value, part from marks where node = ?"
+        rows = self._select(
+            "select name, mark, value, part from marks where node = :node",
+            {"node": node},
+            lambda rows: msgspec.convert(rows, list[tuple[str, str, str, str]]),
+        )
         found: dict[str, tuple[CarryOver, ...]] = {}
-        for check, *mark in self._run_transaction(lambda db: db.execute(query, (node,)).fetchall()):
+        for check, *mark in rows:
             found[check] = (*found.get(check, ()), CarryOver(*mark))
         return found
 
@@ -605,7 +658,15 @@ class Store:
             until = min(before, self._format_latest_time())
             try:
                 return self._select_values(
-                    (node, suite, check, metric, part, until, MAX_BASELINE_RUNS)
+                    {
+                        "node": node,
+                        "suite": suite,
+                        "name": check,
+                        "metric": metric,
+                        "part": part,
+                        "until": until,
+                        "most": MAX_BASELINE_RUNS,
+                    }
                 )
             except StoreError as exc:  # a run must not fail because its past is missing
                 self.warnings.append(str(exc))
@@ -617,16 +678,17 @@ class Store:
         """Return a lookup, by the name of a check, of what that node measured before *run*."""
         return partial(self.make_past_lookup, run.node, run.suite, before=run.started.isoformat())
 
-    def _select_values(self, wanted: tuple[str | int, ...]) -> Sequence[float]:
+    def _select_values(self, wanted: Mapping[str, str | int | None]) -> Sequence[float]:
         query = (
             "select value from measurements m"
             " join runs on runs.id = m.run"
             " join results r on r.run = m.run and r.name = m.name"
-            " where node = ? and suite = ? and m.name = ? and metric = ?"
-            " and part = ? and value is not null and r.verdict = 'pass'"
-            " and started < ? order by started desc limit ?"
+            " where node = :node and suite = :suite and m.name = :name and metric = :metric"
+            " and part = :part and value is not null and r.verdict = 'pass'"
+            " and started < :until order by started desc limit :most"
         )
-        return self._run_transaction(lambda db: [v for (v,) in db.execute(query, wanted)])
+        rows = self._select(query, wanted, lambda r: msgspec.convert(r, list[tuple[FiniteFloat]]))
+        return [value for (value,) in rows]
 
 
 def _read_size(path: Path) -> int:
@@ -641,7 +703,7 @@ def _format_time(when: datetime | None, without: str) -> str:
     return without if when is None else when.replace(tzinfo=UTC).isoformat()
 
 
-def _build_structs(rows: Iterable[tuple[object, ...]], kind: type[S]) -> list[S]:
+def _build_structs(rows: Rows, kind: type[S]) -> list[S]:
     names = kind.__struct_fields__
     return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
 

@@ -151,19 +151,50 @@ def _remove_leftovers(root: Path, prefix: str, say: Callable[[str], None]) -> No
     """Remove what is ours in *root* and begins with *prefix*; report the rest."""
     until = time.monotonic() + LEFTOVER_SECONDS
     others: list[tuple[str, int]] = []
-    for path in root.iterdir():
-        if not path.name.startswith(prefix):
-            continue
-        with suppress(FileNotFoundError):  # its owner has just removed it
-            owner = path.lstat().st_uid
-            if owner == os.geteuid():
-                remove(path, until)
-            else:
-                others.append((str(path), owner))
+    top = os.open(root, FOLDER_FLAGS & ~os.O_NOFOLLOW)
+    try:
+        for path in root.iterdir():
+            if not path.name.startswith(prefix):
+                continue
+            with suppress(FileNotFoundError):  # its owner has just removed it
+                owner = _read_owner(path.name, top)
+                if owner == os.geteuid():
+                    remove(path, until)
+                elif owner is not None:
+                    others.append((str(path), owner))
+                if time.monotonic() >= until:
+                    break
+    finally:
+        os.close(top)
     if others:
         first, owner = min(others)
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         say(f"{first} belongs to user {owner}{more} and was left alone: remove it if need be")
+
+
+def _read_owner(name: str, top: int) -> int | None:
+    """
+    Read whose *name* in the folder *top* is; None if something is mounted there.
+
+    To ask a user's FUSE could take for ever, and it may give any answer. Merely to open its
+    path does not ask it.
+    """
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        if _read_mount(found) != _read_mount(top):
+            return None
+        return os.fstat(found).st_uid
+    finally:
+        os.close(found)
+
+
+def _read_mount(descriptor: int) -> str:
+    """Read the number of the mount that *descriptor* is open on: see proc_pid_fdinfo(5)."""
+    try:
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    except OSError:  # a sandbox that hides it
+        return ""
+    return next((line for line in lines if line.startswith("mnt_id:")), "")
 
 
 def remove(path: Path, until: float = float("inf")) -> None:

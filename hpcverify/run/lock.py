@@ -142,8 +142,8 @@ def _hold_root_lock(folder: Path, lock_wait: LockWait) -> Generator[bool]:
     """
     As root, hold the file; as another user, make sure that root does not.
 
-    Yields whether we hold it. Without the folder, as in a read-only container, the
-    socket alone decides.
+    Yields whether we hold it. Without a file, as in a read-only container or where /run is
+    full, the socket alone decides.
     """
     if os.geteuid() != ROOT:
         if not lock_wait.wait_until(lambda: _find_root_holder(folder) is None):
@@ -153,17 +153,19 @@ def _hold_root_lock(folder: Path, lock_wait: LockWait) -> Generator[bool]:
     try:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
         refuse_if_others_can_change(folder)
+        path = _find_lock_file(folder)
+        taken: list[int] = []
+        got = lock_wait.wait_until(lambda: _try_lock(path, taken))
     except (OSError, ConfigError):
         yield False
         return
-    path = _find_lock_file(folder)
-    taken: list[int] = []
-    if not lock_wait.wait_until(lambda: _try_lock(path, taken)):
+    if not got:
         raise _build_refusal(_find_root_holder(folder) or LockHolder())
     try:
         yield True
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # made read-only meanwhile; the lock goes with the descriptor
+            path.unlink()
         os.close(taken[0])
 
 

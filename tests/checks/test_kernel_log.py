@@ -551,3 +551,14 @@ def test_this_machine_has_a_log_or_the_check_is_skipped(tmp_path: Path) -> None:
             again = on_this_machine(make_context(tmp_path, carry_overs=marks(found)))
             assert not isinstance(again, Cause)
             assert {"cursor", "pstore"} <= {mark.name for mark in marks(again)}
+
+
+@pytest.mark.parametrize(
+    "value", ["", "b1", "b1 nan x", "b1 1e999 x", "b1 -inf x", "b1 1e15 x", "b1 x x", "b1 1 2 3 4"]
+)
+def test_a_mark_that_is_none_of_ours_stands_for_nothing(tmp_path: Path, value: str) -> None:
+    spoilt = (CarryOver("standing", value, "wwn-1"), CarryOver("cursor", value))
+    for check in (kernel_log, xid):
+        ctx = make_context(tmp_path, inventory=BOARD, carry_overs=spoilt)
+        found = list(check.read_log(ctx, ring(tmp_path, record(0, "x"))))
+        assert [f for f in findings(found) if "standing" in f[0]] == []

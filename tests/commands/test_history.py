@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -40,6 +42,87 @@ def test_measurements_are_written_as_csv(state: Path, tmp_path: Path) -> None:
     assert said == f"wrote {path}: 3 measurements\n"
     assert {row["node"] for row in rows} == {"n1"}
     assert rows[0]["night"] == "2026-11-02"
+
+
+FORMS = ("csv", "parquet")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_export_replaces_what_was_there_and_leaves_nothing_beside_it(
+    state: Path, tmp_path: Path, form: str
+) -> None:
+    write_runs(state, make_run("n1"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    path = folder / "m"
+    path.write_text("old")
+    kept = folder / "kept"
+    kept.hardlink_to(path)
+    call("--format", form, "-o", str(path))
+    assert path.stat().st_size > 3
+    assert kept.read_text() == "old"
+    assert sorted(each.name for each in folder.iterdir()) == ["kept", "m"]
+    call("--format", form, "-o", "/dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_export_to_standard_output_is_that_and_nothing_else(
+    state: Path, tmp_path: Path, form: str
+) -> None:
+    write_runs(state, make_run("n1"))
+    program = Path(sys.executable).with_name("hpcverify")
+    command = [str(program), "history", "--format", form, "-o"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+    whole = (tmp_path / "whole").read_bytes()
+    with (tmp_path / "sent").open("wb") as file:
+        file.write(b"before")
+        file.flush()
+        sent = subprocess.run(
+            [*command, "/dev/stdout"], check=True, stdout=file, stderr=subprocess.PIPE
+        )
+    piped = subprocess.run([*command, "/dev/stdout"], check=True, capture_output=True)
+    assert b"wrote /dev/stdout" in sent.stderr
+    assert len(piped.stdout) == len(whole)
+    assert (tmp_path / "sent").read_bytes() == b"before" + piped.stdout
+    assert Path("/dev/stdout").is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be two users takes root")
+@pytest.mark.parametrize("form", FORMS)
+def test_no_link_of_another_user_leads_an_export_to_a_file_of_ours(
+    state: Path, tmp_path: Path, form: str
+) -> None:
+    write_runs(state, make_run("n1"))
+    secret, folder = tmp_path / "secret", tmp_path / "shared"
+    secret.write_text("ours")
+    folder.mkdir()
+    folder.chmod(0o1777)
+    # Under every name that was once predictable, and under that of the file itself.
+    for name in (".m.writing", "tmp_m", "m.new", ".m.new"):
+        (folder / name).symlink_to(secret)
+        os.lchown(folder / name, 4242, 4242)
+    call("--format", form, "-o", str(folder / "m"))
+    assert not (folder / "m").is_symlink()
+    (folder / "m").unlink()
+    (folder / "m").symlink_to(secret)
+    os.lchown(folder / "m", 4242, 4242)
+    with pytest.raises(ConfigError, match="is a link that user 4242"):
+        call("--format", form, "-o", str(folder / "m"))
+    assert secret.read_text() == "ours"
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1"])
+def test_no_name_is_a_formula_of_a_spreadsheet_and_numbers_stay_numbers(
+    state: Path, tmp_path: Path, name: str
+) -> None:
+    write_runs(state, make_run(name, value=-7.5), make_run("n-1=2"))
+    call("--format", "csv", "-o", str(tmp_path / "m"))
+    with (tmp_path / "m").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["node"] for row in rows} == {f"'{name}", "n-1=2"}
+    assert "-7.5" in {row["value"] for row in rows}
+    assert read_measurements(state, nodes=[name])["node"].iloc[0] == name
 
 
 def test_a_document_that_cannot_be_read_is_told_and_not_counted(state: Path) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import tomllib
 from pathlib import Path
 
+import pytest
+
+from hpcverify.plan.nhc.checks import Imported
 from tests.cli import Cli
 from tests.plan.nhc.files import SAMPLE
 
@@ -45,3 +50,36 @@ def test_what_is_no_nhc_conf_is_told_in_one_line(cli: Cli, tmp_path: Path) -> No
         assert done.returncode == 2
         assert says in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+EVIL = "\x1b]0;x\x07\x1b[2J\x7f\x9b1m\u2028\u202e"
+"""What a terminal acts on, and what no TOML holds as it is."""
+
+
+def test_nothing_of_an_nhc_conf_reaches_the_terminal_or_the_file_but_as_text(
+    cli: Cli, tmp_path: Path
+) -> None:
+    conf = tmp_path / 'nhc\ncheck_packages = ["evil"]\n#.conf'
+    site = tmp_path / "site.toml"
+    lines = (f"* || check_{EVIL} 1", f"* || check_fs_mount_rw -f '/mnt/{EVIL}'", SAMPLE)
+    conf.write_text("\n".join(lines))
+
+    printed = cli("import", "nhc", str(conf))
+    written = cli("import", "nhc", str(conf), "--out", str(site))
+
+    assert (printed.returncode, written.returncode) == (0, 0)
+    for text in (printed.stdout, printed.stderr, written.stderr, site.read_text()):
+        assert all(line.isprintable() for line in text.split("\n"))
+    found = tomllib.loads(site.read_text())
+    assert found.keys() == {"params"}
+    cli.environment["HPCVERIFY_CONFIG"] = str(site)
+    assert cli("config", "check").returncode == 0
+
+
+@pytest.mark.parametrize("text", [EVIL, 'a"b\\c', "a b", "", "\r\n", "é"])
+def test_a_text_comes_back_from_the_site_file_as_it_was(text: str) -> None:
+    module = importlib.import_module("hpcverify.commands.import")
+    expectation = {"path": text, "values": {text: text}}
+    site = {"params": {"host": {"expect": [expectation]}}}
+    written = "\n".join(module._write_site(Imported(site, 1, ())))
+    assert tomllib.loads(written) == site

@@ -353,6 +353,21 @@ def test_a_ledger_that_is_damaged_says_so_in_one_line(ledger: Ledger) -> None:
         ledger.list_nodes()
 
 
+@pytest.mark.parametrize("record", ["x", "{}", '{"name": 7}', "\x00"])
+def test_a_record_that_cannot_be_decoded_is_damage_in_one_line(
+    ledger: Ledger, database: sqlite3.Connection, record: str
+) -> None:
+    with database:
+        database.execute("insert into nodes values ('n1', ?)", (record.encode(),))
+        database.execute("insert into facts values ('doubted', ?)", (record,))
+    for ask in (ledger.list_nodes, lambda: ledger.record_doubts({"gemm": "slow"})):
+        if record == "{}" and ask != ledger.list_nodes:  # no doubts
+            continue
+        with pytest.raises(StoreError, match="restore it from a backup") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+
+
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

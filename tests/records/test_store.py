@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcverify.errors import ConfigError, NoRunsError, ReplacedError, StoreError, UnknownNameError
-from hpcverify.model import CarryOver, Inventory, Part, Run, Verdict
+from hpcverify.model import CarryOver, Fact, Inventory, Part, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.sqlite import transaction
 from hpcverify.records.store import RunEntry, Store
@@ -183,6 +185,93 @@ def test_damage_that_shows_under_way_costs_nothing(tmp_path: Path) -> None:
 
     assert store.load_previous_inventory("n1") == INVENTORY
     assert store.list_runs()[0].verdict is Verdict.PASS
+
+
+def test_a_clock_that_is_centuries_ahead_keeps_no_run_from_being_kept(tmp_path: Path) -> None:
+    store = keep(tmp_path, run_of_day(1))
+    ahead = int(datetime(2330, 1, 1, tzinfo=UTC).timestamp())
+    os.utime(store.documents, (ahead, ahead))
+    assert store.documents.stat().st_mtime_ns > 2**63
+    store = Store(tmp_path, clock=lambda: datetime(2330, 1, 1, tzinfo=UTC))
+    store.save(run_of_day(2))
+    os.utime(store.documents, (ahead, ahead))
+    store.prune("n1", 1)
+    assert [entry.id for entry in Store(tmp_path).list_runs()] == [run_of_day(2).id]
+
+
+WRONG_FIELDS = (
+    "update runs set started = 'x'",
+    "update runs set started = x'ff'",
+    "update runs set seconds = 'x'",
+    "update runs set seconds = 1e999",
+    "update runs set verdict = 'fine'",
+    "update runs set complete = 'x'",
+    "update runs set complete = 7",
+    "update runs set rounds = 'x'",
+    "update runs set rounds = -1e999",
+    "update runs set bytes = 'x'",
+    "update runs set bytes = 1 << 60",
+    "update runs set bytes = 1e999",
+    "update runs set bytes = -1",
+    "update runs set inventory = 5",
+    "update runs set inventory = x'ff7b'",
+    "update results set verdict = 'fine'",
+    "update results set reason = x'ff'",
+    "update results set cause = 'x', remedy = 'x'",
+    "update measurements set value = 'x'",
+    "update measurements set value = 1e999",
+    "update marks set value = x'ff'",
+    "update facts set facts = x'7b'",
+    "update facts set facts = 7",
+    "update facts set first = '0'",
+    "update taken_in set changed = 'x'",
+)
+"""What SQLite does not notice."""
+
+
+QUESTIONS: dict[str, Callable[[Store], object]] = {
+    "inventory": lambda store: store.load_previous_inventory("n1"),
+    "marks": lambda store: store.load_carry_overs("n1"),
+    "rounds": lambda store: store.count_runs("n1"),
+    "past": lambda store: store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu"),
+    "runs": lambda store: store.list_runs(),
+    "newest": lambda store: store.list_newest(),
+    "results": lambda store: store.list_last_results(),
+    "facts": lambda store: sorted(store.list_facts(), key=repr),
+    "failures": lambda store: store.list_failures(),
+}
+
+
+def keep_some(state: Path) -> Store:
+    told = a_result("told", facts=(Fact("driver", "570"),))
+    for run in (
+        inventory_run(1, Verdict.PASS, INVENTORY),
+        marked(2, "seen"),
+        msgspec.structs.replace(run_of_day(3), results=(told,)),
+    ):
+        store = keep(state, run)
+    return store
+
+
+@pytest.mark.parametrize("wrong", WRONG_FIELDS)
+def test_a_field_that_no_run_of_ours_has_is_damage_and_the_index_is_built_anew(
+    tmp_path: Path, wrong: str
+) -> None:
+    store = keep_some(tmp_path)
+    whole = {name: ask(store) for name, ask in QUESTIONS.items()}
+    assert all(whole[name] for name in QUESTIONS if name != "failures")
+    content = store.path.read_bytes()
+    for ask_first in QUESTIONS.values():
+        store.path.write_bytes(content)
+        with closing(sqlite3.connect(store.path)) as db, db:
+            assert db.execute(wrong).rowcount
+        store = Store(tmp_path)
+        ask_first(store)
+        for ask in QUESTIONS.values():
+            ask(store)
+        assert {name: ask(store) for name, ask in QUESTIONS.items()} == whole
+        store.prune("n1", 1000)
+        assert len(list(store.documents.iterdir())) == 3
 
 
 def test_an_index_that_another_process_has_begun_anew_is_not_set_aside(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -187,3 +188,27 @@ def test_a_root_that_cannot_be_used_is_named_with_what_would_help(
         temporary_folder(root, "n1", say=print, make=make),
     ):
         pass
+
+
+@AS_ROOT
+def test_what_is_mounted_under_a_name_like_ours_is_neither_asked_nor_removed(
+    tmp_path: Path,
+) -> None:
+    """In a scratch that all can write to, a user may mount a FUSE that never answers."""
+    theirs = tmp_path / "hpcverify-n1-00000000"
+    theirs.mkdir()
+    left = tmp_path / "hpcverify-n1-11111111"
+    left.mkdir()
+    made = threading.Event()
+
+    def make() -> None:
+        with temporary_folder(tmp_path, "n1", say=print):
+            made.set()
+
+    with silent_file_system(theirs):
+        thread = threading.Thread(target=make, daemon=True)
+        thread.start()
+        came_back = made.wait(60)
+    thread.join()
+    assert came_back
+    assert [path.name for path in tmp_path.iterdir()] == [theirs.name]

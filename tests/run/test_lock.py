@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -140,6 +141,23 @@ def test_where_root_can_keep_no_file_the_socket_alone_decides(
         entered(lock)
     with lock(), pytest.raises(UnverifiedError, match=f"process {os.getpid()}"):
         entered(lock)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("options", ["ro,size=64k", "nr_inodes=1,size=64k"])
+def test_where_the_folder_takes_no_file_the_socket_alone_decides(
+    name: str, folder: Path, lock: Lock, options: str
+) -> None:
+    """A root that is read-only has the folder of a package; /run may be full."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{options},mode=755", "t", folder], check=True)
+    try:
+        with lock(), pytest.raises(UnverifiedError, match=f"process {os.getpid()}"):
+            entered(lock)
+        assert find_lock_holder(name, folder=folder) is None
+        assert list(folder.iterdir()) == []
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 @AS_ROOT

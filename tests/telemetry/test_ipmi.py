@@ -7,6 +7,8 @@ show; each names its report.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from hpcverify.telemetry.chassis import (
@@ -292,3 +294,18 @@ def test_an_entry_is_named_by_its_sensor() -> None:
 )
 def test_a_clock_that_is_not_set_has_no_time(text: str) -> None:
     assert parse_moment(text) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_output_of_a_bmc_however_spoilt_raises(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - characters to spoil, no secret
+    sensors = supply("PSU1", 0x51, "10.1", "Presence detected")
+    sensors += threshold("FAN1", "Fan", "4200 (+/- 0) RPM", "ok", ucr=9000)
+    for printed, parse in ((sensors * 3, parse_sensors), (EVENTS, parse_events)):
+        text = list(printed)
+        for _ in range(rng.randrange(1, 40)):
+            at = rng.randrange(len(text))
+            text[at : at + rng.randrange(4)] = rng.choice(
+                ["", "\n", ",", "(", ":", "|", "\x00", "\x1b[2J", "9" * 400, "-", "nan", "\u0661"]
+            )
+        list(parse("".join(text)))

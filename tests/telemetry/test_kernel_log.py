@@ -319,7 +319,13 @@ def test_the_ring_is_read_to_its_end_and_not_waited_for(tmp_path: Path) -> None:
     assert texts(log) == [xid(79)]
 
 
-@pytest.mark.parametrize("cursor", ["", "rubbish", "b1 x /dev/kmsg ", "b1 1 journald"])
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        *("", "rubbish", "b1 x /dev/kmsg ", "b1 1 journald", "b1 nan /dev/kmsg 0"),
+        *("b2 1e999 /dev/kmsg 0", "b1 -1e999 journald s=1", "b2 1e15 /var/log 1:2"),
+    ],
+)
 def test_a_cursor_that_is_none_starts_at_the_boot(tmp_path: Path, cursor: str) -> None:
     log = read(ring(tmp_path, record(0, "x"), record(1, xid(79))), cursor)
     assert texts(log) == [xid(79)]
@@ -434,6 +440,76 @@ def test_a_stamp_without_a_year_is_never_in_the_future() -> None:
     new_year = datetime(2027, 1, 1, 0, 5).astimezone().timestamp()
     stamp = parse_stamp("Dec 31 23:59:58", new_year)
     assert stamp == new_year - 302
+
+
+def at(form: str, ago: float = 60) -> str:
+    return time.strftime(form, time.localtime(NOW - ago))
+
+
+FORMS = {
+    "RFC 5424": f"<2>1 {datetime.fromtimestamp(NOW - 60, UTC):%Y-%m-%dT%H:%M:%S}Z n1 kernel - - - ",
+    "RFC 5424 with data": (
+        f"{datetime.fromtimestamp(NOW - 60, UTC):%Y-%m-%dT%H:%M:%S}.250Z n1 kernel - -"
+        ' [meta sequenceId="29"] '
+    ),
+    "busybox": f"{at('%b %e %H:%M:%S')} n1 kern.err kernel: ",
+    "milliseconds": f"{at('%b %e %H:%M:%S')}.123 n1 kernel: ",
+    "a year in front": f"{at('%Y %b %e %H:%M:%S')} n1 kernel: ",
+    "a date with a space": f"{at('%Y-%m-%d %H:%M:%S')} n1 kernel: ",
+    "a number": f"{at('%b %e %H:%M:%S')} n1 kernel[0]: ",
+    "a priority": f"<2>{at('%b %e %H:%M:%S')} n1 kernel: ",
+    "no host": f"{at('%b %e %H:%M:%S')} kernel: ",
+}
+"""How syslog daemons write a line of the kernel's, a minute ago."""
+
+
+@pytest.mark.parametrize("stamp", ["", "[ 7140.123456] "])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_syslog_is_read(tmp_path: Path, form: str, stamp: str) -> None:
+    # In the zone of the tests, a stamp without one is local.
+    log = read(syslog(tmp_path, f"{FORMS[form]}{stamp}{xid(79)}"))
+    assert [m.text for m in log.messages] == [xid(79)]
+    assert log.messages[0].time == pytest.approx(NOW - 60, abs=1)
+    assert log.message_count == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"<14>1 2026-11-21T06:59:00Z n1 kernel - - - {xid(79)}",
+        f"<11>{at('%b %e %H:%M:%S')} n1 kernel: {xid(79)}",
+        f"{at('%b %e %H:%M:%S')} n1 user.notice kernel: {xid(79)}",
+        f"{at('%b %e %H:%M:%S')} user.notice kernel: {xid(79)}",
+        f"{at('%b %e %H:%M:%S')} n1 kernel[4711]: {xid(79)}",
+    ],
+)
+def test_a_facility_that_is_another_programs_is_not_believed(tmp_path: Path, line: str) -> None:
+    assert texts(read(syslog(tmp_path, classic("x"), line))) == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (f"1763708340 n1 kernel {xid(79)}", "what is this"),
+        (f"{{'host': 'n1', 'kernel': '{xid(79)}'}}",),
+        (classic("nothing of the kernel's", tag="sshd[7]:"),),
+        (),
+    ],
+)
+def test_a_file_without_a_line_of_the_kernel_that_can_be_read_is_no_log(
+    tmp_path: Path, lines: Sequence[str]
+) -> None:
+    with pytest.raises(Unable, match="no line of the kernel") as caught:
+        read(syslog(tmp_path, *lines))
+    assert caught.value.cause is Cause.DENIED
+
+
+def test_a_file_that_changes_its_form_under_way_is_no_log(tmp_path: Path) -> None:
+    first = read(syslog(tmp_path, classic("x")))
+    quiet = read(syslog(tmp_path, classic("x", tag="sshd[7]:")), first.cursor)
+    assert (texts(quiet), quiet.message_count) == ([], 0)
+    with pytest.raises(Unable, match="no line of the kernel"):
+        read(syslog(tmp_path, f"@@ {xid(79)}"), quiet.cursor)
 
 
 def test_a_line_that_another_program_wrote_to_syslog_is_not_the_kernels(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,23 @@ GAP_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True)
 """Every check that reads the log meets the same gap."""
 MAX_LINE_CHARACTERS = 240
 """Of a line in a message; the evidence has all of it."""
+PROCESS_PATTERN = (
+    r"(?:traps: )?(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
+    r"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete "
+    r"|(?:/\d+)?: (?:page allocation failure|vmalloc|(?:\d+: )?potentially unexpected fatal))"
+)
+"""
+The start of a line that begins with the name of a process, which its user chooses.
+
+In 15 bytes (TASK_COMM_LEN) any program can call itself ``EDAC MC0: UE x``, and crash in a
+file whose name goes on as the line of a fault would. /dev/kmsg writes a byte that cannot be
+printed in four characters, and so does rsyslog.
+"""
+
+
+def begins_with_process(text: str) -> bool:
+    """Say whether *text* begins with the name of a process: nothing it says is evidence."""
+    return re.match(PROCESS_PATTERN, text) is not None
 
 
 class PartFailure(Struct, frozen=True):
@@ -113,6 +131,6 @@ def _decode_failure(mark: str) -> PartFailure | None:
         fields = mark.rsplit(" ", 2)
     try:
         boot, when, code = fields
-        return PartFailure(boot, float(when), code)
+        return PartFailure(boot, kernel_log.parse_moment(when), code)
     except ValueError:
         return None

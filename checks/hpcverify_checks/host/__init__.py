@@ -113,7 +113,7 @@ def _measure_all(
     yield from measure_cores(ctx, root)
     yield from measure_memory(memory)
     yield from measure_processes(tasks, root, ctx.recall(STUCK), ctx.recall(LEFT_OVER))
-    yield from _report_left_memory(tasks, root, memory)
+    yield from _report_left_memory(tasks, root, memory, seconds)
     for need in needs:
         yield from compare_settings(need, root)
         yield from compare_processes(need.processes, tasks, root)
@@ -149,11 +149,11 @@ def _measure_all(
 
 
 def _report_left_memory(
-    tasks: list[Task], root: Path, memory: Mapping[str, float]
+    tasks: list[Task], root: Path, memory: Mapping[str, float], seconds: float
 ) -> Iterator[Finding]:
     least = memory.get("MemTotal", 0.0) * LEFT_OVER_SHARE
     if least and memory.get("Shmem", least) >= least:  # else there are no files to look for
-        yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least)
+        yield from report_shared_memory(root / SHARED_MEMORY, tasks, root, least, seconds)
 
 
 def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterator[Finding]:

@@ -6,8 +6,9 @@ import itertools
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,9 @@ from msgspec import Struct
 
 from hpcverify.check import CarryOver, CheckItem, Finding, Measurement
 from hpcverify.telemetry import sysfs
+from hpcverify.telemetry.blockdev import list_mounts
 from hpcverify.units import MINUTE_SECONDS
+from hpcverify_checks.host.apart import ask_apart
 from hpcverify_checks.host.needs import ProcessNeed, fits
 
 COMM_LENGTH = 15
@@ -237,25 +240,44 @@ def _read_owner(root: Path, pid: int) -> int | None:
         return None
 
 
-def _list_files(folder: Path) -> Iterator[os.stat_result]:
+def _list_files(folder: Path, mounted: Collection[str]) -> Iterator[os.stat_result]:
     folders = [os.fspath(folder)]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
+                if entry.path in mounted:  # a user's FUSE may never say what it is
+                    continue
                 with suppress(OSError):
                     yield entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
 
 
-def report_shared_memory(
-    folder: Path, tasks: Iterable[Task], root: Path, least: float
-) -> Iterator[Finding]:
-    """Report files of people in *folder* who run nothing here, from *least* bytes on."""
+def _sum_sizes(folder: Path, mounted: Collection[str]) -> list[tuple[int, int]]:
+    """Sum the bytes of the files in *folder* by the people who own them."""
     sizes: dict[int, int] = {}
-    for about in itertools.islice(_list_files(folder), MAX_FILES):
+    for about in itertools.islice(_list_files(folder, mounted), MAX_FILES):
         if FIRST_USER_ID <= about.st_uid != NOBODY_ID:
             sizes[about.st_uid] = sizes.get(about.st_uid, 0) + about.st_blocks * 512
+    return list(sizes.items())
+
+
+def report_shared_memory(
+    folder: Path, tasks: Iterable[Task], root: Path, least: float, seconds: float
+) -> Iterator[Finding]:
+    """
+    Report files of people in *folder* who run nothing here, from *least* bytes on.
+
+    What is mounted below it is left out, and if it does not answer within *seconds*, as when
+    a user has just mounted something there, that is reported.
+    """
+    mounted = {f"{root}{mount.point}".replace("//", "/") for mount in list_mounts(root)}
+    name = str(folder)
+    replies = ask_apart({name: partial(_sum_sizes, folder, mounted)}, seconds)
+    for stuck in replies.hung.values():
+        text = f"what is below it has not answered in {stuck.seconds:g} s: see findmnt -R {folder}"
+        yield Finding("fuse_hung", name, text)
+    sizes = dict(replies.answers.get(name, ()))
     if sum(sizes.values()) < least:
         return
     present = {_read_owner(root, task.pid) for task in tasks}
@@ -263,6 +285,6 @@ def report_shared_memory(
         if owner not in present and size >= least:
             text = (
                 f"{size / 2**30:.3g} GiB of memory is held by files of user {owner}, who runs "
-                f"nothing here: find {folder} -user {owner} -delete"
+                f"nothing here: find {folder} -xdev -user {owner} -delete"
             )
             yield Finding("memory_left_over", str(folder), text)

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from hpcverify.check import LISTED, FindingRule, Remedy, Verdict
 from hpcverify.telemetry.kernel_log import KernelMessage
+from hpcverify_checks.common.kernel_log import begins_with_process
 
 TABLE_PATH = Path(__file__).with_name("lines.csv")
 OFTEN_SUFFIX, OVER_SUFFIX = "_often", "_over"
@@ -43,16 +44,6 @@ FRAGMENTS = {
     r"(?:\w+:\d+:\(pid \d+\): )?",
 }
 """What patterns have in common. Images in files, memory and empty drives are no disks."""
-PROCESS_PATTERN = (
-    r"(?:traps: )?.{1,15}?"
-    r"(?:\[\d+\]:? | \(\d+\):? | invoked oom-killer"
-    r"|: (?:page allocation failure|vmalloc|(?:\d+: )?potentially unexpected fatal))"
-)
-"""
-The start of a line that begins with the name of a process, which its user chooses.
-
-In 15 bytes (TASK_COMM_LEN) any program can call itself ``EDAC MC0: UE x``, and crash.
-"""
 RECORD_MARKERS = ("device_id: ", "DIMM location: ", "section_type: ")
 RECORD_PATTERN = (
     r"\{(?P<number>\d+)\}\[Hardware Error\]: +(?P<head>event severity: )?"
@@ -182,7 +173,7 @@ def _find_records(messages: Sequence[KernelMessage]) -> dict[int, dict[str, str]
 
 def _match(row: LineRow, text: str) -> re.Match[str] | None:
     match = re.search(row.pattern, text)
-    if match and row.kind != JOB_KIND and re.match(PROCESS_PATTERN, text):
+    if match and row.kind != JOB_KIND and begins_with_process(text):
         return None
     return match
 

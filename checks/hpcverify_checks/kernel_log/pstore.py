@@ -8,6 +8,7 @@ of the log, each as ``<6>[    2.608284] text``.
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Iterator
@@ -60,12 +61,26 @@ def _list_files(root: Path) -> Iterator[tuple[float, Path]]:
 
 
 def _read_messages(path: Path, written: float) -> Iterator[KernelMessage]:
-    """Read the lines of a dump that was *written* as the last of them was printed."""
+    """
+    Read the lines of a dump that was *written* as the last of them was printed.
+
+    Each line of a message that has several bears the time of the first. They are joined, so
+    that what a user was quoted with does not look like a message of its own.
+    """
     lines = [(re.match(PREFIX_PATTERN, line), line) for line in _read_lines(path)]
-    last = max((float(m["stamp"]) for m, _ in lines if m and m["stamp"]), default=0.0)
-    for match, line in lines:
-        age = last - float(match["stamp"]) if match and match["stamp"] else 0.0
-        yield KernelMessage(line[match.end() :] if match else line, written - age, path.name)
+    parted = [
+        (match["stamp"] or "" if match else "", line[match.end() :] if match else line)
+        for match, line in lines
+    ]
+    last = max((float(stamp) for stamp, _ in parted if stamp), default=0.0)
+    numbers = itertools.count()
+    for (stamp, _), group in itertools.groupby(
+        # Without a time, and at the start of the boot, when it stands still, each is its own.
+        parted,
+        lambda part: (part[0], 0 if part[0] and float(part[0]) else next(numbers)),
+    ):
+        age = last - float(stamp) if stamp else 0.0
+        yield KernelMessage("\n".join(text for _, text in group), written - age, path.name)
 
 
 def _read_lines(path: Path) -> list[str]:

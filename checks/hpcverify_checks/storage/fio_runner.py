@@ -195,12 +195,14 @@ def find_engine() -> str:
     Name an engine of this fio that can keep several accesses in flight.
 
     Raises:
-        Unable: fio is not installed, does not start, or has no such engine.
+        Unable: fio is not installed, does not start, was killed, or has no such engine.
 
     """
     done = run_fio(["fio", "--enghelp"], timeout=GRACE_SECONDS)
     if done.returncode:
-        output = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        printed = done.stderr.decode(errors="replace")
+        _require_undisturbed(done.returncode, printed)
+        output = printed.strip() or f"exit code {done.returncode}"
         raise Unable(
             f"fio does not start ({output[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by "
             "hand; if that works, compare ulimit -a with that of the process that starts this",

@@ -8,7 +8,8 @@ two more lines with the same number. A GPU that has fallen off the bus is Xid 79
 with it or alone, ``NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.`` (older
 drivers: ``NVRM: GPU at 0000:b3:00.0 has …``). A driver that is just loading writes
 no Xid but one message of three lines (NVIDIA/NVSentinel issue 155), which syslog may
-split into three.
+split into three. No other message is read beyond its first line: where the kernel quotes a
+user, such as the options of a mount, the user may have written the rest.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
+from hpcverify_checks.common.kernel_log import begins_with_process
 from hpcverify_checks.xid.policy import XidRow, find_row, load_rows
 
 LINE_MARKERS = (
@@ -102,13 +104,21 @@ GSP_XIDS = (119, 120)
 def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[Event]:
     opening: re.Match[str] | None = None
     for message in messages:
+        if begins_with_process(message.text):
+            continue
         yield from _parse_message(message)
-        for line in map(str.strip, re.split(LINE_END_PATTERN, message.text)):
+        for line in _split_message(message.text):
             if match := re.match(LOST_OPENING_PATTERN, line):
                 opening = match
             elif match := re.match(LOST_PATTERN, line):
                 yield _make_loss_event(message, match, opening)
                 opening = None
+
+
+def _split_message(text: str) -> list[str]:
+    """Split the one message that the driver writes in several lines; of others give the first."""
+    lines = [line.strip() for line in re.split(LINE_END_PATTERN, text)]
+    return lines if re.match(LOST_OPENING_PATTERN, lines[0]) else lines[:1]
 
 
 def _make_loss_event(

@@ -17,7 +17,8 @@ nobody could mend it here.
 
 Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to
 syslog, but the kernel stamps its own facility (0) on nobody else's text; in the
-files of syslog only the tag ``kernel:`` is left to go by.
+files of syslog only the tag ``kernel:`` is left to go by, and the facility where it is
+written. A file without a line that can be read is no log.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -44,13 +46,15 @@ from hpcverify.telemetry.kernel_log.query import (
 )
 from hpcverify.telemetry.kernel_log.ring import read_ring
 
-__all__ = ["KernelLog", "KernelMessage", "format_moment", "parse_last_look", "read"]
+__all__ = ["KernelLog", "KernelMessage", "format_moment", "parse_last_look", "parse_moment", "read"]
 
 ACCESS_FIX = (
     "run as root, or sysctl kernel.dmesg_restrict=0; in a container, hand it the host's /dev/kmsg"
 )
 FIRST_LOOK_SECONDS = 86400.0
 """How far back a first look goes: a day."""
+LAST_SECOND = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""Later than any mark; what is beyond has no date."""
 LOG_SOURCES: dict[str, Callable[[LogQuery], KernelLog]] = {
     "/dev/kmsg": read_ring,
     "journald": read_journal,
@@ -138,11 +142,25 @@ def _parse_cursor(cursor: str | None, boot: str, source: str) -> StartPoint | No
         return None
     with suppress(ValueError):
         return StartPoint(
-            time=float(fields[1]),
+            time=parse_moment(fields[1]),
             position=fields[3] if fields[2] == source else "",
             rebooted=fields[0] != boot,
         )
     return None
+
+
+def parse_moment(text: str) -> float:
+    """
+    Read a time of a mark, in seconds since 1970.
+
+    Raises:
+        ValueError: it is none, or no date.
+
+    """
+    value = float(text)
+    if not 0 <= value < LAST_SECOND:
+        raise ValueError(text)
+    return value
 
 
 def parse_last_look(cursor: str | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -20,11 +20,21 @@ from hpcverify.telemetry.kernel_log.query import (
 )
 
 SYSLOG_NAMES = ("kern.log", "messages", "syslog")
-STAMP_PATTERN = r"(?P<stamp>\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
-"""RFC 5424 or classic."""
-LINE_PATTERN = STAMP_PATTERN + r"\S+ kernel: (?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
-"""A line of syslog: stamp, host, tag, and perhaps the time since boot and who printed
-it (a thread or a CPU)."""
+STAMP_PATTERN = (
+    r"(?:<(?P<priority>\d+)>(?:1 )?)?(?P<stamp>\d{4}-\d\d-\d\d[T ]\S+"
+    r"|(?:\d{4} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:[.,]\d+)?) "
+)
+"""RFC 5424 or classic, which may have a year and parts of a second; perhaps the priority."""
+LINE_PATTERN = (
+    STAMP_PATTERN + r"(?:(?!\w+\.(?:emerg|alert|crit|err|warn|notice|info|debug) )\S+ )?"
+    r"(?:kern\.[a-z]+ )?kernel(?:(?:\[0\])?: | - \S+ (?:-|\[.*?\]) \ufeff?)"
+    r"(?:\[ *(?P<since>\d+\.\d+)\] ?)?(?:\[ *[TC]\d+\] ?)?(?P<text>.*)"
+)
+"""A line of syslog: stamp, host, perhaps the facility (busybox), tag, and perhaps the time
+since boot and who printed it (a thread or a CPU)."""
+KERNEL_MARKERS = (b" kernel: ", b" kernel[0]: ", b" kernel - ")
+KERNEL_PRIORITIES = 8
+"""The priority is 8 x facility + level, so the kernel's own are below this."""
 MONTH_NAMES = "JanFebMarAprMayJunJulAugSepOctNovDec"
 STAMP_SLACK_SECONDS = 86400.0
 """How far after now a stamp without a year is still of this year."""
@@ -39,24 +49,73 @@ def read_files(query: LogQuery) -> KernelLog:
     files = (*_find_rotated(path), path)
     data, position, gap = _read_new_part(files, query.since.position, _identify(files))
     lines, earliest = data.splitlines(), _find_earliest(query, gap)
+    _require_readable(path, lines, whole=not query.since.position)
     wanted = query.narrow(data)
     messages = [
-        KernelMessage(match["text"], stamp, path.name)
-        for line in lines
-        if wanted.wants(line)
-        and (match := re.match(LINE_PATTERN, line.decode(errors="replace")))
-        and (stamp := parse_stamp(match["stamp"], query.now)) is not None
-        and stamp >= earliest
+        KernelMessage(text, stamp, path.name)
+        for match, text in _join_lines(lines, wanted)
+        if (stamp := parse_stamp(match["stamp"], query.now)) is not None and stamp >= earliest
     ]
     ends = [_parse_line_time(line, query.now) for line in (*lines[:1], *lines[-1:])]
     first, last = (ends[0], ends[-1]) if ends else (None, None)
     return query.build_log(
         messages,
-        data.count(b" kernel: "),
+        sum(data.count(marker) for marker in KERNEL_MARKERS),
         (first, last),
         position,
         _explain_lacking(query, gap, first, last),
     )
+
+
+def _require_readable(path: Path, lines: Sequence[bytes], *, whole: bool) -> None:
+    """
+    Refuse a file in a form that we cannot read, or one that the kernel's messages do not go to.
+
+    Only the *whole* log must have a message of the kernel: it wrote many at the boot.
+
+    Raises:
+        OSError: it is such a file.
+
+    """
+    if any(b"kernel" in line and _parse_line(line) for line in lines):
+        return
+    if whole or (lines and not any(_parse_stamp_of(line) for line in lines)):
+        raise OSError(f"{path.name} has no line of the kernel in a form that syslog writes")
+
+
+def _join_lines(lines: Sequence[bytes], wanted: LogQuery) -> Iterator[tuple[re.Match[str], str]]:
+    """
+    Yield the messages with a word of *wanted*: the first line, and the whole text.
+
+    A syslog daemon gets a message of several lines as so many messages, all with the time
+    of the first. The rest of what a user was quoted with must not look like a message of
+    its own.
+    """
+    done = 0
+    for index, line in enumerate(lines):
+        if index < done or not wanted.wants(line) or not (match := _parse_line(line)):
+            continue
+        begin, done, parts = index, index + 1, [match]
+        if match["since"] and float(match["since"]):  # at the start of the boot it stands still
+            while begin and (before := _parse_line(lines[begin - 1])) and _is_same(before, match):
+                begin, parts = begin - 1, [before, *parts]
+            while (
+                done < len(lines) and (after := _parse_line(lines[done])) and _is_same(after, match)
+            ):
+                done, parts = done + 1, [*parts, after]
+        yield parts[0], "\n".join(part["text"] for part in parts)
+
+
+def _is_same(one: re.Match[str], other: re.Match[str]) -> bool:
+    return one["since"] == other["since"]
+
+
+def _parse_line(line: bytes) -> re.Match[str] | None:
+    """Understand a line of the kernel's."""
+    match = re.match(LINE_PATTERN, line.decode(errors="replace"))
+    if match and match["priority"] and int(match["priority"]) >= KERNEL_PRIORITIES:
+        return None
+    return match
 
 
 def _find_earliest(query: LogQuery, gap: str) -> float:
@@ -146,25 +205,34 @@ def _read_tail(path: Path, begin: int) -> tuple[bytes, str, str]:
 
 
 def _parse_line_time(line: bytes, now: float) -> float | None:
-    match = re.match(STAMP_PATTERN, line.decode(errors="replace"))
+    match = _parse_stamp_of(line)
     return parse_stamp(match["stamp"], now) if match else None
+
+
+def _parse_stamp_of(line: bytes) -> re.Match[str] | None:
+    return re.match(STAMP_PATTERN, line.decode(errors="replace"))
 
 
 def parse_stamp(stamp: str, now: float) -> float | None:
     """
     Read a stamp of syslog, in seconds since 1970.
 
-    A classic one has neither year nor zone: it is local, and never in the future.
+    A classic one has no zone: it is local. Without a year it is never in the future.
     """
-    if stamp[:1].isdigit():
-        with suppress(ValueError):
-            return datetime.fromisoformat(stamp).timestamp()
-        return None
-    month, day, clock = stamp.split()
-    hour, minute, second = map(int, clock.split(":"))
-    if month not in MONTH_NAMES:
-        return None
-    year = time.localtime(now).tm_year
-    rest = (MONTH_NAMES.index(month) // 3 + 1, int(day), hour, minute, second, 0, 0, -1)
-    value = time.mktime((year, *rest))
-    return time.mktime((year - 1, *rest)) if value > now + STAMP_SLACK_SECONDS else value
+    with suppress(ValueError, OverflowError):
+        if stamp[4:5] == "-":
+            return datetime.fromisoformat(stamp.replace(",", ".")).timestamp()
+        *years, month, day, clock = stamp.split()
+        hour, minute, second = clock.replace(",", ".").split(":")
+        if month not in MONTH_NAMES:
+            return None
+        year = int(years[0]) if years else time.localtime(now).tm_year
+        number = MONTH_NAMES.index(month) // 3 + 1
+        whole = int(float(second))
+        rest = (number, int(day), int(hour), int(minute), whole, 0, 0, -1)
+        part = float(second) - whole
+        value = time.mktime((year, *rest)) + part
+        if not years and value > now + STAMP_SLACK_SECONDS:
+            return time.mktime((year - 1, *rest)) + part
+        return value
+    return None

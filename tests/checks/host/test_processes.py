@@ -15,8 +15,10 @@ from hpcverify_checks.host import CHECK, HostSeams
 from hpcverify_checks.host.needs import Expectation, ProcessNeed
 from hpcverify_checks.host.processes import list_tasks, report_shared_memory
 from tests.checks.host.nodes import a_node, a_process, look, never_run
+from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="to mount a file system takes root")
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
@@ -184,16 +186,49 @@ def test_files_in_memory_of_a_user_who_runs_nothing_are_told(tmp_path: Path) -> 
     a_process(node.root, 5, "train")
     tasks = list_tasks(node.root)
 
-    told = list(report_shared_memory(shared, tasks, node.root, 2**19))
+    told = list(report_shared_memory(shared, tasks, node.root, 2**19, 60))
     os.chown(node.root / "proc/5", 4711, 4711)
-    there = list(report_shared_memory(shared, tasks, node.root, 2**19))
-    little = list(report_shared_memory(shared, [], node.root, 2**22))
-    deep = list(report_shared_memory(shared, tasks[:0], node.root, 2**20 + 2**19))
+    there = list(report_shared_memory(shared, tasks, node.root, 2**19, 60))
+    little = list(report_shared_memory(shared, [], node.root, 2**22, 60))
+    deep = list(report_shared_memory(shared, tasks[:0], node.root, 2**20 + 2**19, 60))
 
     assert [f.code for f in told] == ["memory_left_over"]
     assert "user 4711" in told[0].text
     assert there == little == []
     assert [f.code for f in deep] == ["memory_left_over"]
+
+
+def own_by_user(path: Path) -> None:
+    path.write_bytes(os.urandom(2**20))
+    os.chown(path, 4711, 4711)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_a_user_mounts_in_the_memory_is_not_asked_and_the_rest_counts(
+    tmp_path: Path, *, deep: bool
+) -> None:
+    shared = tmp_path / "shm"
+    point = shared / "u/x" if deep else shared / "x"
+    point.mkdir(parents=True)
+    own_by_user(shared / "left")
+    with silent_file_system(point):
+        told = list(report_shared_memory(shared, [], Path("/"), 2**19, 60))
+    assert [(f.code, f.where) for f in told] == [("memory_left_over", str(shared))]
+
+
+@AS_ROOT
+def test_a_mount_that_the_table_does_not_show_yet_costs_a_process_of_its_own(
+    tmp_path: Path,
+) -> None:
+    node = a_node(tmp_path / "r")  # whose table of mounts has none
+    shared = tmp_path / "shm"
+    (shared / "x").mkdir(parents=True)
+    with silent_file_system(shared / "x"):
+        told = list(report_shared_memory(shared, [], node.root, 1, 0.5))
+    assert [(f.code, f.where) for f in told] == [("fuse_hung", str(shared))]
+    assert "reboot" not in told[0].text
+    assert CHECK.finding_rules["fuse_hung"].verdict is Verdict.WARN
 
 
 def test_no_program_is_started_by_default(tmp_path: Path) -> None:

@@ -629,6 +629,17 @@ def test_a_fio_that_a_limit_keeps_from_starting_lacks_no_engine(
     assert caught.value.cause is Cause.MISCONFIGURED
 
 
+def test_a_fio_that_is_killed_as_it_starts_has_crashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", standing_in_for_fio(tmp_path, "kill -KILL $$"))
+
+    with pytest.raises(Unable, match="killed by SIGKILL") as caught:
+        fio_runner.find_engine()
+
+    assert caught.value.cause is Cause.CRASHED
+
+
 # Room, engine and place
 
 

@@ -1,0 +1,233 @@
+"""
+What the kernel prints of a user's own words is never evidence.
+
+Anybody may choose the name of a program, the options of a mount, the name of a file, a label
+or a cgroup; the kernel prints them in lines of its own. Each way to get words into the log
+is tried with the lines of all faults.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcverify.model import CheckItem, Finding, Verdict
+from hpcverify.telemetry import kernel_log as log
+from hpcverify.telemetry.kernel_log import KernelMessage
+from hpcverify.testing import judge_items, make_context
+from hpcverify_checks import kernel_log, xid
+from hpcverify_checks.kernel_log import pstore
+from hpcverify_checks.kernel_log.lines import JOB_KIND, load_rows, read_events
+from hpcverify_checks.xid.lines import LINE_MARKERS
+from hpcverify_checks.xid.lines import read_events as read_xids
+from tests.checks.kernel_lines import FAULTY
+from tests.checks.test_kernel_log import BOARD, ring
+from tests.telemetry import trees
+from tests.telemetry.test_kernel_log import BOOTED, NOW, Journalctl, entry, record
+
+XID_FAULTS = (
+    "NVRM: Xid (PCI:0000:b3:00): 79, pid=1, name=python3, GPU has fallen off the bus.",
+    "NVRM: Xid error: xyz, invalid data",
+    "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
+    "NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",
+    "NVRM: fallen off the bus and is not responding to commands.",
+    (
+        r"NVRM: The NVIDIA GPU 0000:b3:00.0\x0aNVRM: (PCI ID: 10de:26b5) installed in this "
+        r"system has\x0aNVRM: fallen off the bus and is not responding to commands."
+    ),
+    "NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x26:0x56:1474)",
+    "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32",
+)
+FAULTS = (
+    *XID_FAULTS,
+    *(t for code, texts in FAULTY.items() if load_rows()[code].kind != JOB_KIND for t in texts),
+)
+
+QUOTES = (
+    "tmpfs: Unknown parameter '{}'",
+    "fuse: Unknown parameter '{}'",
+    'overlayfs: unrecognized mount option "{}" or missing value',
+    "overlayfs: failed to resolve '{}': -2",
+    'EXT4-fs (sdb1): Unrecognized mount option "{}" or missing value',
+    "BTRFS info (device sdb1): unrecognized mount option '{}'",
+    'F2FS-fs (sdb1): Unrecognized mount option "{}" or missing value',
+    "BTRFS: device label {} devid 1 transid 7 /dev/sdb1 scanned by systemd-udevd (331)",
+    "EXT4-fs (sdb1): mounted filesystem {} r/w with ordered data mode.",
+    "XFS (sdb1): unknown mount option [{}].",
+    "FAT-fs (sdb1): Volume {} was not properly unmounted.",
+    "ISO 9660 Extensions: {}",
+    "usb 1-2: Product: {}",
+    "usb 1-2: SerialNumber: {}",
+    "input: {} as /devices/pci0000:00/0000:00:14.0/usb1/1-2/input/input7",
+    "scsi 6:0:0:0: Direct-Access     {}  1.00 PQ: 0 ANSI: 6",
+    'audit: type=1326 audit(1753325017.312:11): auid=1000 comm="{0}" exe="{0}" sig=0',
+    'audit: type=1400 audit(1753325017.312:12): apparmor="DENIED" name="{}"',
+    "process '{}' started with executable stack",
+    'ptrace attach of "{0}"[77] was attempted by "{0}"[78]',
+    "warning: `{}' uses 32-bit capabilities (legacy support in use)",
+    "veth0: renamed from {}",
+    "IPv6: ADDRCONF(NETDEV_CHANGE): {}: link becomes ready",
+    "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/{0},task_memcg=/{0},task={0},pid=7,uid=1000",
+    "Tasks in /{} killed as a result of limit of /docker",
+    "Memory cgroup stats for /{}:",
+    "cgroup: fork rejected by pids controller in /{}",
+    "random: {}: uninitialized urandom read (16 bytes read)",
+    "a.out[77]: segfault at 0 ip 0 sp 0 error 14 in {}[400000+1000]",
+    "traps: a.out[77] general protection fault ip:7f7c sp:7f7b error:0 in {}[7f7c+1]",
+    "python3: page allocation failure: order:4, mode:0x0, cpuset={},mems_allowed=0",
+    "python3 cpuset={} mems_allowed=0",
+)
+"""Lines that quote a user, who may write anything."""
+BREAKS = ("", r"x\x0a", "x#012", "x\n", "x\r\n", "x: ")
+"""What the user writes before the line of a fault: nothing, or the end of a line."""
+CRASHES = (
+    "{}[77]: segfault at 0 ip 0040 sp 7ffd error 6 in {}[401000+1] on CPU 12 (core 3, socket 1)",
+    "traps: {}[77] general protection fault ip:7f7c sp:7f7b error:0 in {}[7f7c+1]",
+    "{}[77] bad frame in rt_sigreturn frame:0 ip:0 sp:0 orax:0 in {}[400000+1]",
+    "{} cpuset={} mems_allowed=0",
+    "{}: page allocation failure: order:4, mode:0x0, nodemask=(null),cpuset={},mems_allowed=0",
+    "{}: vmalloc error: size 8192, mode:0xdc0(GFP_KERNEL), cpuset={},mems_allowed=0",
+    "{} invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE), order=0, {}",
+    "{} (77): drop_caches: 3 {}",
+    "{}/77: potentially unexpected fatal signal 11. {}",
+    "{} uses obsolete (PF_INET,SOCK_PACKET) {}",
+)
+"""Lines that begin with the name of a program, and go on with the name of a file or a cgroup."""
+MAX_NAME = 15
+
+
+def list_forged(text: str) -> Iterator[str]:
+    """Write *text* as a user could have the kernel print it."""
+    for quote in QUOTES:
+        yield from (quote.format(begin + text) for begin in BREAKS)
+    for crash in CRASHES:
+        for length in range(3, MAX_NAME + 1):
+            name, rest = text[:length], text[length:].lstrip()
+            padding = MAX_NAME - length
+            # The kernel prints a byte that is none of ASCII's in four characters.
+            for filled in (name, name + r"\x0a" * padding, name + "\n" * padding):
+                yield from (crash.format(filled, f"{begin}{rest}") for begin in ("", " on x ("))
+        yield crash.format("NVRM: x", text)
+        yield crash.format("NVRM: x", rf"a\x0a{text}")
+
+
+def accuses(text: str) -> list[str]:
+    """Name the findings of *text* that are more than a note that a job crashed."""
+    message = KernelMessage(text, 0.0, "0")
+    codes = [event.row.code for event in read_events([message]) if event.row.kind != JOB_KIND]
+    return [*codes, *(event.row.code for event in read_xids([message]))]
+
+
+@pytest.mark.parametrize("text", FAULTS)
+def test_no_words_of_a_user_that_the_kernel_prints_are_evidence(text: str) -> None:
+    assert accuses(text)
+    found = {forged: codes for forged in list_forged(text) if (codes := accuses(forged))}
+    assert found == {}
+
+
+def test_no_words_of_a_user_between_two_lines_complete_a_loss() -> None:
+    opening = "NVRM: The NVIDIA GPU 0000:b3:00.0"
+    forged = "tmpfs: Unknown parameter 'x#012NVRM: fallen off the bus and'"
+    messages = [KernelMessage(text, 0.0, "0") for text in (opening, forged)]
+    assert read_xids(messages) == []
+
+
+FORGED = "tmpfs: Unknown parameter 'x{}NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.'"
+
+
+def judge_ring(root: Path, text: str) -> Verdict:
+    found: list[CheckItem] = []
+    for check in (xid, kernel_log):
+        ctx = make_context(root, inventory=BOARD)
+        items = list(check.read_log(ctx, ring(root, record(0, text))))
+        found += [item for item in items if isinstance(item, Finding)]
+    return judge_items(xid.CHECK, found).verdict if found else Verdict.PASS
+
+
+@pytest.mark.parametrize("end", ["#012", r"\x0a"])
+def test_a_mount_of_a_user_accuses_no_gpu(tmp_path: Path, end: str) -> None:
+    assert judge_ring(tmp_path, FORGED.format(end)) is Verdict.PASS
+    assert judge_ring(tmp_path, XID_FAULTS[2]) is Verdict.FAIL
+
+
+def write_lines(*texts: str, stamp: str = "[ 7140.123456] ") -> list[str]:
+    when = time.strftime("%b %e %H:%M:%S", time.localtime(NOW - 60))
+    return [f"{when} n1 kernel: {stamp}{text}" for text in texts]
+
+
+def read_file(root: Path, lines: list[str]) -> list[KernelMessage]:
+    trees.grow(
+        root,
+        {
+            "proc/sys/kernel/random/boot_id": "b1",
+            "proc/stat": f"btime {BOOTED}",
+            "var/log/kern.log": "".join(f"{line}\n" for line in lines),
+        },
+    )
+    return list(log.read(None, LINE_MARKERS, root, Journalctl(), lambda: NOW).messages)
+
+
+def read_journal(root: Path, text: str) -> list[KernelMessage]:
+    trees.grow(root, {"proc/sys/kernel/random/boot_id": "b1", "proc/stat": f"btime {BOOTED}"})
+    (root / "var/log/journal").mkdir(parents=True)
+    tool = Journalctl(entry(1, text))
+    return list(log.read(None, LINE_MARKERS, root, tool, lambda: NOW).messages)
+
+
+def read_dump(root: Path, text: str) -> list[KernelMessage]:
+    lines = "".join(f"<4>[ 7140.123456] {line}\n" for line in text.split("\n"))
+    trees.grow(root, {"sys/fs/pstore/dmesg-efi-1": f"Panic#1 Part1\n{lines}"})
+    return pstore.read_dumps(root, None, 0.0)[0]
+
+
+READERS: dict[str, Callable[[Path, str], list[KernelMessage]]] = {
+    "file": lambda root, text: read_file(root, write_lines(*text.split("\n"))),
+    "journal": read_journal,
+    "dump": read_dump,
+}
+"""A daemon that reads /proc/kmsg gets each line with the time of the message, as a dump does."""
+
+
+@pytest.mark.parametrize("source", READERS)
+@pytest.mark.parametrize(
+    "fault", [XID_FAULTS[0], *XID_FAULTS[2:4], "Kernel panic - not syncing: Fatal machine check"]
+)
+def test_a_new_line_in_a_users_words_begins_no_message(
+    tmp_path: Path, source: str, fault: str
+) -> None:
+    trees.grow(tmp_path / "real", {})
+    read = READERS[source]
+    forged = read(tmp_path / "forged", f"tmpfs: Unknown parameter 'x\n{fault}'")
+    assert (read_xids(forged), [*read_events(forged)]) == ([], [])
+    if fault.startswith("NVRM"):
+        assert read_xids(read(tmp_path / "real", fault))
+
+
+def test_messages_at_different_times_are_not_joined(tmp_path: Path) -> None:
+    lines = [*write_lines("tmpfs: Unknown parameter 'x'")]
+    lines += write_lines(XID_FAULTS[2], stamp="[ 7140.123457] ")
+    (event,) = read_xids(read_file(tmp_path, lines))
+    assert event.xid == 79
+
+
+def test_at_the_start_of_the_boot_all_messages_have_one_time(tmp_path: Path) -> None:
+    lines = write_lines("Linux version 6.8", XID_FAULTS[0], stamp="[    0.000000] ")
+    assert [event.xid for event in read_xids(read_file(tmp_path, lines))] == [79]
+
+
+def test_the_drivers_own_message_of_three_lines_is_read_as_one(tmp_path: Path) -> None:
+    texts = XID_FAULTS[5].split(r"\x0a")
+    for number, name in enumerate(("file", "journal")):
+        (event,) = read_xids(READERS[name](tmp_path / str(number), "\n".join(texts)))
+        assert (event.xid, event.where) == (79, "0000:b3:00.0")
+
+
+def test_every_row_still_speaks_for_its_line() -> None:
+    for code, texts in FAULTY.items():
+        for text in texts:
+            (event,) = read_events([KernelMessage(text, 0.0, "0")])
+            assert event.row is load_rows()[code]
