@@ -11,17 +11,18 @@ from __future__ import annotations
 import fcntl
 import ipaddress
 import os
+import secrets
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from itertools import chain
 from time import monotonic, sleep
-from typing import IO
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -30,6 +31,7 @@ from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import name_signal, read_process_state
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify.telemetry import pci
+from hpcverify_checks.collectives.arrival import Arrival, list_nodes
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import (
     AUTO,
@@ -38,9 +40,10 @@ from hpcverify_checks.collectives.combine import (
     TIMELINE,
     RankReport,
     combine_reports,
+    split_misfits,
     times_topic,
 )
-from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
+from hpcverify_checks.collectives.deputy import BEATS, OVER, Deputy, tell_deputy
 from hpcverify_checks.collectives.hangs import (
     BEAT,
     BEAT_SECONDS,
@@ -50,18 +53,30 @@ from hpcverify_checks.collectives.hangs import (
 )
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
+from hpcverify_checks.collectives.secret import make_secret, open_credential, read_secret
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
-from hpcverify_checks.collectives.wire import WirePair, collect_answers, pair_nodes, take_part
-from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
+from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
+from hpcverify_checks.common.board import (
+    BoardError,
+    SocketBoard,
+    connect,
+    decode_messages,
+    open_board,
+)
+from hpcverify_checks.common.board_server import BoardServer
 from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import (
     ABORT_SECONDS,
+    LOOPBACK,
     MAX_REASON_CHARACTERS,
     ROLL_CALL_SECONDS,
     LostRanks,
     exchange_messages,
+    require_loopback,
+    set_environment,
 )
+from hpcverify_checks.common.seal import SECRET
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0
@@ -70,13 +85,19 @@ GRACE_SECONDS = 3.0
 """For a rank that is only late to report after all."""
 LEAVE_SECONDS = 5.0
 """For the other launchers to see that all is over."""
+PROBE_SECONDS = 1.0
+"""For what listens at a port to say whether it is the board."""
 DIED = "died"
 LEFT = "left"
 CAME = "came"
+WITH_OPINION = b"with a second opinion"
+"""The last word of rank 0's launcher, if pairs of nodes are to say what they measure."""
 SIOCGIFADDR = 0x8915
 PORTS = range(20000, 32000)
 """Below those that Linux gives to clients (32768 on)."""
 PORT_TRIES = 8
+ANY_PORT = 9
+"""Nothing is sent to it: it only takes a port to ask for a route."""
 PROCESSES_ON_CPU = 2
 ALONE = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """Settings of NCCL that leave a node's ranks nothing but its network adapters."""
@@ -84,6 +105,12 @@ RAS = "NCCL_RAS_ENABLE"
 """NCCL's service for diagnosis, on by default: its threads have ended jobs (NVIDIA/nccl issues
 1996 and 2346), and it has said OK of a rank that was stuck (1730). We ask launchers instead."""
 RING_SETTINGS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
+
+REPORTS = msgspec.msgpack.Decoder(RankReport)
+TIMES = msgspec.msgpack.Decoder(StepTimes)
+TIMELINES = msgspec.msgpack.Decoder(Timeline)
+T = TypeVar("T")
+Shaped = TypeVar("Shaped", StepTimes, Timeline)
 
 
 class LaunchOrder(Struct, frozen=True, kw_only=True):
@@ -108,6 +135,8 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     """Rank, and rank on its node, of those to launch here."""
     address: str
     """Of rank 0's node."""
+    neighbour: str = ""
+    """The name of another node, if there is one."""
     expected: tuple[str, ...] = ()
     """The node on which each rank should be, as far as Slurm says."""
     second_opinion: bool = False
@@ -127,9 +156,10 @@ def launch(encoded: bytes) -> bytes:
         world = _count_own_ranks()
         ranks = tuple((rank, rank) for rank in range(world))
         order = msgspec.structs.replace(order, world=world, ranks=ranks)
-    if order.ranks[0][0] == 0:
-        return msgspec.json.encode(_launch_first(order))
-    run = _launch_other(order)
+    try:
+        run = _launch_first(order) if order.ranks[0][0] == 0 else _launch_other(order)
+    except BoardError as exc:  # as when an interface went down
+        raise Unable(f"{exc}: run it again", Cause.TIMEOUT, Remedy.RERUN) from exc
     return msgspec.json.encode(run) if run else b""
 
 
@@ -147,17 +177,22 @@ def _count_own_ranks() -> int:
 
 def list_ports(order: LaunchOrder) -> list[int]:
     """List the ports at which the board may be: all ranks find the same ones."""
-    if order.port or len(order.ranks) == order.world:
+    if order.port or _is_alone(order):
         return [order.port]
     start = sum(byte * 31**place for place, byte in enumerate(order.group.encode()))
     return [PORTS[(start + 101 * number) % len(PORTS)] for number in range(PORT_TRIES)]
+
+
+def _is_alone(order: LaunchOrder) -> bool:
+    """Whether all ranks are launched here."""
+    return len(order.ranks) == order.world
 
 
 @dataclass(frozen=True, slots=True)
 class _RankProcess:
     rank: int
     process: subprocess.Popen[bytes]
-    log: IO[bytes]
+    log: FileIO
     progress: int
     """The descriptor of the file in which it keeps its position."""
 
@@ -197,7 +232,7 @@ def _start_ranks(
             progress = make_file()
             rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
             text = msgspec.json.encode(rank_order).decode()
-            log = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
+            log = FileIO(os.memfd_create("log"), "r+")
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-P", "-m", "hpcverify_checks.collectives.rank", text],
                 stdin=subprocess.DEVNULL,
@@ -226,64 +261,109 @@ def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
 
 
 def _launch_first(order: LaunchOrder) -> CollectiveRun:
-    server = _serve(order)
-    try:
-        board = SocketBoard("127.0.0.1", server.port, order.group)
+    """
+    Launch ranks here, keep the board, and put together what all ranks leave.
+
+    Raises:
+        Unable: there is no place for the board, or no secret to share.
+
+    """
+    if _is_alone(order):
+        require_loopback()
+        secret, credential = secrets.token_hex(32), b""
+    else:
+        secret, credential = make_secret()
+    with set_environment({SECRET: secret}), closing(_serve(order, secret, credential)) as server:
+        board = SocketBoard(server.address, server.port, order.group, secret)
         job = _make_job(order, board)
         watch = _Watch(order, server)
         try:
-            nodes, job = _meet(order, job)
+            arrivals, job = _meet(order, job, server.address)
         except LostRanks as exc:
             watch.dismiss(exc.lost)
             return watch.conclude(exc.lost, order.algorithm)
+        nodes = list_nodes(arrivals)
         algorithm = _choose_algorithm(order, nodes)
-        settings = choose_settings(order, algorithm, _find_own_address(server))
+        settings = choose_settings(order, algorithm, server.address)
         with _start_ranks(order, job, settings) as children:
             watch.wait(children)
             run = watch.conclude({}, algorithm)
         is_whole = order.second_opinion and not run.missing
         pairs = pair_nodes(nodes) if is_whole else ()
-        board.post(OVER, 0, msgspec.json.encode(pairs))
-        tell_deputy(board)
+        board.post(OVER, 0, WITH_OPINION if pairs else b"")
+        tell_deputy(board, arrivals)
         if pairs:
-            take_part(pairs, 0, board, _find_own_address(server))
+            take_part(pairs, 0, board, arrivals)
             opinions = collect_answers(pairs, nodes, board)
             run = msgspec.structs.replace(run, wire_opinions=opinions)
         watch.await_leavers()
         return run
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
-def _serve(order: LaunchOrder) -> BoardServer:
+def _serve(order: LaunchOrder, secret: str, credential: bytes) -> BoardServer:
     """Open the board at the first port that is free."""
-    is_local = len(order.ranks) == order.world
+    own_address = _choose_own_address(order)
     failure: OSError | None = None
     for port in list_ports(order):
         try:
-            return BoardServer("127.0.0.1" if is_local else "", port, order.group)
+            return BoardServer(
+                own_address,
+                port,
+                order.group,
+                secret,
+                world=order.world,
+                credential=credential,
+            )
         except OSError as exc:
             failure = exc
-    raise Unable(f"no port for the ranks to meet at: {failure}", Cause.BUSY, Remedy.RERUN)
+    text = f"the ranks cannot meet at {own_address}: {failure}; see --address and --port"
+    raise Unable(text, Cause.BUSY, Remedy.RERUN)
 
 
-class _Arrival(Struct, frozen=True):
-    """What a launcher says of each of its ranks when it comes."""
+def _choose_own_address(order: LaunchOrder) -> str:
+    """
+    Choose the one address at which the others reach this node, that of rank 0.
 
-    node: str
-    job: CollectiveJob
+    That is what its name means, if not its loopback (Debian's 127.0.1.1); then the address
+    from which this node reaches another one.
+    """
+    if _is_alone(order):
+        return LOOPBACK
+    name = order.address
+    try:
+        address = socket.gethostbyname(name)
+        if _is_loopback(address) and order.neighbour:
+            name = order.neighbour
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((name, ANY_PORT))  # sends nothing
+                address = probe.getsockname()[0]
+    except OSError as exc:
+        text = f"{name} has no address at which the ranks can meet ({exc}): see --address"
+        raise Unable(text, Cause.MISCONFIGURED) from exc
+    return str(address)
 
 
-def _meet(order: LaunchOrder, job: CollectiveJob) -> tuple[list[str], CollectiveJob]:
-    """Meet the other launchers; give the node of each rank, and the job as rank 0 has it."""
-    board, own = open_board(job.folder), msgspec.json.encode(_Arrival(order.node, job))
+def _meet(
+    order: LaunchOrder, job: CollectiveJob, own_address: str
+) -> tuple[list[Arrival], CollectiveJob]:
+    """
+    Meet the other launchers; give what each rank's said, and the job as rank 0 has it.
+
+    Raises:
+        LostRanks: a rank never came.
+        Unable: what one said cannot be read.
+
+    """
+    board = open_board(job.folder)
+    own = msgspec.json.encode(Arrival(order.node, own_address, job))
     for rank, _ in order.ranks[1:]:
         board.post(CAME, rank, own)
     answers = exchange_messages(job, order.ranks[0][0], CAME, own)
-    arrivals = [msgspec.json.decode(answer, type=_Arrival) for answer in answers]
+    arrivals, unreadable = decode_messages(dict(enumerate(answers)), Arrival.decode)
+    for rank, why in unreadable.items():
+        raise Unable(f"rank {rank} {why}", Cause.MISCONFIGURED)
     common = msgspec.structs.replace(arrivals[0].job, folder=job.folder)
-    return [arrival.node for arrival in arrivals], common
+    return list(arrivals.values()), common
 
 
 def _choose_algorithm(order: LaunchOrder, nodes: Sequence[str]) -> str:
@@ -302,12 +382,6 @@ def choose_settings(order: LaunchOrder, algorithm: str, own_address: str) -> dic
     nccl = (ALONE if order.alone else {}) | (RING_SETTINGS if algorithm == RING else {})
     nccl |= {} if RAS in os.environ else {RAS: "0"}
     return nccl | (gloo if gloo["GLOO_SOCKET_IFNAME"] else {})
-
-
-def _find_own_address(server: BoardServer) -> str:
-    """Find the address at which other nodes reach this one."""
-    others = [(count, a) for a, count in server.reached_at.items() if not _is_loopback(a)]
-    return max(others)[1] if others else "127.0.0.1"
 
 
 def _is_loopback(address: str) -> bool:
@@ -339,15 +413,25 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
 
     """
     board, own_address = _find_board(order)
-    job = _make_job(order, board)
-    try:
-        nodes, job = _meet(order, job)
-    except LostRanks:
-        _leave(order, board)
-        raise
-    settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
+    with set_environment({SECRET: board.secret}):
+        job = _make_job(order, board)
+        try:
+            arrivals, job = _meet(order, job, own_address)
+        except Unable:
+            _leave(order, board)
+            raise
+        return _launch_beside(order, job, board, arrivals)
+
+
+def _launch_beside(
+    order: LaunchOrder, job: CollectiveJob, board: SocketBoard, arrivals: Sequence[Arrival]
+) -> CollectiveRun | None:
+    """Launch ranks, and tell rank 0's launcher how they do until it has all it wants."""
+    rank = order.ranks[0][0]
+    nodes = list_nodes(arrivals)
+    settings = choose_settings(order, _choose_algorithm(order, nodes), arrivals[rank].address)
     with (
-        Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
+        Deputy.open(arrivals, rank, board) as deputy,
         _start_ranks(order, job, settings) as children,
     ):
         contact = monotonic()
@@ -363,9 +447,8 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
                 sleep(board.pause)
             deputy.tell({child.rank: child.read_beat() for child in children})
     with suppress(BoardError):  # it has the results, and need not wait
-        told = board.read(OVER)[0]
-        pairs = msgspec.json.decode(told, type=tuple[WirePair, ...])
-        take_part(pairs, order.ranks[0][0], board, own_address)
+        if board.read(OVER).get(0) == WITH_OPINION:
+            take_part(pair_nodes(nodes), rank, board, arrivals)
     _leave(order, board)
     return None
 
@@ -392,24 +475,34 @@ def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
     Find the board of rank 0, and this node's own address towards it.
 
     Raises:
-        Unable: nobody answers there in time.
+        Unable: nobody answers there in time, or there is no secret to share.
 
     """
     deadline = monotonic() + order.timeout
+    given, failure = read_secret(), ""
     while True:
         for port in list_ports(order):
-            board = SocketBoard(order.address, port, order.group)
             try:
-                board.read(CAME)
-            except BoardError as exc:  # it may have taken seconds: a node is cut off
-                if monotonic() > deadline:
-                    text = f"rank 0 was not found within {order.timeout:g} s: {exc}"
-                    text = f"{text}; see --address and --port"
-                    raise Unable(text, Cause.TIMEOUT, Remedy.RERUN) from exc
-                continue
-            with socket.create_connection((order.address, port)) as connection:
-                return board, str(connection.getsockname()[0])
+                found = _probe_board(order, port, given)
+            except (OSError, BoardError) as exc:  # it may have taken seconds: a node is cut off
+                failure = str(exc)
+            else:
+                return found
+        if monotonic() > deadline:
+            text = f"rank 0 was not found within {order.timeout:g} s: {failure}"
+            text = f"{text}; see --address and --port"
+            raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
         sleep(SocketBoard.pause)
+
+
+def _probe_board(order: LaunchOrder, port: int, given: str) -> tuple[SocketBoard, str]:
+    with connect(order.address, port, PROBE_SECONDS) as line:
+        address, own_address = line.socket.getpeername()[0], line.socket.getsockname()[0]
+    secret = given or open_credential(line.credential)
+    if not secret:
+        raise BoardError(f"what listens at port {port} does not know the secret of this job")
+    SocketBoard(address, port, order.group, secret, PROBE_SECONDS).read(CAME)
+    return SocketBoard(address, port, order.group, secret), str(own_address)
 
 
 class _Watch:
@@ -418,11 +511,13 @@ class _Watch:
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         self.order, self.server = order, server
         self.hangs = HangWatch(monotonic(), order.timeout)
+        self.unreadable: dict[int, str] = {}
+        """Ranks that sent what cannot be read, and why."""
 
     def wait(self, children: Sequence[_RankProcess]) -> None:
         """Wait until all ranks have reported, or those that can have."""
         trouble: float | None = None
-        while len(self._read(REPORT)) < self.order.world:
+        while len(self.server.read(REPORT)) < self.order.world:
             for child in children:
                 if why := child.describe_end():
                     self._accuse(child.rank, why)
@@ -432,12 +527,15 @@ class _Watch:
             reports = self._reports()
             for rank, why in self.hangs.find_missing(now, reports).items():
                 self._accuse(rank, why)
-            accused = {*self._read(DIED), *chain.from_iterable(r.lost for r in reports.values())}
+            accused = {
+                *self.server.read(DIED),
+                *chain.from_iterable(r.lost for r in reports.values()),
+            }
             if trouble is None and (accused or any(one.unable for one in reports.values())):
                 trouble = now
             is_complete = len({*reports, *accused}) == self.order.world
             grace = GRACE_SECONDS if is_complete else GRACE_SECONDS + 2 * ABORT_SECONDS
-            if not is_complete and not self._read(DIED):
+            if not is_complete and not self.server.read(DIED):
                 grace += ROLL_CALL_SECONDS  # else all ranks were told who is lost
             if trouble is not None and now > trouble + grace:
                 return
@@ -453,54 +551,53 @@ class _Watch:
     def _listen(self, own: Mapping[int, Beat], now: float) -> None:
         """Take the beats of all launchers."""
         self.hangs.hear(own, now)
-        with self.server.changed:
-            told = dict(self.server.topics.get(BEAT, {}))
-            heard = {first: self.server.heard_at[BEAT, first] for first in told}
-        for first, message in told.items():
-            self.hangs.hear(msgspec.msgpack.decode(message, type=dict[int, Beat]), heard[first])
+        for first, beats in self._decode(BEAT, BEATS.decode).items():
+            self.hangs.hear(beats, self.server.read_messages(BEAT)[first].heard)
 
     def _post(self, topic: str, rank: int, text: str) -> None:
-        with self.server.changed:
-            self.server.topics.setdefault(topic, {}).setdefault(rank, text.encode())
+        self.server.leave(topic, rank, text.encode())
 
-    def _read(self, topic: str) -> Mapping[int, bytes]:
-        with self.server.changed:
-            return dict(self.server.topics.get(topic, {}))
+    def _decode(self, topic: str, decode: Callable[[bytes], T]) -> dict[int, T]:
+        """Decode what ranks left about *topic*, and note whose cannot be read."""
+        read, unreadable = decode_messages(self.server.read(topic), decode)
+        self.unreadable = unreadable | self.unreadable
+        return read
+
+    def _keep_alike(self, found: Mapping[int, Shaped]) -> dict[int, Shaped]:
+        """Keep what is of one shape, and note the ranks whose is not."""
+        alike, misfits = split_misfits(found)
+        self.unreadable = misfits | self.unreadable
+        return alike
 
     def _reports(self) -> dict[int, RankReport]:
-        return {
-            rank: msgspec.msgpack.decode(message, type=RankReport)
-            for rank, message in sorted(self._read(REPORT).items())
-        }
+        """Give the report of each rank; one that sent what cannot be read accuses nobody."""
+        reports = self._decode(REPORT, REPORTS.decode)
+        for rank, why in self.unreadable.items():
+            place = RankPlace(rank, self._find_node(rank), "")
+            said = reports.get(rank, RankReport(place=place))
+            reports[rank] = msgspec.structs.replace(said, unable=said.unable or why)
+        return reports
 
     def conclude(self, never_came: Mapping[int, str], algorithm: str) -> CollectiveRun:
         """Put together what there is."""
         times: list[dict[int, StepTimes]] = []
-        while found := self._read(times_topic(len(times))):
-            times.append(
-                {
-                    rank: msgspec.msgpack.decode(message, type=StepTimes)
-                    for rank, message in sorted(found.items())
-                }
-            )
-        came = {
-            rank: msgspec.json.decode(message, type=_Arrival).node
-            for rank, message in self._read(CAME).items()
-        }
-        gone = {rank: text.decode() for rank, text in self._read(DIED).items()}
+        while self.server.read(topic := times_topic(len(times))):
+            times.append(self._keep_alike(self._decode(topic, TIMES.decode)))
+        came = {rank: one.node for rank, one in self._decode(CAME, Arrival.decode).items()}
+        gone = {r: text.decode(errors="replace") for r, text in self.server.read(DIED).items()}
         gone |= never_came
+        timelines = self._keep_alike(self._decode(TIMELINE, TIMELINES.decode))
         reports = self._reports()
         run = combine_reports(
             self._list_places(came), reports, times, gone=gone, algorithm=algorithm
         )
-        timelines = {
-            rank: msgspec.msgpack.decode(message, type=Timeline)
-            for rank, message in self._read(TIMELINE).items()
-        }
         if len(timelines) < self.order.world:
             return run
         steps = tuple(timelines[rank].steps for rank in sorted(timelines))
         return msgspec.structs.replace(run, steps=steps, transfers=join_transfers(timelines))
+
+    def _find_node(self, rank: int) -> str:
+        return self.order.expected[rank] if self.order.expected else ""
 
     def _list_places(self, came: Mapping[int, str]) -> list[RankPlace]:
         """List where the ranks are; one that never came is where it should have been."""
@@ -517,7 +614,7 @@ class _Watch:
 
     def await_leavers(self) -> None:
         """Let the other launchers see that all is over, if they are still there."""
-        others = len(self._read(CAME)) - len(self.order.ranks)
+        others = len(self.server.read(CAME)) - len(self.order.ranks)
         deadline = monotonic() + LEAVE_SECONDS
-        while len(self._read(LEFT)) < others and monotonic() < deadline:
+        while len(self.server.read(LEFT)) < others and monotonic() < deadline:
             sleep(WATCH_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import msgspec
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify_checks.collectives.launch import LaunchOrder, launch
 from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.common.seal import SECRET
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {
@@ -51,6 +53,7 @@ except Unable as exc:
     sys.exit(f"unable: {exc}")
 """
 PATIENCE = 120.0
+KNOWN = "what only the user of this job knows"
 
 
 FAR = 20
@@ -76,6 +79,7 @@ class Launcher:
         self.rank = rank
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, msgspec.json.encode(order).decode()],
+            env=os.environ | {SECRET: KNOWN},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
