@@ -21,6 +21,7 @@ from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify_checks.collectives.arrival import Arrival, list_nodes
 from hpcverify_checks.collectives.hangs import BEAT, SILENT_SECONDS, Beat
 from hpcverify_checks.common.board import (
+    CROWDED,
     UNREADABLE,
     BoardError,
     Port,
@@ -94,6 +95,8 @@ class Deputy:
         if len(here) < world / 2:
             text = f"{len(here)} of {world} ranks are heard of here: this node may be cut off"
             raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+        if self.server.is_crowded:
+            raise Unable(f"{CROWDED} {self.server.address}", Cause.BUSY, Remedy.RERUN)
         missing = tuple(rank for rank in range(world) if rank not in here)
         return CollectiveRun(
             id="",

@@ -57,6 +57,7 @@ from hpcverify_checks.collectives.secret import make_secret, open_credential, re
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import (
+    CROWDED,
     BoardError,
     SocketBoard,
     connect,
@@ -591,6 +592,9 @@ class _Watch:
         run = combine_reports(
             self._list_places(came), reports, times, gone=gone, algorithm=algorithm
         )
+        if run.missing and self.server.is_crowded:
+            text = f"{CROWDED} {self.server.address}"
+            run = msgspec.structs.replace(run, missing=(), reasons={}, unable=text)
         if len(timelines) < self.order.world:
             return run
         steps = tuple(timelines[rank].steps for rank in sorted(timelines))

@@ -3,7 +3,8 @@ The server of a board that ranks of several nodes share: one thread, whoever con
 
 Who has not proved yet to know the secret of the job costs a connection, a few kilobytes and
 `STRANGER_SECONDS`. If there are too many of them, the one goes that has waited longest among
-those from the busiest address: so a crowd on one node cannot keep another node out.
+those from the busiest address: so a crowd on one node cannot keep another node out. A crowd
+may still keep the board so busy that ranks are not heard: see `is_crowded`.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ from hpcverify_checks.common.seal import (
 STRANGER_SECONDS = 5.0
 """For a client to prove that it knows the secret."""
 MIN_STRANGERS, STRANGERS_FOR_RANK = 128, 4
-"""So many connections may be about to prove it: at the start all ranks come at once."""
+"""So many connections may be about to prove it: at the start all ranks come at once. If more
+never do, strangers crowd the board."""
 MAX_RANK_BYTES = 16 * 2**20
 """Of all messages that are kept of one rank."""
 MAX_TOPICS = 2**12
+BACKLOG = 1024
+"""Connections that wait to be taken: all ranks may come at once."""
 BUFFER_BYTES = 2**14
 """What is read of a connection before it is asked for."""
 
@@ -87,7 +91,9 @@ class BoardServer:
         self._lock = Lock()
         self._bytes: Counter[int] = Counter()
         self._strangers: dict[asyncio.StreamWriter, str] = {}
-        listener = socket.create_server((address, port), backlog=1024)
+        self._max_strangers = MIN_STRANGERS + STRANGERS_FOR_RANK * world
+        self._unproved = 0
+        listener = socket.create_server((address, port), backlog=BACKLOG)
         self.address, self.port = listener.getsockname()
         self._loop = asyncio.new_event_loop()
         self._news, self._over = asyncio.Event(), asyncio.Event()
@@ -107,6 +113,11 @@ class BoardServer:
             yield server
         finally:
             server.close()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many strangers came that the silence of a rank says nothing."""
+        return self._unproved > self._max_strangers
 
     def close(self) -> None:
         """End it, and all connections."""
@@ -130,7 +141,9 @@ class BoardServer:
         self._loop.call_soon_threadsafe(self._tell)
 
     async def _serve(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._handle, sock=listener, limit=BUFFER_BYTES)
+        server = await asyncio.start_server(
+            self._handle, sock=listener, limit=BUFFER_BYTES, backlog=BACKLOG
+        )
         await self._over.wait()
         server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -145,13 +158,14 @@ class BoardServer:
             async with asyncio.timeout(STRANGER_SECONDS):
                 seal = await self._greet(reader, writer)
             self._strangers.pop(writer, None)
+            self._unproved -= 1
             async with asyncio.timeout(TRANSFER_SECONDS):
                 request = await _read_request(reader, seal)
             answer = await self._answer(request, reader, writer)
             writer.write(seal.pack(ANSWER, answer))
             async with asyncio.timeout(TRANSFER_SECONDS):
                 await writer.drain()
-        except (OSError, EOFError, *UNREADABLE):
+        except (OSError, EOFError, asyncio.CancelledError, *UNREADABLE):
             writer.transport.abort()
         finally:
             self._strangers.pop(writer, None)
@@ -159,8 +173,9 @@ class BoardServer:
 
     def _admit(self, writer: asyncio.StreamWriter) -> None:
         """Count one more stranger, and end another one if there are too many."""
+        self._unproved += 1
         self._strangers[writer] = str(writer.get_extra_info("peername", ("gone",))[0])
-        if len(self._strangers) > MIN_STRANGERS + STRANGERS_FOR_RANK * self.world:
+        if len(self._strangers) > self._max_strangers:
             ((busiest, _),) = Counter(self._strangers.values()).most_common(1)
             first = next(w for w, source in self._strangers.items() if source == busiest)
             del self._strangers[first]
