@@ -53,7 +53,7 @@ from hpcverify_checks.collectives.hangs import (
 )
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
-from hpcverify_checks.collectives.secret import make_secret, open_credential, read_secret
+from hpcverify_checks.collectives.secret import expect_secret, make_secret, open_credential
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import (
@@ -480,7 +480,7 @@ def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
 
     """
     deadline = monotonic() + order.timeout
-    given, failure = read_secret(), ""
+    given, failure = expect_secret(), ""
     while True:
         for port in list_ports(order):
             try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 from pathlib import Path
 
 from hpcverify.check import Cause, Unable
@@ -61,6 +62,20 @@ def read_secret() -> str:
     if given and len(given) < MIN_SECRET_CHARACTERS:
         text = f"{SECRET} has fewer than {MIN_SECRET_CHARACTERS} characters: {FIX}"
         raise Unable(text, Cause.MISCONFIGURED)
+    return given
+
+
+def expect_secret() -> str:
+    """
+    Read the secret that the environment has; empty if a credential is to be opened for it.
+
+    Raises:
+        Unable: it has none, and nothing here could open one.
+
+    """
+    given = read_secret()
+    if not given and shutil.which("unmunge") is None:
+        raise _build_refusal("unmunge is not installed")
     return given
 
 
