@@ -66,8 +66,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     ranks: tuple[tuple[int, int], ...]
     """Rank, and rank on its node."""
     address: str
-    neighbour: str = ""
-    """The name of another node, if there is one."""
+    nodes: tuple[str, ...] = ()
+    """If there are several."""
     group: str
     job: int = 0
     expected: tuple[str, ...] = ()
@@ -217,7 +217,7 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
         world=place.world,
         ranks=((place.rank, place.local_rank),),
         address=address or (LOOPBACK if len(place.nodes) == 1 else place.nodes[0]),
-        neighbour=place.nodes[1] if len(place.nodes) > 1 else "",
+        nodes=place.nodes if len(place.nodes) > 1 else (),
         expected=place.expected,
         group=f"{place.job}.{place.step}",
         job=place.job,
@@ -240,7 +240,7 @@ def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
         "world": chosen.world,
         "ranks": chosen.ranks,
         "address": chosen.address,
-        "neighbour": chosen.neighbour,
+        "nodes": chosen.nodes,
         "expected": chosen.expected,
         "port": options["port"] or 0,
         "second_opinion": options["second_opinion"],

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import name_signal, read_process_state
-from hpcverify.records.collectives import CollectiveRun, RankPlace
+from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun, RankPlace
 from hpcverify.telemetry import pci
 from hpcverify_checks.collectives.arrival import Arrival, list_nodes
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
@@ -77,7 +77,6 @@ from hpcverify_checks.common.rendezvous import (
     require_loopback,
     set_environment,
 )
-from hpcverify_checks.common.seal import SECRET
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0
@@ -136,8 +135,8 @@ class LaunchOrder(Struct, frozen=True, kw_only=True):
     """Rank, and rank on its node, of those to launch here."""
     address: str
     """Of rank 0's node."""
-    neighbour: str = ""
-    """The name of another node, if there is one."""
+    nodes: tuple[str, ...] = ()
+    """If there are several, and Slurm names them."""
     expected: tuple[str, ...] = ()
     """The node on which each rank should be, as far as Slurm says."""
     second_opinion: bool = False
@@ -274,7 +273,10 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
         secret, credential = secrets.token_hex(32), b""
     else:
         secret, credential = make_secret()
-    with set_environment({SECRET: secret}), closing(_serve(order, secret, credential)) as server:
+    with (
+        set_environment({SECRET_VARIABLE: secret}),
+        closing(_serve(order, secret, credential)) as server,
+    ):
         board = SocketBoard(server.address, server.port, order.group, secret)
         job = _make_job(order, board)
         watch = _Watch(order, server)
@@ -330,18 +332,20 @@ def _choose_own_address(order: LaunchOrder) -> str:
     """
     if _is_alone(order):
         return LOOPBACK
-    name = order.address
     try:
-        address = socket.gethostbyname(name)
-        if _is_loopback(address) and order.neighbour:
-            name = order.neighbour
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((name, ANY_PORT))  # sends nothing
-                address = probe.getsockname()[0]
+        address = socket.gethostbyname(order.address)
+        routes = map(_find_route, order.nodes if _is_loopback(address) else ())
+        return next((route for route in routes if not _is_loopback(route)), address)
     except OSError as exc:
-        text = f"{name} has no address at which the ranks can meet ({exc}): see --address"
+        text = f"{order.address} has no address at which ranks can meet ({exc}): see --address"
         raise Unable(text, Cause.MISCONFIGURED) from exc
-    return str(address)
+
+
+def _find_route(node: str) -> str:
+    """Find the address of this node from which it would reach *node*."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((node, ANY_PORT))  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _meet(
@@ -414,7 +418,7 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
 
     """
     board, own_address = _find_board(order)
-    with set_environment({SECRET: board.secret}):
+    with set_environment({SECRET_VARIABLE: board.secret}):
         job = _make_job(order, board)
         try:
             arrivals, job = _meet(order, job, own_address)

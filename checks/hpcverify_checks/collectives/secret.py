@@ -5,7 +5,7 @@ Ranks that one launcher starts inherit it. Launchers that srun starts on several
 nothing in common but public numbers, and MUNGE, by which Slurm itself knows who is who: the
 launcher of rank 0 makes the secret, and shows everybody a credential that munged opens for
 the same user alone. A credential that somebody else made is refused by its user id. Where
-the variable `SECRET` is set, it is used instead, and MUNGE is not asked.
+the variable `SECRET_VARIABLE` is set, it is used instead, and MUNGE is not asked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 
 from hpcverify.check import Cause, Unable
 from hpcverify.processes import CompletedTool, run_tool
-from hpcverify_checks.common.seal import MIN_SECRET_CHARACTERS, SECRET
+from hpcverify.records.collectives import SECRET_VARIABLE
+from hpcverify_checks.common.seal import MIN_SECRET_CHARACTERS
 
 SOCKET = Path("/run/munge/munge.socket.2")
 """Where munged is, unless Slurm's configuration says otherwise (AuthInfo)."""
@@ -28,7 +29,7 @@ OPENED_STATUSES = (0, 15, 16, 17)
 are no danger: who replays a credential does not know the secret in it."""
 MAX_CREDENTIAL_BYTES = 4096
 OPENED = re.compile(rb"UID:\s*(?:\S+\s+)?\(?(\d+)\)?\s*\n\n([0-9a-f]{64})")
-FIX = f"export {SECRET}=$(openssl rand -hex 32) before srun, or on all nodes"
+FIX = f"export {SECRET_VARIABLE}=$(openssl rand -hex 32) before srun, or on all nodes"
 
 
 def make_secret() -> tuple[str, bytes]:
@@ -58,9 +59,9 @@ def read_secret() -> str:
         Unable: it is short enough to be guessed.
 
     """
-    given = os.environ.get(SECRET, "")
+    given = os.environ.get(SECRET_VARIABLE, "")
     if given and len(given) < MIN_SECRET_CHARACTERS:
-        text = f"{SECRET} has fewer than {MIN_SECRET_CHARACTERS} characters: {FIX}"
+        text = f"{SECRET_VARIABLE} has fewer than {MIN_SECRET_CHARACTERS} characters: {FIX}"
         raise Unable(text, Cause.MISCONFIGURED)
     return given
 

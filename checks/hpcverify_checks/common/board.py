@@ -23,6 +23,7 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.common.clocks import RoundTrip
 from hpcverify_checks.common.seal import (
     ANSWER,
@@ -30,7 +31,6 @@ from hpcverify_checks.common.seal import (
     NONCE_BYTES,
     PROOF,
     REQUEST,
-    SECRET,
     Seal,
     make_nonce,
 )
@@ -271,7 +271,7 @@ def open_board(where: str) -> FolderBoard | SocketBoard:
         return FolderBoard(Path(where))
     place, _, group = where.removeprefix(SCHEME).partition("/")
     address, _, port = place.rpartition(":")
-    return SocketBoard(address, int(port), group, os.environ[SECRET])
+    return SocketBoard(address, int(port), group, os.environ[SECRET_VARIABLE])
 
 
 def decode_messages(

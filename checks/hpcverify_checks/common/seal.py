@@ -18,8 +18,6 @@ import os
 import struct
 from dataclasses import dataclass
 
-SECRET = "HPCVERIFY_SECRET"  # noqa: S105 - where it is, not what it is
-"""The variable that has the secret: only the user of a process can read its environment."""
 MIN_SECRET_CHARACTERS = 32
 NONCE_BYTES = 32
 MAC_BYTES = 32

@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.records.collectives import CollectiveRun
+from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify_checks.collectives.launch import LaunchOrder, launch
 from hpcverify_checks.collectives.operations import OPERATIONS
-from hpcverify_checks.common.seal import SECRET
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {
@@ -79,7 +78,7 @@ class Launcher:
         self.rank = rank
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, msgspec.json.encode(order).decode()],
-            env=os.environ | {SECRET: KNOWN},
+            env=os.environ | {SECRET_VARIABLE: KNOWN},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

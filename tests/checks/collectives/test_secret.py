@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from hpcverify.check import Cause, Unable
+from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.collectives import secret
 from hpcverify_checks.collectives.launch import LaunchOrder, launch
 from hpcverify_checks.collectives.secret import make_secret, open_credential, read_secret
-from hpcverify_checks.common.seal import SECRET
 from tests.checks.collectives.launched import SMALL
 
 NOBODY = 65534
@@ -25,7 +25,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def _no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(SECRET, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -105,19 +105,19 @@ def test_what_is_not_a_credential_opens_nothing(noise: bytes) -> None:
 
 
 def test_a_secret_of_the_environment_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECRET, "x" * 32)
+    monkeypatch.setenv(SECRET_VARIABLE, "x" * 32)
 
     assert read_secret() == "x" * 32
     assert make_secret() == ("x" * 32, b"")
 
 
 def test_a_secret_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECRET, "x" * 31)
+    monkeypatch.setenv(SECRET_VARIABLE, "x" * 31)
     with pytest.raises(Unable) as refused:
         make_secret()
 
     assert refused.value.cause is Cause.MISCONFIGURED
-    assert f"export {SECRET}=" in str(refused.value)
+    assert f"export {SECRET_VARIABLE}=" in str(refused.value)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -132,4 +132,4 @@ def test_with_nothing_in_common_ranks_of_several_nodes_do_not_start(
     with pytest.raises(Unable) as refused:
         launch(msgspec.json.encode(order))
 
-    assert f"export {SECRET}=" in str(refused.value)
+    assert f"export {SECRET_VARIABLE}=" in str(refused.value)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.collectives.arrival import Arrival
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
@@ -24,7 +25,6 @@ from hpcverify_checks.collectives.hangs import BEAT
 from hpcverify_checks.collectives.launch import CAME, DIED, LEFT, LaunchOrder
 from hpcverify_checks.common.board import BoardError, SocketBoard
 from hpcverify_checks.common.board_server import BoardServer
-from hpcverify_checks.common.seal import SECRET
 from tests.checks.collectives.launched import (
     KNOWN,
     PATIENCE,
@@ -147,11 +147,11 @@ def test_ranks_and_launchers_listen_at_no_other_address_than_that_of_the_board()
 def test_the_secret_of_one_node_is_in_the_environment_of_its_ranks_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(SECRET, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     run = launch_here(2, **QUICK)
 
     assert (run.missing, run.unable) == ((), "")
-    assert SECRET not in os.environ
+    assert SECRET_VARIABLE not in os.environ
 
 
 @contextmanager

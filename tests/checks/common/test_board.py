@@ -15,6 +15,7 @@ from threading import Thread, active_count
 import msgspec
 import pytest
 
+from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.common import board_server
 from hpcverify_checks.common.board import (
     CREDENTIAL_LENGTH,
@@ -35,7 +36,6 @@ from hpcverify_checks.common.seal import (
     NONCE_BYTES,
     PROOF,
     REQUEST,
-    SECRET,
     Seal,
 )
 
@@ -63,7 +63,7 @@ def board(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Board:
-    monkeypatch.setenv(SECRET, KNOWN)
+    monkeypatch.setenv(SECRET_VARIABLE, KNOWN)
     return open_board(str(ask(server)) if request.param == "socket" else str(tmp_path))
 
 
