@@ -269,7 +269,6 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
 
     """
     if _is_alone(order):
-        require_loopback()
         secret, credential = secrets.token_hex(32), b""
     else:
         secret, credential = make_secret()
@@ -306,6 +305,8 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
 def _serve(order: LaunchOrder, secret: str, credential: bytes) -> BoardServer:
     """Open the board at the first port that is free."""
     own_address = _choose_own_address(order)
+    if _is_loopback(own_address):
+        require_loopback()
     failure: OSError | None = None
     for port in list_ports(order):
         try:
@@ -557,7 +558,8 @@ class _Watch:
         """Take the beats of all launchers."""
         self.hangs.hear(own, now)
         for first, beats in self._decode(BEAT, BEATS.decode).items():
-            self.hangs.hear(beats, self.server.read_messages(BEAT)[first].heard)
+            known = {rank: beat for rank, beat in beats.items() if 0 <= rank < self.order.world}
+            self.hangs.hear(known, self.server.read_messages(BEAT)[first].heard)
 
     def _post(self, topic: str, rank: int, text: str) -> None:
         self.server.leave(topic, rank, text.encode())

@@ -85,11 +85,15 @@ class Launcher:
 
     def await_measuring(self) -> int:
         """Wait until its rank waits for others again and again; give its process."""
+        return self.await_child(FAR)
+
+    def await_child(self, far: int = -1) -> int:
+        """Wait until its rank is there, and so *far*; give its process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = monotonic() + PATIENCE
         while monotonic() < deadline:
             for child in map(int, children.read_text().split()):
-                if read_position_of(child) > FAR:
+                if read_position_of(child) > far:
                     return child
             sleep(0.1)
         raise AssertionError(f"rank {self.rank} does not measure: {self.process.poll()}")

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
 from threading import Event, Thread
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch.distributed as dist
 
 from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.collectives.arrival import Arrival
@@ -100,17 +102,23 @@ def forging(address: str, port: int, group: str, folder: Path) -> Generator[list
 
 def list_listeners(process: int) -> set[str]:
     """List the addresses of IPv4 and IPv6 at which a process listens, as the kernel writes them."""
-    inodes = set[str]()
-    for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(OSError):
+    return {address for address, _ in _list_sockets(process)}
+
+
+def _list_sockets(process: int) -> set[tuple[str, str]]:
+    inodes, listening = set[str](), "0A"
+    lines: list[str] = []
+    with suppress(OSError):  # it has ended
+        for link in Path(f"/proc/{process}/fd").iterdir():
             inodes |= set(re.findall(r"socket:\[(\d+)\]", str(link.readlink())))
-    listening = "0A"
-    return {
-        fields[1].partition(":")[0]
-        for table in ("tcp", "tcp6")
-        for fields in map(str.split, Path(f"/proc/{process}/net/{table}").read_text().splitlines())
-        if fields[3] == listening and fields[9] in inodes
-    }
+        for table in ("tcp", "tcp6"):
+            lines += Path(f"/proc/{process}/net/{table}").read_text().splitlines()
+    found: set[tuple[str, str]] = set()
+    for fields in map(str.split, lines):
+        if fields[3] == listening and fields[9] in inodes:
+            address, _, port = fields[1].partition(":")
+            found.add((address, port))
+    return found
 
 
 def test_strangers_change_nothing_and_no_secret_is_in_a_command_line(tmp_path: Path) -> None:
@@ -142,6 +150,41 @@ def test_ranks_and_launchers_listen_at_no_other_address_than_that_of_the_board()
         heard = [list_listeners(process) for process in everyone]
 
     assert set().union(*heard) == {"0100007F"}
+
+
+def list_ports(process: int) -> set[int]:
+    """List the ports at which a process listens."""
+    return {int(port, 16) for _, port in _list_sockets(process)}
+
+
+def delete_keys(process: int, over: Event) -> None:
+    """Delete what ranks leave in the store of the one with rank 0, as anybody on its node can."""
+    while not over.is_set():
+        for port in list_ports(process):
+            with suppress(dist.DistError, RuntimeError):
+                store: Any = dist.TCPStore(  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
+                    LOOPBACK, port, timeout=timedelta(seconds=1), wait_for_workers=False
+                )
+                while not over.is_set():
+                    for key in store.list_keys():
+                        store.delete_key(key)
+
+
+def test_a_store_whose_keys_are_deleted_accuses_nobody() -> None:
+    """Ranks may wait in vain for each other then; all of them say so."""
+    over = Event()
+    with launch_nodes(2, **QUICK, timeout=10.0) as launchers:
+        rank = launchers[0].await_child()
+        meddler = Thread(target=delete_keys, args=(rank, over))
+        meddler.start()
+        try:
+            run, complaint = launchers[0].read_result()
+        finally:
+            over.set()
+            meddler.join()
+
+    assert run, complaint
+    assert (run.missing, run.wrong) == ((), ())
 
 
 def test_the_secret_of_one_node_is_in_the_environment_of_its_ranks_alone(
