@@ -128,7 +128,11 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     help="Then ask all_reduce_perf of nccl-tests too, on the node of rank 0 alone, and ib_write_bw "
     "of perftest between pairs of nodes. The exit status does not depend on them.",
 )
-@click.option("--rank", type=click.IntRange(min=0), help="Of this process, without srun.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Of this process, without srun. Nodes without MUNGE share a secret: HPCVERIFY_SECRET.",
+)
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
 @click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
 @click.option(

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
-from hpcverify_checks.collectives.launch import LaunchOrder, launch
+from hpcverify_checks.collectives.launch import launch
 from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.collectives.order import LaunchOrder
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {

@@ -15,7 +15,8 @@ import pytest
 from hpcverify.check import Cause, Unable
 from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.collectives import secret
-from hpcverify_checks.collectives.launch import LaunchOrder, launch
+from hpcverify_checks.collectives.launch import launch
+from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import make_secret, open_credential, read_secret
 from tests.checks.collectives.launched import SMALL
 

@@ -24,7 +24,9 @@ from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
 from hpcverify_checks.collectives.deputy import DEPUTY, OVER, find_second_board
 from hpcverify_checks.collectives.hangs import BEAT
-from hpcverify_checks.collectives.launch import CAME, DIED, LEFT, LaunchOrder
+from hpcverify_checks.collectives.meeting import CAME
+from hpcverify_checks.collectives.order import LaunchOrder
+from hpcverify_checks.collectives.watch import DIED, LEFT
 from hpcverify_checks.common.board import BoardError, SocketBoard
 from hpcverify_checks.common.board_server import BoardServer
 from tests.checks.collectives.launched import (
