@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcverify_checks.collectives.benchmark import CollectiveJob
 
 
-class Arrival(Struct, frozen=True):
+class LauncherArrival(Struct, frozen=True):
     """What a launcher says of each of its ranks."""
 
     node: str
@@ -20,7 +20,7 @@ class Arrival(Struct, frozen=True):
     job: CollectiveJob
 
     @classmethod
-    def decode(cls, message: bytes) -> Arrival:
+    def decode(cls, message: bytes) -> LauncherArrival:
         """
         Decode it.
 
@@ -36,6 +36,6 @@ class Arrival(Struct, frozen=True):
         return arrival
 
 
-def list_nodes(arrivals: Sequence[Arrival]) -> list[str]:
+def list_nodes(arrivals: Sequence[LauncherArrival]) -> list[str]:
     """List the node of each rank."""
     return [one.node for one in arrivals]

@@ -18,7 +18,7 @@ import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import CollectiveRun, RankPlace
-from hpcverify_checks.collectives.arrival import Arrival, list_nodes
+from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
 from hpcverify_checks.collectives.hangs import BEAT, SILENT_SECONDS, Beat
 from hpcverify_checks.common.board import (
     CROWDED,
@@ -39,7 +39,7 @@ BEATS = msgspec.msgpack.Decoder(dict[int, Beat])
 class Deputy:
     """A launcher's view of the second board; one of the launchers keeps it."""
 
-    def __init__(self, arrivals: Sequence[Arrival], rank: int, board: SocketBoard) -> None:
+    def __init__(self, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard) -> None:
         """Be the launcher whose first rank is *rank*."""
         self.arrivals, self.rank, self.board = arrivals, rank, board
         self.server: BoardServer | None = None
@@ -47,7 +47,9 @@ class Deputy:
 
     @classmethod
     @contextmanager
-    def open(cls, arrivals: Sequence[Arrival], rank: int, board: SocketBoard) -> Generator[Deputy]:
+    def open(
+        cls, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard
+    ) -> Generator[Deputy]:
         """Keep the second board while the block runs, if it is for this launcher to do."""
         deputy = cls(arrivals, rank, board)
         if rank != find_deputy(list_nodes(arrivals)):
@@ -116,7 +118,9 @@ def find_deputy(nodes: Sequence[str]) -> int:
     return next((rank for rank, node in enumerate(nodes) if node != nodes[0]), -1)
 
 
-def find_second_board(board: SocketBoard, arrivals: Sequence[Arrival]) -> SocketBoard | None:
+def find_second_board(
+    board: SocketBoard, arrivals: Sequence[LauncherArrival]
+) -> SocketBoard | None:
     """Find the board of the deputy, on the node from which it came; None before it says where."""
     rank = find_deputy(list_nodes(arrivals))
     try:
@@ -126,7 +130,7 @@ def find_second_board(board: SocketBoard, arrivals: Sequence[Arrival]) -> Socket
     return SocketBoard(arrivals[rank].address, port, board.group, board.secret)
 
 
-def tell_deputy(board: SocketBoard, arrivals: Sequence[Arrival]) -> None:
+def tell_deputy(board: SocketBoard, arrivals: Sequence[LauncherArrival]) -> None:
     """Tell the deputy that all is over: then it need not wonder about the silence."""
     with suppress(BoardError):  # it may be lost
         second = find_second_board(board, arrivals)

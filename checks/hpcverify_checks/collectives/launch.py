@@ -19,7 +19,7 @@ import msgspec
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.telemetry import pci
-from hpcverify_checks.collectives.arrival import Arrival, list_nodes
+from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
 from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.combine import AUTO, RING
 from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
@@ -33,7 +33,7 @@ from hpcverify_checks.collectives.meeting import (
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank_process import RankProcess, start_ranks
 from hpcverify_checks.collectives.secret import make_secret
-from hpcverify_checks.collectives.watch import DIED, LEFT, Watch
+from hpcverify_checks.collectives.watch import DIED, LEFT, RankWatch
 from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import BoardError, SocketBoard
 from hpcverify_checks.common.rendezvous import LostRanks, set_environment
@@ -111,7 +111,7 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
     ):
         board = SocketBoard(server.address, server.port, order.group, secret)
         job = _make_job(order, board)
-        watch = Watch(order, server)
+        watch = RankWatch(order, server)
         try:
             arrivals, job = meet_launchers(order, job, server.address)
         except LostRanks as exc:
@@ -175,7 +175,7 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
 
 
 def _launch_beside(
-    order: LaunchOrder, job: CollectiveJob, board: SocketBoard, arrivals: Sequence[Arrival]
+    order: LaunchOrder, job: CollectiveJob, board: SocketBoard, arrivals: Sequence[LauncherArrival]
 ) -> CollectiveRun | None:
     """Launch ranks, and tell rank 0's launcher how they do until it has all it wants."""
     rank = order.ranks[0][0]

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify_checks.collectives.arrival import Arrival
+from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
@@ -100,7 +100,7 @@ def _find_route(node: str) -> str:
 
 def meet_launchers(
     order: LaunchOrder, job: CollectiveJob, own_address: str
-) -> tuple[list[Arrival], CollectiveJob]:
+) -> tuple[list[LauncherArrival], CollectiveJob]:
     """
     Meet the other launchers; give what each rank's said, and the job as rank 0 has it.
 
@@ -110,11 +110,11 @@ def meet_launchers(
 
     """
     board = open_board(job.folder)
-    own = msgspec.json.encode(Arrival(order.node, own_address, job))
+    own = msgspec.json.encode(LauncherArrival(order.node, own_address, job))
     for rank, _ in order.ranks[1:]:
         board.post(CAME, rank, own)
     answers = exchange_messages(job, order.ranks[0][0], CAME, own)
-    arrivals, unreadable = decode_messages(dict(enumerate(answers)), Arrival.decode)
+    arrivals, unreadable = decode_messages(dict(enumerate(answers)), LauncherArrival.decode)
     for rank, why in unreadable.items():
         raise Unable(f"rank {rank} {why}", Cause.MISCONFIGURED)
     common = msgspec.structs.replace(arrivals[0].job, folder=job.folder)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcverify.records.collectives import CollectiveRun, RankPlace
-from hpcverify_checks.collectives.arrival import Arrival
+from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.benchmark import StepTimes
 from hpcverify_checks.collectives.combine import (
     REPORT,
@@ -51,7 +51,7 @@ T = TypeVar("T")
 Shaped = TypeVar("Shaped", StepTimes, Timeline)
 
 
-class Watch:
+class RankWatch:
     """Rank 0's launcher looks at the board until there is nothing more to come."""
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
@@ -131,7 +131,7 @@ class Watch:
         times: list[dict[int, StepTimes]] = []
         while self.server.read(topic := times_topic(len(times))):
             times.append(self._keep_alike(self._decode(topic, TIMES.decode)))
-        came = {rank: one.node for rank, one in self._decode(CAME, Arrival.decode).items()}
+        came = {rank: one.node for rank, one in self._decode(CAME, LauncherArrival.decode).items()}
         gone = {r: text.decode(errors="replace") for r, text in self.server.read(DIED).items()}
         gone |= never_came
         timelines = self._keep_alike(self._decode(TIMELINE, TIMELINES.decode))

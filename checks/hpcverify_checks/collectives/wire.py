@@ -17,7 +17,7 @@ from msgspec import Struct
 from hpcverify.check import Cause, Unable
 from hpcverify.processes import run_tool
 from hpcverify.records.collectives import WireOpinion
-from hpcverify_checks.collectives.arrival import Arrival
+from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.common.board import UNREADABLE, Board, Port, describe_unreadable
 
 PROGRAM, PACKAGE = "ib_write_bw", "perftest"
@@ -47,7 +47,7 @@ def pair_nodes(nodes: Sequence[str]) -> tuple[WirePair, ...]:
 
 
 def take_part(
-    pairs: Sequence[WirePair], rank: int, board: Board, arrivals: Sequence[Arrival]
+    pairs: Sequence[WirePair], rank: int, board: Board, arrivals: Sequence[LauncherArrival]
 ) -> None:
     """Do the part of the launcher of *rank*, if it has one, and say on the *board* what came."""
     for pair in pairs:

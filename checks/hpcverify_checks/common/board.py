@@ -128,7 +128,7 @@ def _read_file(path: Path) -> bytes:
         return file.read(MAX_MESSAGE_BYTES)
 
 
-class Request(Struct, omit_defaults=True):
+class BoardRequest(Struct, omit_defaults=True):
     """What a rank asks of a board."""
 
     topic: Annotated[str, Meta(max_length=64)]
@@ -160,12 +160,12 @@ class SocketBoard:
 
     def post(self, topic: str, rank: int, message: bytes = b"") -> None:
         """Send the message."""
-        self._ask(Request(topic, rank, message))
+        self._ask(BoardRequest(topic, rank, message))
 
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:
         """Ask for the messages; the server waits up to `WAIT_SECONDS` for *enough*."""
         wait = self.WAIT_SECONDS if enough else 0.0
-        answer = self._ask(Request(topic, enough=enough, seconds=wait))
+        answer = self._ask(BoardRequest(topic, enough=enough, seconds=wait))
         try:
             return msgspec.msgpack.decode(answer, type=dict[int, bytes])
         except UNREADABLE as exc:
@@ -173,12 +173,12 @@ class SocketBoard:
 
     def make_round_trips(self, count: int) -> list[RoundTrip]:
         """Ask *count* times for the time of the server's node, over one connection."""
-        return self._connect(Request("", round_trips=count), count)[1]
+        return self._connect(BoardRequest("", round_trips=count), count)[1]
 
-    def _ask(self, request: Request) -> bytes:
+    def _ask(self, request: BoardRequest) -> bytes:
         return self._connect(request)[0]
 
-    def _connect(self, request: Request, trips: int = 0) -> tuple[bytes, list[RoundTrip]]:
+    def _connect(self, request: BoardRequest, trips: int = 0) -> tuple[bytes, list[RoundTrip]]:
         """Ask, again if a busy server drops the connection: no request does harm twice."""
         until = monotonic() + self._patience
         while True:
@@ -192,7 +192,9 @@ class SocketBoard:
                     raise BoardError(text) from exc
             sleep(self.pause)
 
-    def _talk(self, line: Line, request: Request, trips: int) -> tuple[bytes, list[RoundTrip]]:
+    def _talk(
+        self, line: BoardLine, request: BoardRequest, trips: int
+    ) -> tuple[bytes, list[RoundTrip]]:
         nonce = make_nonce()
         seal = Seal.make(self.secret, self.group, line.challenge, nonce)
         asked = seal.pack(REQUEST, msgspec.msgpack.encode(request))
@@ -212,7 +214,7 @@ class SocketBoard:
         return f"{SCHEME}{self.address}:{self.port}/{self.group}"
 
 
-class Line:
+class BoardLine:
     """A connection to a board that has greeted."""
 
     def __init__(self, connection: socket.socket, patience: float) -> None:
@@ -248,7 +250,7 @@ class Line:
 
 
 @contextmanager
-def connect(address: str, port: int, patience: float) -> Generator[Line]:
+def connect(address: str, port: int, patience: float) -> Generator[BoardLine]:
     """
     Connect to the board at *address*.
 
@@ -257,7 +259,7 @@ def connect(address: str, port: int, patience: float) -> Generator[Line]:
 
     """
     with socket.create_connection((address, port), patience) as connection:
-        yield Line(connection, patience)
+        yield BoardLine(connection, patience)
 
 
 def open_board(where: str) -> FolderBoard | SocketBoard:

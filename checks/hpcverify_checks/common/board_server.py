@@ -27,7 +27,7 @@ from hpcverify_checks.common.board import (
     TIME,
     TRANSFER_SECONDS,
     UNREADABLE,
-    Request,
+    BoardRequest,
 )
 from hpcverify_checks.common.seal import (
     ANSWER,
@@ -190,7 +190,7 @@ class BoardServer:
         return seal
 
     async def _answer(
-        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: BoardRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bytes:
         """Keep a message, tell the time, or give a topic: once there is enough or time is up."""
         if request.round_trips:
@@ -208,7 +208,7 @@ class BoardServer:
                 break
         return msgspec.msgpack.encode(found)
 
-    def _keep(self, request: Request) -> None:
+    def _keep(self, request: BoardRequest) -> None:
         with self._lock:
             before = self._topics.get(request.topic, {}).get(request.rank)
             more = len(request.message) - (len(before.content) if before else 0)
@@ -230,13 +230,13 @@ class BoardServer:
         self._news = asyncio.Event()
 
 
-async def _read_request(reader: asyncio.StreamReader, seal: Seal) -> Request:
+async def _read_request(reader: asyncio.StreamReader, seal: Seal) -> BoardRequest:
     length, signature = HEADER.unpack(await reader.readexactly(HEADER.size))
     if length > MAX_REQUEST_BYTES:
         raise OSError(f"a request of {length} bytes is not one of ours")
     data = await reader.readexactly(length)
     seal.require(signature, REQUEST, data)
-    return msgspec.msgpack.decode(data, type=Request)
+    return msgspec.msgpack.decode(data, type=BoardRequest)
 
 
 async def _tell_time(

@@ -19,7 +19,7 @@ import pytest
 import torch.distributed as dist
 
 from hpcverify.records.collectives import SECRET_VARIABLE
-from hpcverify_checks.collectives.arrival import Arrival
+from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
 from hpcverify_checks.collectives.deputy import DEPUTY, OVER, find_second_board
@@ -53,7 +53,7 @@ FORGED_TIMES = msgspec.msgpack.encode(
         "wrong": {"step": 1, "elements": 1, "index": 0, "found": "0xdead", "expected": "0x0"},
     }
 )
-ARRIVAL = msgspec.json.encode(Arrival("n1", LOOPBACK, JOB))
+ARRIVAL = msgspec.json.encode(LauncherArrival("n1", LOOPBACK, JOB))
 
 
 def find_group(process: int) -> tuple[str, int, str]:
@@ -277,7 +277,7 @@ def test_where_strangers_crowd_the_board_silence_accuses_nobody(crowd: int) -> N
     "said", [b"", b'"/tmp/x"', b'"tcp://10.9.0.66:1/test"', b"0", b"65536", b"1e9", b"\xff"]
 )
 def test_what_is_said_of_the_second_board_is_no_path_and_no_address(said: bytes) -> None:
-    come = [Arrival("n0", LOOPBACK, JOB), Arrival("n1", "127.0.0.2", JOB)]
+    come = [LauncherArrival("n0", LOOPBACK, JOB), LauncherArrival("n1", "127.0.0.2", JOB)]
     with BoardServer.open(LOOPBACK, 0, GROUP, KNOWN, world=2) as server:
         board = SocketBoard(LOOPBACK, server.port, GROUP, KNOWN)
         board.post(DEPUTY, 1, said)
@@ -290,7 +290,7 @@ def test_what_is_said_of_the_second_board_is_no_path_and_no_address(said: bytes)
 
 
 def test_only_the_deputy_says_where_the_second_board_is() -> None:
-    come = [Arrival(node, LOOPBACK, JOB) for node in ("n0", "n1", "n2")]
+    come = [LauncherArrival(node, LOOPBACK, JOB) for node in ("n0", "n1", "n2")]
     with BoardServer.open(LOOPBACK, 0, GROUP, KNOWN, world=3) as server:
         board = SocketBoard(LOOPBACK, server.port, GROUP, KNOWN)
         board.post(DEPUTY, 2, b"20000")
@@ -300,7 +300,7 @@ def test_only_the_deputy_says_where_the_second_board_is() -> None:
 @pytest.mark.parametrize("address", ["", "localhost", "--out=x", "10.9.0", "::1", "1.2.3.4 "])
 def test_a_launcher_comes_from_an_address(address: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        Arrival.decode(msgspec.json.encode(Arrival("n1", address, JOB)))
+        LauncherArrival.decode(msgspec.json.encode(LauncherArrival("n1", address, JOB)))
 
 
 def test_steps_that_fit_no_others_are_told_from_those_that_do() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcverify.commands.collectives import describe_wire_opinion
 from hpcverify.records.collectives import CollectiveRun, WireOpinion
-from hpcverify_checks.collectives.arrival import Arrival
+from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.wire import (
     ANSWER,
@@ -77,10 +77,10 @@ def test_a_pair_is_asked_once_its_ranks_have_ended(
     assert [one.rate for one in run.wire_opinions] == pytest.approx([24.3])
 
 
-def come(*addresses: str) -> list[Arrival]:
+def come(*addresses: str) -> list[LauncherArrival]:
     """Have launchers come from nodes with these addresses."""
     job = CollectiveJob("", len(addresses), "", 30.0, ("all_reduce",), (), 0.1)
-    return [Arrival(f"n{rank}", address, job) for rank, address in enumerate(addresses)]
+    return [LauncherArrival(f"n{rank}", address, job) for rank, address in enumerate(addresses)]
 
 
 def ask_pair(folder: Path) -> WireOpinion:

@@ -22,9 +22,9 @@ from hpcverify_checks.common.board import (
     MAX_MESSAGE_BYTES,
     Board,
     BoardError,
+    BoardLine,
+    BoardRequest,
     FolderBoard,
-    Line,
-    Request,
     SocketBoard,
     connect,
     open_board,
@@ -114,7 +114,7 @@ def test_a_board_that_does_not_know_the_secret_is_not_believed() -> None:
 
 
 @contextmanager
-def meet(server: BoardServer) -> Generator[tuple[Line, Seal, bytes]]:
+def meet(server: BoardServer) -> Generator[tuple[BoardLine, Seal, bytes]]:
     """Connect; also give what the connection is signed with, and what proves to know it."""
     with connect(LOOPBACK, server.port, GENEROUS) as line:
         nonce = os.urandom(NONCE_BYTES)
@@ -143,7 +143,7 @@ def test_an_answer_of_somebody_between_is_not_believed() -> None:
 
 
 def test_what_was_recorded_of_one_connection_is_refused_on_another(server: BoardServer) -> None:
-    data = msgspec.msgpack.encode(Request("died", 1, b"an old word"))
+    data = msgspec.msgpack.encode(BoardRequest("died", 1, b"an old word"))
     with meet(server) as (line, seal, proof):
         recorded = proof + seal.pack(REQUEST, data)
         line.socket.sendall(recorded)
@@ -157,7 +157,7 @@ def test_what_was_recorded_of_one_connection_is_refused_on_another(server: Board
 
 
 def test_a_message_that_was_changed_on_its_way_is_refused(server: BoardServer) -> None:
-    data = msgspec.msgpack.encode(Request("died", 1, b"rank 1 runs"))
+    data = msgspec.msgpack.encode(BoardRequest("died", 1, b"rank 1 runs"))
     with meet(server) as (line, seal, proof):
         line.socket.sendall(proof + seal.pack(REQUEST, data).replace(b"runs", b"died"))
         with pytest.raises(ConnectionError):
@@ -256,7 +256,7 @@ def test_of_too_many_strangers_one_from_the_busiest_address_goes(server: BoardSe
             held.enter_context(socket.create_connection((LOOPBACK, server.port)))
         nonce = os.urandom(NONCE_BYTES)
         seal = Seal.make(KNOWN, GROUP, greeting, nonce)
-        data = msgspec.msgpack.encode(Request("here", 1, b"from afar"))
+        data = msgspec.msgpack.encode(BoardRequest("here", 1, b"from afar"))
         good.sendall(nonce + seal.sign(PROOF) + seal.pack(REQUEST, data))
         assert good.recv(1)
 
