@@ -174,7 +174,8 @@ class BoardServer:
     def _admit(self, writer: asyncio.StreamWriter) -> None:
         """Count one more stranger, and end another one if there are too many."""
         self._unproved += 1
-        self._strangers[writer] = str(writer.get_extra_info("peername", ("gone",))[0])
+        peer = writer.get_extra_info("peername")  # None: it has gone already
+        self._strangers[writer] = str(peer[0]) if peer else ""
         if len(self._strangers) > self._max_strangers:
             ((busiest, _),) = Counter(self._strangers.values()).most_common(1)
             first = next(w for w, source in self._strangers.items() if source == busiest)
