@@ -25,6 +25,7 @@ from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits
 from hpcverify_checks.collectives.deputy import DEPUTY, OVER, find_second_board
 from hpcverify_checks.collectives.hangs import BEAT
 from hpcverify_checks.collectives.meeting import CAME
+from hpcverify_checks.collectives.meeting import list_ports as list_board_ports
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.watch import DIED, LEFT
 from hpcverify_checks.common.board import BoardError, SocketBoard
@@ -142,6 +143,21 @@ def test_strangers_change_nothing_and_no_secret_is_in_a_command_line(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["over0"]
     assert set().union(*heard.values()) <= {"0100007F"}
     assert heard[launchers[0].process.pid]
+
+
+def test_ranks_meet_though_somebody_listens_where_their_board_should_be() -> None:
+    """One says nothing, and one greets as a board does, with a credential of their own."""
+    order = LaunchOrder(**{**SMALL, "world": 2, "node": "n", "ranks": ((0, 0),), "group": "7.0"})
+    mute, forged, *_ = list_board_ports(order)
+    with (
+        socket.create_server((LOOPBACK, mute)),
+        BoardServer.open(LOOPBACK, forged, "7.0", "a" * 64, world=2),
+        launch_nodes(2, **QUICK, group="7.0", port=0) as launchers,
+    ):
+        run, complaint = launchers[0].read_result()
+
+    assert run, complaint
+    assert (run.missing, run.wrong, run.unable) == ((), (), "")
 
 
 def test_ranks_and_launchers_listen_at_no_other_address_than_that_of_the_board() -> None:
