@@ -84,17 +84,21 @@ def _choose_own_address(order: LaunchOrder) -> str:
         return LOOPBACK
     try:
         address = socket.gethostbyname(order.address)
-        routes = map(_find_route, order.nodes if is_loopback(address) else ())
-        return next((route for route in routes if not is_loopback(route)), address)
     except OSError as exc:
         text = f"{order.address} has no address at which ranks can meet ({exc}): see --address"
         raise Unable(text, Cause.MISCONFIGURED) from exc
+    others = order.nodes[:2] if is_loopback(address) else ()  # one of them is another node
+    routes = map(_find_route, others)
+    return next((route for route in routes if not is_loopback(route)), address)
 
 
 def _find_route(node: str) -> str:
-    """Find the address of this node from which it would reach *node*."""
+    """Find the address of this node from which it would reach *node*; loopback if none is known."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((node, ANY_PORT))  # sends nothing
+        try:
+            probe.connect((node, ANY_PORT))  # sends nothing
+        except OSError:  # its name means nothing here
+            return LOOPBACK
         return str(probe.getsockname()[0])
 
 
