@@ -25,7 +25,8 @@ import msgspec
 
 from hpcverify.isolation.stragglers import describe_straggler, find_stragglers
 from hpcverify.records.collectives import CollectiveRun
-from hpcverify_checks.collectives.launch import LaunchOrder, launch
+from hpcverify_checks.collectives.launch import launch
+from hpcverify_checks.collectives.order import LaunchOrder
 from tests.checks.collectives.launched import FAR, read_position_of
 
 STOP_SECONDS, GO_SECONDS = 0.012, 0.004

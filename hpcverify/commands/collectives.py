@@ -37,6 +37,7 @@ OPINION_MODULE = "hpcverify_checks.collectives.second_opinion"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 SIZE_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
 EXIT_FOUND = 1
+LOOPBACK = "127.0.0.1"
 ROW = "{:<14}  {:>7}  {:>5}  {:>9}  {:>9}  {:>9}  {:>11}  {:>11}  {:>5}"
 OPINION_ROW = "{:>7}  {:>9}  {:>9}  {:>8}"
 SCALING_ROW = "{:<14}  {:>7}  {:>5}  {:>5}  {:>12}  {:>10}"
@@ -65,6 +66,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     ranks: tuple[tuple[int, int], ...]
     """Rank, and rank on its node."""
     address: str
+    nodes: tuple[str, ...] = ()
+    """If there are several."""
     group: str
     job: int = 0
     expected: tuple[str, ...] = ()
@@ -125,7 +128,11 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     help="Then ask all_reduce_perf of nccl-tests too, on the node of rank 0 alone, and ib_write_bw "
     "of perftest between pairs of nodes. The exit status does not depend on them.",
 )
-@click.option("--rank", type=click.IntRange(min=0), help="Of this process, without srun.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Of this process, without srun. Nodes without MUNGE share a secret: HPCVERIFY_SECRET.",
+)
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
 @click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
 @click.option(
@@ -206,14 +213,15 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
         return RankChoice(world=world, ranks=((rank, rank),), address=address, group=group)
     place = read_step(os.environ)
     if place is None or place.world == 1:
-        return RankChoice(world=0, ranks=(), address="127.0.0.1", group=uuid4().hex)
+        return RankChoice(world=0, ranks=(), address=LOOPBACK, group=uuid4().hex)
     if options["alone"] and len(place.nodes) > 1:
         count = format_count(len(place.nodes), "node")
         raise ConfigError(f"--alone is for one node, and this step has {count}: srun -N 1")
     return RankChoice(
         world=place.world,
         ranks=((place.rank, place.local_rank),),
-        address=address or next(iter(place.nodes)),
+        address=address or (LOOPBACK if len(place.nodes) == 1 else place.nodes[0]),
+        nodes=place.nodes if len(place.nodes) > 1 else (),
         expected=place.expected,
         group=f"{place.job}.{place.step}",
         job=place.job,
@@ -236,6 +244,7 @@ def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
         "world": chosen.world,
         "ranks": chosen.ranks,
         "address": chosen.address,
+        "nodes": chosen.nodes,
         "expected": chosen.expected,
         "port": options["port"] or 0,
         "second_opinion": options["second_opinion"],

@@ -7,6 +7,7 @@ A job runs one step for each test, with a rank for each GPU of its nodes.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.isolation.group_tests import TWO, GroupPurpose, GroupTest
-from hpcverify.records.collectives import CollectiveRun
+from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.records.documents import MAX_DOCUMENT_BYTES
 from hpcverify.slurm.submit import GroupJobSpec, JobStep
 
@@ -67,6 +68,7 @@ def build_job_spec(
         user=settings.user,
         program=settings.program,
         options=settings.options,
+        environment={SECRET_VARIABLE: secrets.token_hex(32)},
         steps=tuple(
             _build_step(job, index, GPU_SIZES if gpus else CPU_SIZES)
             for index in range(len(job.documents))

@@ -10,6 +10,7 @@ preempted, lost or never started leaves is no outcome, and the search plans it a
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -129,7 +130,7 @@ class RoundTester:
         Make the folder for the documents, which only the jobs' user can write to.
 
         Raises:
-            StoreError: it cannot be made.
+            StoreError: it cannot be made, or somebody else made it.
 
         """
         try:
@@ -137,9 +138,20 @@ class RoundTester:
                 with suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
                     if os.geteuid() == 0:
-                        os.chown(folder, self.owner, -1)
+                        os.chown(folder, self.owner, -1, follow_symlinks=False)
+                self._refuse_strangers(folder)
         except OSError as exc:
             raise StoreError(f"{self.outbox} cannot be made: {exc.strerror}") from exc
+
+    def _refuse_strangers(self, folder: Path) -> None:
+        """Refuse a folder that another user made: its documents could be theirs."""
+        found = folder.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), self.owner}
+        if not ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StoreError(
+                f"{folder} was not made by us (owner {found.st_uid}, mode "
+                f"{stat.S_IMODE(found.st_mode):04o}): find out who made it, and remove it"
+            )
 
     def clean_up(self) -> None:
         """Remove the folder again: what matters was kept."""

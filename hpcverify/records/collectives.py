@@ -15,6 +15,9 @@ from msgspec import Struct
 from hpcverify.errors import StoreError
 from hpcverify.records.documents import read_bytes
 
+SECRET_VARIABLE = "HPCVERIFY_SECRET"  # noqa: S105 - where it is, not what it is
+"""Has the secret by which the ranks of a job know each other: only the job's user can read it."""
+
 
 class RankPlace(Struct, frozen=True):
     """Where a rank ran."""

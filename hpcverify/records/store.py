@@ -544,9 +544,8 @@ class Store:
         begin = run.encode(errors="replace").decode()  # as typed; SQLite takes text alone
         values = {"run": begin, "end": begin + LAST_CHARACTER}
         ((count, first),) = self._select_rows(query, values, tuple[int, str | None])
-        if first is not None and (
-            first == run or count == 1
-        ):  # an id is the first of those that begin with it
+        is_one = first == run or count == 1  # an id is the first of those that begin with it
+        if first is not None and is_one:
             return documents.read(self.get_document_path(first))
         if count:
             newest = self._list_newest_ids(NAMED_RUNS, "where id >= :run and id < :end", values)
@@ -563,7 +562,7 @@ class Store:
         wanted = {**values, "now": self._format_latest_time()}
         return [run for (run,) in self._select_rows(query, wanted, tuple[str])]
 
-    def _select_rows(self, query: str, values: Mapping[str, str], kind: type[S]) -> list[S]:
+    def _select_rows(self, query: str, values: Mapping[str, str], kind: type[T]) -> list[T]:
         """Return the rows of *query* as tuples of this *kind*."""
         return self._select(query, values, lambda rows: msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
 

@@ -12,6 +12,7 @@ import pytest
 
 from hpcverify.commands.collectives import SizeType, choose_status, describe
 from hpcverify.records.collectives import (
+    SECRET_VARIABLE,
     CollectiveRun,
     CollectiveTiming,
     RankPlace,
@@ -44,6 +45,7 @@ def step_of(rank: int, world: int, port: int) -> dict[str, str]:
     """Make what srun tells *rank* of a step with a rank on each node."""
     return {
         "SLURM_JOB_ID": str(port),  # so that each test has ports of its own
+        SECRET_VARIABLE: "what only the user of this job knows",
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NODELIST": f"n[0-{world - 1}]",
         "SLURM_STEP_NUM_TASKS": str(world),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -18,12 +19,15 @@ from hpcverify.units import GIGA
 from hpcverify_checks.collectives.benchmark import StepTimes
 from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.collectives.recorder import describe_records
+from hpcverify_checks.collectives.timeline import Timeline
+from hpcverify_checks.common.board import describe_unreadable
 from hpcverify_checks.common.stats import percentile
 
 REPORT = "report"
 TIMELINE = "timeline"
 RING, AUTO = "ring", "auto"
 """What NCCL is told to use: rings, or what it chooses."""
+Shaped = TypeVar("Shaped", StepTimes, Timeline)
 
 
 def times_topic(number: int) -> str:
@@ -44,6 +48,29 @@ class RankReport(Struct, frozen=True, kw_only=True):
     """Why it ended early, if that was no other rank's fault."""
     recorded: RecordedCollective | None = None
     """Where it was when it gave up to wait."""
+
+
+def split_misfits(found: Mapping[int, Shaped]) -> tuple[dict[int, Shaped], dict[int, str]]:
+    """Part what ranks measured that fits together from the rest, and say what is wrong with it."""
+    shapes = {rank: _find_shape(rank, one) for rank, one in found.items()}
+    common = next(filter(None, shapes.values()), None)
+    alike = {r: one for r, one in found.items() if shapes[r] is not None and shapes[r] == common}
+    why = describe_unreadable("steps that fit no others'")
+    return alike, {rank: why for rank in found if rank not in alike}
+
+
+def _find_shape(rank: int, one: StepTimes | Timeline) -> Hashable:
+    """Find what must be the same for all ranks; None if it makes no sense by itself."""
+    if isinstance(one, Timeline):
+        rows = [(one.steps.arrivals, one.steps.ends), *((j.begins, j.ends) for j in one.jumps)]
+        kind: Hashable = tuple(jump.length for jump in one.jumps)
+        is_right = one.steps.rank == rank
+    else:
+        rows, kind = [(one.begin, one.end), (one.ready, one.end)], (one.operation, one.size)
+        is_right = one.operation in OPERATIONS and all(map(float.__lt__, one.begin, one.end))
+    counts = [(len(begins), len(ends)) for begins, ends in rows]
+    is_right = is_right and all(begun == ended > 0 for begun, ended in counts)
+    return (kind, *counts) if is_right else None
 
 
 def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
@@ -98,10 +125,13 @@ def combine_reports(
     reasons = {
         rank: "; ".join(filter(None, (why, told)))
         for rank, why in sorted(reasons.items())
-        if rank not in reports
+        if rank not in reports and 0 <= rank < world
     }
     first = next(iter(reports.values()), None)
-    ranks = tuple(reports[p.rank].place if p.rank in reports else p for p in places)
+    ranks = tuple(
+        msgspec.structs.replace(reports[p.rank].place, rank=p.rank) if p.rank in reports else p
+        for p in places
+    )
     whole = [by_rank for by_rank in times if len(by_rank) == world]
     return CollectiveRun(
         id="",

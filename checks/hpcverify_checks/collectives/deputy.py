@@ -11,66 +11,68 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from time import monotonic
 
 import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import CollectiveRun, RankPlace
+from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
 from hpcverify_checks.collectives.hangs import BEAT, SILENT_SECONDS, Beat
 from hpcverify_checks.common.board import (
+    CROWDED,
+    UNREADABLE,
     BoardError,
-    BoardServer,
-    FolderBoard,
+    Port,
     SocketBoard,
-    open_board,
+    decode_messages,
 )
+from hpcverify_checks.common.board_server import BoardServer
 
 DEPUTY = "deputy"
 OVER = "over"
 """The message that rank 0's launcher has all that there is."""
+BEATS = msgspec.msgpack.Decoder(dict[int, Beat])
 
 
 class Deputy:
     """A launcher's view of the second board; one of the launchers keeps it."""
 
-    def __init__(self, board: SocketBoard, nodes: Sequence[str], rank: int) -> None:
-        """Be the launcher whose first rank is *rank*; *nodes* has the node of each rank."""
-        self.board, self.nodes, self.rank = board, nodes, rank
+    def __init__(self, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard) -> None:
+        """Be the launcher whose first rank is *rank*."""
+        self.arrivals, self.rank, self.board = arrivals, rank, board
         self.server: BoardServer | None = None
-        self.second: FolderBoard | SocketBoard | None = None
+        self.second: SocketBoard | None = None
 
     @classmethod
     @contextmanager
     def open(
-        cls, group: str, nodes: Sequence[str], rank: int, board: SocketBoard, own_address: str
+        cls, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard
     ) -> Generator[Deputy]:
         """Keep the second board while the block runs, if it is for this launcher to do."""
-        deputy = cls(board, nodes, rank)
-        if rank != find_deputy(nodes):
+        deputy = cls(arrivals, rank, board)
+        if rank != find_deputy(list_nodes(arrivals)):
             yield deputy
             return
-        deputy.server = BoardServer("", 0, group)
-        deputy.second = SocketBoard("127.0.0.1", deputy.server.port, group)
-        try:
-            where = SocketBoard(own_address, deputy.server.port, group)
+        address = arrivals[rank].address
+        with BoardServer.open(address, 0, board.group, board.secret, world=len(arrivals)) as server:
+            deputy.server = server
+            deputy.second = SocketBoard(address, server.port, board.group, board.secret)
             with suppress(BoardError):  # rank 0 is lost already: `conclude` hears of few ranks
-                board.post(DEPUTY, rank, str(where).encode())
+                board.post(DEPUTY, rank, msgspec.json.encode(server.port))
             yield deputy
-        finally:
-            deputy.server.shutdown()
-            deputy.server.server_close()
 
     def tell(self, beats: Mapping[int, Beat]) -> None:
         """Tell the second board how far the ranks of this launcher are."""
         with suppress(BoardError):  # then it can do nothing for us
-            self.second = self.second or find_second_board(self.board)
+            self.second = self.second or find_second_board(self.board, self.arrivals)
             if self.second:
                 self.second.post(BEAT, self.rank, msgspec.msgpack.encode(beats))
 
     def is_over(self) -> bool:
         """Whether rank 0's launcher said its last word to the deputy."""
-        return self.server is not None and OVER in self.server.topics
+        return self.server is not None and bool(self.server.read(OVER))
 
     def conclude(self) -> CollectiveRun:
         """
@@ -81,27 +83,31 @@ class Deputy:
 
         """
         if self.server is None:
-            text = f"the node of rank 0, {self.nodes[0]}, does not answer any more"
+            text = f"the node of rank 0, {self.arrivals[0].node}, does not answer any more"
             raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
-        with self.server.changed:
-            heard, told = dict(self.server.heard_at), dict(self.server.topics.get(BEAT, {}))
-        here = {
-            rank
-            for first, message in told.items()
-            if monotonic() - heard[BEAT, first] < SILENT_SECONDS
-            for rank in msgspec.msgpack.decode(message, type=dict[int, Beat])
+        messages = self.server.read_messages(BEAT)
+        told = {
+            first: message.content
+            for first, message in messages.items()
+            if monotonic() - message.heard < SILENT_SECONDS
         }
-        world = len(self.nodes)
+        beats, _ = decode_messages(told, BEATS.decode)
+        here = {*told, *chain.from_iterable(beats.values())}
+        world = len(self.arrivals)
         if len(here) < world / 2:
             text = f"{len(here)} of {world} ranks are heard of here: this node may be cut off"
             raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+        if self.server.is_crowded:
+            raise Unable(f"{CROWDED} {self.server.address}", Cause.BUSY, Remedy.RERUN)
         missing = tuple(rank for rank in range(world) if rank not in here)
         return CollectiveRun(
             id="",
             started="",
             ended="",
             version="",
-            ranks=tuple(RankPlace(rank, node, "") for rank, node in enumerate(self.nodes)),
+            ranks=tuple(
+                RankPlace(rank, node, "") for rank, node in enumerate(list_nodes(self.arrivals))
+            ),
             missing=missing,
             reasons=dict.fromkeys(missing, "does not answer, nor its node"),
         )
@@ -112,15 +118,21 @@ def find_deputy(nodes: Sequence[str]) -> int:
     return next((rank for rank, node in enumerate(nodes) if node != nodes[0]), -1)
 
 
-def find_second_board(board: SocketBoard) -> FolderBoard | SocketBoard | None:
-    """Find the deputy's board; None before it has told where it is."""
-    told = list(board.read(DEPUTY).values())
-    return open_board(told[0].decode()) if told else None
+def find_second_board(
+    board: SocketBoard, arrivals: Sequence[LauncherArrival]
+) -> SocketBoard | None:
+    """Find the board of the deputy, on the node from which it came; None before it says where."""
+    rank = find_deputy(list_nodes(arrivals))
+    try:
+        port = msgspec.json.decode(board.read(DEPUTY).get(rank, b""), type=Port)
+    except UNREADABLE:
+        return None
+    return SocketBoard(arrivals[rank].address, port, board.group, board.secret)
 
 
-def tell_deputy(board: SocketBoard) -> None:
+def tell_deputy(board: SocketBoard, arrivals: Sequence[LauncherArrival]) -> None:
     """Tell the deputy that all is over: then it need not wonder about the silence."""
     with suppress(BoardError):  # it may be lost
-        second = find_second_board(board)
+        second = find_second_board(board, arrivals)
         if second:
             second.post(OVER, 0)

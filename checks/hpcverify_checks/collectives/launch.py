@@ -8,75 +8,38 @@ when a rank hangs, rank 0 too, and so it can always say which ranks are missing.
 
 from __future__ import annotations
 
-import fcntl
-import ipaddress
 import os
-import socket
-import struct
-import subprocess
-import sys
-import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from itertools import chain
+import secrets
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from time import monotonic, sleep
-from typing import IO
 
 import msgspec
-from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify.processes import name_signal, read_process_state
-from hpcverify.records.collectives import CollectiveRun, RankPlace
+from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.telemetry import pci
-from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
-from hpcverify_checks.collectives.combine import (
-    AUTO,
-    REPORT,
-    RING,
-    TIMELINE,
-    RankReport,
-    combine_reports,
-    times_topic,
-)
+from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
+from hpcverify_checks.collectives.benchmark import CollectiveJob
+from hpcverify_checks.collectives.combine import AUTO, RING
 from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
-from hpcverify_checks.collectives.hangs import (
-    BEAT,
-    BEAT_SECONDS,
-    SILENT_SECONDS,
-    Beat,
-    HangWatch,
+from hpcverify_checks.collectives.hangs import BEAT, BEAT_SECONDS, SILENT_SECONDS
+from hpcverify_checks.collectives.meeting import (
+    find_board,
+    find_interface,
+    meet_launchers,
+    serve_board,
 )
-from hpcverify_checks.collectives.rank import RankOrder
-from hpcverify_checks.collectives.recorder import BUFFER
-from hpcverify_checks.collectives.timeline import Timeline, join_transfers
-from hpcverify_checks.collectives.wire import WirePair, collect_answers, pair_nodes, take_part
-from hpcverify_checks.common.board import BoardError, BoardServer, SocketBoard, open_board
-from hpcverify_checks.common.progress import make_file, read_position
-from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
-from hpcverify_checks.common.rendezvous import (
-    ABORT_SECONDS,
-    MAX_REASON_CHARACTERS,
-    ROLL_CALL_SECONDS,
-    LostRanks,
-    exchange_messages,
-)
+from hpcverify_checks.collectives.order import LaunchOrder
+from hpcverify_checks.collectives.rank_process import RankProcess, start_ranks
+from hpcverify_checks.collectives.secret import make_secret
+from hpcverify_checks.collectives.watch import DIED, LEFT, RankWatch
+from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
+from hpcverify_checks.common.board import BoardError, SocketBoard
+from hpcverify_checks.common.rendezvous import LostRanks, set_environment
 
-WATCH_SECONDS = 0.1
-QUIET_SECONDS = 900.0
-"""Without any rank that moves on: then all of them hang, or none can say why not."""
-GRACE_SECONDS = 3.0
-"""For a rank that is only late to report after all."""
-LEAVE_SECONDS = 5.0
-"""For the other launchers to see that all is over."""
-DIED = "died"
-LEFT = "left"
-CAME = "came"
-SIOCGIFADDR = 0x8915
-PORTS = range(20000, 32000)
-"""Below those that Linux gives to clients (32768 on)."""
-PORT_TRIES = 8
+WITH_OPINION = b"with a second opinion"
+"""The last word of rank 0's launcher, if pairs of nodes are to say what they measure."""
 PROCESSES_ON_CPU = 2
 ALONE = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """Settings of NCCL that leave a node's ranks nothing but its network adapters."""
@@ -84,36 +47,6 @@ RAS = "NCCL_RAS_ENABLE"
 """NCCL's service for diagnosis, on by default: its threads have ended jobs (NVIDIA/nccl issues
 1996 and 2346), and it has said OK of a rank that was stuck (1730). We ask launchers instead."""
 RING_SETTINGS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
-
-
-class LaunchOrder(Struct, frozen=True, kw_only=True):
-    """What to measure, and which rank or ranks this process launches."""
-
-    operations: tuple[str, ...]
-    sizes: tuple[int, ...]
-    seconds: float
-    timeout: float
-    seed: int
-    algorithm: str
-    """ring or auto; empty: ring between nodes, auto in one."""
-    alone: bool
-    timeline: bool
-    """Whether equal steps and transfers follow, which tell who is slow."""
-    node: str
-    group: str
-    """Tells these ranks from those of other jobs."""
-    world: int
-    """0: all ranks are launched here, one for each GPU."""
-    ranks: tuple[tuple[int, int], ...]
-    """Rank, and rank on its node, of those to launch here."""
-    address: str
-    """Of rank 0's node."""
-    expected: tuple[str, ...] = ()
-    """The node on which each rank should be, as far as Slurm says."""
-    second_opinion: bool = False
-    """Whether pairs of nodes are asked what ib_write_bw measures; rank 0's launcher decides."""
-    port: int = 0
-    """0: one that follows from *group*; any free one if all ranks are launched here."""
 
 
 def launch(encoded: bytes) -> bytes:
@@ -127,9 +60,10 @@ def launch(encoded: bytes) -> bytes:
         world = _count_own_ranks()
         ranks = tuple((rank, rank) for rank in range(world))
         order = msgspec.structs.replace(order, world=world, ranks=ranks)
-    if order.ranks[0][0] == 0:
-        return msgspec.json.encode(_launch_first(order))
-    run = _launch_other(order)
+    try:
+        run = _launch_first(order) if order.ranks[0][0] == 0 else _launch_other(order)
+    except BoardError as exc:  # as when an interface went down
+        raise Unable(f"{exc}: run it again", Cause.TIMEOUT, Remedy.RERUN) from exc
     return msgspec.json.encode(run) if run else b""
 
 
@@ -143,72 +77,6 @@ def _count_own_ranks() -> int:
         text = "there is one GPU here, and nothing to exchange with: run it over nodes, by srun"
         raise Unable(text, Cause.MISCONFIGURED)
     return gpus or PROCESSES_ON_CPU
-
-
-def list_ports(order: LaunchOrder) -> list[int]:
-    """List the ports at which the board may be: all ranks find the same ones."""
-    if order.port or len(order.ranks) == order.world:
-        return [order.port]
-    start = sum(byte * 31**place for place, byte in enumerate(order.group.encode()))
-    return [PORTS[(start + 101 * number) % len(PORTS)] for number in range(PORT_TRIES)]
-
-
-@dataclass(frozen=True, slots=True)
-class _RankProcess:
-    rank: int
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
-    progress: int
-    """The descriptor of the file in which it keeps its position."""
-
-    def read_beat(self) -> Beat:
-        """Read how far it is, and in which state."""
-        return Beat(read_position(self.progress), read_process_state(self.process.pid))
-
-    def describe_end(self) -> str:
-        """Say how it died; empty if it runs, or ended as it should."""
-        status = self.process.poll()
-        if not status:
-            return ""
-        self.log.seek(0)
-        lines = self.log.read().decode(errors="replace").strip().splitlines()
-        name = name_signal(-status) if status < 0 else f"status {status}"
-        last = lines[-1][:MAX_REASON_CHARACTERS] if lines else "it printed nothing"
-        return f"died with {name}: {last}"
-
-    def end(self) -> None:
-        """Kill it if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-        with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: nothing can end it
-            self.process.wait(KILL_TIMEOUT_SECONDS)
-        self.log.close()
-        os.close(self.progress)
-
-
-@contextmanager
-def _start_ranks(
-    order: LaunchOrder, job: CollectiveJob, settings: Mapping[str, str]
-) -> Generator[list[_RankProcess]]:
-    environment = {**BUFFER, **os.environ, **settings}
-    with ExitStack() as stack:
-        children: list[_RankProcess] = []
-        for rank, local_rank in order.ranks:
-            progress = make_file()
-            rank_order = RankOrder(job, rank, local_rank, order.node, os.getpid(), progress)
-            text = msgspec.json.encode(rank_order).decode()
-            log = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
-            process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "hpcverify_checks.collectives.rank", text],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                pass_fds=[progress],
-            )
-            children.append(_RankProcess(rank, process, log, progress))
-            stack.callback(children[-1].end)
-        yield children
 
 
 def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
@@ -226,64 +94,45 @@ def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
 
 
 def _launch_first(order: LaunchOrder) -> CollectiveRun:
-    server = _serve(order)
-    try:
-        board = SocketBoard("127.0.0.1", server.port, order.group)
+    """
+    Launch ranks here, keep the board, and put together what all ranks leave.
+
+    Raises:
+        Unable: there is no place for the board, or no secret to share.
+
+    """
+    if order.is_alone:
+        secret, credential = secrets.token_hex(32), b""
+    else:
+        secret, credential = make_secret()
+    with (
+        set_environment({SECRET_VARIABLE: secret}),
+        closing(serve_board(order, secret, credential)) as server,
+    ):
+        board = SocketBoard(server.address, server.port, order.group, secret)
         job = _make_job(order, board)
-        watch = _Watch(order, server)
+        watch = RankWatch(order, server)
         try:
-            nodes, job = _meet(order, job)
+            arrivals, job = meet_launchers(order, job, server.address)
         except LostRanks as exc:
             watch.dismiss(exc.lost)
             return watch.conclude(exc.lost, order.algorithm)
+        nodes = list_nodes(arrivals)
         algorithm = _choose_algorithm(order, nodes)
-        settings = choose_settings(order, algorithm, _find_own_address(server))
-        with _start_ranks(order, job, settings) as children:
+        settings = choose_settings(order, algorithm, server.address)
+        with start_ranks(order, job, settings) as children:
             watch.wait(children)
             run = watch.conclude({}, algorithm)
         is_whole = order.second_opinion and not run.missing
         pairs = pair_nodes(nodes) if is_whole else ()
-        board.post(OVER, 0, msgspec.json.encode(pairs))
-        tell_deputy(board)
+        board.post(OVER, 0, WITH_OPINION if pairs else b"")
+        tell_deputy(board, arrivals)
         if pairs:
-            take_part(pairs, 0, board, _find_own_address(server))
+            take_part(pairs, 0, board, arrivals)
             opinions = collect_answers(pairs, nodes, board)
             run = msgspec.structs.replace(run, wire_opinions=opinions)
         watch.await_leavers()
         return run
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def _serve(order: LaunchOrder) -> BoardServer:
-    """Open the board at the first port that is free."""
-    is_local = len(order.ranks) == order.world
-    failure: OSError | None = None
-    for port in list_ports(order):
-        try:
-            return BoardServer("127.0.0.1" if is_local else "", port, order.group)
-        except OSError as exc:
-            failure = exc
-    raise Unable(f"no port for the ranks to meet at: {failure}", Cause.BUSY, Remedy.RERUN)
-
-
-class _Arrival(Struct, frozen=True):
-    """What a launcher says of each of its ranks when it comes."""
-
-    node: str
-    job: CollectiveJob
-
-
-def _meet(order: LaunchOrder, job: CollectiveJob) -> tuple[list[str], CollectiveJob]:
-    """Meet the other launchers; give the node of each rank, and the job as rank 0 has it."""
-    board, own = open_board(job.folder), msgspec.json.encode(_Arrival(order.node, job))
-    for rank, _ in order.ranks[1:]:
-        board.post(CAME, rank, own)
-    answers = exchange_messages(job, order.ranks[0][0], CAME, own)
-    arrivals = [msgspec.json.decode(answer, type=_Arrival) for answer in answers]
-    common = msgspec.structs.replace(arrivals[0].job, folder=job.folder)
-    return [arrival.node for arrival in arrivals], common
 
 
 def _choose_algorithm(order: LaunchOrder, nodes: Sequence[str]) -> str:
@@ -304,30 +153,6 @@ def choose_settings(order: LaunchOrder, algorithm: str, own_address: str) -> dic
     return nccl | (gloo if gloo["GLOO_SOCKET_IFNAME"] else {})
 
 
-def _find_own_address(server: BoardServer) -> str:
-    """Find the address at which other nodes reach this one."""
-    others = [(count, a) for a, count in server.reached_at.items() if not _is_loopback(a)]
-    return max(others)[1] if others else "127.0.0.1"
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
-
-
-def find_interface(address: str) -> str:
-    """Find the name of the interface with an IPv4 *address*; empty if none says so."""
-    if _is_loopback(address):
-        return "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            with suppress(OSError):  # it has no address
-                answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    return ""
-
-
 def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
     """
     Launch ranks whose results go to rank 0's launcher.
@@ -338,17 +163,27 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
         LostRanks: a rank never came, so nothing was measured here.
 
     """
-    board, own_address = _find_board(order)
-    job = _make_job(order, board)
-    try:
-        nodes, job = _meet(order, job)
-    except LostRanks:
-        _leave(order, board)
-        raise
-    settings = choose_settings(order, _choose_algorithm(order, nodes), own_address)
+    board, own_address = find_board(order)
+    with set_environment({SECRET_VARIABLE: board.secret}):
+        job = _make_job(order, board)
+        try:
+            arrivals, job = meet_launchers(order, job, own_address)
+        except Unable:
+            _leave(order, board)
+            raise
+        return _launch_beside(order, job, board, arrivals)
+
+
+def _launch_beside(
+    order: LaunchOrder, job: CollectiveJob, board: SocketBoard, arrivals: Sequence[LauncherArrival]
+) -> CollectiveRun | None:
+    """Launch ranks, and tell rank 0's launcher how they do until it has all it wants."""
+    rank = order.ranks[0][0]
+    nodes = list_nodes(arrivals)
+    settings = choose_settings(order, _choose_algorithm(order, nodes), arrivals[rank].address)
     with (
-        Deputy.open(order.group, nodes, order.ranks[0][0], board, own_address) as deputy,
-        _start_ranks(order, job, settings) as children,
+        Deputy.open(arrivals, rank, board) as deputy,
+        start_ranks(order, job, settings) as children,
     ):
         contact = monotonic()
         while not deputy.is_over():
@@ -363,9 +198,8 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
                 sleep(board.pause)
             deputy.tell({child.rank: child.read_beat() for child in children})
     with suppress(BoardError):  # it has the results, and need not wait
-        told = board.read(OVER)[0]
-        pairs = msgspec.json.decode(told, type=tuple[WirePair, ...])
-        take_part(pairs, order.ranks[0][0], board, own_address)
+        if board.read(OVER).get(0) == WITH_OPINION:
+            take_part(pair_nodes(nodes), rank, board, arrivals)
     _leave(order, board)
     return None
 
@@ -377,7 +211,7 @@ def _leave(order: LaunchOrder, board: SocketBoard) -> None:
             board.post(LEFT, rank)
 
 
-def _tell(board: SocketBoard, children: Sequence[_RankProcess]) -> None:
+def _tell(board: SocketBoard, children: Sequence[RankProcess]) -> None:
     """Tell how far the ranks launched here are, and which of them died."""
     beats = {child.rank: child.read_beat() for child in children}
     board.post(BEAT, children[0].rank, msgspec.msgpack.encode(beats))
@@ -385,139 +219,3 @@ def _tell(board: SocketBoard, children: Sequence[_RankProcess]) -> None:
         if why := child.describe_end():
             board.post(DIED, child.rank, why.encode())
             board.post("lost", child.rank, why.encode())
-
-
-def _find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
-    """
-    Find the board of rank 0, and this node's own address towards it.
-
-    Raises:
-        Unable: nobody answers there in time.
-
-    """
-    deadline = monotonic() + order.timeout
-    while True:
-        for port in list_ports(order):
-            board = SocketBoard(order.address, port, order.group)
-            try:
-                board.read(CAME)
-            except BoardError as exc:  # it may have taken seconds: a node is cut off
-                if monotonic() > deadline:
-                    text = f"rank 0 was not found within {order.timeout:g} s: {exc}"
-                    text = f"{text}; see --address and --port"
-                    raise Unable(text, Cause.TIMEOUT, Remedy.RERUN) from exc
-                continue
-            with socket.create_connection((order.address, port)) as connection:
-                return board, str(connection.getsockname()[0])
-        sleep(SocketBoard.pause)
-
-
-class _Watch:
-    """Rank 0's launcher looks at the board until there is nothing more to come."""
-
-    def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
-        self.order, self.server = order, server
-        self.hangs = HangWatch(monotonic(), order.timeout)
-
-    def wait(self, children: Sequence[_RankProcess]) -> None:
-        """Wait until all ranks have reported, or those that can have."""
-        trouble: float | None = None
-        while len(self._read(REPORT)) < self.order.world:
-            for child in children:
-                if why := child.describe_end():
-                    self._accuse(child.rank, why)
-            now = monotonic()
-            self.hangs.look(now)
-            self._listen({child.rank: child.read_beat() for child in children}, now)
-            reports = self._reports()
-            for rank, why in self.hangs.find_missing(now, reports).items():
-                self._accuse(rank, why)
-            accused = {*self._read(DIED), *chain.from_iterable(r.lost for r in reports.values())}
-            if trouble is None and (accused or any(one.unable for one in reports.values())):
-                trouble = now
-            is_complete = len({*reports, *accused}) == self.order.world
-            grace = GRACE_SECONDS if is_complete else GRACE_SECONDS + 2 * ABORT_SECONDS
-            if not is_complete and not self._read(DIED):
-                grace += ROLL_CALL_SECONDS  # else all ranks were told who is lost
-            if trouble is not None and now > trouble + grace:
-                return
-            if now > self.hangs.moved + QUIET_SECONDS:
-                return
-            sleep(WATCH_SECONDS)
-
-    def _accuse(self, rank: int, why: str) -> None:
-        """Tell all ranks that one is lost."""
-        self._post(DIED, rank, why)
-        self._post("lost", rank, why)
-
-    def _listen(self, own: Mapping[int, Beat], now: float) -> None:
-        """Take the beats of all launchers."""
-        self.hangs.hear(own, now)
-        with self.server.changed:
-            told = dict(self.server.topics.get(BEAT, {}))
-            heard = {first: self.server.heard_at[BEAT, first] for first in told}
-        for first, message in told.items():
-            self.hangs.hear(msgspec.msgpack.decode(message, type=dict[int, Beat]), heard[first])
-
-    def _post(self, topic: str, rank: int, text: str) -> None:
-        with self.server.changed:
-            self.server.topics.setdefault(topic, {}).setdefault(rank, text.encode())
-
-    def _read(self, topic: str) -> Mapping[int, bytes]:
-        with self.server.changed:
-            return dict(self.server.topics.get(topic, {}))
-
-    def _reports(self) -> dict[int, RankReport]:
-        return {
-            rank: msgspec.msgpack.decode(message, type=RankReport)
-            for rank, message in sorted(self._read(REPORT).items())
-        }
-
-    def conclude(self, never_came: Mapping[int, str], algorithm: str) -> CollectiveRun:
-        """Put together what there is."""
-        times: list[dict[int, StepTimes]] = []
-        while found := self._read(times_topic(len(times))):
-            times.append(
-                {
-                    rank: msgspec.msgpack.decode(message, type=StepTimes)
-                    for rank, message in sorted(found.items())
-                }
-            )
-        came = {
-            rank: msgspec.json.decode(message, type=_Arrival).node
-            for rank, message in self._read(CAME).items()
-        }
-        gone = {rank: text.decode() for rank, text in self._read(DIED).items()}
-        gone |= never_came
-        reports = self._reports()
-        run = combine_reports(
-            self._list_places(came), reports, times, gone=gone, algorithm=algorithm
-        )
-        timelines = {
-            rank: msgspec.msgpack.decode(message, type=Timeline)
-            for rank, message in self._read(TIMELINE).items()
-        }
-        if len(timelines) < self.order.world:
-            return run
-        steps = tuple(timelines[rank].steps for rank in sorted(timelines))
-        return msgspec.structs.replace(run, steps=steps, transfers=join_transfers(timelines))
-
-    def _list_places(self, came: Mapping[int, str]) -> list[RankPlace]:
-        """List where the ranks are; one that never came is where it should have been."""
-        expected = self.order.expected
-        if not expected or any(expected[rank] != node for rank, node in came.items()):
-            expected = ("",) * self.order.world
-        return [RankPlace(r, came.get(r, node), "") for r, node in enumerate(expected)]
-
-    def dismiss(self, lost: Mapping[int, str]) -> None:
-        """Tell the launchers that came which ranks did not, so that none misses rank 0."""
-        for rank, why in lost.items():
-            self._post("lost", rank, why)
-        self.await_leavers()
-
-    def await_leavers(self) -> None:
-        """Let the other launchers see that all is over, if they are still there."""
-        others = len(self._read(CAME)) - len(self.order.ranks)
-        deadline = monotonic() + LEAVE_SECONDS
-        while len(self._read(LEFT)) < others and monotonic() < deadline:
-            sleep(WATCH_SECONDS)

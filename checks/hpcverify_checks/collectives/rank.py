@@ -24,7 +24,7 @@ from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collec
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
 from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
-from hpcverify_checks.common.board import Board, open_board
+from hpcverify_checks.common.board import Board, decode_messages, open_board
 from hpcverify_checks.common.collective import use_thread_share
 from hpcverify_checks.common.progress import keep_position
 from hpcverify_checks.common.rendezvous import (
@@ -56,6 +56,9 @@ class RankOrder(Struct, frozen=True):
 class _Offer(Struct, frozen=True):
     backend: str
     libraries: dict[str, str]
+
+
+OFFERS = msgspec.json.Decoder(_Offer)
 
 
 def main() -> None:
@@ -101,12 +104,16 @@ def _introduce(order: RankOrder, report: RankReport) -> tuple[torch.device, Rank
     backend = "nccl" if device.type == "cuda" else "gloo"
     own = _Offer(backend, _name_libraries(backend))
     answers = exchange_messages(order.job, order.rank, "offer", msgspec.json.encode(own))
-    offers = [msgspec.json.decode(answer, type=_Offer) for answer in answers]
-    if without := [r for r, offer in enumerate(offers) if offer.backend != backend]:
+    offers, unreadable = decode_messages(dict(enumerate(answers)), OFFERS.decode)
+    for other, why in unreadable.items():
+        raise Unable(f"rank {other} {why}", Cause.MISCONFIGURED)
+    if without := [r for r, offer in offers.items() if offer.backend != backend]:
         text = f"rank {without[0]} uses {offers[without[0]].backend}, and this one {backend}"
         raise Unable(f"{text}: give all ranks a GPU, or none", Cause.MISCONFIGURED, Remedy.RERUN)
     libraries = {
-        name: " or ".join(sorted({offer.libraries[name] for offer in offers}))
+        name: " or ".join(
+            sorted({offer.libraries.get(name, "unknown") for offer in offers.values()})
+        )
         for name in own.libraries
     }
     return device, msgspec.structs.replace(

@@ -81,7 +81,10 @@ class Timeline(Struct, frozen=True):
 
 def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.device) -> Timeline:
     """Take equal steps, and then transfers, all ranks in step."""
-    nodes = [answer.decode() for answer in exchange_messages(group, rank, "node", node.encode())]
+    nodes = [
+        answer.decode(errors="replace")
+        for answer in exchange_messages(group, rank, "node", node.encode())
+    ]
     before = read_clock(group.folder)
     worker = _Worker(group, rank, device)
     with breadcrumb(f"equal steps of {group.world} ranks"):

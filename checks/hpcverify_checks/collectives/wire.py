@@ -17,7 +17,8 @@ from msgspec import Struct
 from hpcverify.check import Cause, Unable
 from hpcverify.processes import run_tool
 from hpcverify.records.collectives import WireOpinion
-from hpcverify_checks.common.board import Board
+from hpcverify_checks.collectives.arrival import LauncherArrival
+from hpcverify_checks.common.board import UNREADABLE, Board, Port, describe_unreadable
 
 PROGRAM, PACKAGE = "ib_write_bw", "perftest"
 SECONDS = 2
@@ -45,33 +46,38 @@ def pair_nodes(nodes: Sequence[str]) -> tuple[WirePair, ...]:
     return tuple(WirePair(b, a) for a, b in zip(firsts[::2], firsts[1::2], strict=False))
 
 
-def take_part(pairs: Sequence[WirePair], rank: int, board: Board, own_address: str) -> None:
+def take_part(
+    pairs: Sequence[WirePair], rank: int, board: Board, arrivals: Sequence[LauncherArrival]
+) -> None:
     """Do the part of the launcher of *rank*, if it has one, and say on the *board* what came."""
     for pair in pairs:
         try:
             if rank == pair.receiver:
-                _serve(rank, board, own_address)
+                _serve(rank, board)
             elif rank == pair.sender:
-                board.post(ANSWER, rank, msgspec.json.encode(_write(pair, board)))
+                board.post(
+                    ANSWER,
+                    rank,
+                    msgspec.json.encode(_write(pair, board, arrivals[pair.receiver].address)),
+                )
         except Unable as exc:
             board.post(ANSWER, pair.sender, msgspec.json.encode(str(exc)))
 
 
-def _serve(rank: int, board: Board, own_address: str) -> None:
+def _serve(rank: int, board: Board) -> None:
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    board.post(SERVER, rank, msgspec.json.encode((own_address, port)))
+    board.post(SERVER, rank, msgspec.json.encode(port))
     run_tool([PROGRAM, *ARGUMENTS, "-p", str(port)], timeout=TIMEOUT_SECONDS, package=PACKAGE)
 
 
-def _write(pair: WirePair, board: Board) -> float:
-    """Write to the other node; give GB/s."""
+def _write(pair: WirePair, board: Board, address: str) -> float:
+    """Write to the other node, at the *address* from which it came; give GB/s."""
     deadline = monotonic() + TIMEOUT_SECONDS
     last = "the other node has not said where it listens"
     while monotonic() < deadline:
         if told := board.read(SERVER).get(pair.receiver):
-            address, port = msgspec.json.decode(told, type=tuple[str, int])
-            command = [PROGRAM, *ARGUMENTS, "-p", str(port), address]
+            command = [PROGRAM, *ARGUMENTS, "-p", str(_decode_port(told)), address]
             done = run_tool(command, timeout=TIMEOUT_SECONDS, package=PACKAGE)
             text = done.stdout.decode(errors="replace")
             if done.returncode == 0 and (rate := parse_rate(text)):
@@ -80,6 +86,14 @@ def _write(pair: WirePair, board: Board) -> float:
             last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
         sleep(board.pause)  # its server may not listen yet
     raise Unable(f"{PROGRAM}: {last}", Cause.CRASHED)
+
+
+def _decode_port(told: bytes) -> int:
+    try:
+        return msgspec.json.decode(told, type=Port)
+    except UNREADABLE as exc:
+        text = f"the other node {describe_unreadable(exc)}"
+        raise Unable(text, Cause.MISCONFIGURED) from exc
 
 
 def parse_rate(text: str) -> float:
@@ -113,7 +127,12 @@ def collect_answers(
 
 
 def _build_opinion(sender: str, receiver: str, answer: bytes | None) -> WireOpinion:
-    said = msgspec.json.decode(answer, type=float | str) if answer else "it did not answer"
+    said: float | str = "it did not answer"
+    if answer:
+        try:
+            said = msgspec.json.decode(answer, type=float | str)
+        except UNREADABLE as exc:
+            said = f"it {describe_unreadable(exc)}"
     if isinstance(said, str):
         return WireOpinion(sender, receiver, unable=said)
     return WireOpinion(sender, receiver, said)

@@ -2,37 +2,63 @@
 Where ranks leave messages for each other before, beside and after their process group.
 
 Ranks of one node meet in a folder. Ranks of several nodes, which need not share one, meet
-at a small TCP server on the node of rank 0. It runs in a process without torch, so that it
-goes on when rank 0 is stuck.
+at a small TCP server on the node of rank 0 (`board_server`). It runs in a process without
+torch, so that it goes on when rank 0 is stuck. Who does not know the secret of the job can
+neither leave a message there nor answer for it (`seal`).
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import socket
-import socketserver
+import stat
 import struct
-from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Condition, Thread
-from time import monotonic, perf_counter
-from typing import Any, Protocol
+from time import monotonic, perf_counter, sleep
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.common.clocks import RoundTrip
+from hpcverify_checks.common.seal import (
+    ANSWER,
+    HEADER,
+    NONCE_BYTES,
+    PROOF,
+    REQUEST,
+    Seal,
+    make_nonce,
+)
 
 SCHEME = "tcp://"
-HEADER_BYTES = 8
-MAX_REQUEST_BYTES = 64 * 2**20
+MAX_MESSAGE_BYTES = 4 * 2**20
 """Of one message: the times of a rank are far fewer."""
+MAX_ANSWER_BYTES = 256 * 2**20
+"""Of the messages of all ranks about one topic."""
+MAX_RANKS = 2**16
 CONNECT_SECONDS = 5.0
 """For one request, besides what it is told to wait."""
+TRANSFER_SECONDS = 60.0
+"""For an answer of any length, however slowly it comes."""
 QUESTION = b"?"
 TIME = struct.Struct("!d")
 """The answer to it, in seconds."""
+CREDENTIAL_LENGTH = struct.Struct("!H")
+"""After the challenge: the bytes of what the job's user can get the secret from, if any."""
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a message of another version, or of nobody of ours, raises."""
+CROWDED = "who is missing cannot be said: find out (ss -tn) whose connections crowd"
+"""Before the address of a board to which many came who do not know its secret."""
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+T = TypeVar("T")
 
 
 class BoardError(Exception):
@@ -59,42 +85,64 @@ class Board(Protocol):
 
 
 class FolderBoard:
-    """A board of files that all ranks can see."""
+    """A board of files in a folder that nobody else can write to."""
 
     pause = 0.02
 
     def __init__(self, folder: Path) -> None:
-        """Use *folder*, which belongs to someone else."""
+        """
+        Use *folder*, which the run made for its ranks.
+
+        Raises:
+            BoardError: it is not a folder of this user alone.
+
+        """
+        try:
+            found = folder.lstat()
+        except OSError as exc:
+            raise BoardError(f"{folder} is gone: {exc.strerror}") from exc
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BoardError(f"{folder} is not a folder that only this user can write to")
         self.folder = folder
 
     def post(self, topic: str, rank: int, message: bytes = b"") -> None:
         """Write the file, so that no reader sees half of it."""
-        new = self.folder / f"{topic}{rank}.new"
-        new.write_bytes(message)
+        new = self.folder / f".{secrets.token_hex(8)}"
+        with os.fdopen(os.open(new, WRITE_FLAGS, 0o600), "wb") as file:
+            file.write(message)
         new.replace(self.folder / f"{topic}{rank}")
 
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:  # noqa: ARG002 - never waits
         """Read the files that are there."""
         found = {path.name.removeprefix(topic): path for path in self.folder.glob(f"{topic}[0-9]*")}
-        return {
-            int(rank): path.read_bytes() for rank, path in sorted(found.items()) if rank.isdigit()
-        }
+        return {int(rank): _read_file(path) for rank, path in found.items() if rank.isdigit()}
 
     def make_round_trips(self, count: int) -> list[RoundTrip]:  # noqa: ARG002 - one node, one clock
         """Make none."""
         return []
 
 
-class _Request(Struct, omit_defaults=True):
-    group: str
-    topic: str
-    rank: int = -1
+def _read_file(path: Path) -> bytes:
+    with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
+        return file.read(MAX_MESSAGE_BYTES)
+
+
+class BoardRequest(Struct, omit_defaults=True):
+    """What a rank asks of a board."""
+
+    topic: Annotated[str, Meta(max_length=64)]
+    rank: Annotated[int, Meta(ge=-1, lt=MAX_RANKS)] = -1
     """-1: a question."""
-    message: bytes = b""
-    enough: int = 0
-    seconds: float = 0.0
-    round_trips: int = 0
+    message: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)] = b""
+    enough: Annotated[int, Meta(ge=0, le=MAX_RANKS)] = 0
+    seconds: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    round_trips: Annotated[int, Meta(ge=0, le=1000)] = 0
     """Instead of a message: ask so often for the time."""
+
+
+MAX_REQUEST_BYTES = MAX_MESSAGE_BYTES + 2**10
+"""Of one request, encoded."""
 
 
 class SocketBoard:
@@ -103,149 +151,145 @@ class SocketBoard:
     pause = 0.25
     WAIT_SECONDS = 1.0
 
-    def __init__(self, address: str, port: int, group: str) -> None:
-        """Ask the server at *address* about *group*."""
+    def __init__(
+        self, address: str, port: int, group: str, secret: str, patience: float = CONNECT_SECONDS
+    ) -> None:
+        """Ask the server at *address* about *group*; give up after *patience* seconds."""
         self.address, self.port, self.group = address, port, group
+        self.secret, self._patience = secret, patience
 
     def post(self, topic: str, rank: int, message: bytes = b"") -> None:
         """Send the message."""
-        self._ask(_Request(self.group, topic, rank, message))
+        self._ask(BoardRequest(topic, rank, message))
 
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:
         """Ask for the messages; the server waits up to `WAIT_SECONDS` for *enough*."""
         wait = self.WAIT_SECONDS if enough else 0.0
-        answer = self._ask(_Request(self.group, topic, enough=enough, seconds=wait))
-        return msgspec.msgpack.decode(answer, type=dict[int, bytes])
+        answer = self._ask(BoardRequest(topic, enough=enough, seconds=wait))
+        try:
+            return msgspec.msgpack.decode(answer, type=dict[int, bytes])
+        except UNREADABLE as exc:
+            raise BoardError(f"the board {describe_unreadable(exc)}") from exc
 
     def make_round_trips(self, count: int) -> list[RoundTrip]:
         """Ask *count* times for the time of the server's node, over one connection."""
-        trips = []
-        with self._connect(CONNECT_SECONDS) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _send(connection, msgspec.msgpack.encode(_Request(self.group, "", round_trips=count)))
-            for _ in range(count):
-                sent = perf_counter()
-                connection.sendall(QUESTION)
-                answer = _receive_exactly(connection, TIME.size)
-                trips.append(RoundTrip(sent, TIME.unpack(answer)[0], perf_counter()))
-        return trips
+        return self._connect(BoardRequest("", round_trips=count), count)[1]
 
-    def _ask(self, request: _Request) -> bytes:
-        with self._connect(CONNECT_SECONDS + request.seconds) as connection:
-            _send(connection, msgspec.msgpack.encode(request))
-            return _receive(connection)
+    def _ask(self, request: BoardRequest) -> bytes:
+        return self._connect(request)[0]
 
-    @contextmanager
-    def _connect(self, patience: float) -> Generator[socket.socket]:
-        try:
-            with socket.create_connection((self.address, self.port), patience) as connection:
-                connection.settimeout(patience)
-                yield connection
-        except OSError as exc:
-            text = f"the board at {self.address} port {self.port} does not answer: {exc}"
-            raise BoardError(text) from exc
+    def _connect(self, request: BoardRequest, trips: int = 0) -> tuple[bytes, list[RoundTrip]]:
+        """Ask, again if a busy server drops the connection: no request does harm twice."""
+        until = monotonic() + self._patience
+        while True:
+            try:
+                with connect(self.address, self.port, self._patience + request.seconds) as line:
+                    return self._talk(line, request, trips)
+            except OSError as exc:
+                dropped = isinstance(exc, ConnectionError)
+                if not dropped or isinstance(exc, ConnectionRefusedError) or monotonic() > until:
+                    text = f"the board at {self.address} port {self.port} does not answer: {exc}"
+                    raise BoardError(text) from exc
+            sleep(self.pause)
+
+    def _talk(
+        self, line: BoardLine, request: BoardRequest, trips: int
+    ) -> tuple[bytes, list[RoundTrip]]:
+        nonce = make_nonce()
+        seal = Seal.make(self.secret, self.group, line.challenge, nonce)
+        asked = seal.pack(REQUEST, msgspec.msgpack.encode(request))
+        line.socket.sendall(nonce + seal.sign(PROOF) + asked)
+        made = [line.make_round_trip() for _ in range(trips)]
+        length, signature = HEADER.unpack(line.receive(HEADER.size))
+        if length > MAX_ANSWER_BYTES:
+            raise OSError(f"an answer of {length} bytes is not one of ours")
+        answer = line.receive(length)
+        seal.require(signature, ANSWER, answer)
+        if made and answer != b"".join(TIME.pack(trip.read) for trip in made):
+            raise OSError("the times were changed on their way")
+        return answer, made
 
     def __str__(self) -> str:
         """Give what `open_board` opens."""
         return f"{SCHEME}{self.address}:{self.port}/{self.group}"
 
 
+class BoardLine:
+    """A connection to a board that has greeted."""
+
+    def __init__(self, connection: socket.socket, patience: float) -> None:
+        """Read the greeting; wait at most *patience* seconds for any answer to begin."""
+        self.socket, self._patience = connection, patience
+        self._until = monotonic() + patience
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.challenge = self.receive(NONCE_BYTES)
+        (length,) = CREDENTIAL_LENGTH.unpack(self.receive(CREDENTIAL_LENGTH.size))
+        self.credential = self.receive(length)
+        self._until = monotonic() + TRANSFER_SECONDS
+
+    def receive(self, length: int) -> bytes:
+        """Receive just so many bytes."""
+        data = bytearray()
+        while len(data) < length:
+            left = self._until - monotonic()
+            if left <= 0:
+                raise TimeoutError("it answers too slowly")
+            self.socket.settimeout(min(left, self._patience))
+            more = self.socket.recv(min(length - len(data), 2**20))
+            if not more:
+                raise ConnectionError("the connection was closed")
+            data += more
+        return bytes(data)
+
+    def make_round_trip(self) -> RoundTrip:
+        """Ask for the time."""
+        sent = perf_counter()
+        self.socket.sendall(QUESTION)
+        answer = self.receive(TIME.size)
+        return RoundTrip(sent, TIME.unpack(answer)[0], perf_counter())
+
+
+@contextmanager
+def connect(address: str, port: int, patience: float) -> Generator[BoardLine]:
+    """
+    Connect to the board at *address*.
+
+    Raises:
+        OSError: it does not answer, or not in time.
+
+    """
+    with socket.create_connection((address, port), patience) as connection:
+        yield BoardLine(connection, patience)
+
+
 def open_board(where: str) -> FolderBoard | SocketBoard:
-    """Open the board at *where*: a folder, or tcp://ADDRESS:PORT/GROUP."""
+    """
+    Open the board at *where*, which never came from a board.
+
+    That is a folder of this run, or tcp://ADDRESS:PORT/GROUP; its secret is in the
+    environment.
+    """
     if not where.startswith(SCHEME):
         return FolderBoard(Path(where))
     place, _, group = where.removeprefix(SCHEME).partition("/")
     address, _, port = place.rpartition(":")
-    return SocketBoard(address, int(port), group)
+    return SocketBoard(address, int(port), group, os.environ[SECRET_VARIABLE])
 
 
-def _send(connection: socket.socket, data: bytes) -> None:
-    connection.sendall(len(data).to_bytes(HEADER_BYTES, "big") + data)
+def decode_messages(
+    messages: dict[int, bytes], decode: Callable[[bytes], T]
+) -> tuple[dict[int, T], dict[int, str]]:
+    """Decode the messages of ranks about one topic; also say whose cannot be read, and why."""
+    read: dict[int, T] = {}
+    unreadable: dict[int, str] = {}
+    for rank, message in sorted(messages.items()):
+        try:
+            read[rank] = decode(message)
+        except UNREADABLE as exc:
+            unreadable[rank] = describe_unreadable(exc)
+    return read, unreadable
 
 
-def _receive(connection: socket.socket) -> bytes:
-    length = int.from_bytes(_receive_exactly(connection, HEADER_BYTES), "big")
-    if length > MAX_REQUEST_BYTES:
-        raise ConnectionError(f"a message of {length} bytes is none of ours")
-    return _receive_exactly(connection, length)
-
-
-def _receive_exactly(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        more = connection.recv(min(length - len(data), 2**20))
-        if not more:
-            raise ConnectionError("the connection was closed")
-        data += more
-    return bytes(data)
-
-
-class BoardServer(socketserver.ThreadingTCPServer):
-    """The messages of one group, for whoever knows its name."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 1024
-
-    def __init__(self, address: str, port: int, group: str) -> None:
-        """
-        Listen at *address* and *port*, 0 for a free one.
-
-        Raises:
-            OSError: the port is taken.
-
-        """
-        self.group = group
-        self.topics: dict[str, dict[int, bytes]] = {}
-        self.changed = Condition()
-        self.reached_at: Counter[str] = Counter()
-        """This node's own addresses at which others reached it."""
-        self.heard_at: dict[tuple[str, int], float] = {}
-        """When each rank last left a message about each topic."""
-        super().__init__((address, port), _Handler)
-        Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """The port that it listens at."""
-        return int(self.server_address[1])
-
-    def answer(self, request: _Request) -> bytes:
-        """Keep a message, or give those of a topic, once there are enough or time is up."""
-        with self.changed:
-            messages = self.topics.setdefault(request.topic, {})
-            if request.rank >= 0:
-                self.heard_at[request.topic, request.rank] = monotonic()
-                if messages.get(request.rank) != request.message:
-                    messages[request.rank] = request.message
-                    self.changed.notify_all()
-                return b""
-            until = monotonic() + request.seconds
-            while len(messages) < request.enough and (left := until - monotonic()) > 0:
-                self.changed.wait(left)
-            return msgspec.msgpack.encode(messages)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that went away tells its own story."""
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    server: BoardServer  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def handle(self) -> None:
-        self.request.settimeout(CONNECT_SECONDS)
-        own = str(self.request.getsockname()[0])
-        request = msgspec.msgpack.decode(_receive(self.request), type=_Request)
-        if request.group == self.server.group:  # else the connection closes without an answer
-            self.server.reached_at[own] += 1
-            self.request.settimeout(CONNECT_SECONDS + request.seconds)
-            if request.round_trips:
-                self._tell_time(request.round_trips)
-                return
-            _send(self.request, self.server.answer(request))
-
-    def _tell_time(self, times: int) -> None:
-        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(times):
-            _receive_exactly(self.request, len(QUESTION))
-            self.request.sendall(TIME.pack(perf_counter()))
+def describe_unreadable(why: object) -> str:
+    """Say of a rank that what it sent cannot be read, and what to do."""
+    return f"sent what cannot be read here ({why}): install the same hpcverify on all nodes"

@@ -14,7 +14,12 @@ from typing import TypeVar
 import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify_checks.common.rendezvous import POLL_SECONDS, RankGroup, file_of
+from hpcverify_checks.common.rendezvous import (
+    POLL_SECONDS,
+    RankGroup,
+    file_of,
+    require_loopback,
+)
 
 T = TypeVar("T")
 
@@ -98,6 +103,7 @@ class Peer:
 @contextmanager
 def start_peers(group: RankGroup, work: str) -> Generator[list[Peer]]:
     """Run ``run_rank`` of the module *work* in all ranks but the first; end all of them."""
+    require_loopback()
     with ExitStack() as stack:
         started: list[Peer] = []
         for rank in range(1, group.world):

@@ -39,7 +39,15 @@ from hpcverify.check import (
     Verdict,
 )
 from hpcverify.telemetry.cuda_errors import find_cuda_error
-from hpcverify_checks.common.board import Board, BoardError, FolderBoard, open_board
+from hpcverify_checks.common.board import (
+    UNREADABLE,
+    Board,
+    BoardError,
+    FolderBoard,
+    Port,
+    describe_unreadable,
+    open_board,
+)
 from hpcverify_checks.common.progress import waiting
 
 if TYPE_CHECKING:
@@ -179,6 +187,8 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
         LostRanks: A peer failed, or did not start or answer in time.
 
     """
+    if isinstance(open_board(group.folder), FolderBoard):
+        require_loopback()
     exchange_messages(group, rank, "here")
     with (
         _end_group(group, device),
@@ -206,7 +216,7 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
         device_id=device if device.type == "cuda" else None,
     )
     loopback = _choose_loopback(open_board(group.folder))
-    with _set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
+    with set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
         if group.backend == "nccl":
             _start_in_background(group, rank, device, begin)
         else:
@@ -218,7 +228,8 @@ def _make_store(group: RankGroup, rank: int) -> Any:
     Make torch's own meeting place: a server in rank 0 that the board tells of.
 
     A file would do in a folder, but of one that a rank left half written when it was killed
-    torch 2.13 reads the rest for ever.
+    torch 2.13 reads the rest for ever. By itself torch listens to all networks: here it gets
+    a listener at the one address that the ranks use. It asks nobody who they are.
     """
     import torch.distributed as dist
 
@@ -231,16 +242,33 @@ def _make_store(group: RankGroup, rank: int) -> Any:
         timeout=timedelta(seconds=group.timeout),
         wait_for_workers=False,
     )
-    store = None
-    if rank == 0 and isinstance(board, FolderBoard):  # by itself torch listens to all networks
-        listener = socket.create_server((LOOPBACK, 0))
+    store, own = None, b""
+    if rank == 0:
+        listener = socket.create_server((address, 0))
         here = listener.getsockname()[1]
         store = connect(here, is_master=True, master_listen_fd=listener.detach())
-    elif rank == 0:
-        store = connect(0, is_master=True)
-    port = str(store.port).encode() if store else b""
-    told, *_ = exchange_messages(group, rank, "store", port)
-    return store or connect(int(told))
+        own = msgspec.json.encode(here)
+    told, *_ = exchange_messages(group, rank, "store", own)
+    try:
+        return store or connect(msgspec.json.decode(told, type=Port))
+    except UNREADABLE as exc:
+        raise LostRanks({0: describe_unreadable(exc)}) from exc
+
+
+def require_loopback() -> None:
+    """
+    Ask whether processes of this node can reach each other, before they try for a minute.
+
+    Raises:
+        Unable: the loopback is down, as in a network namespace that nobody has set up.
+
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((LOOPBACK, 9))  # sends nothing
+        except OSError as exc:
+            text = f"the loopback does not work ({exc.strerror}): ip link set lo up"
+            raise Unable(text, Cause.MISCONFIGURED) from exc
 
 
 def _choose_loopback(board: Board) -> dict[str, str]:
@@ -268,7 +296,8 @@ def _start_in_background(
 
 
 @contextmanager
-def _set_environment(values: Mapping[str, str]) -> Generator[None]:
+def set_environment(values: Mapping[str, str]) -> Generator[None]:
+    """Set variables of this process, and of those that it starts, while the block runs."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

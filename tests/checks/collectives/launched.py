@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -14,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.records.collectives import CollectiveRun
-from hpcverify_checks.collectives.launch import LaunchOrder, launch
+from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
+from hpcverify_checks.collectives.launch import launch
 from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.collectives.order import LaunchOrder
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {
@@ -51,6 +53,7 @@ except Unable as exc:
     sys.exit(f"unable: {exc}")
 """
 PATIENCE = 120.0
+KNOWN = "what only the user of this job knows"
 
 
 FAR = 20
@@ -76,17 +79,22 @@ class Launcher:
         self.rank = rank
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, msgspec.json.encode(order).decode()],
+            env=os.environ | {SECRET_VARIABLE: KNOWN},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
     def await_measuring(self) -> int:
         """Wait until its rank waits for others again and again; give its process."""
+        return self.await_child(FAR)
+
+    def await_child(self, far: int = -1) -> int:
+        """Wait until its rank is there, and so *far*; give its process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = monotonic() + PATIENCE
         while monotonic() < deadline:
             for child in map(int, children.read_text().split()):
-                if read_position_of(child) > FAR:
+                if read_position_of(child) > far:
                     return child
             sleep(0.1)
         raise AssertionError(f"rank {self.rank} does not measure: {self.process.poll()}")

@@ -9,7 +9,11 @@ import pytest
 
 from hpcverify.commands.collectives import describe_wire_opinion
 from hpcverify.records.collectives import CollectiveRun, WireOpinion
+from hpcverify_checks.collectives.arrival import LauncherArrival
+from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.wire import (
+    ANSWER,
+    SERVER,
     WirePair,
     collect_answers,
     pair_nodes,
@@ -73,12 +77,19 @@ def test_a_pair_is_asked_once_its_ranks_have_ended(
     assert [one.rate for one in run.wire_opinions] == pytest.approx([24.3])
 
 
+def come(*addresses: str) -> list[LauncherArrival]:
+    """Have launchers come from nodes with these addresses."""
+    job = CollectiveJob("", len(addresses), "", 30.0, ("all_reduce",), (), 0.1)
+    return [LauncherArrival(f"n{rank}", address, job) for rank, address in enumerate(addresses)]
+
+
 def ask_pair(folder: Path) -> WireOpinion:
     """Have the launchers of two nodes do their parts, beside each other."""
     board, pairs = FolderBoard(folder), pair_nodes(["n0", "n1"])
-    server = Thread(target=take_part, args=(pairs, 0, board, "127.0.0.1"))
+    arrivals = come("127.0.0.1", "127.0.0.1")
+    server = Thread(target=take_part, args=(pairs, 0, board, arrivals))
     server.start()
-    take_part(pairs, 1, board, "127.0.0.1")
+    take_part(pairs, 1, board, arrivals)
     server.join()
     (opinion,) = collect_answers(pairs, ["n0", "n1"], board)
     return opinion
@@ -108,3 +119,48 @@ def test_what_was_measured_is_told_in_a_line() -> None:
     assert describe_wire_opinion(WireOpinion("n1", "n0", unable="not there")) == (
         "ib_write_bw from n1 to n0: nothing: not there"
     )
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b'["-p 1 --out_json_file=/etc/cron.d/evil", 18515]',
+        b'["10.9.0.66", 18515]',
+        b'"--out_json_file=evil"',
+        b"18515.5",
+        b"0",
+        b"65536",
+        b"\xff",
+    ],
+)
+def test_what_a_node_says_of_its_server_becomes_no_argument_but_a_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bytes
+) -> None:
+    install(tmp_path, monkeypatch, f"echo called >{tmp_path}/called")
+    board, pairs = FolderBoard(tmp_path), pair_nodes(["n0", "n1"])
+    board.post(SERVER, 0, told)
+    take_part(pairs, 1, board, come("127.0.0.1", "127.0.0.2"))
+    (opinion,) = collect_answers(pairs, ["n0", "n1"], board)
+
+    assert "sent what cannot be read" in opinion.unable
+    assert not (tmp_path / "called").exists()
+
+
+def test_the_client_is_sent_to_the_address_from_which_the_other_node_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcverify_checks.collectives.wire.TIMEOUT_SECONDS", 1.0)
+    install(tmp_path, monkeypatch, f'echo "$@" >{tmp_path}/called; exit 1')
+    board, pairs = FolderBoard(tmp_path), pair_nodes(["n0", "n1"])
+    board.post(SERVER, 0, b"18515")
+    take_part(pairs, 1, board, come("192.0.2.7", "192.0.2.8"))
+
+    assert (tmp_path / "called").read_text().split()[-3:] == ["-p", "18515", "192.0.2.7"]
+
+
+def test_an_opinion_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    board, pairs = FolderBoard(tmp_path), pair_nodes(["n0", "n1"])
+    board.post(ANSWER, 1, b"[]")
+    (opinion,) = collect_answers(pairs, ["n0", "n1"], board)
+
+    assert "sent what cannot be read" in opinion.unable

@@ -1,0 +1,179 @@
+"""
+Where launchers on several nodes meet: at which address and port, and with which secret.
+
+The launcher of rank 0 opens the board at the one address at which the others reach its node,
+and they look for it there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from contextlib import suppress
+from time import monotonic, sleep
+
+import msgspec
+
+from hpcverify.check import Cause, Remedy, Unable
+from hpcverify_checks.collectives.arrival import LauncherArrival
+from hpcverify_checks.collectives.benchmark import CollectiveJob
+from hpcverify_checks.collectives.order import LaunchOrder
+from hpcverify_checks.collectives.secret import expect_secret, open_credential
+from hpcverify_checks.common.board import (
+    BoardError,
+    SocketBoard,
+    connect,
+    decode_messages,
+    open_board,
+)
+from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.rendezvous import LOOPBACK, exchange_messages, require_loopback
+
+CAME = "came"
+"""The messages of launchers that are there."""
+PROBE_SECONDS = 1.0
+"""For what listens at a port to say whether it is the board."""
+SIOCGIFADDR = 0x8915
+PORTS = range(20000, 32000)
+"""Below those that Linux gives to clients (32768 on)."""
+PORT_TRIES = 8
+ANY_PORT = 9
+"""Nothing is sent to it: it only takes a port to ask for a route."""
+
+
+def list_ports(order: LaunchOrder) -> list[int]:
+    """List the ports at which the board may be: all ranks find the same ones."""
+    if order.port or order.is_alone:
+        return [order.port]
+    start = sum(byte * 31**place for place, byte in enumerate(order.group.encode()))
+    return [PORTS[(start + 101 * number) % len(PORTS)] for number in range(PORT_TRIES)]
+
+
+def serve_board(order: LaunchOrder, secret: str, credential: bytes) -> BoardServer:
+    """Open the board at the first port that is free."""
+    own_address = _choose_own_address(order)
+    if is_loopback(own_address):
+        require_loopback()
+    failure: OSError | None = None
+    for port in list_ports(order):
+        try:
+            return BoardServer(
+                own_address,
+                port,
+                order.group,
+                secret,
+                world=order.world,
+                credential=credential,
+            )
+        except OSError as exc:
+            failure = exc
+    text = f"the ranks cannot meet at {own_address}: {failure}; see --address and --port"
+    raise Unable(text, Cause.BUSY, Remedy.RERUN)
+
+
+def _choose_own_address(order: LaunchOrder) -> str:
+    """
+    Choose the one address at which the others reach this node, that of rank 0.
+
+    That is what its name means, if not its loopback (Debian's 127.0.1.1); then the address
+    from which this node reaches another one.
+    """
+    if order.is_alone:
+        return LOOPBACK
+    try:
+        address = socket.gethostbyname(order.address)
+    except OSError as exc:
+        text = f"{order.address} has no address at which ranks can meet ({exc}): see --address"
+        raise Unable(text, Cause.MISCONFIGURED) from exc
+    others = order.nodes[:2] if is_loopback(address) else ()  # one of them is another node
+    routes = map(_find_route, others)
+    return next((route for route in routes if not is_loopback(route)), address)
+
+
+def _find_route(node: str) -> str:
+    """Find the address of this node from which it would reach *node*; loopback if none is known."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((node, ANY_PORT))  # sends nothing
+        except OSError:  # its name means nothing here
+            return LOOPBACK
+        return str(probe.getsockname()[0])
+
+
+def meet_launchers(
+    order: LaunchOrder, job: CollectiveJob, own_address: str
+) -> tuple[list[LauncherArrival], CollectiveJob]:
+    """
+    Meet the other launchers; give what each rank's said, and the job as rank 0 has it.
+
+    Raises:
+        LostRanks: a rank never came.
+        Unable: what one said cannot be read.
+
+    """
+    board = open_board(job.folder)
+    own = msgspec.json.encode(LauncherArrival(order.node, own_address, job))
+    for rank, _ in order.ranks[1:]:
+        board.post(CAME, rank, own)
+    answers = exchange_messages(job, order.ranks[0][0], CAME, own)
+    arrivals, unreadable = decode_messages(dict(enumerate(answers)), LauncherArrival.decode)
+    for rank, why in unreadable.items():
+        raise Unable(f"rank {rank} {why}", Cause.MISCONFIGURED)
+    common = msgspec.structs.replace(arrivals[0].job, folder=job.folder)
+    return list(arrivals.values()), common
+
+
+def find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
+    """
+    Find the board of rank 0, and this node's own address towards it.
+
+    Raises:
+        Unable: nobody answers there in time, or there is no secret to share.
+
+    """
+    deadline = monotonic() + order.timeout
+    given, failure = expect_secret(), ""
+    while True:
+        for port in list_ports(order):
+            try:
+                found = _probe_board(order, port, given)
+            except (OSError, BoardError) as exc:  # it may have taken seconds: a node is cut off
+                failure = str(exc)
+            else:
+                return found
+        if monotonic() > deadline:
+            text = f"rank 0 was not found within {order.timeout:g} s: {failure}"
+            text = f"{text}; see --address and --port"
+            raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
+        sleep(SocketBoard.pause)
+
+
+def _probe_board(order: LaunchOrder, port: int, given: str) -> tuple[SocketBoard, str]:
+    with connect(order.address, port, PROBE_SECONDS) as line:
+        address, own_address = line.socket.getpeername()[0], line.socket.getsockname()[0]
+    secret = given or open_credential(line.credential)
+    if not secret:
+        raise BoardError(f"what listens at port {port} does not know the secret of this job")
+    SocketBoard(address, port, order.group, secret, PROBE_SECONDS).read(CAME)
+    return SocketBoard(address, port, order.group, secret), str(own_address)
+
+
+def find_interface(address: str) -> str:
+    """Find the name of the interface with an IPv4 *address*; empty if none says so."""
+    if is_loopback(address):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):  # it has no address
+                answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this node reaches *address*."""
+    return ipaddress.ip_address(address).is_loopback
