@@ -25,10 +25,11 @@ from hpcverify.history.reader import Choice
 from hpcverify.model import Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
 from hpcverify.peers.fleet import MetricJudgement, PeerOutlier
-from hpcverify.peers.floors import Worse
+from hpcverify.peers.floors import Worse, make_floor_finder
 from hpcverify.peers.reference import FleetReference, read_reference, write_reference
 from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
 from hpcverify.peers.values import MetricName, PartRuns
+from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.judge import (
@@ -154,10 +155,13 @@ def judge_file(
     fleet = reduce_fleet(runs)
     if not fleet:
         raise ConfigError(f"{file} has no value that is a number")
-    document = judge_fleet(
-        fleet, source=str(file), of_site=load_site().peers, worse=worse, reference=reference
+    site = load_site()
+    declared = make_side_finder(site.packages)
+    find_floor = make_floor_finder(
+        site.peers, lambda check, metric: declared(check, metric) or worse
     )
-    if not document.metrics:
+    document = judge_fleet(fleet, source=str(file), find_floor=find_floor, reference=reference)
+    if not document.metrics and document.unjudged:
         raise ConfigError(
             f"{file}: nothing says which values of {', '.join(document.unjudged)} are worse: "
             "add --worse low or --worse high"

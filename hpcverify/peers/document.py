@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpcverify.model import Verdict
 from hpcverify.peers.fleet import MetricJudgement, judge_metric
-from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
+from hpcverify.peers.floors import FindFloor
 from hpcverify.peers.level import measure_spread
 from hpcverify.peers.reference import FleetReference, ReferenceEntry, format_day, list_versions
 from hpcverify.peers.rule import MIN_PEERS
@@ -24,7 +24,7 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """The day on which the reference was learned; empty if there is none."""
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
-    """Metrics of which neither a table nor the unit says which side is worse."""
+    """Metrics of which nobody says which side is worse: their check is not installed here."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""
 
@@ -38,8 +38,7 @@ def judge_fleet(
     fleet: Mapping[MetricName, Sequence[PartValue]],
     *,
     source: str,
-    of_site: Sequence[PeerFloor] = (),
-    worse: Worse | None = None,
+    find_floor: FindFloor,
     reference: FleetReference | None = None,
     screened: int = 0,
 ) -> PeersDocument:
@@ -49,20 +48,19 @@ def judge_fleet(
     Args:
         fleet: The values of the parts in each metric; at least one in each.
         source: Where they are from, for people.
-        of_site: Lines that go before those of `floors.csv`.
-        worse: Which side is bad where neither a line nor the unit says it.
+        find_floor: What is worth a word, and which side is bad.
         reference: What the same fleet measured when it was good.
         screened: How many other metrics a screen turned away.
 
     """
     judged, unjudged = [], []
     for name, parts in sorted(fleet.items()):
-        floor = find_floor(name.check, name.metric, of_site)
-        if (side := find_worse_side(floor, name.unit) or worse) is None:
+        floor = find_floor(name.check, name.metric)
+        if floor.compared:
+            entry = reference.find(name) if reference else None
+            judged.append(judge_metric(name, parts, floor, floor.compared, entry))
+        elif floor.worse is None:
             unjudged.append(str(name))
-            continue
-        entry = reference.find(name) if reference else None
-        judged.append(judge_metric(name, parts, floor, side, entry))
     return PeersDocument(
         source=source,
         reference=reference.learned if reference else "",

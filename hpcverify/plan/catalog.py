@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hpcverify.check import Check
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.model import Side
 
 BUILTIN_PACKAGE = "hpcverify_checks"
 OTHER_FOLDERS = frozenset({"common", "qualification"})
@@ -29,7 +31,11 @@ def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Che
             if exc.name == path:
                 continue
             raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
-        except (ImportError, SyntaxError) as exc:
+        except (
+            ImportError,
+            SyntaxError,
+            TypeError,
+        ) as exc:  # TypeError: a declaration lacks a field
             raise ConfigError(f"check {path} cannot be imported: {exc}") from exc
         check: Check[Any] | None = getattr(module, "CHECK", None)
         if not isinstance(check, Check):
@@ -61,3 +67,27 @@ def _list_modules(folder: str) -> Iterator[str]:
                 yield entry.name.removesuffix(".py")
             elif Path(entry.path, "__init__.py").exists():
                 yield entry.name
+
+
+def make_side_finder(
+    packages: tuple[str, ...] = (BUILTIN_PACKAGE,),
+) -> Callable[[str, str], Side | None]:
+    """
+    Make what says which side of a metric is worse, as its check declares it.
+
+    It takes the names of the check and of the metric. Where the check is not installed here or no
+    longer has the metric, it says None: nobody knows.
+    """
+
+    @cache
+    def load(name: str) -> Check[Any] | None:
+        with suppress(ConfigError):
+            return load_check(name, packages)
+        return None
+
+    def find_side(check: str, metric: str) -> Side | None:
+        declared = load(check)
+        found = declared.find_metric(metric) if declared else None
+        return found.worse if found else None
+
+    return find_side
