@@ -7,7 +7,7 @@ four GPUs, one that is slow drags the other three along, and it is the node that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf, isfinite
 from statistics import correlation, median
@@ -36,6 +36,10 @@ from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
+LARGEST_SHARE = 0.1
+"""Of the parts, and more than one: as many bad ones may be a kind of their own."""
+LISTED = 5
+"""So many parts that are not named are listed, the worst first."""
 
 
 class PeerOutlier(Struct, frozen=True, kw_only=True):
@@ -72,6 +76,8 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     outliers: tuple[PeerOutlier, ...] = ()
     correlations: dict[str, float] = {}
     """How a bad value goes with a sensor over the fleet: Pearson's r, by the sensor."""
+    least: float | None = None
+    """How much worse than its peers a single part has to be until it is named."""
     moved: float | None = None
     """How much worse the fleet's median is than that of the learned reference."""
 
@@ -193,11 +199,13 @@ def judge_metric(
     _compare_with_like(comparison, [field for field in fields if field in PLACES])
     _name_nodes(comparison)
     spread = _name_parts(comparison)
+    many = list(_describe_many(comparison))
     return replace(
         entry,
-        standing=spread.standing,
-        note="; ".join([*comparison.notes, *_describe_standing(spread, comparison.left)]),
+        standing=Standing.MANY if many else spread.standing,
+        note="; ".join([*comparison.notes, *many, *_describe_standing(spread, comparison)]),
         spread=spread.spread,
+        least=spread.least,
         outliers=tuple(comparison.outliers),
         correlations=_correlate(parts, distances),
     )
@@ -316,22 +324,56 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
     return judged.spread
 
 
-def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[str]:
+def _describe_many(comparison: PeerComparison) -> Iterator[str]:
+    """Say in a sentence that many parts are named, if so many are."""
+    outliers = [one for one in comparison.outliers if one.level in {"node", "part"}]
+    named, parts = len({m for one in outliers for m in one.members}), len(comparison.parts)
+    if named > max(1, LARGEST_SHARE * parts):
+        yield (
+            f"{named} of {parts} parts are named, too many to be outliers: look for what they "
+            "share, such as a setting, a version or a place"
+        )
+
+
+def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
     """Say in a sentence what a standing means, if it is not plainly judged."""
-    if spread.standing is Standing.TOO_NOISY:
+    left, floor = comparison.left, comparison.floor.floor
+    if spread.standing is Standing.SPLIT and spread.cut is not None:
+        better = [i for i, distance in enumerate(left) if distance <= spread.cut]
+        worse = [i for i, distance in enumerate(left) if distance > spread.cut]
+        apart = median(left[i] for i in worse) - median(left[i] for i in better)
+        few, side = (better, "better") if len(better) < len(worse) else (worse, "worse")
         yield (
-            f"healthy parts differ too much (spread {format_percent(spread.spread)}): only what "
-            "is far beyond all others is named"
+            f"{len(better)} parts and {len(worse)} that are {format_percent(apart)} worse: two "
+            "kinds, and no column says which is which, so only the tail of the worse kind is "
+            f"judged; the {side} ones are {_list_parts(comparison, few)}"
         )
-    elif spread.standing is Standing.SPLIT and spread.cut is not None:
-        better, worse = ([d for d in left if (d > spread.cut) is side] for side in (False, True))
-        apart = format_percent(median(worse) - median(better))
+        return
+    unnamed = [i for i, distance in enumerate(left) if distance - spread.centre >= floor]
+    if spread.standing is not Standing.JUDGED and unnamed:
+        why = {
+            Standing.TOO_NOISY: "healthy parts differ too much "
+            f"(spread {format_percent(spread.spread)})",
+            Standing.TRAILING: "far values are common here, as the better side shows",
+            Standing.SKEWED: "far values are common on the worse side",
+        }[spread.standing]
+        unnamed.sort(key=lambda i: -left[i])
         yield (
-            f"{len(better)} parts and {len(worse)} that are {apart} worse: two kinds, and no "
-            "column says which is which, so only the tail of the worse kind is judged"
+            f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "
+            f"named, the worst first: {_list_parts(comparison, unnamed, distances=True)}"
         )
-    elif spread.standing is Standing.TRAILING:
-        yield "far values are common here: only what is far beyond all others is named"
+
+
+def _list_parts(
+    comparison: PeerComparison, indices: Sequence[int], *, distances: bool = False
+) -> str:
+    """List the first of some parts by name, and count the others."""
+    told = [
+        comparison.parts[i].name + (f" ({format_percent(comparison.left[i])})" if distances else "")
+        for i in indices[:LISTED]
+    ]
+    more = len(indices) - len(told)
+    return ", ".join([*told, *([f"{more} more"] if more else [])])
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:

@@ -262,6 +262,29 @@ def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
     assert judged.outliers == ()
 
 
+@pytest.mark.parametrize("bad", [5, 8, 15])
+def test_bad_nodes_are_named_and_said_to_be_many_if_they_are(bad: int) -> None:
+    rng = random.Random(1)
+    loss = [0.06 + 0.24 * i / 15 if i < bad else 0.0 for i in range(100)]
+    values = [[100 * (1 - loss[i * 37 % 100]) * rng.gauss(1, 0.004)] for i in range(100)]
+
+    judged = judge_values(values)
+
+    assert len(judged.outliers) == bad
+    assert judged.standing is (Standing.MANY if bad > 10 else Standing.JUDGED)
+    assert (f"{bad} of 100 parts are named" in judged.note) is (bad > 10)
+
+
+def test_who_is_far_and_not_named_is_listed() -> None:
+    rng = random.Random(1)
+    values = [[100 * rng.gauss(1, 0.05)] for _ in range(99)] + [[80.0]]
+
+    judged = judge_values(values)
+
+    assert judged.outliers == ()
+    assert "n99 gpu0 (20 %)" in judged.note
+
+
 def test_an_outlier_is_a_fail_only_where_its_limit_or_the_site_says_the_same() -> None:
     rng = random.Random(1)
     parts = [make_part(i, rng.gauss(100, 0.3)) for i in range(40)]
