@@ -15,7 +15,6 @@ from msgspec import Struct
 from hpcverify.peers.level import find_tail
 from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE
 
-
 MAD_LOSS = 2.0
 """Without a share of far values, the MAD is less by at most so many times that share: of normal
 values, by 1.1 times a twentieth and 1.3 times a fifth on one side."""

@@ -13,7 +13,7 @@ from hpcverify.peers.fleet import judge_metric
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.level import Standing
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.values import NODE_PART, PartValue
+from hpcverify.peers.values import NODE_PART, PartValue, find_resolution
 from tests.peers.fleets import (
     FLOOR,
     NAME,
@@ -152,6 +152,31 @@ def test_one_bad_part_is_named_in_a_fleet_of_any_size(parts: int) -> None:
 
 def test_a_bad_part_is_named_among_equal_ones() -> None:
     assert name_all([[90.0], *[[100.0]] * 39]) == [("part", "n0 gpu0")]
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([1e-05] * 9 + [2e-05], 1e-05),
+        ([1e-05] * 9 + [1.5e-05], 1e-06),
+        ([3e-07, 3e-07], 1e-07),
+        ([100.0, 90.0], 1.0),
+        ([0.25, 0.5], 0.01),
+        ([1e20, 3e20], 1.0),
+        ([5.0, 5.5, 7.0], 0.5),
+        ([], 1.0),
+    ],
+)
+def test_the_step_of_a_record_is_that_of_its_last_place(values: list[float], step: float) -> None:
+    assert find_resolution(values) == pytest.approx(step)
+
+
+def test_a_bad_part_is_named_among_equal_ones_however_small_the_unit() -> None:
+    parts = make_fleet([[1.02e-05]] * 39 + [[2e-05]])
+
+    judged = judge_metric(NAME, parts, FLOOR, "high")
+
+    assert [one.name for one in judged.outliers] == ["n39 gpu0"]
 
 
 def test_the_runs_of_a_part_that_are_no_number_are_left_out() -> None:
