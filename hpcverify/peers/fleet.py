@@ -21,7 +21,8 @@ from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
 from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
     NODE_PART,
@@ -208,6 +209,30 @@ def judge_metric(
         least=spread.least,
         outliers=tuple(comparison.outliers),
         correlations=_correlate(parts, distances),
+    )
+
+
+def build_plain_judgement(
+    name: MetricName,
+    summary: ListSummary,
+    nodes: int,
+    floor: PeerFloor,
+    reference: ReferenceEntry | None = None,
+) -> MetricJudgement:
+    """Build what is said of a metric whose *summary* shows that nothing in it is far."""
+    worse = floor.compared or "high"
+    return MetricJudgement(
+        name=name,
+        standing=Standing.JUDGED,
+        note="",
+        parts=summary.peers,
+        nodes=nodes,
+        median=summary.centre,
+        spread=MAD_SCALE * summary.mad / abs(summary.centre),
+        least=summary.find_least(floor.floor),
+        floor=floor.floor,
+        worse=worse,
+        moved=_find_move(reference, summary.centre, worse),
     )
 
 

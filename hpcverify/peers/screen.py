@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcverify.peers.level import find_tail
+from hpcverify.peers.level import FREEDOM_SHARE, find_tail
 from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.peers.tail import StudentTail
 
 MAD_LOSS = 2.0
 """Without a share of far values, the MAD is less by at most so many times that share: of normal
@@ -39,6 +40,12 @@ class ListSummary(Struct, frozen=True):
         """Whether any value is beyond that reach, on either side."""
         reach = self.find_reach(floor)
         return self.centre - self.low >= reach or self.high - self.centre >= reach
+
+    def find_least(self, floor: float) -> float:
+        """Find how much worse than its peers a single part has to be until it is named."""
+        spread = MAD_SCALE * self.mad / abs(self.centre)
+        tail = StudentTail(spread, FREEDOM_SHARE * self.peers)
+        return max(floor, SCREEN_SCORE * spread, tail.find_distance(FALSE_SHARE / self.peers))
 
     def may_be_split(self, floor: float) -> bool:
         """Whether the values spread so much that they may be of two kinds."""
