@@ -43,7 +43,7 @@ from hpcverify.units import UNIT_FACTORS
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-TABLE_MIB = 200
+TABLE_MIB = 256
 """What DuckDB may take for a table; beyond it, it sorts on the disk."""
 LARGEST = 1e30
 """What is larger is no measurement, and sums of such values overflow."""
@@ -73,6 +73,11 @@ class TableScreen:
     def __init__(self, db: DuckDBPyConnection, path: Path, columns: Columns) -> None:
         """Of the rows in *path*, as `_write_rows` wrote them."""
         self._screen, self._columns = Screen(db, [path]), columns
+        rows = self._screen.rows
+        every = f"count(*), count(distinct hash(node, part, {PEER_KEY}))"
+        ((count, different),) = self._screen.fetch(f"select {every} from {rows}")
+        began = "0" if count == different else "row"  # each row is a run
+        self._screen.rows = f"(select *, {began} as started from {rows})"
 
     def screen(
         self, find_floor: FindFloor, *, read_all: bool = False
@@ -243,7 +248,6 @@ def _write_cells(columns: Columns) -> dict[str, str]:
     unit = f"{read('unit')}, {_read_unit(name_column(value))}, {quote(find_unit(value))}"
     return {
         "row": "row",
-        "started": "row",  # each row is a run
         "node": f"coalesce(if({node} similar to '[0-9]+', {full_name}, {node}), '')",
         "part": f"coalesce({read('part')}, '{NODE}')",
         "label": "''",
