@@ -23,7 +23,14 @@ from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
 from hpcverify.model import Verdict
-from hpcverify.peers.document import PeersDocument, learn_reference, reduce_fleet
+from hpcverify.peers.document import (
+    PeersDocument,
+    describe_least,
+    learn_reference,
+    list_least,
+    list_notes,
+    reduce_fleet,
+)
 from hpcverify.peers.fleet import (
     MetricJudgement,
     PeerOutlier,
@@ -194,6 +201,7 @@ def judge_table(
         reference=reference.learned if reference else "",
         metrics=tuple(judged),
         unjudged=tuple(unjudged),
+        least=list_least(judged),
     )
     return document, past
 
@@ -235,6 +243,8 @@ def show(document: PeersDocument) -> None:
     console = Console(highlight=False)
     outliers = [(entry, each) for entry in document.metrics for each in entry.outliers]
     console.print(summarize(document, len(outliers)), markup=False)
+    if least := describe_least(document.least):
+        console.print(least, markup=False)
     if outliers:
         console.print()
         print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
@@ -275,15 +285,6 @@ def list_moves(document: PeersDocument) -> Iterator[str]:
                 f"{entry.name}: the whole fleet is {format_percent(entry.moved)} {side} than its "
                 f"reference of {document.reference}"
             )
-
-
-def list_notes(document: PeersDocument) -> Iterator[str]:
-    """Say what was not judged in full, and why."""
-    for entry in document.metrics:
-        if entry.note:
-            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
-    if document.unjudged:
-        yield f"not compared, as nothing says which side is worse: {', '.join(document.unjudged)}"
 
 
 def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:

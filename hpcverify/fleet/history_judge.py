@@ -101,7 +101,7 @@ def judge_peers(
         reference=reference,
         screened=fleet.screened,
     )
-    document = replace(document, unjudged=fleet.unjudged)
+    document = replace(document, unjudged=fleet.unjudged, least={**fleet.least, **document.least})
     limited = _add_limits(fleet, document.metrics, Limits(Store(state)))
     if limited:
         again = judge_fleet(limited, source="", find_floor=find_floor, reference=reference)

@@ -37,6 +37,7 @@ from hpcverify.history.duck import is_installed
 from hpcverify.history.reader import Choice
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
 from hpcverify.peers.distribution import count_values
+from hpcverify.peers.document import describe_least
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
 from hpcverify.records import spool
@@ -110,6 +111,7 @@ def judge_night(
         ),
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
+        least=describe_least(peers.document.least),
     )
 
 

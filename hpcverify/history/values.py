@@ -20,7 +20,7 @@ from hpcverify.history.duck import quote
 from hpcverify.history.screen import END_VALUES, PeerMetric, Screen, ScreenedList
 from hpcverify.peers.floors import FindFloor, Worse
 from hpcverify.peers.groups import MIN_UNITS, find_group_outliers
-from hpcverify.peers.rule import find_distance
+from hpcverify.peers.rule import MIN_PEERS, find_distance
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 
 SENSOR_METRICS = {
@@ -46,6 +46,8 @@ class ScreenedFleet(Struct, frozen=True):
     suites: Mapping[MetricName, str]
     screened: int
     """Metrics that need not be judged: in them, nothing is far."""
+    least: Mapping[str, float]
+    """How much worse than its peers a single part has to be until it is named, in those."""
     unjudged: tuple[str, ...] = ()
     """Metrics of which nobody says which side is worse."""
 
@@ -59,8 +61,12 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
         metric: line.compared for metric, line in lines.items() if line.compared
     }
     far: set[PeerMetric] = set()
+    least: dict[PeerMetric, float] = {}
     screened: list[ScreenedList] = []
     for one in screen.screen(lambda metric: lines[metric].floor):
+        enough = one.summary.peers >= MIN_PEERS and one.summary.centre
+        if one.of in metrics and not one.whole_nodes and enough:
+            least[one.of] = one.summary.find_least(lines[one.of].floor)
         if one.needs_judgement:
             far.add(one.of)
         elif one.beyond_floor:
@@ -77,6 +83,7 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
         values={name_metric(metric): read_values(screen, metric, find_groups) for metric in judged},
         suites={name_metric(metric): metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
+        least={str(name_metric(m)): d for m, d in least.items() if m not in far},
         unjudged=tuple(str(name_metric(m)) for m, line in lines.items() if line.worse is None),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from msgspec import Struct
@@ -14,6 +14,10 @@ from hpcverify.peers.level import measure_spread
 from hpcverify.peers.reference import FleetReference, ReferenceEntry, format_day, list_versions
 from hpcverify.peers.rule import MIN_PEERS
 from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
+from hpcverify.units import format_percent
+
+BLIND, LISTED = 2.0, 3
+"""What takes so many times as much as most is listed, the first few of it."""
 
 
 class PeersDocument(Struct, frozen=True, kw_only=True):
@@ -27,6 +31,8 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """Metrics of which nobody says which side is worse: their check is not installed here."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""
+    least: dict[str, float] = {}
+    """How much worse than its peers a single part has to be until it is named, by the metric."""
 
     @property
     def verdict(self) -> Verdict:
@@ -67,7 +73,39 @@ def judge_fleet(
         metrics=tuple(judged),
         unjudged=tuple(unjudged),
         screened=screened,
+        least=list_least(judged),
     )
+
+
+def list_least(judged: Iterable[MetricJudgement]) -> dict[str, float]:
+    """List how much worse a single part has to be until it is named, by the metric."""
+    return {str(entry.name): entry.least for entry in judged if entry.least is not None}
+
+
+def describe_least(least: Mapping[str, float]) -> str:
+    """Say how much worse than its peers a single part has to be until it is named."""
+    if not least:
+        return ""
+    usual = median(least.values())
+    blind = {name: d for name, d in least.items() if d > BLIND * usual}
+    ranked = sorted(blind, key=lambda name: -blind[name])
+    first = [f"{format_percent(blind[name])} in {name}" for name in ranked[:LISTED]]
+    more = len(ranked) - len(first)
+    few = [*first, *([f"more than {format_percent(BLIND * usual)} in {more} more"] if more else [])]
+    said = f"one part would be named if it were {format_percent(usual)} worse"
+    return f"{said}, but {', '.join(few)}" if few else said
+
+
+def list_notes(document: PeersDocument) -> Iterator[str]:
+    """Say what was not judged in full, and why."""
+    for entry in document.metrics:
+        if entry.note:
+            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
+    if document.unjudged:
+        yield (
+            "not compared, as nothing says which side is worse (is their check installed here?): "
+            f"{', '.join(document.unjudged)}"
+        )
 
 
 def reduce_fleet(

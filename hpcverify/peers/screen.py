@@ -42,7 +42,13 @@ class ListSummary(Struct, frozen=True):
         return self.centre - self.low >= reach or self.high - self.centre >= reach
 
     def find_least(self, floor: float) -> float:
-        """Find how much worse than its peers a single part has to be until it is named."""
+        """
+        Find how much worse than its peers a single part has to be until it is named.
+
+        Raises:
+            ZeroDivisionError: the centre is 0, of which nothing is a share.
+
+        """
         spread = MAD_SCALE * self.mad / abs(self.centre)
         tail = StudentTail(spread, FREEDOM_SHARE * self.peers)
         return max(floor, SCREEN_SCORE * spread, tail.find_distance(FALSE_SHARE / self.peers))
