@@ -187,8 +187,9 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
     console.print()
     night = f"compared with peers and the past, as of the night of {judgement.night}"
     console.print(f"{night}:" if lines else f"{night}: nobody stands out")
-    more = count_more(len(lines) - MAX_JUDGED_LINES)
-    print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
+    if lines:
+        more = count_more(len(lines) - MAX_JUDGED_LINES)
+        print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
     if judgement.least:
         console.print(judgement.least, markup=False)
 
