@@ -19,7 +19,7 @@ from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
-from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
+from hpcverify.peers.level import PeerSpread, Standing, find_tail, find_unnamed, judge_level
 from hpcverify.peers.reference import ReferenceEntry
 from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_distance
 from hpcverify.peers.screen import ListSummary
@@ -374,15 +374,13 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
             f"judged; the {side} ones are {_list_parts(comparison, few)}"
         )
         return
-    unnamed = [i for i, distance in enumerate(left) if distance - spread.centre >= floor]
-    if spread.standing is not Standing.JUDGED and unnamed:
+    if unnamed := find_unnamed(left, spread, floor):
         why = {
             Standing.TOO_NOISY: "healthy parts differ too much "
             f"(spread {format_percent(spread.spread)})",
             Standing.TRAILING: "far values are common here, as the better side shows",
             Standing.SKEWED: "far values are common on the worse side",
-        }[spread.standing]
-        unnamed.sort(key=lambda i: -left[i])
+        }.get(spread.standing, "chance may explain those that are far")
         yield (
             f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "
             f"named, the worst first: {_list_parts(comparison, unnamed, distances=True)}"

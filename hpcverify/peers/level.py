@@ -43,6 +43,8 @@ MANY_SHARE = 0.25
 """If the worse of two kinds has more of the peers than this, nobody can say which is healthy."""
 SUSPECT_SCORE = 3.5
 """Beyond so many spreads of the better side, a value tells nothing of how healthy ones differ."""
+NOTED = 0.05
+"""Who is so far is told even if chance explains it."""
 NOISY_FACTOR = 1.5
 """In a noisy metric, an outlier is so many times as far as chance goes."""
 APART = 2.5
@@ -234,6 +236,19 @@ def _find_rare(chances: Mapping[int, float], allowed: float) -> list[int]:
     ranked = sorted(chances, key=lambda i: chances[i])
     rare = (rank for rank, i in enumerate(ranked, 1) if chances[i] <= allowed * rank)
     return ranked[: max(rare, default=0)]
+
+
+def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -> list[int]:
+    """
+    Find who is far and not named, the worst first, by what is left of the *distances*.
+
+    Where far values are not common, only who is far enough to be missed by somebody is told.
+    """
+    least = max(floor, NOTED, SUSPECT_SCORE * spread.spread)
+    if spread.standing is not Standing.JUDGED:
+        least = floor
+    far = [i for i, distance in enumerate(distances) if distance - spread.centre >= least]
+    return sorted(far, key=lambda i: -distances[i])
 
 
 def find_tail(score: float, peers: int) -> float:
