@@ -181,8 +181,7 @@ def judge_metric(
     if len(parts) < MIN_PEERS:
         return _judge_few(entry, parts, floor, reference)
     if centre == 0:
-        note = "the usual value is 0, of which nothing is a share: its limits judge it"
-        return replace(entry, standing=Standing.ZERO, note=note)
+        return replace(entry, standing=Standing.ZERO, note=_describe_zero(parts, worse))
     low = worse == "low"
     comparison = PeerComparison(
         parts=parts,
@@ -210,6 +209,22 @@ def judge_metric(
         outliers=tuple(comparison.outliers),
         correlations=_correlate(parts, distances),
     )
+
+
+def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
+    """Say that nothing is a share of 0, and list whose value is another one."""
+    note = "the usual value is 0, of which nothing is a share: its limits judge it"
+    sign = 1 if worse == "high" else -1
+    bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
+    told = _list_first(f"{part.name} ({part.value:g})" for part in bad)
+    return f"{note}; not 0, the worst first: {told}" if bad else note
+
+
+def _list_first(told: Iterable[str]) -> str:
+    """List the first of some parts, and count the others."""
+    first = [*told]
+    more = len(first) - LISTED
+    return ", ".join([*first[:LISTED], *([f"{more} more"] if more > 0 else [])])
 
 
 def build_plain_judgement(
@@ -371,7 +386,7 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
         yield (
             f"{len(better)} parts and {len(worse)} that are {format_percent(apart)} worse: two "
             "kinds, and no column says which is which, so only the tail of the worse kind is "
-            f"judged; the {side} ones are {_list_parts(comparison, few)}"
+            f"judged; the {side} ones are {_list_first(comparison.parts[i].name for i in few)}"
         )
         return
     if unnamed := find_unnamed(left, spread, floor):
@@ -381,22 +396,11 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
             Standing.TRAILING: "far values are common here, as the better side shows",
             Standing.SKEWED: "far values are common on the worse side",
         }.get(spread.standing, "chance may explain those that are far")
+        far = (f"{comparison.parts[i].name} ({format_percent(left[i])})" for i in unnamed)
         yield (
             f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "
-            f"named, the worst first: {_list_parts(comparison, unnamed, distances=True)}"
+            f"named, the worst first: {_list_first(far)}"
         )
-
-
-def _list_parts(
-    comparison: PeerComparison, indices: Sequence[int], *, distances: bool = False
-) -> str:
-    """List the first of some parts by name, and count the others."""
-    told = [
-        comparison.parts[i].name + (f" ({format_percent(comparison.left[i])})" if distances else "")
-        for i in indices[:LISTED]
-    ]
-    more = len(indices) - len(told)
-    return ", ".join([*told, *([f"{more} more"] if more else [])])
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from hpcverify.commands.nodes import show_judgement
 from hpcverify.fleet import night as night_module
@@ -31,6 +30,7 @@ from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
+from hpcverify.summary.terminal import Console
 from hpcverify.trends.judge import STEP, PartChange
 from tests.fleet.paper import PaperNode, PaperSlurm
 from tests.history.fleets import find_noon_after, make_history

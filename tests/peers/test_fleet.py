@@ -197,6 +197,24 @@ def test_what_is_usually_zero_is_not_compared() -> None:
     assert judged.outliers == ()
 
 
+def test_who_is_not_at_the_usual_zero_is_listed() -> None:
+    parts = make_fleet([[0.0]] * 79 + [[900.0]])
+
+    judged = judge_metric(NAME, parts, FLOOR, "high")
+
+    assert "n79 gpu0 (900)" in judged.note
+
+
+def test_nothing_is_noted_where_nothing_is_worth_a_word() -> None:
+    rng = random.Random(2)
+    values = [[100 + 0.1 * draw_heavy_tailed(rng)] for _ in range(172)]
+
+    judged = judge_values(values)
+
+    assert judged.standing is not Standing.JUDGED
+    assert (judged.outliers, judged.note) == ((), "")
+
+
 def test_fewer_than_eight_parts_are_too_few() -> None:
     judged = judge_values([[100.0]] * 6 + [[50.0]])
 
