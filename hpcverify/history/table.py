@@ -96,7 +96,7 @@ class TableScreen:
             found[name] = TableMetric(
                 keys=keys,
                 summary=parts[0].summary,
-                nodes=max((one.summary.peers for one in lists if _is_of_nodes(one)), default=0),
+                nodes=max(map(self._count_nodes, lists)),
                 is_plain=plain and not in_full,
             )
         return found
@@ -108,8 +108,14 @@ class TableScreen:
         few = one.summary.peers < MIN_PEERS and not one.whole_nodes
         return not (one.needs_judgement or may_be_group or few or one.summary.centre == 0)
 
+    def _count_nodes(self, one: ScreenedList) -> int:
+        of_nodes = one.whole_nodes or one.of.kind == NODE_KIND
+        return one.summary.peers if of_nodes and "node" in self._columns.roles else 0
+
     def _has_lost_nodes(self) -> bool:
         """Whether runs of a part do not say on which node it was, which others may."""
+        if "node" not in self._columns.roles:
+            return False
         lost = f"{self._screen.rows} where node = '' and kind = '{PART_KIND}'"
         return any(True for _ in self._screen.fetch(f"select 1 from {lost} limit 1"))
 
@@ -141,11 +147,6 @@ class TableScreen:
             )
         )
         return collect_runs(rows, Columns({role: role for role in columns}, groups))
-
-
-def _is_of_nodes(one: ScreenedList) -> bool:
-    """Whether a list has a value for each node."""
-    return one.whole_nodes or one.of.kind == NODE_KIND
 
 
 @contextmanager

@@ -366,6 +366,21 @@ def test_metrics_in_which_nothing_is_far_are_told_from_their_summary(
     assert metric["least"] == pytest.approx(0.02, abs=0.005)
 
 
+def test_a_table_of_parts_may_say_nothing_of_their_nodes(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "gpus.tsv"
+    table.write_text(
+        "\n".join(
+            ["uuid\ttflops\tother_tflops"]
+            + [f"g{i}\t{500 * (0.9 if i == 7 else 1)}\t{500 + i % 3}" for i in range(40)]
+        )
+    )
+    answer = json.loads(cli("peers", str(table), "--json").stdout)
+
+    named = {m["name"]["metric"]: [o["name"] for o in m["outliers"]] for m in answer["metrics"]}
+    assert named == {"tflops": ["g7"], "other_tflops": []}
+    assert {metric["nodes"] for metric in answer["metrics"]} == {0}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -384,6 +384,32 @@ def test_the_cause_is_what_the_sensors_show_and_no_more(
     assert bool(outlier.cause) == bool(cause)
 
 
+@pytest.mark.parametrize(
+    ("temperature", "cause"),
+    [(70.0, "held back by heat, by its power or by software"), (56.0, "held back by its power")],
+)
+def test_a_warm_part_may_be_held_back_by_heat_where_temperatures_differ_widely(
+    temperature: float, cause: str
+) -> None:
+    rng = random.Random(1)
+    parts = [
+        make_part(
+            i,
+            rng.gauss(100, 0.3),
+            clock=rng.gauss(1700, 3),
+            temperature=rng.gauss(60, 9),
+            power=rng.gauss(700, 2),
+        )
+        for i in range(40)
+    ]
+    sensors = {"clock": 1500.0, "temperature": temperature, "power": 616.0}
+    parts[7] = replace(parts[7], value=90.0, sensors=sensors)
+
+    (outlier,) = judge_metric(NAME, parts, FLOOR, "low").outliers
+
+    assert outlier.cause.startswith(cause)
+
+
 def test_a_metric_of_whole_nodes_names_the_node() -> None:
     rng = random.Random(1)
     parts = [replace(make_part(i, rng.gauss(100, 0.3)), part=NODE_PART) for i in range(40)]
