@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 PARQUET = ".parquet"
-DELIMITERS = ",;\t|"
+OTHER_DELIMITERS = ";\t|"
 FIRST_LINES = 200
 """Of a text, so many are looked at to know whose it is."""
 
@@ -78,7 +78,7 @@ def _open_parquet(db: DuckDBPyConnection, path: Path) -> TableFile:
 def _open_csv(path: Path) -> TableFile:
     with _say_what_fails(path), open_text(path) as file:
         line = file.readline()
-        delimiter = max(DELIMITERS, key=lambda mark: (line.count(mark), mark == ","))
+        delimiter = _find_delimiter(line)
         header = next(csv.reader([line], delimiter=delimiter, strict=True), None)
     if not header:
         raise ConfigError(f"{path} is empty: its first line must name the columns")
@@ -95,6 +95,11 @@ def _open_csv(path: Path) -> TableFile:
     )
 
 
+def _find_delimiter(header: str) -> str:
+    """Find what divides the columns: commas, or what there is most of if there are none."""
+    return "," if "," in header else max(OTHER_DELIMITERS, key=header.count)
+
+
 def explain_failure(path: Path) -> None:
     """
     Say what is wrong with a file that DuckDB refused, if it is a text.
@@ -107,7 +112,7 @@ def explain_failure(path: Path) -> None:
         return
     with _say_what_fails(path), open_text(path) as file:
         line = file.readline()
-        delimiter = max(DELIMITERS, key=lambda mark: (line.count(mark), mark == ","))
+        delimiter = _find_delimiter(line)
         file.seek(0)
         rows = csv.reader(file, delimiter=delimiter, strict=True)
         header = next(rows, [])

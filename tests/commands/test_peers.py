@@ -142,6 +142,7 @@ def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
         ("", (), "is empty"),
         ("a,b\n1,2\n", (), "no column names the node or the part"),
         ("host,metric\n1,2\n", (), "no column has the values"),
+        ('node,"a; b; c"\nn1,x\n', (), "no column has the values"),
         ("host,ms,ms\n1,2,3\n", (), "each column needs a name of its own"),
         ("host,value\nn1,2\n", (), "add --worse low or --worse high"),
         ("host,value\nn1,x\n", (), "row 1: the value 'x' is no number"),
