@@ -41,6 +41,7 @@ from hpcverify.model import (
     Part,
     Remedy,
     Series,
+    Side,
     Verdict,
 )
 from hpcverify.units import convert_unit, scale_unit
@@ -253,9 +254,13 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """What a check measures under one name (or pattern): its unit and meaning."""
+    """What a check measures under one name (or pattern): its unit, its bad side and meaning."""
 
     unit: str
+    worse: Side
+    """Which of two like parts is the worse one. "neither" if a difference says nothing of the
+    part, or if the healthy value is about 0, of which nothing is a share: the metric's own limits
+    judge it, and peers and the past leave it alone."""
     meaning: str
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum, StrEnum
 from functools import total_ordering
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +32,8 @@ JOBS_SUITE = "jobs"
 """The suite of what users' jobs say of a node; its check has the same name."""
 PEERS_SUITE = "peers"
 """The same of what the other nodes' measurements say of it."""
+Side = Literal["low", "high", "neither"]
+"""Which values of a metric are worse among like parts; a difference may also say nothing."""
 
 
 @total_ordering

@@ -371,15 +371,21 @@ CHECK = Check(
     estimate=estimate,
     params=AllreduceParams,
     metrics={
-        "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),
-        "ring.busbw": Metric(unit="GB/s", meaning="the same by rings through switches"),
-        "nvls.busbw": Metric(unit="GB/s", meaning="the same in switches that add up"),
-        "tray.busbw": Metric(unit="GB/s", meaning="the same through the switches of a rack"),
-        "mesh.busbw": Metric(unit="GB/s", meaning="the same between GPUs wired to each other"),
-        "time_p50.*": Metric(unit="us", meaning="median time of an all-reduce"),
-        "time_p95.*": Metric(unit="us", meaning="95 % of them take at most this"),
-        "time_p99.*": Metric(unit="us", meaning="99 % of them take at most this"),
-        "jitter.*": Metric(unit="ratio", meaning="time_p99 / time_p50"),
+        "busbw.*": Metric(unit="GB/s", worse="low", meaning="bus bandwidth of the median step"),
+        "ring.busbw": Metric(
+            unit="GB/s", worse="low", meaning="the same by rings through switches"
+        ),
+        "nvls.busbw": Metric(unit="GB/s", worse="low", meaning="the same in switches that add up"),
+        "tray.busbw": Metric(
+            unit="GB/s", worse="low", meaning="the same through the switches of a rack"
+        ),
+        "mesh.busbw": Metric(
+            unit="GB/s", worse="low", meaning="the same between GPUs wired to each other"
+        ),
+        "time_p50.*": Metric(unit="us", worse="high", meaning="median time of an all-reduce"),
+        "time_p95.*": Metric(unit="us", worse="high", meaning="95 % of them take at most this"),
+        "time_p99.*": Metric(unit="us", worse="high", meaning="99 % of them take at most this"),
+        "jitter.*": Metric(unit="ratio", worse="high", meaning="time_p99 / time_p50"),
     },
     rules={
         "busbw.*": warn_outside(of_baseline=0.7),

@@ -293,30 +293,32 @@ CHECK = Check(
     observe=observe,
     params=EccParams,
     metrics={
-        "ecc.corrected.rate": Metric(unit="1/s", meaning="corrected, worst minute"),
+        "ecc.corrected.rate": Metric(unit="1/s", worse="high", meaning="corrected, worst minute"),
         "ecc.corrected.sustained": Metric(
-            unit="1/s", meaning="the same, a shorter run spread over a minute"
+            unit="1/s", worse="high", meaning="the same, a shorter run spread over a minute"
         ),
         "ecc.corrected.since.rate": Metric(
-            unit="1/s", meaning="corrected since the last run, on average"
+            unit="1/s", worse="high", meaning="corrected since the last run, on average"
         ),
-        "ecc.host.corrected.rate": Metric(unit="1/s", meaning="the same for a DIMM"),
-        "ecc.host.corrected.sustained": Metric(unit="1/s", meaning="the same"),
-        "ecc.host.corrected.since.rate": Metric(unit="1/s", meaning="the same"),
-        "ecc.*.delta": Metric(unit="", meaning="errors during the run"),
-        "ecc.*.since": Metric(unit="", meaning="errors since the last run"),
-        "ecc.*.lifetime": Metric(unit="", meaning="errors over the life of the part"),
-        "ecc.host.*": Metric(unit="", meaning="host memory errors since boot"),
-        "ecc.corrected": Metric(unit="", meaning="corrected since the driver started"),
-        "ecc.uncorrected": Metric(unit="", meaning="uncorrected since then"),
-        "ecc.sram.*": Metric(unit="", meaning="errors in caches and registers"),
-        "ecc.dram.*": Metric(unit="", meaning="errors in the memory itself"),
-        "ecc.mode": Metric(unit="", meaning="1 if ECC is on"),
-        "ecc.mode.pending": Metric(unit="", meaning="1 if it is on after a reset"),
-        "ecc.sram_threshold": Metric(unit="", meaning="1 past NVIDIA's SRAM limit"),
-        "remap.banks.*": Metric(unit="", meaning="banks by spare rows left"),
-        "remap.*": Metric(unit="", meaning="memory rows remapped, or waiting for it"),
-        "retired.*": Metric(unit="", meaning="memory pages retired, or about to be"),
+        "ecc.host.corrected.rate": Metric(unit="1/s", worse="high", meaning="the same for a DIMM"),
+        "ecc.host.corrected.sustained": Metric(unit="1/s", worse="high", meaning="the same"),
+        "ecc.host.corrected.since.rate": Metric(unit="1/s", worse="high", meaning="the same"),
+        "ecc.*.delta": Metric(unit="", worse="high", meaning="errors during the run"),
+        "ecc.*.since": Metric(unit="", worse="high", meaning="errors since the last run"),
+        "ecc.*.lifetime": Metric(unit="", worse="high", meaning="errors over the life of the part"),
+        "ecc.host.*": Metric(unit="", worse="high", meaning="host memory errors since boot"),
+        "ecc.corrected": Metric(
+            unit="", worse="high", meaning="corrected since the driver started"
+        ),
+        "ecc.uncorrected": Metric(unit="", worse="high", meaning="uncorrected since then"),
+        "ecc.sram.*": Metric(unit="", worse="high", meaning="errors in caches and registers"),
+        "ecc.dram.*": Metric(unit="", worse="high", meaning="errors in the memory itself"),
+        "ecc.mode": Metric(unit="", worse="low", meaning="1 if ECC is on"),
+        "ecc.mode.pending": Metric(unit="", worse="low", meaning="1 if it is on after a reset"),
+        "ecc.sram_threshold": Metric(unit="", worse="high", meaning="1 past NVIDIA's SRAM limit"),
+        "remap.banks.*": Metric(unit="", worse="neither", meaning="banks by spare rows left"),
+        "remap.*": Metric(unit="", worse="high", meaning="memory rows remapped, or waiting for it"),
+        "retired.*": Metric(unit="", worse="high", meaning="memory pages retired, or about to be"),
     },
     rules={
         "ecc.uncorrected.delta": UNCORRECTED_RULE,

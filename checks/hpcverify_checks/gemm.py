@@ -292,16 +292,20 @@ CHECK = Check(
     estimate=estimate,
     params=GemmParams,
     metrics={
-        "int8.burst": Metric(unit="GOP/s", meaning="throughput of a short burst"),
-        "int8.sustained": Metric(unit="GOP/s", meaning="throughput that lasts"),
-        "*.burst": Metric(unit="GFLOP/s", meaning="throughput of a short burst"),
-        "*.sustained": Metric(unit="GFLOP/s", meaning="throughput that lasts"),
-        "*.step_p50": Metric(unit="ms", meaning="median time of a product"),
-        "*.step_p95": Metric(unit="ms", meaning="95 % of products take at most this"),
-        "*.spread": Metric(unit="ratio", meaning="step_p95 / step_p50"),
-        "*.of_peak": Metric(unit="ratio", meaning="sustained / dense peak of the part"),
-        "*.peak_derived": Metric(unit="GFLOP/s", meaning="peak from cores, clock and vector width"),
-        "*.core": Metric(unit="GFLOP/s", meaning="throughput of one core alone"),
+        "int8.burst": Metric(unit="GOP/s", worse="low", meaning="throughput of a short burst"),
+        "int8.sustained": Metric(unit="GOP/s", worse="low", meaning="throughput that lasts"),
+        "*.burst": Metric(unit="GFLOP/s", worse="low", meaning="throughput of a short burst"),
+        "*.sustained": Metric(unit="GFLOP/s", worse="low", meaning="throughput that lasts"),
+        "*.step_p50": Metric(unit="ms", worse="high", meaning="median time of a product"),
+        "*.step_p95": Metric(unit="ms", worse="high", meaning="95 % of products take at most this"),
+        "*.spread": Metric(unit="ratio", worse="high", meaning="step_p95 / step_p50"),
+        "*.of_peak": Metric(
+            unit="ratio", worse="low", meaning="sustained / dense peak of the part"
+        ),
+        "*.peak_derived": Metric(
+            unit="GFLOP/s", worse="neither", meaning="peak from cores, clock and vector width"
+        ),
+        "*.core": Metric(unit="GFLOP/s", worse="low", meaning="throughput of one core alone"),
     },
     rules={
         "*.sustained": fail_outside(

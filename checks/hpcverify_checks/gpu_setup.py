@@ -441,8 +441,10 @@ CHECK = Check(
     observe=observe,
     params=GpuSetupParams,
     metrics={
-        "power.limit": Metric(unit="W", meaning="the power limit that is set"),
-        "memory.leftover": Metric(unit="GiB", meaning="in use, but held by no process"),
+        "power.limit": Metric(unit="W", worse="low", meaning="the power limit that is set"),
+        "memory.leftover": Metric(
+            unit="GiB", worse="high", meaning="in use, but held by no process"
+        ),
     },
     rules={
         "memory.leftover": warn_outside(

@@ -402,12 +402,14 @@ CHECK = Check(
     summary="nothing is missing, hidden or changed since the last run",
     measure=measure,
     metrics={
-        "gpus": Metric(unit="", meaning="GPUs that the driver lists"),
-        "disks": Metric(unit="", meaning="drives"),
-        "nics": Metric(unit="", meaning="network ports and adapters"),
-        "dimms": Metric(unit="", meaning="memory modules, where the firmware reports them"),
-        "cpus": Metric(unit="", meaning="logical CPUs that are online"),
-        "memory": Metric(unit="GiB", meaning="total memory"),
+        "gpus": Metric(unit="", worse="low", meaning="GPUs that the driver lists"),
+        "disks": Metric(unit="", worse="low", meaning="drives"),
+        "nics": Metric(unit="", worse="low", meaning="network ports and adapters"),
+        "dimms": Metric(
+            unit="", worse="low", meaning="memory modules, where the firmware reports them"
+        ),
+        "cpus": Metric(unit="", worse="low", meaning="logical CPUs that are online"),
+        "memory": Metric(unit="GiB", worse="low", meaning="total memory"),
     },
     finding_rules=FINDING_RULES,
     placement=Placement.PASSIVE,

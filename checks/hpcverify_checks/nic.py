@@ -536,25 +536,53 @@ CHECK = Check(
     measure=measure,
     params=NicParams,
     metrics={
-        "rate": Metric(unit="Gb/s", meaning="rate of the link now"),
-        "module.headroom": Metric(unit="°C", meaning="below the critical heat of the module"),
-        "link_down.delta": Metric(unit="", meaning="times the link fell since the last run"),
-        "link_down.rate": Metric(unit="1/h", meaning="times the link fell"),
-        "carrier.delta": Metric(unit="", meaning="times the carrier went since the last run"),
-        "carrier.rate": Metric(unit="1/h", meaning="times the carrier went"),
-        "symbol.rate": Metric(unit="1/h", meaning="symbol errors that were not corrected"),
-        "recovery.rate": Metric(unit="1/h", meaning="times the link had to be retrained"),
-        "receive.rate": Metric(unit="1/h", meaning="broken packets received"),
-        "transmit.rate": Metric(unit="1/h", meaning="packets not sent for want of a carrier"),
-        "integrity.delta": Metric(unit="", meaning="overruns and too many physical errors"),
-        "timeout.rate": Metric(unit="1/h", meaning="acknowledgements that did not come in time"),
-        "sequence.rate": Metric(unit="1/h", meaning="packets out of sequence or sent again"),
-        "receiver_not_ready.rate": Metric(unit="1/h", meaning="answers of a receiver not ready"),
-        "slow_restart.rate": Metric(unit="1/h", meaning="slow restarts of RoCE"),
-        "module.delta": Metric(unit="", meaning="events of the module: heat, bus, short circuit"),
-        "pcie.fatal.delta": Metric(unit="", meaning="fatal errors of PCIe since the last run"),
-        "pcie.non_fatal.delta": Metric(unit="", meaning="uncorrected, non-fatal, likewise"),
-        "pcie.correctable.rate": Metric(unit="1/h", meaning="corrected errors of PCIe"),
+        "rate": Metric(unit="Gb/s", worse="low", meaning="rate of the link now"),
+        "module.headroom": Metric(
+            unit="°C", worse="low", meaning="below the critical heat of the module"
+        ),
+        "link_down.delta": Metric(
+            unit="", worse="high", meaning="times the link fell since the last run"
+        ),
+        "link_down.rate": Metric(unit="1/h", worse="high", meaning="times the link fell"),
+        "carrier.delta": Metric(
+            unit="", worse="high", meaning="times the carrier went since the last run"
+        ),
+        "carrier.rate": Metric(unit="1/h", worse="high", meaning="times the carrier went"),
+        "symbol.rate": Metric(
+            unit="1/h", worse="high", meaning="symbol errors that were not corrected"
+        ),
+        "recovery.rate": Metric(
+            unit="1/h", worse="high", meaning="times the link had to be retrained"
+        ),
+        "receive.rate": Metric(unit="1/h", worse="high", meaning="broken packets received"),
+        "transmit.rate": Metric(
+            unit="1/h", worse="high", meaning="packets not sent for want of a carrier"
+        ),
+        "integrity.delta": Metric(
+            unit="", worse="high", meaning="overruns and too many physical errors"
+        ),
+        "timeout.rate": Metric(
+            unit="1/h", worse="high", meaning="acknowledgements that did not come in time"
+        ),
+        "sequence.rate": Metric(
+            unit="1/h", worse="high", meaning="packets out of sequence or sent again"
+        ),
+        "receiver_not_ready.rate": Metric(
+            unit="1/h", worse="high", meaning="answers of a receiver not ready"
+        ),
+        "slow_restart.rate": Metric(unit="1/h", worse="high", meaning="slow restarts of RoCE"),
+        "module.delta": Metric(
+            unit="", worse="high", meaning="events of the module: heat, bus, short circuit"
+        ),
+        "pcie.fatal.delta": Metric(
+            unit="", worse="high", meaning="fatal errors of PCIe since the last run"
+        ),
+        "pcie.non_fatal.delta": Metric(
+            unit="", worse="high", meaning="uncorrected, non-fatal, likewise"
+        ),
+        "pcie.correctable.rate": Metric(
+            unit="1/h", worse="high", meaning="corrected errors of PCIe"
+        ),
     },
     rules={
         "module.headroom": warn_outside(low=0, source="the module's own threshold"),

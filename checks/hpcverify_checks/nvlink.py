@@ -370,16 +370,24 @@ CHECK = Check(
     observe=observe,
     params=NvlinkParams,
     metrics={
-        "links": Metric(unit="", meaning="links that are up"),
-        "speed": Metric(unit="GB/s", meaning="slowest link, one direction, signalling rate"),
-        "speed.of_spec": Metric(unit="ratio", meaning="speed / data sheet"),
-        "recovery": Metric(unit="", meaning="recoveries (retrainings) since driver start"),
-        "recovery_failed": Metric(unit="", meaning="failed recoveries since driver start"),
-        "*.delta": Metric(unit="", meaning="since the last run"),
-        "replay.rate": Metric(unit="1/h", meaning="packets resent since the last run"),
-        "recovered.rate": Metric(unit="1/h", meaning="successful recoveries"),
-        "*.rate": Metric(unit="1/s", meaning="since the last run, on all links"),
-        "errors.rate": Metric(unit="1/s", meaning="in the worst 10 s of the run"),
+        "links": Metric(unit="", worse="low", meaning="links that are up"),
+        "speed": Metric(
+            unit="GB/s", worse="low", meaning="slowest link, one direction, signalling rate"
+        ),
+        "speed.of_spec": Metric(unit="ratio", worse="low", meaning="speed / data sheet"),
+        "recovery": Metric(
+            unit="", worse="high", meaning="recoveries (retrainings) since driver start"
+        ),
+        "recovery_failed": Metric(
+            unit="", worse="high", meaning="failed recoveries since driver start"
+        ),
+        "*.delta": Metric(unit="", worse="high", meaning="since the last run"),
+        "replay.rate": Metric(
+            unit="1/h", worse="high", meaning="packets resent since the last run"
+        ),
+        "recovered.rate": Metric(unit="1/h", worse="high", meaning="successful recoveries"),
+        "*.rate": Metric(unit="1/s", worse="high", meaning="since the last run, on all links"),
+        "errors.rate": Metric(unit="1/s", worse="high", meaning="in the worst 10 s of the run"),
     },
     rules={
         "speed": fail_outside(of_siblings=0.95, source="links are trained in larger steps"),

@@ -332,10 +332,10 @@ CHECK = Check(
     applies=applies,
     params=P2pParams,
     metrics={
-        "*.write": Metric(unit="GB/s", meaning="to another GPU, median of its pairs"),
-        "*.read": Metric(unit="GB/s", meaning="from another GPU, median of its pairs"),
-        "*.ring": Metric(unit="GB/s", meaning="to the next GPU, all at the same time"),
-        "*.slowest": Metric(unit="ratio", meaning="slowest pair / median pair"),
+        "*.write": Metric(unit="GB/s", worse="low", meaning="to another GPU, median of its pairs"),
+        "*.read": Metric(unit="GB/s", worse="low", meaning="from another GPU, median of its pairs"),
+        "*.ring": Metric(unit="GB/s", worse="low", meaning="to the next GPU, all at the same time"),
+        "*.slowest": Metric(unit="ratio", worse="low", meaning="slowest pair / median pair"),
     },
     rules={
         "p2p.write": fail_outside(of_spec=0.9, of_siblings=0.85, source=SPREAD_SOURCE),

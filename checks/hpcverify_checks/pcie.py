@@ -294,21 +294,35 @@ CHECK = Check(
     observe=observe,
     params=PcieParams,
     metrics={
-        "width": Metric(unit="", meaning="lanes of the link now"),
-        "width.missing": Metric(unit="", meaning="lanes fewer than GPU and slot support"),
-        "width.missing.run": Metric(unit="", meaning="the same at its worst in the run"),
-        "generation": Metric(unit="", meaning="the lowest while the GPU worked"),
-        "generation.missing": Metric(
-            unit="", meaning="generations below what GPU and slot support"
+        "width": Metric(unit="", worse="low", meaning="lanes of the link now"),
+        "width.missing": Metric(
+            unit="", worse="high", meaning="lanes fewer than GPU and slot support"
         ),
-        "fatal": Metric(unit="", meaning="fatal errors since the driver started"),
-        "fatal.delta": Metric(unit="", meaning="fatal errors since the last run"),
-        "non_fatal.delta": Metric(unit="", meaning="uncorrected, non-fatal, since the last run"),
-        "correctable.rate": Metric(unit="1/h", meaning="corrected errors, either end"),
-        "replays.rate": Metric(unit="1/h", meaning="packets resent since the last run"),
-        "replays.minute": Metric(unit="", meaning="the most in a minute of the run"),
-        "replays.quarter": Metric(unit="", meaning="the most in 15 minutes of the run"),
-        "recoveries.run": Metric(unit="", meaning="times the link recovered in the run"),
+        "width.missing.run": Metric(
+            unit="", worse="high", meaning="the same at its worst in the run"
+        ),
+        "generation": Metric(unit="", worse="low", meaning="the lowest while the GPU worked"),
+        "generation.missing": Metric(
+            unit="", worse="high", meaning="generations below what GPU and slot support"
+        ),
+        "fatal": Metric(unit="", worse="high", meaning="fatal errors since the driver started"),
+        "fatal.delta": Metric(unit="", worse="high", meaning="fatal errors since the last run"),
+        "non_fatal.delta": Metric(
+            unit="", worse="high", meaning="uncorrected, non-fatal, since the last run"
+        ),
+        "correctable.rate": Metric(
+            unit="1/h", worse="high", meaning="corrected errors, either end"
+        ),
+        "replays.rate": Metric(
+            unit="1/h", worse="high", meaning="packets resent since the last run"
+        ),
+        "replays.minute": Metric(unit="", worse="high", meaning="the most in a minute of the run"),
+        "replays.quarter": Metric(
+            unit="", worse="high", meaning="the most in 15 minutes of the run"
+        ),
+        "recoveries.run": Metric(
+            unit="", worse="high", meaning="times the link recovered in the run"
+        ),
     },
     rules={
         "width.missing": fail_outside(high=0, source=BEST_LINK_SOURCE),

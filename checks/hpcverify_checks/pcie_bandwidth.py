@@ -234,11 +234,11 @@ CHECK = Check(
     applies=applies,
     params=PcieBandwidthParams,
     metrics={
-        "h2d": Metric(unit="GB/s", meaning="host to GPU, pinned, median copy"),
-        "d2h": Metric(unit="GB/s", meaning="GPU to host, pinned, median copy"),
-        "*.link": Metric(unit="GB/s", meaning="maximum of the link at that moment"),
-        "*.of_link": Metric(unit="ratio", meaning="rate / maximum of the link"),
-        "*.of_best": Metric(unit="ratio", meaning="link / what GPU and slot support"),
+        "h2d": Metric(unit="GB/s", worse="low", meaning="host to GPU, pinned, median copy"),
+        "d2h": Metric(unit="GB/s", worse="low", meaning="GPU to host, pinned, median copy"),
+        "*.link": Metric(unit="GB/s", worse="low", meaning="maximum of the link at that moment"),
+        "*.of_link": Metric(unit="ratio", worse="low", meaning="rate / maximum of the link"),
+        "*.of_best": Metric(unit="ratio", worse="low", meaning="link / what GPU and slot support"),
     },
     rules={
         "?2?": warn_outside(of_spec=0.7, of_siblings=0.7, of_baseline=0.85),

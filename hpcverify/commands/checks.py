@@ -91,6 +91,7 @@ def describe_check(
         "timeout": check.timeout,
         "params": msgspec.to_builtins(params),
         "metrics": {n: m.unit for n, m in check.metrics.items()},
+        "worse": {n: m.worse for n, m in check.metrics.items()},
         "meanings": {n: m.meaning for n, m in check.metrics.items()},
         "rules": msgspec.to_builtins(dict(rules)),
         "finding_rules": msgspec.to_builtins(dict(check.finding_rules)),
@@ -112,7 +113,7 @@ def explain_check(step: Step, console: Console) -> None:
     facts += ["in beta: never more than a warning"] if check.maturity is Maturity.BETA else []
     console.print(Text("; ".join(facts)))
     params = [(n, str(v)) for n, v in msgspec.structs.asdict(step.params).items()]
-    metrics = [(n, m.unit, m.meaning) for n, m in check.metrics.items()]
+    metrics = [(n, m.unit, m.worse, m.meaning) for n, m in check.metrics.items()]
     rules = [
         (name_rule(key), format_rule(rule, unit), render_badge(rule.otherwise), rule.source)
         for key, rule in step.rules.items()
@@ -124,7 +125,7 @@ def explain_check(step: Step, console: Console) -> None:
     ]
     for head, rows in (
         (("parameter", "value"), params),
-        (("measurement", "unit", "meaning"), metrics),
+        (("measurement", "unit", "worse", "meaning"), metrics),
         (("limit on", "healthy", "else", "source"), rules),
         (("finding", "verdict", "what to do"), findings),
     ):

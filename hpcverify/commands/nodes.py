@@ -192,13 +192,18 @@ def show(
 
 
 def show_judgement(console: Console, judgement: FleetJudgement) -> None:
-    """Print who is worse than its peers or than it was, if anybody is."""
+    """Print who is worse than its peers or than it was, and what could have been seen."""
     lines = list_judgement_lines(judgement)
+    if not lines and not judgement.least:
+        return
+    console.print()
+    night = f"compared with peers and the past, as of the night of {judgement.night}"
+    console.print(f"{night}:" if lines else f"{night}: nobody stands out")
     if lines:
-        console.print()
-        console.print(f"compared with peers and the past, as of the night of {judgement.night}:")
         more = count_more(len(lines) - MAX_JUDGED_LINES)
         print_items(console, [*lines[:MAX_JUDGED_LINES], *more])
+    if judgement.least:
+        console.print(judgement.least, markup=False)
 
 
 def count_more(left: int) -> list[str]:

@@ -13,7 +13,6 @@ import click
 import msgspec
 from rich.text import Text
 
-from hpcverify.commands._measurements import open_table
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import ConfigError
@@ -22,13 +21,27 @@ from hpcverify.fleet.judgement import JudgedChange, describe_day
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.history.reader import Choice
+from hpcverify.history.table import TableScreen, open_table
 from hpcverify.model import Verdict
-from hpcverify.peers.document import PeersDocument, judge_fleet, learn_reference, reduce_fleet
-from hpcverify.peers.fleet import MetricJudgement, PeerOutlier
-from hpcverify.peers.floors import Worse
+from hpcverify.peers.document import (
+    PeersDocument,
+    describe_least,
+    learn_reference,
+    list_least,
+    list_notes,
+    reduce_fleet,
+)
+from hpcverify.peers.fleet import (
+    MetricJudgement,
+    PeerOutlier,
+    build_plain_judgement,
+    judge_metric,
+)
+from hpcverify.peers.floors import Worse, make_floor_finder
+from hpcverify.peers.foreign import make_foreign_side_finder
 from hpcverify.peers.reference import FleetReference, read_reference, write_reference
-from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
-from hpcverify.peers.values import MetricName, PartRuns
+from hpcverify.peers.values import MetricName, PartRuns, PartValue
+from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.trends.judge import (
@@ -117,8 +130,8 @@ def command(
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     known = read_reference(reference) if reference else None
     if file is not None:
-        runs = read_runs(file, columns, by)
-        document, past = judge_file(file, runs, worse, known, learn)
+        with open_table(file, columns, by) as table:
+            document, past = judge_table(file, table, worse, known, learn)
     elif learn:
         raise ConfigError("--learn needs a FILE with the values of all parts")
     else:
@@ -143,48 +156,54 @@ def judge_history(
     return peers.document, judge_past(state, quarter, site)
 
 
-def judge_file(
+def judge_table(
     file: Path,
-    runs: CollectedRuns,
+    table: TableScreen,
     worse: Worse | None,
     reference: FleetReference | None,
     learn: Path | None,
 ) -> tuple[PeersDocument, dict[MetricName, TrendJudgement]]:
-    """Judge the runs of *file*; learn a reference from them if *learn* says where to."""
-    fleet = reduce_fleet(runs)
-    if not fleet:
+    """Judge the runs of *table*; learn a reference from them if *learn* says where to."""
+    site = load_site()
+    find_side = make_foreign_side_finder(make_side_finder(site.packages), worse)
+    find_floor = make_floor_finder(site.peers, find_side)
+    judged: list[MetricJudgement] = []
+    past: dict[MetricName, TrendJudgement] = {}
+    metrics = table.screen(find_floor, read_all=learn is not None)
+    unjudged = [str(n) for n in metrics if find_floor(n.check, n.metric).worse is None]
+    learned: dict[MetricName, Sequence[PartValue]] = {}
+    for name, metric in metrics.items():
+        floor = find_floor(name.check, name.metric)
+        entry = reference.find(name) if reference else None
+        if not floor.compared:
+            continue
+        if metric.is_plain:
+            judged.append(build_plain_judgement(name, metric.summary, metric.nodes, floor, entry))
+            continue
+        runs = table.read_runs(metric)[name]
+        fleet = reduce_fleet({name: runs})
+        judged.append(judge_metric(name, fleet[name], floor, floor.compared, entry))
+        if histories := list(filter(None, map(make_history, runs.values()))):
+            past[name] = judge_histories(histories, low_is_bad=floor.compared == "low")
+        learned |= fleet if learn else {}
+    if not metrics:
         raise ConfigError(f"{file} has no value that is a number")
-    document = judge_fleet(
-        fleet, source=str(file), of_site=load_site().peers, worse=worse, reference=reference
-    )
-    if not document.metrics:
+    if not judged and unjudged:
         raise ConfigError(
-            f"{file}: nothing says which values of {', '.join(document.unjudged)} are worse: "
+            f"{file}: nothing says which values of {', '.join(unjudged)} are worse: "
             "add --worse low or --worse high"
         )
     if learn:
-        write_reference(learn, learn_reference(fleet, str(file), time.time()))
+        write_reference(learn, learn_reference(learned, str(file), time.time()))
         say(f"{learn} is written: review it, then compare with --reference {learn}")
-    return document, judge_runs(runs, document)
-
-
-def read_runs(file: Path, columns: Mapping[str, str], by: Sequence[str]) -> CollectedRuns:
-    """Read the runs of each part by metric."""
-    with open_table(file) as table:
-        try:
-            chosen = choose_columns(table.header, columns, by)
-            return collect_runs(iterate_cells(table.header, table.rows), chosen)
-        except ConfigError as exc:
-            raise ConfigError(f"{file}: {exc}") from exc
-
-
-def judge_runs(runs: CollectedRuns, document: PeersDocument) -> dict[MetricName, TrendJudgement]:
-    """Judge the past of the parts in each metric that was judged and whose runs have a time."""
-    return {
-        entry.name: judge_histories(histories, low_is_bad=entry.worse == "low")
-        for entry in document.metrics
-        if (histories := list(filter(None, map(make_history, runs.get(entry.name, {}).values()))))
-    }
+    document = PeersDocument(
+        source=str(file),
+        reference=reference.learned if reference else "",
+        metrics=tuple(judged),
+        unjudged=tuple(unjudged),
+        least=list_least(judged),
+    )
+    return document, past
 
 
 def make_history(runs: PartRuns) -> PartHistory | None:
@@ -224,6 +243,8 @@ def show(document: PeersDocument) -> None:
     console = Console(highlight=False)
     outliers = [(entry, each) for entry in document.metrics for each in entry.outliers]
     console.print(summarize(document, len(outliers)), markup=False)
+    if least := describe_least(document.least):
+        console.print(least, markup=False)
     if outliers:
         console.print()
         print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
@@ -264,15 +285,6 @@ def list_moves(document: PeersDocument) -> Iterator[str]:
                 f"{entry.name}: the whole fleet is {format_percent(entry.moved)} {side} than its "
                 f"reference of {document.reference}"
             )
-
-
-def list_notes(document: PeersDocument) -> Iterator[str]:
-    """Say what was not judged in full, and why."""
-    for entry in document.metrics:
-        if entry.note:
-            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
-    if document.unjudged:
-        yield f"not compared, as nothing says which side is worse: {', '.join(document.unjudged)}"
 
 
 def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:

@@ -23,10 +23,11 @@ from hpcverify.history.values import Locate, ScreenedFleet, name_metric, read_fl
 from hpcverify.model import Limit, Run, Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet
 from hpcverify.peers.fleet import MetricJudgement
-from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
+from hpcverify.peers.floors import FindFloor, Worse, make_floor_finder
 from hpcverify.peers.reference import FleetReference
 from hpcverify.peers.rule import DEFAULT_FLOOR
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
+from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
 from hpcverify.selection.places import read_place
@@ -91,20 +92,26 @@ def judge_peers(
         StoreError: there is no history, or a file is damaged.
 
     """
+    find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
     with open_screen(state, choice, newest=newest) as screen:
-        fleet = read_fleet(screen, site.peers, locate)
+        fleet = read_fleet(screen, find_floor, locate)
         last_nights = screen.read_last_nights() if newest else {}
         left_out = screen.left_out
     document = judge_fleet(
         fleet.values,
         source="history",
-        of_site=site.peers,
+        find_floor=find_floor,
         reference=reference,
         screened=fleet.screened,
     )
+    document = replace(
+        document,
+        unjudged=(*document.unjudged, *fleet.unjudged),
+        least={**fleet.least, **document.least},
+    )
     limited = _add_limits(fleet, document.metrics, Limits(Store(state)))
     if limited:
-        again = judge_fleet(limited, source="", of_site=site.peers, reference=reference)
+        again = judge_fleet(limited, source="", find_floor=find_floor, reference=reference)
         by_name = {entry.name: entry for entry in again.metrics}
         metrics = tuple(by_name.get(entry.name, entry) for entry in document.metrics)
         document = replace(document, metrics=metrics)
@@ -140,27 +147,24 @@ def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, Tren
 
     """
     limits = Limits(Store(state))
+    find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
     with open_screen(state, choice, memory_mib=PAST_MIB) as screen:
         return {
             name_metric(past.of): judged
-            for past in read_pasts(screen, lambda metric: _find_least(metric, site.peers))
-            if (judged := _judge_past(past, site.peers, limits))
+            for past in read_pasts(screen, lambda metric: _find_least(metric, find_floor))
+            if (judged := _judge_past(past, find_floor, limits))
         }
 
 
-def _find_least(metric: PeerMetric, of_site: Iterable[PeerFloor]) -> float | None:
+def _find_least(metric: PeerMetric, find_floor: FindFloor) -> float | None:
     """Find the least change that is worth a word: as much less as the floor between peers is."""
-    line = find_floor(metric.check, metric.metric, of_site)
-    if find_worse_side(line, metric.unit) is None:
-        return None
-    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR
+    line = find_floor(metric.check, metric.metric)
+    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR if line.compared else None
 
 
-def _judge_past(
-    past: MetricPast, of_site: Iterable[PeerFloor], limits: Limits
-) -> TrendJudgement | None:
-    line = find_floor(past.of.check, past.of.metric, of_site)
-    worse, least = find_worse_side(line, past.of.unit), _find_least(past.of, of_site)
+def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> TrendJudgement | None:
+    worse = find_floor(past.of.check, past.of.metric).compared
+    least = _find_least(past.of, find_floor)
     if worse is None or least is None:
         return None
 

@@ -125,6 +125,8 @@ class FleetJudgement(Struct, frozen=True, kw_only=True):
     """Those with a value far from the median."""
     screened: int = 0
     """Metrics without one."""
+    least: str = ""
+    """How much worse than its peers a part has to be until it is named, in a sentence."""
 
 
 def read_judgement(state: Path) -> FleetJudgement | None:

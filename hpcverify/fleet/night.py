@@ -40,6 +40,7 @@ from hpcverify.history.screen import MAX_NODE_METRICS
 from hpcverify.history.values import MAX_TIMES_BETTER
 from hpcverify.model import PEERS_SUITE, Finding, Run, Verdict
 from hpcverify.peers.distribution import count_values
+from hpcverify.peers.document import describe_least
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
 from hpcverify.summary.part_names import fold_labels
@@ -140,6 +141,7 @@ def judge_night(
         notes=tuple(list_notes(peers, past)),
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
+        least=describe_least(peers.document.least),
     )
 
 

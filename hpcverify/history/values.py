@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from hpcverify.history.duck import quote
 from hpcverify.history.screen import END_VALUES, PeerMetric, Screen, ScreenedList
-from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
+from hpcverify.peers.floors import FindFloor, Worse
 from hpcverify.peers.groups import MIN_UNITS, find_group_outliers
-from hpcverify.peers.rule import find_distance
+from hpcverify.peers.rule import MIN_PEERS, find_distance
 from hpcverify.peers.values import NODE_PART, MetricName, PartValue
 
 SENSOR_METRICS = {
@@ -49,25 +49,29 @@ class ScreenedFleet(Struct, frozen=True):
     suites: Mapping[MetricName, str]
     screened: int
     """Metrics that need not be judged: in them, nothing is far."""
+    least: Mapping[str, float]
+    """How much worse than its peers a single part has to be until it is named, in those."""
     absurd: Mapping[MetricName, Sequence[str]] = {}
     """Nodes of parts that are not compared, since they claim more than any part can reach."""
+    unjudged: tuple[str, ...] = ()
+    """Metrics of which nobody says which side is worse."""
 
 
-def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> ScreenedFleet:
+def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> ScreenedFleet:
     """Read the values of each metric that has to be judged in full, by its name."""
     find_groups = _make_group_finder(locate)
 
-    def find_line(metric: PeerMetric) -> PeerFloor:
-        return find_floor(metric.check, metric.metric, of_site)
-
+    lines = {metric: find_floor(metric.check, metric.metric) for metric in screen.metrics}
     metrics: dict[PeerMetric, Worse] = {
-        metric: worse
-        for metric in screen.metrics
-        if (worse := find_worse_side(find_line(metric), metric.unit)) is not None
+        metric: line.compared for metric, line in lines.items() if line.compared
     }
     far: set[PeerMetric] = set()
+    least: dict[PeerMetric, float] = {}
     screened: list[ScreenedList] = []
-    for one in screen.screen(lambda metric: find_line(metric).floor):
+    for one in screen.screen(lambda metric: lines[metric].floor):
+        enough = one.summary.peers >= MIN_PEERS and one.summary.centre
+        if one.of in metrics and not one.whole_nodes and enough:
+            least[one.of] = one.summary.find_least(lines[one.of].floor)
         if one.needs_judgement:
             far.add(one.of)
         elif one.beyond_floor:
@@ -77,7 +81,7 @@ def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> 
         one.of
         for one in screened
         if one.of in metrics.keys() - far
-        and groups.has_any(one, find_line(one.of).floor, metrics[one.of])
+        and groups.has_any(one, lines[one.of].floor, metrics[one.of])
     }
     judged = [metric for metric in metrics if metric in far]
     values: dict[MetricName, Sequence[PartValue]] = {}
@@ -93,6 +97,8 @@ def read_fleet(screen: Screen, of_site: Sequence[PeerFloor], locate: Locate) -> 
         suites={name_metric(metric): metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
         absurd=absurd,
+        least={str(name_metric(m)): d for m, d in least.items() if m not in far},
+        unjudged=tuple(str(name_metric(m)) for m, line in lines.items() if line.worse is None),
     )
 
 

@@ -59,18 +59,30 @@ def _compare(sensor: str, value: float, others: Sequence[float]) -> SensorReadin
 
 def explain(readings: Mapping[str, SensorReading]) -> str:
     """Say what *readings* of a slow part mean; empty if there are none."""
-    sides = {sensor: reading.side for sensor, reading in readings.items()}
-    said = [f"{r}" for r in readings.values() if r.side or r.sensor == "clock"]
-    return f"{_name_cause(sides)}: {', '.join(said)}" if said else ""
+    warm = _is_warm(readings)
+    said = [
+        f"{r}"
+        for r in readings.values()
+        if r.side or r.sensor == "clock" or (warm and r.sensor == "temperature")
+    ]
+    return f"{_name_cause(readings)}: {', '.join(said)}" if said else ""
 
 
-def _name_cause(sides: Mapping[str, int]) -> str:
+def _is_warm(readings: Mapping[str, SensorReading]) -> bool:
+    """Whether a part is warmer than most; one that draws less for another reason is cooler."""
+    reading = readings.get("temperature")
+    return reading is not None and reading.value - reading.peers >= LEAST_DEGREES
+
+
+def _name_cause(readings: Mapping[str, SensorReading]) -> str:
     """Name what the sensors of a slow part have in common."""
+    sides = {sensor: reading.side for sensor, reading in readings.items()}
     low = {sensor for sensor, side in sides.items() if side == -1}
     if sides.get("temperature") == 1 and low & {"clock", "power"}:
         return "throttles by heat"
     if low >= {"clock", "power"}:
-        return "held back by its power or by software"
+        heat = "by heat, " if _is_warm(readings) else ""
+        return f"held back {heat}by its power or by software"
     if "clock" in low:
         return "a low clock at the power of its peers" if sides.get("power") == 0 else "a low clock"
     if "power" in low:

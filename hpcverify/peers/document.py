@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.model import Verdict
 from hpcverify.peers.fleet import MetricJudgement, judge_metric
-from hpcverify.peers.floors import PeerFloor, Worse, find_floor, find_worse_side
+from hpcverify.peers.floors import FindFloor
 from hpcverify.peers.level import measure_spread
 from hpcverify.peers.reference import FleetReference, ReferenceEntry, format_day, list_versions
 from hpcverify.peers.rule import MIN_PEERS
 from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
+from hpcverify.units import format_percent
+
+BLIND, LISTED = 2.0, 3
+"""What takes so many times as much as most is listed, the first few of it."""
 
 
 class PeersDocument(Struct, frozen=True, kw_only=True):
@@ -24,10 +28,12 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """The day on which the reference was learned; empty if there is none."""
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
-    """Metrics of which neither a table nor the unit says which side is worse, and those with
-    values that cannot be reckoned with."""
+    """Metrics of which nobody says which side is worse, since their check is not installed here,
+    and those with values that cannot be reckoned with."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""
+    least: dict[str, float] = {}
+    """How much worse than its peers a single part has to be until it is named, by the metric."""
 
     @property
     def verdict(self) -> Verdict:
@@ -39,8 +45,7 @@ def judge_fleet(
     fleet: Mapping[MetricName, Sequence[PartValue]],
     *,
     source: str,
-    of_site: Sequence[PeerFloor] = (),
-    worse: Worse | None = None,
+    find_floor: FindFloor,
     reference: FleetReference | None = None,
     screened: int = 0,
 ) -> PeersDocument:
@@ -50,30 +55,61 @@ def judge_fleet(
     Args:
         fleet: The values of the parts in each metric; at least one in each.
         source: Where they are from, for people.
-        of_site: Lines that go before those of `floors.csv`.
-        worse: Which side is bad where neither a line nor the unit says it.
+        find_floor: What is worth a word, and which side is bad.
         reference: What the same fleet measured when it was good.
         screened: How many other metrics a screen turned away.
 
     """
     judged, unjudged = [], []
     for name, parts in sorted(fleet.items()):
-        floor = find_floor(name.check, name.metric, of_site)
-        if (side := find_worse_side(floor, name.unit) or worse) is None:
+        floor = find_floor(name.check, name.metric)
+        if floor.compared:
+            entry = reference.find(name) if reference else None
+            try:
+                judged.append(judge_metric(name, parts, floor, floor.compared, entry))
+            except (ArithmeticError, ValueError) as exc:  # of absurd values; the others are judged
+                unjudged.append(f"{name} ({exc})")
+        elif floor.worse is None:
             unjudged.append(str(name))
-            continue
-        entry = reference.find(name) if reference else None
-        try:
-            judged.append(judge_metric(name, parts, floor, side, entry))
-        except (ArithmeticError, ValueError) as exc:  # of absurd values; the others are judged
-            unjudged.append(f"{name} ({exc})")
     return PeersDocument(
         source=source,
         reference=reference.learned if reference else "",
         metrics=tuple(judged),
         unjudged=tuple(unjudged),
         screened=screened,
+        least=list_least(judged),
     )
+
+
+def list_least(judged: Iterable[MetricJudgement]) -> dict[str, float]:
+    """List how much worse a single part has to be until it is named, by the metric."""
+    return {str(entry.name): entry.least for entry in judged if entry.least is not None}
+
+
+def describe_least(least: Mapping[str, float]) -> str:
+    """Say how much worse than its peers a single part has to be until it is named."""
+    if not least:
+        return ""
+    usual = median(least.values())
+    blind = {name: d for name, d in least.items() if d > BLIND * usual}
+    ranked = sorted(blind, key=lambda name: -blind[name])
+    first = [f"{format_percent(blind[name])} in {name}" for name in ranked[:LISTED]]
+    more = len(ranked) - len(first)
+    few = [*first, *([f"more than {format_percent(BLIND * usual)} in {more} more"] if more else [])]
+    said = f"one part would be named if it were {format_percent(usual)} worse"
+    return f"{said}, but {', '.join(few)}" if few else said
+
+
+def list_notes(document: PeersDocument) -> Iterator[str]:
+    """Say what was not judged in full, and why."""
+    for entry in document.metrics:
+        if entry.note:
+            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
+    if document.unjudged:
+        yield (
+            "not compared, as nothing says which side is worse (is their check installed here?): "
+            f"{', '.join(document.unjudged)}"
+        )
 
 
 def reduce_fleet(

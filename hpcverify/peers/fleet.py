@@ -7,7 +7,7 @@ four GPUs, one that is slow drags the other three along, and it is the node that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf, isfinite
 from statistics import correlation, median
@@ -19,9 +19,10 @@ from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
-from hpcverify.peers.level import PeerSpread, Standing, find_tail, judge_level
+from hpcverify.peers.level import PeerSpread, Standing, find_tail, find_unnamed, judge_level
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
     NODE_PART,
@@ -36,6 +37,10 @@ from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
+LARGEST_SHARE = 0.1
+"""Of the parts, and more than one: as many bad ones may be a kind of their own."""
+LISTED = 5
+"""So many parts that are not named are listed, the worst first."""
 
 
 class PeerOutlier(Struct, frozen=True, kw_only=True):
@@ -72,6 +77,8 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     outliers: tuple[PeerOutlier, ...] = ()
     correlations: dict[str, float] = {}
     """How a bad value goes with a sensor over the fleet: Pearson's r, by the sensor."""
+    least: float | None = None
+    """How much worse than its peers a single part has to be until it is named."""
     moved: float | None = None
     """How much worse the fleet's median is than that of the learned reference."""
 
@@ -174,8 +181,7 @@ def judge_metric(
     if len(parts) < MIN_PEERS:
         return _judge_few(entry, parts, floor, reference)
     if centre == 0:
-        note = "the usual value is 0, of which nothing is a share: its limits judge it"
-        return replace(entry, standing=Standing.ZERO, note=note)
+        return replace(entry, standing=Standing.ZERO, note=_describe_zero(parts, worse))
     low = worse == "low"
     comparison = PeerComparison(
         parts=parts,
@@ -193,13 +199,55 @@ def judge_metric(
     _compare_with_like(comparison, [field for field in fields if field in PLACES])
     _name_nodes(comparison)
     spread = _name_parts(comparison)
+    many = list(_describe_many(comparison))
     return replace(
         entry,
-        standing=spread.standing,
-        note="; ".join([*comparison.notes, *_describe_standing(spread, comparison.left)]),
+        standing=Standing.MANY if many else spread.standing,
+        note="; ".join([*comparison.notes, *many, *_describe_standing(spread, comparison)]),
         spread=spread.spread,
+        least=spread.least,
         outliers=tuple(comparison.outliers),
         correlations=_correlate(parts, distances),
+    )
+
+
+def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
+    """Say that nothing is a share of 0, and list whose value is another one."""
+    note = "the usual value is 0, of which nothing is a share: its limits judge it"
+    sign = 1 if worse == "high" else -1
+    bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
+    told = _list_first(f"{part.name} ({part.value:g})" for part in bad)
+    return f"{note}; not 0, the worst first: {told}" if bad else note
+
+
+def _list_first(told: Iterable[str]) -> str:
+    """List the first of some parts, and count the others."""
+    first = [*told]
+    more = len(first) - LISTED
+    return ", ".join([*first[:LISTED], *([f"{more} more"] if more > 0 else [])])
+
+
+def build_plain_judgement(
+    name: MetricName,
+    summary: ListSummary,
+    nodes: int,
+    floor: PeerFloor,
+    reference: ReferenceEntry | None = None,
+) -> MetricJudgement:
+    """Build what is said of a metric whose *summary* shows that nothing in it is far."""
+    worse = floor.compared or "high"
+    return MetricJudgement(
+        name=name,
+        standing=Standing.JUDGED,
+        note="",
+        parts=summary.peers,
+        nodes=nodes,
+        median=summary.centre,
+        spread=MAD_SCALE * summary.mad / abs(summary.centre),
+        least=summary.find_least(floor.floor),
+        floor=floor.floor,
+        worse=worse,
+        moved=_find_move(reference, summary.centre, worse),
     )
 
 
@@ -316,22 +364,43 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
     return judged.spread
 
 
-def _describe_standing(spread: PeerSpread, left: Sequence[float]) -> Iterable[str]:
+def _describe_many(comparison: PeerComparison) -> Iterator[str]:
+    """Say in a sentence that many parts are named, if so many are."""
+    outliers = [one for one in comparison.outliers if one.level in {"node", "part"}]
+    named, parts = len({m for one in outliers for m in one.members}), len(comparison.parts)
+    if named > max(1, LARGEST_SHARE * parts):
+        yield (
+            f"{named} of {parts} parts are named, too many to be outliers: look for what they "
+            "share, such as a setting, a version or a place"
+        )
+
+
+def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
     """Say in a sentence what a standing means, if it is not plainly judged."""
-    if spread.standing is Standing.TOO_NOISY:
+    left, floor = comparison.left, comparison.floor.floor
+    if spread.standing is Standing.SPLIT and spread.cut is not None:
+        better = [i for i, distance in enumerate(left) if distance <= spread.cut]
+        worse = [i for i, distance in enumerate(left) if distance > spread.cut]
+        apart = median(left[i] for i in worse) - median(left[i] for i in better)
+        few, side = (better, "better") if len(better) < len(worse) else (worse, "worse")
         yield (
-            f"healthy parts differ too much (spread {format_percent(spread.spread)}): only what "
-            "is far beyond all others is named"
+            f"{len(better)} parts and {len(worse)} that are {format_percent(apart)} worse: two "
+            "kinds, and no column says which is which, so only the tail of the worse kind is "
+            f"judged; the {side} ones are {_list_first(comparison.parts[i].name for i in few)}"
         )
-    elif spread.standing is Standing.SPLIT and spread.cut is not None:
-        better, worse = ([d for d in left if (d > spread.cut) is side] for side in (False, True))
-        apart = format_percent(median(worse) - median(better))
+        return
+    if unnamed := find_unnamed(left, spread, floor):
+        why = {
+            Standing.TOO_NOISY: "healthy parts differ too much "
+            f"(spread {format_percent(spread.spread)})",
+            Standing.TRAILING: "far values are common here, as the better side shows",
+            Standing.SKEWED: "far values are common on the worse side",
+        }.get(spread.standing, "chance may explain those that are far")
+        far = (f"{comparison.parts[i].name} ({format_percent(left[i])})" for i in unnamed)
         yield (
-            f"{len(better)} parts and {len(worse)} that are {apart} worse: two kinds, and no "
-            "column says which is which, so only the tail of the worse kind is judged"
+            f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "
+            f"named, the worst first: {_list_first(far)}"
         )
-    elif spread.standing is Standing.TRAILING:
-        yield "far values are common here: only what is far beyond all others is named"
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:

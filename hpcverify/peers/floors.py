@@ -1,35 +1,29 @@
 """
-What difference between peers is worth a word, and which side is the bad one.
+What difference between peers is worth a word.
 
-`floors.csv` is the table, the first line that fits a check and a metric wins, and the lines of
-the site go before it. Where no line says which side is worse, the unit does.
+`floors.csv` is the table of sizes; the first line that fits a check and a metric wins, and the
+lines of the site go before it. Which side is the bad one is declared with the metric, by its check
+(`hpcverify.check.Metric`) or, for what other tools measure, in `foreign.csv`. A line of the site
+may say otherwise. Nothing is guessed from a unit: 24 °C and 0.05 s can be the best or the worst.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, convert
+from msgspec.structs import replace
 
-from hpcverify.model import Verdict
-from hpcverify.units import UNIT_FACTORS
+from hpcverify.model import Side, Verdict
 
 Worse = Literal["low", "high"]
-WORSE_BY_DIMENSION: dict[str, Worse] = {
-    "time": "high",
-    "temperature": "high",
-    "energy": "high",
-    "bandwidth": "low",
-    "compute": "low",
-    "integer compute": "low",
-    "frequency": "low",
-    "rotation": "low",
-}
+FindSide = Callable[[str, str], Side | None]
+"""Says which side is worse, by the names of a check and a metric; None: nobody knows."""
 
 
 class PeerFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,19 +33,27 @@ class PeerFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metric: str = "*"
     floor: Annotated[float, Meta(gt=0, lt=1)]
     """Relative: 0.02 is 2 %."""
-    worse: Worse | None = None
-    """Which side is bad; None: the unit says it, and without one both tables are silent."""
+    worse: Side | None = None
+    """Which side is bad; None: the one that the metric is declared with."""
     otherwise: Verdict = Verdict.WARN
     """The verdict on an outlier."""
     source: str = ""
+
+    @property
+    def compared(self) -> Worse | None:
+        """The side on which parts are compared; None: on neither, or nobody knows on which."""
+        return None if self.worse == "neither" else self.worse
+
+
+FindFloor = Callable[[str, str], PeerFloor]
+"""Finds the line for a check and a metric, with the side that is bad if anybody says it."""
 
 
 @cache
 def load_floors() -> tuple[PeerFloor, ...]:
     """Load the table that ships."""
     with Path(__file__).with_name("floors.csv").open(newline="") as file:
-        rows = [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(file)]
-    return tuple(convert(row, PeerFloor, strict=False) for row in rows)
+        return tuple(convert(row, PeerFloor, strict=False) for row in csv.DictReader(file))
 
 
 def find_floor(check: str, metric: str, of_site: Iterable[PeerFloor] = ()) -> PeerFloor:
@@ -63,7 +65,13 @@ def find_floor(check: str, metric: str, of_site: Iterable[PeerFloor] = ()) -> Pe
     )
 
 
-def find_worse_side(floor: PeerFloor, unit: str) -> Worse | None:
-    """Return which side is bad, or None if neither the table nor the unit says it."""
-    dimension, _ = UNIT_FACTORS.get(unit, ("", 1.0))
-    return floor.worse or WORSE_BY_DIMENSION.get(dimension)
+def make_floor_finder(of_site: Iterable[PeerFloor], find_side: FindSide) -> FindFloor:
+    """Make what finds the line for a metric: of the site or the table, and its declared side."""
+    lines = tuple(of_site)
+
+    @cache
+    def find(check: str, metric: str) -> PeerFloor:
+        line = find_floor(check, metric, lines)
+        return line if line.worse else replace(line, worse=find_side(check, metric))
+
+    return find

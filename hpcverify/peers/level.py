@@ -2,14 +2,15 @@
 Judge one list of values, such as one per node: who stands apart, or why nobody can say.
 
 The spread is the largest of three: the MAD, and how far the 10th and the 90th percentile are, each
-as in a normal distribution, so that values which trail off widen it. It is measured without the
-outliers that are named already: twenty bad ones of a thousand would hide each other.
+as in a normal distribution, so that values which trail off widen it. It is measured without those
+that look bad beside the better side alone: else the bad ones of a fleet would hide each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from statistics import NormalDist, median
 
@@ -25,24 +26,37 @@ from hpcverify.peers.rule import (
     find_mad,
 )
 from hpcverify.peers.split import find_cut
-from hpcverify.peers.tail import compute_tail, find_heavy_tail
+from hpcverify.peers.tail import (
+    ExponentialTail,
+    StudentTail,
+    Tail,
+    compute_tail,
+    find_heavy_tail,
+)
 
 NORMAL = NormalDist()
 TENTH = 0.1
 FREEDOM_SHARE = 0.37
 """The efficiency of the MAD at normal values (Rousseeuw and Croux, JASA 88, 1993): it knows
 the spread of n values as well as the standard deviation knows that of 0.37 n."""
-LARGEST_SHARE = 0.1
-"""Of the peers, and more than one: as many outliers are a group of their own."""
+MANY_SHARE = 0.25
+"""If the worse of two kinds has more of the peers than this, nobody can say which is healthy."""
+SUSPECT_SCORE = 3.5
+"""Beyond so many spreads of the better side, a value tells nothing of how healthy ones differ."""
+NOTED = 0.05
+"""Who is so far is told even if chance explains it."""
 NOISY_FACTOR = 1.5
 """In a noisy metric, an outlier is so many times as far as chance goes."""
 APART = 2.5
-"""Where values trail off, an outlier is so many times as far as the farthest other one."""
+"""Where values trail off, an outlier is so many times as far as others go."""
 TRAIL_CHANCE = 0.05
 """Normal values that lie beyond the second best one of a fleet, in one fleet of a thousand."""
-MAX_SKEW, SKEW_ERROR = 1.25, 7.5
-"""The 90th percentile may be so much farther than the 10th, and 4 standard errors more: for n
+MAX_SKEW, SKEW_ERROR = 1.25, 3.0
+"""The 90th percentile may be so much farther than the 10th, and 1.6 standard errors more: for n
 normal values the error of the ratio is 1.9 / sqrt(n)."""
+SLOPE = 0.93
+"""The scale of an exponential distribution is so many times the distance of its 90th percentile
+from its median, where what is beyond three spreads was left out."""
 
 
 class Standing(StrEnum):
@@ -55,7 +69,11 @@ class Standing(StrEnum):
     ZERO = "zero"
     """The usual value is 0, of which nothing is a share."""
     TRAILING = "trailing off"
-    """Far values are common in this list: only one far beyond all others is named."""
+    """Far values are common, as the better side shows: only one far beyond those is named."""
+    SKEWED = "skewed"
+    """Values trail off on the worse side alone: only one far beyond all others is named."""
+    MANY = "many"
+    """So many are named that they may be a kind of their own."""
 
 
 class PeerSpread(Struct, frozen=True):
@@ -68,6 +86,12 @@ class PeerSpread(Struct, frozen=True):
     spread: float = 0.0
     cut: float | None = None
     """The distance that divides a split list."""
+    reach: float = 0.0
+    """How far from the centre values go on the better side, but for the best one."""
+    slope: float = 0.0
+    """Of an exponential distribution that goes as far as theirs on the worse side: its scale."""
+    least: float | None = None
+    """How much worse than its peers a single part has to be until it is named."""
 
 
 class LevelJudgement(Struct, frozen=True):
@@ -94,9 +118,9 @@ def judge_level(
     if peers < MIN_PEERS:
         return LevelJudgement(PeerSpread(Standing.TOO_FEW, peers))
     cut = find_cut(distances, floor)
-    if cut is None:
+    half = [i for i, distance in enumerate(distances) if cut is None or distance > cut]
+    if cut is None or len(half) <= MANY_SHARE * peers:
         return _name_outliers(distances, floor, errors, resolution)
-    half = [i for i, distance in enumerate(distances) if distance > cut]
     if len(half) < MIN_PEERS:
         return LevelJudgement(PeerSpread(Standing.SPLIT, peers, cut=cut))
     judged = _name_outliers(
@@ -109,22 +133,50 @@ def judge_level(
 def _name_outliers(
     distances: Sequence[float], floor: float, errors: Sequence[float], resolution: float
 ) -> LevelJudgement:
-    """Name outliers and measure the rest again, until no more are named."""
-    named: dict[int, float] = {}
+    """Name those that are far from the rest, by the spread of the rest."""
+    peers = len(distances)
+    spread = measure_spread(_leave_out_suspects(distances, resolution), resolution, peers)
+    heavy = find_heavy_tail([spread.centre - d for d in distances if d < spread.centre])
+    factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
+    apart = APART * spread.reach if spread.standing is Standing.TRAILING else 0.0
+    least = max(floor, apart, factor * SCREEN_SCORE * spread.spread)
+    far = {i: d - spread.centre for i, d in enumerate(distances) if d - spread.centre >= least}
+    for tail in _list_tails(spread, heavy):
+        least = max(least, factor * tail.find_distance(FALSE_SHARE / peers))
+        chances = {i: tail.find_chance(d / factor, errors[i]) for i, d in far.items()}
+        far = {i: far[i] for i in _find_rare(chances, FALSE_SHARE / peers)}
+    if heavy and spread.standing is Standing.JUDGED:
+        spread = replace(spread, standing=Standing.TRAILING)
+    scores = {i: _divide(d, math.hypot(spread.spread, errors[i])) for i, d in far.items()}
+    return LevelJudgement(replace(spread, least=least), scores)
+
+
+def _list_tails(spread: PeerSpread, heavy: Tail | None) -> Iterator[Tail]:
+    """List how far chance may take a healthy part: whoever is named is beyond all of them."""
+    yield StudentTail(spread.spread, FREEDOM_SHARE * spread.peers)
+    if heavy:
+        yield heavy
+    if spread.standing is Standing.SKEWED:
+        yield ExponentialTail(spread.slope)
+
+
+def _leave_out_suspects(distances: Sequence[float], resolution: float) -> list[float]:
+    """
+    Return in order the *distances* without those that look bad beside the better side alone.
+
+    Bad parts do not reach that side, however many and however different they are; the spread of
+    all would grow with them, and each would hide the others.
+    """
+    rest = sorted(distances)
     while True:
-        spread = measure_spread(
-            [d for i, d in enumerate(distances) if i not in named], resolution, len(distances)
-        )
-        far = _find_far(distances, floor, errors, spread)
-        found = _keep_beyond_tail(far, distances, errors, spread) if far else far
-        if len(found) < len(far) and spread.standing is Standing.JUDGED:
-            spread = replace(spread, standing=Standing.TRAILING)
-        if len(found) > max(1, LARGEST_SHARE * len(distances)):
-            cut = (min(distances[i] for i in found) + spread.centre) / 2
-            return LevelJudgement(replace(spread, standing=Standing.SPLIT, cut=cut))
-        if found.keys() <= named.keys():
-            return LevelJudgement(spread, found)
-        named |= found  # and never fewer, or this might not end
+        centre = median(rest)
+        mad = max(find_mad(rest, centre), resolution / 2)
+        better = (centre - _find_tenth(rest)) / _expect_tenth(len(rest))
+        most = centre + SUSPECT_SCORE * max(MAD_SCALE * mad, better)
+        kept = bisect_right(rest, most)
+        if kept == len(rest):
+            return rest
+        rest = rest[:kept]
 
 
 def measure_spread(distances: Iterable[float], resolution: float, peers: int) -> PeerSpread:
@@ -137,11 +189,14 @@ def measure_spread(distances: Iterable[float], resolution: float, peers: int) ->
     spread = max(MAD_SCALE * mad, max(better, worse) / _expect_tenth(len(ordered)))
     if spread > NOISY_SPREAD:
         standing = Standing.TOO_NOISY
-    elif _trails_off(ordered, centre, spread) or _is_skewed(better, worse, len(ordered)):
+    elif _trails_off(ordered, centre, spread):
         standing = Standing.TRAILING
+    elif _is_skewed(better, worse, len(ordered)):
+        standing = Standing.SKEWED
     else:
         standing = Standing.JUDGED
-    return PeerSpread(standing, peers, centre, spread)
+    slope = SLOPE * worse
+    return PeerSpread(standing, peers, centre, spread, reach=centre - ordered[1], slope=slope)
 
 
 def _find_tenth(ordered: Sequence[float]) -> float:
@@ -166,66 +221,34 @@ def _trails_off(ordered: Sequence[float], centre: float, spread: float) -> bool:
     return centre - ordered[1] > expected * spread > 0
 
 
+def _divide(distance: float, spread: float) -> float:
+    """Express a *distance* in spreads."""
+    return distance / spread if spread else math.inf
+
+
 def _is_skewed(better: float, worse: float, peers: int) -> bool:
     """Whether values are farther out on the worse side than on the better one."""
     return worse > (MAX_SKEW + SKEW_ERROR / math.sqrt(peers)) * better > 0
 
 
-def _find_far(
-    distances: Sequence[float], floor: float, errors: Sequence[float], spread: PeerSpread
-) -> dict[int, float]:
-    """Return by index the score of each value that is far from its peers in both senses."""
-    scores = {
-        i: (distance - spread.centre) / math.hypot(spread.spread, error)
-        if spread.spread or error
-        else math.inf
-        for i, (distance, error) in enumerate(zip(distances, errors, strict=True))
-        if distance - spread.centre >= floor
-    }
-    factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
-    far = sorted(
-        (i for i in scores if scores[i] >= SCREEN_SCORE * factor), key=lambda i: -scores[i]
-    )
-    allowed = FALSE_SHARE / len(distances)
-    far = far[: _count_rare((find_tail(scores[i] / factor, len(distances)) for i in far), allowed)]
-    if spread.standing is Standing.TRAILING:
-        far = _keep_apart(far, distances, spread.centre)
-    return {i: scores[i] for i in far}
-
-
-def _keep_beyond_tail(
-    far: dict[int, float], distances: Sequence[float], errors: Sequence[float], spread: PeerSpread
-) -> dict[int, float]:
-    """Keep of those *far* whom chance does not explain, if far values are common here."""
-    tail = find_heavy_tail([spread.centre - d for d in distances if d < spread.centre])
-    if tail is None:
-        return far
-    factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
-    chances = {
-        i: compute_tail(
-            (distances[i] - spread.centre) / math.hypot(tail.scale, errors[i]) / factor,
-            tail.freedom,
-        )
-        for i in far
-    }
+def _find_rare(chances: Mapping[int, float], allowed: float) -> list[int]:
+    """Find the rarest of *chances* that Benjamini and Hochberg's procedure keeps."""
     ranked = sorted(chances, key=lambda i: chances[i])
-    rare = _count_rare((chances[i] for i in ranked), FALSE_SHARE / len(distances))
-    return {i: far[i] for i in ranked[:rare]}
+    rare = (rank for rank, i in enumerate(ranked, 1) if chances[i] <= allowed * rank)
+    return ranked[: max(rare, default=0)]
 
 
-def _count_rare(chances: Iterable[float], allowed: float) -> int:
-    """Count the rarest of *chances*, which rise, that Benjamini and Hochberg's procedure keeps."""
-    return max((rank for rank, p in enumerate(chances, 1) if p <= allowed * rank), default=0)
+def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -> list[int]:
+    """
+    Find who is far and not named, the worst first, by what is left of the *distances*.
 
-
-def _keep_apart(far: list[int], distances: Sequence[float], centre: float) -> list[int]:
-    """Keep of those *far* the ones that stand apart from all the rest, on either side."""
-    for count in range(len(far), 0, -1):
-        group = set(far[:count])
-        rest = max(abs(d - centre) for i, d in enumerate(distances) if i not in group)
-        if min(distances[i] for i in group) - centre >= APART * rest:
-            return far[:count]
-    return []
+    Where far values are not common, only who is far enough to be missed by somebody is told.
+    """
+    least = max(floor, NOTED, SUSPECT_SCORE * spread.spread)
+    if spread.standing is not Standing.JUDGED:
+        least = floor
+    far = [i for i, distance in enumerate(distances) if distance - spread.centre >= least]
+    return sorted(far, key=lambda i: -distances[i])
 
 
 def find_tail(score: float, peers: int) -> float:

@@ -2,8 +2,8 @@
 Say from the summary of a list, and its few worst values, that nobody in it stands apart.
 
 A database gives both for all metrics of a night at once. The test is on the safe side: the
-spread that `level` works with is never less than that of the MAD alone, so no value has a
-higher score than here, and a list that has an outlier is never turned away.
+spread that `level` works with is never less than that of the MAD without the far values, so no
+value has a higher score than here, and a list that has an outlier is not turned away.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcverify.peers.level import find_tail
+from hpcverify.peers.level import FREEDOM_SHARE, find_tail
 from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.peers.tail import StudentTail
+
+MAD_LOSS = 2.0
+"""Without a share of far values, the MAD is less by at most so many times that share: of normal
+values, by 1.1 times a twentieth and 1.3 times a fifth on one side."""
 
 
 class ListSummary(Struct, frozen=True):
@@ -36,6 +41,18 @@ class ListSummary(Struct, frozen=True):
         reach = self.find_reach(floor)
         return self.centre - self.low >= reach or self.high - self.centre >= reach
 
+    def find_least(self, floor: float) -> float:
+        """
+        Find how much worse than its peers a single part has to be until it is named.
+
+        Raises:
+            ZeroDivisionError: the centre is 0, of which nothing is a share.
+
+        """
+        spread = MAD_SCALE * self.mad / abs(self.centre)
+        tail = StudentTail(spread, FREEDOM_SHARE * self.peers)
+        return max(floor, SCREEN_SCORE * spread, tail.find_distance(FALSE_SHARE / self.peers))
+
     def may_be_split(self, floor: float) -> bool:
         """Whether the values spread so much that they may be of two kinds."""
         return MAD_SCALE * self.mad >= floor / 2 * abs(self.centre)
@@ -50,8 +67,8 @@ def may_have_outlier(summary: ListSummary, far: Sequence[float]) -> bool:
     """
     if summary.peers < MIN_PEERS:
         return False
-    spread = MAD_SCALE * summary.mad
-    if not spread:
+    spread = MAD_SCALE * summary.mad * (1 - MAD_LOSS * len(far) / summary.peers)
+    if spread <= 0:
         return bool(far)
     scores = sorted((abs(value - summary.centre) / spread for value in far), reverse=True)
     allowed = FALSE_SHARE / summary.peers

@@ -2,8 +2,9 @@
 Find out whether values are of two kinds, such as those of two drivers or two kinds of parts.
 
 The cut is the one that leaves the least variance on both sides (Otsu, IEEE Trans. SMC 9, 1979;
-Fisher's natural breaks), among cuts with enough values on either side. Any list has such a cut;
-two kinds also are far from each other, and hardly a value lies between them.
+Fisher's natural breaks). Any list has such a cut; two kinds also have enough values each, are far
+from each other, and hardly a value lies between them. The best cut of all places counts: one that
+had to leave enough values on either side would go through the healthy ones where few are bad.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def find_cut(values: Sequence[float], floor: float) -> float | None:
         return None
     count = _count_below(ordered)
     below, above = ordered[:count], ordered[count:]
-    if not below or not above:
+    if min(len(below), len(above)) < max(MIN_HALF, MIN_SHARE * len(ordered)):
         return None
     low, high = median(below), median(above)
     width = max(MAD_SCALE * find_mad(below, low), MAD_SCALE * find_mad(above, high))
@@ -42,8 +43,7 @@ def find_cut(values: Sequence[float], floor: float) -> float | None:
 
 
 def _count_below(ordered: Sequence[float]) -> int:
-    """Return how many values the best cut leaves below it; 0 if there is none."""
-    least = max(MIN_HALF, int(MIN_SHARE * len(ordered)))
+    """Return how many values the best cut leaves below it; 0 if all are equal."""
     sums = list(accumulate(ordered, initial=0.0))
     whole = len(ordered)
 
@@ -51,5 +51,5 @@ def _count_below(ordered: Sequence[float]) -> int:
         difference = sums[count] / count - (sums[-1] - sums[count]) / (whole - count)
         return difference * difference * count * (whole - count)
 
-    cuts = [c for c in range(least, whole - least + 1) if ordered[c - 1] < ordered[c]]
+    cuts = [c for c in range(1, whole) if ordered[c - 1] < ordered[c]]
     return max(cuts, key=separate, default=0)

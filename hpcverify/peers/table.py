@@ -9,6 +9,7 @@ one is due, is an error.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.peers.foreign import find_foreign
 from hpcverify.peers.values import NODE_PART, PLACES, SENSORS, MetricName, PartRuns
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -29,12 +31,15 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "value": ("value", "seconds", "milliseconds", "ms", "microseconds"),
     "time": ("time", "started", "unix_time", "timestamp"),
     "limit": ("limit",),
-    "clock": ("clock", "mhz"),
-    "temperature": ("temperature", "celsius"),
-    "power": ("power", "watts"),
+    "clock": ("clock", "mhz", "clocks.sm", "clocks.current.sm"),
+    "temperature": ("temperature", "celsius", "temperature.gpu"),
+    "power": ("power", "watts", "power.draw"),
 }
-"""What we look for, and the names of its column."""
-UNIT_OF_COLUMN = {"seconds": "s", "milliseconds": "ms", "ms": "ms", "microseconds": "us"}
+"""What we look for, and the names of its column in lower case, without a unit in brackets."""
+UNIT_IN_HEADER = re.compile(r"\s*[\[(]([^\])]*)[\])]$")
+"""As in nvidia-smi's "power.draw [W]"."""
+OTHER_SPELLINGS = {"temperature": ("C",)}
+"""Of the unit of a sensor, which a cell may have behind its number."""
 VERSIONS = ("driver", "firmware", "batch")
 """Columns that say what a part is or runs."""
 NOT_SAID = frozenset({"", "nan", "none", "null", "unknown", "n/a", "[n/a]", "[not supported]"})
@@ -54,6 +59,8 @@ class Columns(Struct, frozen=True):
     """The column of each of `ALIASES` that there is."""
     groups: tuple[str, ...]
     """Columns whose values are compared as groups."""
+    others: tuple[str, ...] = ()
+    """Columns of a table without values of its own: those with numbers are a metric each."""
 
 
 def choose_columns(
@@ -72,17 +79,29 @@ def choose_columns(
     for column in (*named.values(), *groups):
         if column not in header:
             raise UnknownNameError("column", column, header)
-    taken = set(named.values())
+    plain = {split_unit(column)[0].lower(): column for column in reversed(header)}
+    taken = {*named.values(), *groups}
     found = {
-        role: next((a for a in aliases if a in header and a not in taken), "")
+        role: next((plain[a] for a in aliases if plain.get(a, "") not in {"", *taken}), "")
         for role, aliases in ALIASES.items()
     }
     roles = {role: column for role, column in {**found, **named}.items() if column}
-    if "value" not in roles:
-        raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
     if not {"node", "part"} & roles.keys():
-        raise ConfigError("no column names the node or the part; see --columns")
-    return Columns(roles, tuple(groups) or tuple(c for c in (*PLACES, *VERSIONS) if c in header))
+        raise ConfigError(
+            "no column names the node or the part; name it, as in --columns node=machine"
+        )
+    usual = tuple(plain[name] for name in (*PLACES, *VERSIONS) if name in plain)
+    chosen = tuple(groups) or usual
+    others = tuple(c for c in header if c not in {*roles.values(), *chosen, *usual})
+    if "value" not in roles and ("metric" in roles or not others):
+        raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
+    return Columns(roles, chosen, () if "value" in roles else others)
+
+
+def split_unit(column: str) -> tuple[str, str]:
+    """Split the name of a column and the unit that it has in brackets."""
+    found = UNIT_IN_HEADER.search(column)
+    return (column[: found.start()], found[1]) if found else (column, "")
 
 
 def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
@@ -103,7 +122,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
             _read_text(cells.get("metric")) or value_column,
             _read_text(cells.get("check")),
             ", ".join(filter(None, (_read_text(cells.get(role)) for role in ("mode", "model")))),
-            _read_text(cells.get("unit")) or UNIT_OF_COLUMN.get(value_column, ""),
+            _read_text(cells.get("unit")) or find_unit(value_column),
         )
         parts = found.setdefault(name, {})
         runs = parts.setdefault((node, part), PartRuns(node, part, {}))
@@ -118,6 +137,13 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
         if math.isfinite(limit := _read_number(cells.get("limit"), number, "limit")):
             runs.limit = limit
     return {name: _find_lost_nodes(parts) for name, parts in found.items()}
+
+
+def find_unit(column: str) -> str:
+    """Find the unit of a column that has it in brackets, or for a name."""
+    name, unit = split_unit(column)
+    known = find_foreign(name)
+    return unit or (known.unit if known else "")
 
 
 def _name_part(cells: Row, groups: Mapping[str, str]) -> tuple[str, str]:
@@ -165,6 +191,8 @@ def _read_number(cell: object, row: int, what: str) -> float:
     text = "" if cell is None else str(cell).strip()
     if text.lower() in NOT_A_NUMBER:
         return math.nan
+    for unit in (SENSORS.get(what, ""), *OTHER_SPELLINGS.get(what, ())):
+        text = text.removesuffix(f" {unit}")
     try:
         return float(text)
     except ValueError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 from msgspec import Struct
 
@@ -23,14 +24,40 @@ FIT_STEPS = 12
 """Of the fit of a scale, which is then known to a percent."""
 
 
-class HeavyTail(Struct, frozen=True):
-    """Student's t of some degrees of freedom, and its scale, in the unit of the values."""
+class StudentTail(Struct, frozen=True):
+    """Student's t of a scale, in the unit of the values, and some degrees of freedom."""
 
+    scale: float
     freedom: float
+
+    def find_chance(self, distance: float, error: float = 0.0) -> float:
+        """Find the chance that a healthy value, uncertain by *error*, is beyond *distance*."""
+        scale = math.hypot(self.scale, error)
+        return compute_tail(distance / scale, self.freedom) if scale else 0.0
+
+    def find_distance(self, chance: float) -> float:
+        """Find the distance that a healthy value is beyond with this *chance*."""
+        return self.scale * invert_tail(chance, self.freedom)
+
+
+class ExponentialTail(Struct, frozen=True):
+    """The worse half of values that trail off on that side alone: an exponential distribution."""
+
     scale: float
 
+    def find_chance(self, distance: float, error: float = 0.0) -> float:
+        """Find the chance that a healthy value, uncertain by *error*, is beyond *distance*."""
+        return math.exp(-distance / math.hypot(self.scale, error)) / 2
 
-def find_heavy_tail(distances: Sequence[float]) -> HeavyTail | None:
+    def find_distance(self, chance: float) -> float:
+        """Find the distance that a healthy value is beyond with this *chance*."""
+        return -self.scale * math.log(2 * chance)
+
+
+Tail = StudentTail | ExponentialTail
+
+
+def find_heavy_tail(distances: Sequence[float]) -> StudentTail | None:
     """Find the tail of *distances* from the centre, none negative; None: like normal ones."""
     step = max(1.0, len(distances) / MAX_VALUES)
     ordered = sorted(distances)
@@ -39,7 +66,7 @@ def find_heavy_tail(distances: Sequence[float]) -> HeavyTail | None:
     if len(squares) < MIN_VALUES or not variance:
         return None
     normal = -len(squares) / 2 * (math.log(2 * math.pi * variance) + 1)
-    fits = [HeavyTail(freedom, _fit_scale(squares, variance, freedom)) for freedom in FREEDOMS]
+    fits = [StudentTail(_fit_scale(squares, variance, freedom), freedom) for freedom in FREEDOMS]
     best = max(fits, key=lambda fit: _find_likelihood(squares, fit))
     return best if 2 * (_find_likelihood(squares, best) - normal) >= MIN_RATIO else None
 
@@ -53,7 +80,7 @@ def _fit_scale(squares: Sequence[float], variance: float, freedom: float) -> flo
     return math.sqrt(scale)
 
 
-def _find_likelihood(squares: Sequence[float], fit: HeavyTail) -> float:
+def _find_likelihood(squares: Sequence[float], fit: StudentTail) -> float:
     """Return the logarithm of the likelihood of *squares* of distances."""
     freedom, scale = fit.freedom, fit.scale
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
@@ -72,3 +99,15 @@ def compute_tail(score: float, freedom: float) -> float:
         return 0.0
     normal = math.sqrt(freedom * math.log1p(score * score / freedom))
     return math.erfc(normal * (8 * freedom + 1) / (8 * freedom + 3) / math.sqrt(2)) / 2
+
+
+@cache
+def invert_tail(chance: float, freedom: float) -> float:
+    """Return the score that Student's t is beyond with this *chance*, to a thousandth."""
+    low, high = 0.0, 1.0
+    while compute_tail(high, freedom) > chance:
+        high *= 2
+    while high - low > high / 1000:
+        middle = (low + high) / 2
+        low, high = (middle, high) if compute_tail(middle, freedom) > chance else (low, middle)
+    return high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import pairwise
 from statistics import median
 
@@ -125,5 +126,5 @@ def find_resolution(values: Iterable[float]) -> float:
     distinct = sorted(set(values))
     if len(distinct) > 2:  # noqa: PLR2004 - said above
         return min(high - low for low, high in pairwise(distinct))
-    places = (len(repr(value).partition(".")[2].removesuffix("0")) for value in distinct)
-    return 10.0 ** -max(places, default=0)
+    last = (Decimal(repr(value)).normalize().as_tuple().exponent for value in distinct)
+    return 10.0 ** min([0, *(place for place in last if isinstance(place, int))])

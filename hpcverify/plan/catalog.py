@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -14,6 +15,7 @@ import msgspec
 
 from hpcverify.check import Check, FindingRule, Maturity, Metric, Placement, Rule
 from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
+from hpcverify.model import Side
 
 BUILTIN_PACKAGE = "hpcverify_checks"
 CALLED = {"measure": True} | dict.fromkeys(
@@ -140,3 +142,27 @@ def _list_modules(folder: str) -> Iterator[str]:
                 yield entry.name.removesuffix(".py")
             elif Path(entry.path, "__init__.py").exists():
                 yield entry.name
+
+
+def make_side_finder(
+    packages: tuple[str, ...] = (BUILTIN_PACKAGE,),
+) -> Callable[[str, str], Side | None]:
+    """
+    Make what says which side of a metric is worse, as its check declares it.
+
+    It takes the names of the check and of the metric. Where the check is not installed here or no
+    longer has the metric, it says None: nobody knows.
+    """
+
+    @cache
+    def load(name: str) -> Check[Any] | None:
+        with suppress(ConfigError):
+            return load_check(name, packages)
+        return None
+
+    def find_side(check: str, metric: str) -> Side | None:
+        declared = load(check)
+        found = declared.find_metric(metric) if declared else None
+        return found.worse if found else None
+
+    return find_side

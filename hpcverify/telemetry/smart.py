@@ -40,18 +40,20 @@ of those hold in smartmontools' drivedb.h. It knows disks that count something e
 """
 
 METRICS = {
-    "failing": Metric(unit="", meaning="1 if the disk predicts its own failure"),
-    "percentage_used": Metric(unit="%", meaning="rated endurance that is used up"),
-    "available_spare": Metric(unit="%", meaning="spare blocks left"),
-    "spare_margin": Metric(unit="%", meaning="spare left above the disk's threshold"),
-    "critical_warning": Metric(unit="", meaning="NVMe warnings but temperature, bits"),
-    "temperature_warning": Metric(unit="", meaning="1 if NVMe warns of temperature"),
-    "media_errors": Metric(unit="", meaning="data integrity errors, whole life"),
-    "unsafe_shutdowns": Metric(unit="", meaning="power losses, whole life"),
-    "reallocated": Metric(unit="", meaning="sectors or defects remapped, whole life"),
-    "pending": Metric(unit="", meaning="sectors that could not be read, at present"),
-    "uncorrectable": Metric(unit="", meaning="sectors or errors beyond repair"),
-    "temperature": Metric(unit="°C", meaning="temperature of the disk"),
+    "failing": Metric(unit="", worse="high", meaning="1 if the disk predicts its own failure"),
+    "percentage_used": Metric(unit="%", worse="high", meaning="rated endurance that is used up"),
+    "available_spare": Metric(unit="%", worse="low", meaning="spare blocks left"),
+    "spare_margin": Metric(unit="%", worse="low", meaning="spare left above the disk's threshold"),
+    "critical_warning": Metric(
+        unit="", worse="high", meaning="NVMe warnings but temperature, bits"
+    ),
+    "temperature_warning": Metric(unit="", worse="high", meaning="1 if NVMe warns of temperature"),
+    "media_errors": Metric(unit="", worse="high", meaning="data integrity errors, whole life"),
+    "unsafe_shutdowns": Metric(unit="", worse="high", meaning="power losses, whole life"),
+    "reallocated": Metric(unit="", worse="high", meaning="sectors or defects remapped, whole life"),
+    "pending": Metric(unit="", worse="high", meaning="sectors that could not be read, at present"),
+    "uncorrectable": Metric(unit="", worse="high", meaning="sectors or errors beyond repair"),
+    "temperature": Metric(unit="°C", worse="high", meaning="temperature of the disk"),
 }
 
 ERROR_COUNTERS = ("media_errors", "reallocated", "pending", "uncorrectable")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.commands.nodes import show_judgement
 from hpcverify.fleet import night as night_module
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
@@ -32,6 +34,7 @@ from hpcverify.peers.values import MetricName
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
+from hpcverify.summary.terminal import Console
 from hpcverify.trends.judge import STEP, PartChange
 from tests.fleet.paper import PaperNode, PaperSlurm
 from tests.history.fleets import find_noon_after, make_history
@@ -133,6 +136,30 @@ def test_a_metric_that_cannot_be_reckoned_with_ends_no_other(
 
     assert [one.node for one in judged.outliers] == ["r0n5"]
     assert [note for note in judged.notes if note.startswith("thermal clock.mean")]
+
+
+@pytest.mark.parametrize("bad", [3, 5, 8])
+def test_slow_nodes_are_told_however_many_they_are_and_however_different(
+    nights: Nights, bad: int
+) -> None:
+    slow = f"if(n % 8 = 0 and n < 8 * {bad}, 0.94 - 0.003 * n, 1)"
+    make_history(nights.state, nodes=67, nights=2, level=slow)
+
+    judged = nights.judge(1, 2)
+
+    assert len({one.node for one in judged.outliers}) == bad
+
+
+def test_a_night_without_an_outlier_says_what_would_have_been_seen(nights: Nights) -> None:
+    make_history(nights.state, nights=1)
+    told = StringIO()
+
+    judged = nights.judge(1)
+    show_judgement(Console(file=told, width=200), keep_judged_nodes(judged, ["r1n17"]))
+
+    assert judged.outliers == ()
+    assert "nobody stands out" in told.getvalue()
+    assert "one part would be named if it were 2" in told.getvalue()
 
 
 def test_one_bad_night_names_nobody(nights: Nights) -> None:

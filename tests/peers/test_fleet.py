@@ -13,7 +13,7 @@ from hpcverify.peers.fleet import judge_metric
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.level import Standing
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.values import NODE_PART, PartValue
+from hpcverify.peers.values import NODE_PART, PartValue, find_resolution
 from tests.peers.fleets import (
     FLOOR,
     NAME,
@@ -154,6 +154,31 @@ def test_a_bad_part_is_named_among_equal_ones() -> None:
     assert name_all([[90.0], *[[100.0]] * 39]) == [("part", "n0 gpu0")]
 
 
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([1e-05] * 9 + [2e-05], 1e-05),
+        ([1e-05] * 9 + [1.5e-05], 1e-06),
+        ([3e-07, 3e-07], 1e-07),
+        ([100.0, 90.0], 1.0),
+        ([0.25, 0.5], 0.01),
+        ([1e20, 3e20], 1.0),
+        ([5.0, 5.5, 7.0], 0.5),
+        ([], 1.0),
+    ],
+)
+def test_the_step_of_a_record_is_that_of_its_last_place(values: list[float], step: float) -> None:
+    assert find_resolution(values) == pytest.approx(step)
+
+
+def test_a_bad_part_is_named_among_equal_ones_however_small_the_unit() -> None:
+    parts = make_fleet([[1.02e-05]] * 39 + [[2e-05]])
+
+    judged = judge_metric(NAME, parts, FLOOR, "high")
+
+    assert [one.name for one in judged.outliers] == ["n39 gpu0"]
+
+
 def test_the_runs_of_a_part_that_are_no_number_are_left_out() -> None:
     rng = random.Random(1)
     values = [[100 * rng.gauss(1, 0.002), float("nan"), float("inf")] for _ in range(20)]
@@ -170,6 +195,24 @@ def test_what_is_usually_zero_is_not_compared() -> None:
 
     assert judged.standing is Standing.ZERO
     assert judged.outliers == ()
+
+
+def test_who_is_not_at_the_usual_zero_is_listed() -> None:
+    parts = make_fleet([[0.0]] * 79 + [[900.0]])
+
+    judged = judge_metric(NAME, parts, FLOOR, "high")
+
+    assert "n79 gpu0 (900)" in judged.note
+
+
+def test_nothing_is_noted_where_nothing_is_worth_a_word() -> None:
+    rng = random.Random(2)
+    values = [[100 + 0.1 * draw_heavy_tailed(rng)] for _ in range(172)]
+
+    judged = judge_values(values)
+
+    assert judged.standing is not Standing.JUDGED
+    assert (judged.outliers, judged.note) == ((), "")
 
 
 def test_fewer_than_eight_parts_are_too_few() -> None:
@@ -262,6 +305,29 @@ def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
     assert judged.outliers == ()
 
 
+@pytest.mark.parametrize("bad", [5, 8, 15])
+def test_bad_nodes_are_named_and_said_to_be_many_if_they_are(bad: int) -> None:
+    rng = random.Random(1)
+    loss = [0.06 + 0.24 * i / 15 if i < bad else 0.0 for i in range(100)]
+    values = [[100 * (1 - loss[i * 37 % 100]) * rng.gauss(1, 0.004)] for i in range(100)]
+
+    judged = judge_values(values)
+
+    assert len(judged.outliers) == bad
+    assert judged.standing is (Standing.MANY if bad > 10 else Standing.JUDGED)
+    assert (f"{bad} of 100 parts are named" in judged.note) is (bad > 10)
+
+
+def test_who_is_far_and_not_named_is_listed() -> None:
+    rng = random.Random(1)
+    values = [[100 * rng.gauss(1, 0.05)] for _ in range(99)] + [[80.0]]
+
+    judged = judge_values(values)
+
+    assert judged.outliers == ()
+    assert "n99 gpu0 (20 %)" in judged.note
+
+
 def test_an_outlier_is_a_fail_only_where_its_limit_or_the_site_says_the_same() -> None:
     rng = random.Random(1)
     parts = [make_part(i, rng.gauss(100, 0.3)) for i in range(40)]
@@ -316,6 +382,32 @@ def test_the_cause_is_what_the_sensors_show_and_no_more(
 
     assert outlier.cause.startswith(cause)
     assert bool(outlier.cause) == bool(cause)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "cause"),
+    [(70.0, "held back by heat, by its power or by software"), (56.0, "held back by its power")],
+)
+def test_a_warm_part_may_be_held_back_by_heat_where_temperatures_differ_widely(
+    temperature: float, cause: str
+) -> None:
+    rng = random.Random(1)
+    parts = [
+        make_part(
+            i,
+            rng.gauss(100, 0.3),
+            clock=rng.gauss(1700, 3),
+            temperature=rng.gauss(60, 9),
+            power=rng.gauss(700, 2),
+        )
+        for i in range(40)
+    ]
+    sensors = {"clock": 1500.0, "temperature": temperature, "power": 616.0}
+    parts[7] = replace(parts[7], value=90.0, sensors=sensors)
+
+    (outlier,) = judge_metric(NAME, parts, FLOOR, "low").outliers
+
+    assert outlier.cause.startswith(cause)
 
 
 def test_a_metric_of_whole_nodes_names_the_node() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.peers.floors import PeerFloor, find_floor, find_worse_side, load_floors
+from hpcverify.model import Side
+from hpcverify.peers.floors import PeerFloor, find_floor, load_floors, make_floor_finder
+from hpcverify.plan.catalog import make_side_finder
 
 
 def test_every_metric_has_a_floor() -> None:
@@ -20,12 +22,52 @@ def test_the_lines_of_the_site_go_before_those_that_ship() -> None:
     assert find_floor("gemm", "bf16.sustained", [own]).floor == 0.02
 
 
+def test_the_table_that_ships_has_sizes_alone() -> None:
+    assert {line.worse for line in load_floors()} == {None}
+
+
 @pytest.mark.parametrize(
-    ("unit", "side"), [("ms", "high"), ("GB/s", "low"), ("GFLOP/s", "low"), ("", None), ("W", None)]
+    ("check", "metric", "side"),
+    [
+        ("storage", "rand_read.longest", "high"),
+        ("storage", "checkpoint.write.cv", "high"),
+        ("storage", "checkpoint.write", "low"),
+        ("storage", "cached.rand_read.p99", "high"),
+        ("storage", "smart.temperature", "high"),
+        ("host", "smart.media_errors", "high"),
+        ("host", "smart.percentage_used", "high"),
+        ("host", "smart.available_spare", "low"),
+        ("allreduce", "time_p95.8MiB", "high"),
+        ("allreduce", "jitter.8MiB", "high"),
+        ("allreduce", "busbw.8MiB", "low"),
+        ("pcie_bandwidth", "h2d", "low"),
+        ("training", "mfu", "low"),
+        ("training", "tokens", "low"),
+        ("training", "step_p95", "high"),
+        ("training", "communication.share", "neither"),
+        ("thermal", "efficiency", "low"),
+        ("thermal", "temperature.max", "high"),
+        ("thermal", "temperature.headroom.min", "low"),
+        ("nic", "module.headroom", "low"),
+        ("gemm", "fp16.spread", "high"),
+        ("gemm", "no.such", None),
+        ("no_such_check", "bf16.sustained", None),
+        ("../gemm", "bf16.sustained", None),
+    ],
 )
-def test_the_unit_says_which_side_is_worse(unit: str, side: str | None) -> None:
-    assert find_worse_side(PeerFloor(floor=0.02), unit) == side
+def test_the_declaration_of_a_metric_says_which_side_is_worse(
+    check: str, metric: str, side: Side | None
+) -> None:
+    assert make_floor_finder((), make_side_finder())(check, metric).worse == side
 
 
-def test_the_table_goes_before_the_unit() -> None:
-    assert find_worse_side(PeerFloor(floor=0.02, worse="high"), "GB/s") == "high"
+def test_the_site_may_turn_a_side_around_or_take_a_metric_out() -> None:
+    lines = [
+        PeerFloor(check="gemm", metric="*.step_p95", floor=0.1, worse="low"),
+        PeerFloor(check="gemm", floor=0.1, worse="neither"),
+    ]
+    find = make_floor_finder(lines, make_side_finder())
+
+    assert find("gemm", "bf16.step_p95").compared == "low"
+    assert find("gemm", "bf16.sustained").compared is None
+    assert find("storage", "seq_read.bandwidth").compared == "low"

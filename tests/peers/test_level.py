@@ -49,3 +49,56 @@ def test_where_values_trail_off_only_what_is_far_beyond_them_is_named() -> None:
     assert judge_level(distances, 0.02, [0.0] * 194).outliers == {}
     assert judged.spread.standing is Standing.TRAILING
     assert list(judged.outliers) == [194]
+
+
+FRONTERA = (0.129, 0.129, 0.116, 0.068, 0.057, 0.027, 0.027, 0.022)
+"""The slow nodes of a real fleet of 74, whose others spread by 0.5 %."""
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("bad", [(0.10,), (0.30,), FRONTERA, (0.13, 0.10, 0.08, 0.06)])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.06, 0.1, 0.15, 0.2])
+@pytest.mark.parametrize("count", [64, 400])
+def test_bad_values_do_not_hide_each_other(
+    count: int, share: float, bad: tuple[float, ...], seed: int
+) -> None:
+    rng = random.Random(seed)
+    planted = [bad[i % len(bad)] for i in range(max(1, round(share * count)))]
+    distances = [rng.gauss(0, 0.005) + d for d in (*planted, *[0.0] * (count - len(planted)))]
+
+    named = judge_level(distances, 0.02, [0.0] * count).outliers.keys()
+
+    assert {i for i, d in enumerate(planted) if d >= 0.05} <= named
+    assert len([i for i in named if i >= len(planted)]) <= 1
+
+
+def test_a_worse_half_is_a_kind_and_nobody_is_named() -> None:
+    rng = random.Random(1)
+    distances = [rng.gauss(0.1 * (i % 3 == 0), 0.005) for i in range(300)]
+
+    judged = judge_level(distances, 0.02, [0.0] * 300)
+
+    assert judged.spread.standing is Standing.SPLIT
+    assert judged.outliers == {}
+
+
+def test_values_that_trail_off_on_the_worse_side_alone_are_no_outliers() -> None:
+    named = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        distances = [rng.expovariate(100) for _ in range(400)]
+        named += bool(judge_level(distances, 0.02, [0.0] * 400).outliers)
+
+    assert named == 0
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.006, 0.02, 0.05])
+@pytest.mark.parametrize("count", [32, 400])
+def test_it_says_how_bad_a_part_has_to_be_until_it_is_named(count: int, spread: float) -> None:
+    rng = random.Random(count)
+    healthy = [rng.gauss(0, spread) for _ in range(count - 1)]
+    least = judge_level([*healthy, 0.0], 0.02, [0.0] * count).spread.least
+
+    assert least is not None
+    assert judge_level([*healthy, 1.1 * least], 0.02, [0.0] * count).outliers.keys() == {count - 1}
+    assert judge_level([*healthy, 0.8 * least], 0.02, [0.0] * count).outliers == {}

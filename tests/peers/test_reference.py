@@ -8,6 +8,7 @@ import pytest
 
 from hpcverify.errors import ConfigError, UnusableError
 from hpcverify.peers.document import judge_fleet, learn_reference
+from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.reference import FleetReference, read_reference, write_reference
 from hpcverify.peers.values import PartRuns, PartValue, reduce_runs
 from tests.peers.fleets import NAME
@@ -59,7 +60,12 @@ def test_what_is_no_reference_is_named(tmp_path: Path, text: str) -> None:
 def test_judging_by_a_reference_says_of_which_day_it_is() -> None:
     reference, parts = make_reference()
 
-    document = judge_fleet({NAME: parts}, source="sweep", reference=reference)
+    document = judge_fleet(
+        {NAME: parts},
+        source="sweep",
+        find_floor=lambda *_: PeerFloor(floor=0.02, worse="low"),
+        reference=reference,
+    )
 
     assert document.reference == "2024-10-14"
     assert document.metrics[0].moved == 0.0

@@ -44,3 +44,15 @@ def test_kinds_that_differ_by_less_than_the_floor_are_one() -> None:
 
 def test_a_few_far_values_are_no_kind() -> None:
     assert find_cut([0.0] * 97 + [0.1] * 3, FLOOR) is None
+
+
+@pytest.mark.parametrize("count", [32, 100, 1000])
+@pytest.mark.parametrize("share", [0.03, 0.05, 0.06, 0.08])
+def test_a_cut_leaves_no_healthy_value_on_the_side_of_a_few_bad_ones(
+    count: int, share: float
+) -> None:
+    rng = random.Random(1)
+    bad = round(share * count)
+    values = [rng.gauss(0.1 if i < bad else 0.0, 0.004) for i in range(count)]
+
+    assert find_cut(values, FLOOR) is None

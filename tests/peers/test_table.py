@@ -60,7 +60,7 @@ def test_columns_can_be_named() -> None:
 
     collected = collect_runs(iterate_cells(header, [("n1", "512.5", "a")]), columns)
 
-    assert collected[MetricName("tflops")]["n1", "node"].groups == {"zone": "a"}
+    assert collected[MetricName("tflops", unit="TFLOP/s")]["n1", "node"].groups == {"zone": "a"}
 
 
 def test_a_time_is_in_seconds_or_a_date_of_utc() -> None:
@@ -91,7 +91,8 @@ def test_what_a_tool_does_not_know_is_no_value(said: str) -> None:
         (HEADER, ("g1", "c7", "5", "1", "fast", "1"), "row 1: the value 'fast' is no number"),
         (HEADER, ("g1", "c7", "5", "noon", "1", "1"), "row 1: the time 'noon' is no number"),
         (HEADER, ("g1", "c7"), "row 1 has 2 cells, but the header 6"),
-        (("gpu", "speed"), ("g1", "1"), "no column has the values"),
+        (("gpu", "metric"), ("g1", "1"), "no column has the values"),
+        (("gpu",), ("g1",), "no column has the values"),
         (("value", "speed"), ("1", "1"), "no column names the node or the part"),
     ],
 )

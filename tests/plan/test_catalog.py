@@ -6,13 +6,14 @@ import subprocess
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.model import Device, Inventory, Part
+from hpcverify.model import Device, Inventory, Part, Side
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.telemetry import problems
 from hpcverify.testing import CPU, INVENTORY, make_context
@@ -33,6 +34,37 @@ def test_every_check_measures_in_known_units_and_can_be_judged(name: str) -> Non
         assert any(
             fnmatchcase(metric, rule) or fnmatchcase(rule, metric) for metric in check.metrics
         ), f"nothing is measured for the rule on {rule}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_metric_says_which_side_is_worse_as_its_limits_do(name: str) -> None:
+    check = load_check(name)
+
+    assert {metric.worse for metric in check.metrics.values()} <= set(get_args(Side))
+    for pattern, rule in check.rules.items():
+        shares = [s for s in (rule.of_spec, rule.of_siblings, rule.of_baseline) if s is not None]
+        lower = rule.low is not None or any(share <= 1 for share in shares)
+        upper = rule.high is not None or any(share > 1 for share in shares)
+        for metric in (
+            m for n, m in check.metrics.items() if n == pattern or fnmatchcase(n, pattern)
+        ):
+            if lower != upper:
+                assert metric.worse in {"low" if lower else "high", "neither"}, (pattern, metric)
+
+
+def test_a_check_that_does_not_say_which_side_is_worse_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "old_checks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "level.py").write_text(
+        "from hpcverify.check import Metric\nMETRIC = Metric(unit='ms', meaning='the number')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"old_checks\.level cannot be imported.*'worse'"):
+        load_check("level", ("old_checks",))
 
 
 @pytest.mark.parametrize("name", NAMES)

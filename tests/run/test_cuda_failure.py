@@ -85,7 +85,7 @@ STEP = Step(
     check=Check(
         summary="a check without a rule of its own",
         measure=measure,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        metrics={"before": Metric(unit="", meaning="m")},
+        metrics={"before": Metric(unit="", worse="neither", meaning="m")},
     ),
     params=Params(),
     timeout=9,

@@ -30,7 +30,7 @@ STEP = Step(
     check=Check(
         summary="any check",
         measure=lambda _ctx, _params: iter(()),
-        metrics={"m": Metric(unit="", meaning="m")},
+        metrics={"m": Metric(unit="", worse="neither", meaning="m")},
     ),
     params=Params(),
     timeout=9,

@@ -69,7 +69,7 @@ def step(placement: Placement = Placement.DEVICES, **changes: object) -> Step:
         summary="c",
         measure=measure,
         params=Params,
-        metrics={"speed": Metric(unit="", meaning="m")},
+        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
         rules=rules,
         placement=placement,
         **changes,  # type: ignore[arg-type]

@@ -335,7 +335,7 @@ def make_step(name: str, placement: Placement = Placement.DEVICES) -> Step:
         summary="c",
         measure=lambda _ctx, _params: iter(()),
         params=Params,
-        metrics={"speed": Metric(unit="", meaning="m")},
+        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
         placement=placement,
         estimate=estimate,
     )

@@ -42,7 +42,7 @@ CHECK = Check(
     summary="c",
     measure=measure,
     params=Params,
-    metrics={name: Metric(unit="", meaning="m") for name in RULES},
+    metrics={name: Metric(unit="", worse="neither", meaning="m") for name in RULES},
     rules=RULES,
     finding_rules={
         "xid_79": FindingRule(Verdict.FAIL, hard=True),

@@ -52,7 +52,7 @@ def step(*, together: bool = True) -> Step:
         summary="c",
         measure=measure,
         params=Params,
-        metrics={"speed": Metric(unit="", meaning="m")},
+        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
         rules=RULES,
         finding_rules=RULINGS,
         reconcile=reconcile if together else None,

@@ -201,8 +201,8 @@ CHECK = Check(
     measure=measure,
     params=ChassisParams,
     metrics={
-        "temperature": Metric(unit="°C", meaning="a sensor of the BMC"),
-        "fan.speed": Metric(unit="RPM", meaning="a fan"),
+        "temperature": Metric(unit="°C", worse="high", meaning="a sensor of the BMC"),
+        "fan.speed": Metric(unit="RPM", worse="neither", meaning="a fan"),
     },
     finding_rules={
         **PART_RULES,

@@ -193,9 +193,13 @@ CHECK = Check(
     estimate=estimate,
     params=CollectivesParams,
     metrics={
-        "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the median step"),
-        "time_p50.*": Metric(unit="us", meaning="median time of a step, by its slowest rank"),
-        "time_p99.*": Metric(unit="us", meaning="99 % of the steps take at most this"),
+        "busbw.*": Metric(unit="GB/s", worse="low", meaning="bus bandwidth of the median step"),
+        "time_p50.*": Metric(
+            unit="us", worse="high", meaning="median time of a step, by its slowest rank"
+        ),
+        "time_p99.*": Metric(
+            unit="us", worse="high", meaning="99 % of the steps take at most this"
+        ),
     },
     rules={"busbw.*": warn_outside(of_baseline=0.7)},
     reconcile=merge_lost_ranks,

@@ -59,12 +59,18 @@ OWN_REFERENCE = "own first product"
 MISMATCH_METRIC = "stress.mismatched"
 SOAK_METRICS = {
     MISMATCH_METRIC: Metric(
-        unit="", meaning="64-bit words that differed from the part's own first product"
+        unit="",
+        worse="high",
+        meaning="64-bit words that differed from the part's own first product",
     ),
     "stress.disputed": Metric(
-        unit="", meaning="words in which all parts contradict their own first product alike"
+        unit="",
+        worse="high",
+        meaning="words in which all parts contradict their own first product alike",
     ),
-    "stress.products": Metric(unit="", meaning="products compared with the part's own first"),
+    "stress.products": Metric(
+        unit="", worse="low", meaning="products compared with the part's own first"
+    ),
 }
 SOAK_RULES = {
     MISMATCH_METRIC: Rule(

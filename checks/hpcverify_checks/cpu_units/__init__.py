@@ -156,8 +156,10 @@ CHECK = Check(
     estimate=estimate,
     params=CpuUnitsParams,
     metrics={
-        "results": Metric(unit="", meaning="answers that another core verified"),
-        "wrong_units": Metric(unit="", meaning="units in which the core was found to err"),
+        "results": Metric(unit="", worse="low", meaning="answers that another core verified"),
+        "wrong_units": Metric(
+            unit="", worse="high", meaning="units in which the core was found to err"
+        ),
     },
     rules={
         "results": Rule(low=1, otherwise=Verdict.ERROR, source="nothing made, nothing known"),

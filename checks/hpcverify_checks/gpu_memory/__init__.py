@@ -230,10 +230,10 @@ CHECK = Check(
     applies=applies,
     params=GpuMemoryParams,
     metrics={
-        "memory.*": Metric(unit="GB/s", meaning="bandwidth; a copy counts both ways"),
-        "covered": Metric(unit="ratio", meaning="share of the memory that was tested"),
-        "passes": Metric(unit="", meaning="passes of March C-"),
-        "mismatches": Metric(unit="", meaning="wrong 64-bit words"),
+        "memory.*": Metric(unit="GB/s", worse="low", meaning="bandwidth; a copy counts both ways"),
+        "covered": Metric(unit="ratio", worse="low", meaning="share of the memory that was tested"),
+        "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
+        "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
     },
     rules={
         "mismatches": Rule(

@@ -177,29 +177,49 @@ CHECK = Check(
     measure=measure,
     params=HostParams,
     metrics={
-        "sockets": Metric(unit="", meaning="processors"),
-        "cores": Metric(unit="", meaning="physical cores"),
-        "threads": Metric(unit="", meaning="logical CPUs that are online"),
-        "numa_nodes": Metric(unit="", meaning="NUMA nodes with cores and memory"),
-        "memory.total": Metric(unit="GiB", meaning="memory that the kernel manages"),
-        "memory.available": Metric(unit="GiB", meaning="memory that a job can have"),
-        "memory.available_share": Metric(unit="ratio", meaning="the same as a share of all"),
-        "swap.total": Metric(unit="GiB", meaning="swap"),
-        "swap.free": Metric(unit="GiB", meaning="swap that is not used"),
-        "load.*": Metric(unit="", meaning="tasks that run or wait, mean of 1, 5 and 15 minutes"),
-        "processes.zombies": Metric(unit="", meaning="processes that nobody has reaped"),
-        "processes.share": Metric(unit="ratio", meaning="threads of all that there may be"),
-        "processes.stuck": Metric(unit="", meaning="in uninterruptible sleep for over 120 s"),
-        "processes.left_over": Metric(unit="", meaning="processes of Slurm jobs that are over"),
-        "clock.error": Metric(unit="s", meaning="error of the clock as the kernel was told"),
-        "clock.offset": Metric(unit="s", meaning="absolute offset, by the time daemon"),
-        "space.size": Metric(unit="GiB", meaning="size of a file system"),
-        "space.free": Metric(unit="GiB", meaning="free for users"),
-        "space.used": Metric(unit="GiB", meaning="used"),
-        "space.free_share": Metric(unit="ratio", meaning="free for users, of what they can have"),
-        "inodes.free_share": Metric(unit="ratio", meaning="inodes that are free"),
+        "sockets": Metric(unit="", worse="low", meaning="processors"),
+        "cores": Metric(unit="", worse="low", meaning="physical cores"),
+        "threads": Metric(unit="", worse="low", meaning="logical CPUs that are online"),
+        "numa_nodes": Metric(unit="", worse="neither", meaning="NUMA nodes with cores and memory"),
+        "memory.total": Metric(unit="GiB", worse="low", meaning="memory that the kernel manages"),
+        "memory.available": Metric(unit="GiB", worse="low", meaning="memory that a job can have"),
+        "memory.available_share": Metric(
+            unit="ratio", worse="low", meaning="the same as a share of all"
+        ),
+        "swap.total": Metric(unit="GiB", worse="neither", meaning="swap"),
+        "swap.free": Metric(unit="GiB", worse="neither", meaning="swap that is not used"),
+        "load.*": Metric(
+            unit="", worse="neither", meaning="tasks that run or wait, mean of 1, 5 and 15 minutes"
+        ),
+        "processes.zombies": Metric(
+            unit="", worse="high", meaning="processes that nobody has reaped"
+        ),
+        "processes.share": Metric(
+            unit="ratio", worse="high", meaning="threads of all that there may be"
+        ),
+        "processes.stuck": Metric(
+            unit="", worse="high", meaning="in uninterruptible sleep for over 120 s"
+        ),
+        "processes.left_over": Metric(
+            unit="", worse="high", meaning="processes of Slurm jobs that are over"
+        ),
+        "clock.error": Metric(
+            unit="s", worse="neither", meaning="error of the clock as the kernel was told"
+        ),
+        "clock.offset": Metric(
+            unit="s", worse="neither", meaning="absolute offset, by the time daemon"
+        ),
+        "space.size": Metric(unit="GiB", worse="neither", meaning="size of a file system"),
+        "space.free": Metric(unit="GiB", worse="neither", meaning="free for users"),
+        "space.used": Metric(unit="GiB", worse="neither", meaning="used"),
+        "space.free_share": Metric(
+            unit="ratio", worse="neither", meaning="free for users, of what they can have"
+        ),
+        "inodes.free_share": Metric(unit="ratio", worse="neither", meaning="inodes that are free"),
         **SMART_METRICS,
-        "smart.*.delta": Metric(unit="", meaning="growth of a count since the last run"),
+        "smart.*.delta": Metric(
+            unit="", worse="high", meaning="growth of a count since the last run"
+        ),
     },
     rules={
         "space.free_share": warn_outside(low=0.03, source=f"{NHC_SOURCE}: check_fs_free / 3%"),

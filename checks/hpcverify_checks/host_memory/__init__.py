@@ -180,10 +180,12 @@ CHECK = Check(
     estimate=estimate,
     params=HostMemoryParams,
     metrics={
-        "tested": Metric(unit="B", meaning="memory that was tested"),
-        "covered": Metric(unit="ratio", meaning="share of the free memory that was tested"),
-        "passes": Metric(unit="", meaning="passes of March C-"),
-        "mismatches": Metric(unit="", meaning="wrong 64-bit words"),
+        "tested": Metric(unit="B", worse="low", meaning="memory that was tested"),
+        "covered": Metric(
+            unit="ratio", worse="low", meaning="share of the free memory that was tested"
+        ),
+        "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
+        "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
     },
     rules={
         "mismatches": Rule(

@@ -233,7 +233,7 @@ def _report_older_lines(found: Sequence[KernelEvent]) -> Finding:
 CHECK = Check(
     summary="what the kernel said of faults since the last run, beyond Xids",
     measure=measure,
-    metrics={"lines": Metric(unit="", meaning="new lines about faults")},
+    metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,

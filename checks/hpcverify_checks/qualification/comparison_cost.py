@@ -114,7 +114,9 @@ CHECK = Check(
     measure=measure,
     params=SdcParams,
     metrics={
-        "*.checked_over_bare": Metric(unit="ratio", meaning="time of a checked product / alone")
+        "*.checked_over_bare": Metric(
+            unit="ratio", worse="high", meaning="time of a checked product / alone"
+        )
     },
     applies=require_gpu,
     estimate=estimate,

@@ -101,8 +101,12 @@ CHECK = Check(
     measure=measure,
     params=SdcParams,
     metrics={
-        "*.refused_offsets": Metric(unit="", meaning="offsets that the library refuses, of nine"),
-        "*.wrong_products": Metric(unit="", meaning="products that differ from their proof"),
+        "*.refused_offsets": Metric(
+            unit="", worse="neither", meaning="offsets that the library refuses, of nine"
+        ),
+        "*.wrong_products": Metric(
+            unit="", worse="high", meaning="products that differ from their proof"
+        ),
     },
     finding_rules={
         "offset_refused": LISTED,

@@ -76,8 +76,10 @@ CHECK = Check(
     measure=measure,
     params=NcclTestsParams,
     metrics={
-        "busbw.*": Metric(unit="GB/s", meaning="bus bandwidth of the mean step, in place"),
-        "time.*": Metric(unit="us", meaning="mean time of a step, in place"),
+        "busbw.*": Metric(
+            unit="GB/s", worse="low", meaning="bus bandwidth of the mean step, in place"
+        ),
+        "time.*": Metric(unit="us", worse="high", meaning="mean time of a step, in place"),
     },
     # Which GPU is at fault, its output does not say: `allreduce` does.
     finding_rules={"wrong_sum": FindingRule(Verdict.WARN, Remedy.INSPECT)},

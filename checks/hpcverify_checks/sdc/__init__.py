@@ -449,15 +449,17 @@ CHECK = Check(
     estimate=estimate,
     params=SdcParams,
     metrics={
-        "mismatched_words": Metric(unit="", meaning="64-bit words that were wrong"),
-        "products": Metric(unit="", meaning="products compared with a proven reference"),
-        "checked_operations": Metric(unit="", meaning="operations in those products"),
+        "mismatched_words": Metric(unit="", worse="high", meaning="64-bit words that were wrong"),
+        "products": Metric(
+            unit="", worse="low", meaning="products compared with a proven reference"
+        ),
+        "checked_operations": Metric(unit="", worse="low", meaning="operations in those products"),
         "disputed_words": Metric(
-            unit="", meaning="words in which all parts contradict the reference alike"
+            unit="", worse="high", meaning="words in which all parts contradict the reference alike"
         ),
         **SOAK_METRICS,
-        "copied_bytes": Metric(unit="B", meaning="copied and compared"),
-        "copied_wrong_words": Metric(unit="", meaning="64-bit words copied wrongly"),
+        "copied_bytes": Metric(unit="B", worse="low", meaning="copied and compared"),
+        "copied_wrong_words": Metric(unit="", worse="high", meaning="64-bit words copied wrongly"),
     },
     rules={
         "mismatched_words": fail_outside(

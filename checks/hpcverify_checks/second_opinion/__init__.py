@@ -170,7 +170,9 @@ CHECK = Check(
     applies=applies,
     estimate=estimate,
     params=SecondOpinionParams,
-    metrics={"*.errors": Metric(unit="", meaning="hardware errors that the tool counted")},
+    metrics={
+        "*.errors": Metric(unit="", worse="high", meaning="hardware errors that the tool counted")
+    },
     finding_rules={MISCOMPARE_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT)},
     placement=Placement.NODE,
     timeout=900.0,

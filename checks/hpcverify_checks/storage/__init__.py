@@ -82,21 +82,31 @@ def report_health(
 LINUX_TIMEOUT_SOURCE = "Linux gives up on a SCSI or NVMe command after this time"
 
 SPEED_METRICS = {
-    "seq_write.bandwidth": Metric(unit="MB/s", meaning="fresh data, 1 MiB blocks"),
-    "seq_read.bandwidth": Metric(unit="MB/s", meaning="the same data, read and verified"),
-    "rand_read.iops": Metric(unit="1/s", meaning="4 KiB reads, verified, 32 in flight"),
-    "rand_read.p99": Metric(unit="ms", meaning="99th percentile of these"),
-    "rand_write.iops": Metric(unit="1/s", meaning="4 KiB writes, 32 in flight"),
-    "rand_write.p99": Metric(unit="ms", meaning="99th percentile of these"),
-    "fsync.p50": Metric(unit="ms", meaning="median flush after a 4 KiB write"),
-    "fsync.p99": Metric(unit="ms", meaning="99th percentile of these"),
-    "fsync.p999": Metric(unit="ms", meaning="99.9th percentile of these"),
-    "checkpoint.write": Metric(unit="MB/s", meaning="median, overwritten and flushed"),
-    "checkpoint.read": Metric(unit="MB/s", meaning="median, read and verified"),
-    "checkpoint.write.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
-    "checkpoint.read.cv": Metric(unit="ratio", meaning="spread / mean of repeats"),
-    **{f"files.{s}": Metric(unit="1/s", meaning=f"{s} of small files") for s in FILE_STEPS},
-    **{f"files.{s}.p99": Metric(unit="ms", meaning=f"99th percentile of {s}") for s in FILE_STEPS},
+    "seq_write.bandwidth": Metric(unit="MB/s", worse="low", meaning="fresh data, 1 MiB blocks"),
+    "seq_read.bandwidth": Metric(
+        unit="MB/s", worse="low", meaning="the same data, read and verified"
+    ),
+    "rand_read.iops": Metric(
+        unit="1/s", worse="low", meaning="4 KiB reads, verified, 32 in flight"
+    ),
+    "rand_read.p99": Metric(unit="ms", worse="high", meaning="99th percentile of these"),
+    "rand_write.iops": Metric(unit="1/s", worse="low", meaning="4 KiB writes, 32 in flight"),
+    "rand_write.p99": Metric(unit="ms", worse="high", meaning="99th percentile of these"),
+    "fsync.p50": Metric(unit="ms", worse="high", meaning="median flush after a 4 KiB write"),
+    "fsync.p99": Metric(unit="ms", worse="high", meaning="99th percentile of these"),
+    "fsync.p999": Metric(unit="ms", worse="high", meaning="99.9th percentile of these"),
+    "checkpoint.write": Metric(unit="MB/s", worse="low", meaning="median, overwritten and flushed"),
+    "checkpoint.read": Metric(unit="MB/s", worse="low", meaning="median, read and verified"),
+    "checkpoint.write.cv": Metric(unit="ratio", worse="high", meaning="spread / mean of repeats"),
+    "checkpoint.read.cv": Metric(unit="ratio", worse="high", meaning="spread / mean of repeats"),
+    **{
+        f"files.{s}": Metric(unit="1/s", worse="low", meaning=f"{s} of small files")
+        for s in FILE_STEPS
+    },
+    **{
+        f"files.{s}.p99": Metric(unit="ms", worse="high", meaning=f"99th percentile of {s}")
+        for s in FILE_STEPS
+    },
 }
 
 
@@ -122,9 +132,9 @@ CHECK = Check(
     metrics={
         **SPEED_METRICS,
         **{f"cached.{name}": metric for name, metric in SPEED_METRICS.items()},
-        "*.longest": Metric(unit="s", meaning="the slowest access or flush"),
+        "*.longest": Metric(unit="s", worse="high", meaning="the slowest access or flush"),
         **SMART_METRICS,
-        "smart.*.delta": Metric(unit="", meaning="growth of a count under our load"),
+        "smart.*.delta": Metric(unit="", worse="high", meaning="growth of a count under our load"),
     },
     rules={**SPEED_RULES, **SMART_RULES},
     finding_rules={

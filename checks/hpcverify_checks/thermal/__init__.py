@@ -194,28 +194,50 @@ CHECK = Check(
     params=ThermalParams,
     metrics={
         **SOAK_METRICS,
-        "samples": Metric(unit="", meaning="samples of the part's most often read sensor"),
-        "loaded": Metric(unit="ratio", meaning="share of the soak in which the part was busy"),
-        "rate.mean": Metric(unit="GFLOP/s", meaning="throughput under steady load"),
-        "rate_sag": Metric(unit="ratio", meaning="loss of speed, end against start"),
-        "wave.edges": Metric(unit="", meaning="times the load was switched on"),
-        "clock.mean": Metric(unit="MHz", meaning="clock under steady load"),
-        "clock.sag": Metric(unit="ratio", meaning="loss of clock, end against start"),
-        "work_per_clock": Metric(unit="", meaning="operations of the whole part per clock cycle"),
-        "efficiency": Metric(unit="ratio", meaning="work_per_clock against the data sheet's"),
-        "energy_per_work": Metric(unit="J", meaning="energy per 1e15 operations"),
+        "samples": Metric(
+            unit="", worse="neither", meaning="samples of the part's most often read sensor"
+        ),
+        "loaded": Metric(
+            unit="ratio", worse="low", meaning="share of the soak in which the part was busy"
+        ),
+        "rate.mean": Metric(unit="GFLOP/s", worse="low", meaning="throughput under steady load"),
+        "rate_sag": Metric(
+            unit="ratio", worse="neither", meaning="loss of speed, end against start"
+        ),
+        "wave.edges": Metric(unit="", worse="neither", meaning="times the load was switched on"),
+        "clock.mean": Metric(unit="MHz", worse="low", meaning="clock under steady load"),
+        "clock.sag": Metric(
+            unit="ratio", worse="neither", meaning="loss of clock, end against start"
+        ),
+        "work_per_clock": Metric(
+            unit="", worse="low", meaning="operations of the whole part per clock cycle"
+        ),
+        "efficiency": Metric(
+            unit="ratio", worse="low", meaning="work_per_clock against the data sheet's"
+        ),
+        "energy_per_work": Metric(unit="J", worse="high", meaning="energy per 1e15 operations"),
         "held_back": Metric(
-            unit="ratio", meaning="shortfall of both clock and power against siblings"
+            unit="ratio",
+            worse="neither",
+            meaning="shortfall of both clock and power against siblings",
         ),
-        "recovery": Metric(unit="s", meaning="time to cool half-way to idle, or time watched"),
+        "recovery": Metric(
+            unit="s", worse="high", meaning="time to cool half-way to idle, or time watched"
+        ),
         "temperature.rise_per_kW": Metric(
-            unit="°C", meaning="rise over idle per kW of added power: thermal resistance"
+            unit="°C",
+            worse="high",
+            meaning="rise over idle per kW of added power: thermal resistance",
         ),
-        "temperature.*": Metric(unit="°C", meaning="before, during and after the load"),
-        "temperature.headroom.min": Metric(unit="°C", meaning="margin to slowdown"),
-        "power.*": Metric(unit="W", meaning="power under load"),
-        "throttled.*.share": Metric(unit="ratio", meaning="share of the load's time throttled"),
-        "throttled.*": Metric(unit="s", meaning="time throttled, by cause"),
+        "temperature.*": Metric(
+            unit="°C", worse="high", meaning="before, during and after the load"
+        ),
+        "temperature.headroom.min": Metric(unit="°C", worse="low", meaning="margin to slowdown"),
+        "power.*": Metric(unit="W", worse="neither", meaning="power under load"),
+        "throttled.*.share": Metric(
+            unit="ratio", worse="high", meaning="share of the load's time throttled"
+        ),
+        "throttled.*": Metric(unit="s", worse="high", meaning="time throttled, by cause"),
     },
     rules={
         **SOAK_RULES,

@@ -597,21 +597,37 @@ CHECK = Check(
     reconcile=reconcile,
     params=TrainingParams,
     metrics={
-        "step_p50": Metric(unit="ms", meaning="median time of a training step"),
-        "step_p95": Metric(unit="ms", meaning="95 % of steps take at most this"),
-        "compute_p50": Metric(unit="ms", meaning="median time of forward, backward and optimizer"),
-        "tokens": Metric(unit="1/s", meaning="tokens trained on by this part"),
-        "compute.share": Metric(unit="ratio", meaning="share of forward, backward and optimizer"),
-        "communication.share": Metric(
-            unit="ratio", meaning="share of summing gradients, with the wait for peers"
+        "step_p50": Metric(unit="ms", worse="high", meaning="median time of a training step"),
+        "step_p95": Metric(unit="ms", worse="high", meaning="95 % of steps take at most this"),
+        "compute_p50": Metric(
+            unit="ms", worse="high", meaning="median time of forward, backward and optimizer"
         ),
-        "input.share": Metric(unit="ratio", meaning="share of waiting for the batch"),
-        "mfu": Metric(unit="ratio", meaning="operations of the model / peak of the part"),
-        "peak_derived": Metric(unit="GFLOP/s", meaning="peak from cores, clock and vector width"),
-        "loss": Metric(unit="", meaning="cross entropy in the last step of a replay"),
-        "replays": Metric(unit="", meaning="replays compared with the first"),
+        "tokens": Metric(unit="1/s", worse="low", meaning="tokens trained on by this part"),
+        "compute.share": Metric(
+            unit="ratio", worse="neither", meaning="share of forward, backward and optimizer"
+        ),
+        "communication.share": Metric(
+            unit="ratio",
+            worse="neither",
+            meaning="share of summing gradients, with the wait for peers",
+        ),
+        "input.share": Metric(
+            unit="ratio", worse="neither", meaning="share of waiting for the batch"
+        ),
+        "mfu": Metric(
+            unit="ratio", worse="low", meaning="operations of the model / peak of the part"
+        ),
+        "peak_derived": Metric(
+            unit="GFLOP/s", worse="neither", meaning="peak from cores, clock and vector width"
+        ),
+        "loss": Metric(
+            unit="", worse="neither", meaning="cross entropy in the last step of a replay"
+        ),
+        "replays": Metric(unit="", worse="low", meaning="replays compared with the first"),
         "gradient_error": Metric(
-            unit="", meaning="relative distance of gradients in fp32 from those in fp64, on a CPU"
+            unit="",
+            worse="neither",
+            meaning="relative distance of gradients in fp32 from those in fp64, on a CPU",
         ),
     },
     rules={

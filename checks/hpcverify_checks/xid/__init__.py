@@ -217,7 +217,7 @@ CHECK = Check(
     summary="Xids and SXids in the kernel log since the last run, and under load",
     measure=measure,
     observe=observe,
-    metrics={"xids": Metric(unit="", meaning="new error lines about this GPU")},
+    metrics={"xids": Metric(unit="", worse="high", meaning="new error lines about this GPU")},
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,

@@ -156,8 +156,8 @@ CHECK = Check(
     measure=measure,
     params=NaughtyParams,
     metrics={
-        "before": Metric(unit="", meaning="measured before it misbehaves"),
-        "after": Metric(unit="", meaning="measured only if it did not"),
+        "before": Metric(unit="", worse="neither", meaning="measured before it misbehaves"),
+        "after": Metric(unit="", worse="neither", meaning="measured only if it did not"),
     },
     placement=Placement.NODE,
     timeout=60.0,

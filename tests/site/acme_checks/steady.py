@@ -22,7 +22,7 @@ CHECK = Check(
     summary="a number that the parameters choose",
     measure=measure,
     params=SteadyParams,
-    metrics={"level": Metric(unit="ms", meaning="the number")},
+    metrics={"level": Metric(unit="ms", worse="high", meaning="the number")},
     rules={"level": Rule(low=1.0, high=10.0)},
     placement=Placement.NODE,
 )

@@ -47,7 +47,7 @@ CHECK = Check(
     placement=Placement.NODE,
     params=Params,
     measure=measure,
-    metrics={"speed": Metric(unit="GB/s", meaning="as told")},
+    metrics={"speed": Metric(unit="GB/s", worse="low", meaning="as told")},
     rules={"speed": Rule(low=50, remedy=Remedy.INSPECT)},
     finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
 )

@@ -50,7 +50,7 @@ CHECK = Check(
     summary="a check that tries itself",
     measure=measure,
     params=SteadyParams,
-    metrics={"level": Metric(unit="ms", meaning="the number")},
+    metrics={"level": Metric(unit="ms", worse="high", meaning="the number")},
     rules={"level": Rule(low=1.0)},
     selftest=selftest,
     timeout=60.0,

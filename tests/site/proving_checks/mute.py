@@ -9,6 +9,6 @@ CHECK = Check(
     summary="a check without a selftest",
     measure=measure,
     params=SteadyParams,
-    metrics={"level": Metric(unit="ms", meaning="the number")},
+    metrics={"level": Metric(unit="ms", worse="high", meaning="the number")},
     rules={"level": Rule(low=1.0)},
 )

@@ -1,0 +1,292 @@
+"""
+A table of any tool, screened by the same queries as the history.
+
+DuckDB reads the file once, names its columns as the history does, and keeps that in a folder that
+goes again. Only metrics in which something is far, or that a few numbers cannot judge, are read
+row by row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from hpcverify.errors import ConfigError, StoreError
+from hpcverify.history.columns import NODE, NODE_KIND
+from hpcverify.history.duck import open_duckdb, quote
+from hpcverify.history.screen import PEER_KEY, PeerMetric, Screen, ScreenedList
+from hpcverify.history.table_files import explain_failure, name_column, open_file
+from hpcverify.history.values import LEAST_BEYOND, name_metric
+from hpcverify.peers.floors import FindFloor
+from hpcverify.peers.rule import MIN_PEERS
+from hpcverify.peers.screen import ListSummary
+from hpcverify.peers.table import (
+    EMPTY,
+    NOT_A_NUMBER,
+    CollectedRuns,
+    Columns,
+    choose_columns,
+    collect_runs,
+    find_unit,
+    split_unit,
+)
+from hpcverify.peers.values import PLACES, SENSORS, MetricName
+from hpcverify.units import UNIT_FACTORS
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+TABLE_MIB = 256
+"""What DuckDB may take for a table; beyond it, it sorts on the disk."""
+LARGEST = 1e30
+"""What is larger is no measurement, and sums of such values overflow."""
+PAST_RUNS = 8
+"""A part with fewer runs has no past to judge."""
+PART_KIND = "part"
+RAW = ("time", "limit", *SENSORS)
+"""What is kept as it is written, for the metrics that are read row by row."""
+METRIC, VALUE, UNIT = "metric of a column", "value of a column", "unit of a column"
+"""What is made of the columns of a wide table."""
+
+
+class TableMetric(Struct, frozen=True):
+    """A metric of a table: what was screened of it, and whether that is enough to judge it."""
+
+    keys: tuple[PeerMetric, ...]
+    summary: ListSummary
+    """Of its parts."""
+    nodes: int
+    is_plain: bool
+    """Whether nobody in it can be named."""
+
+
+class TableScreen:
+    """A table that is open, to be asked for its metrics and their runs."""
+
+    def __init__(self, db: DuckDBPyConnection, path: Path, columns: Columns) -> None:
+        """Of the rows in *path*, as `_write_rows` wrote them."""
+        self._screen, self._columns = Screen(db, [path]), columns
+        rows = self._screen.rows
+        every = f"count(*), count(distinct hash(node, part, {PEER_KEY}))"
+        ((count, different),) = self._screen.fetch(f"select {every} from {rows}")
+        began = "0" if count == different else "row"  # each row is a run
+        self._screen.rows = f"(select *, {began} as started from {rows})"
+
+    def screen(
+        self, find_floor: FindFloor, *, read_all: bool = False
+    ) -> dict[MetricName, TableMetric]:
+        """Screen each metric; if *read_all*, none is judged by a few numbers alone."""
+        in_full = read_all or self._has_lost_nodes()
+        with_past = self._find_metrics_with_past()
+        screened: defaultdict[MetricName, list[ScreenedList]] = defaultdict(list)
+        for one in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
+            screened[name_metric(one.of)].append(one)
+        found = {}
+        for name, lists in sorted(screened.items()):
+            parts = [one for one in lists if not one.whole_nodes]
+            keys = tuple(one.of for one in parts)
+            plain = len(parts) == 1 and not with_past & {*keys} and all(map(self._is_plain, lists))
+            found[name] = TableMetric(
+                keys=keys,
+                summary=parts[0].summary,
+                nodes=max(map(self._count_nodes, lists)),
+                is_plain=plain and not in_full,
+            )
+        return found
+
+    def _is_plain(self, one: ScreenedList) -> bool:
+        """Whether nobody in a list can be named, nor a place or a version that several share."""
+        beyond = max(map(len, one.beyond_floor.values()), default=0)
+        may_be_group = bool(self._columns.groups) and beyond >= LEAST_BEYOND
+        few = one.summary.peers < MIN_PEERS and not one.whole_nodes
+        return not (one.needs_judgement or may_be_group or few or one.summary.centre == 0)
+
+    def _count_nodes(self, one: ScreenedList) -> int:
+        of_nodes = one.whole_nodes or one.of.kind == NODE_KIND
+        return one.summary.peers if of_nodes and "node" in self._columns.roles else 0
+
+    def _has_lost_nodes(self) -> bool:
+        """Whether runs of a part do not say on which node it was, which others may."""
+        if "node" not in self._columns.roles:
+            return False
+        lost = f"{self._screen.rows} where node = '' and kind = '{PART_KIND}'"
+        return any(True for _ in self._screen.fetch(f"select 1 from {lost} limit 1"))
+
+    def _find_metrics_with_past(self) -> set[PeerMetric]:
+        if "time" not in self._columns.roles:
+            return set()
+        counts = (
+            f"select {PEER_KEY}, node, part, count(*) as runs from {self._screen.rows} group by all"
+        )
+        query = f"select distinct {PEER_KEY} from ({counts}) where runs >= {PAST_RUNS}"
+        return {PeerMetric(*row) for row in self._screen.fetch(query)}
+
+    def read_runs(self, metric: TableMetric) -> CollectedRuns:
+        """Read the runs of each part in *metric*."""
+        groups = self._columns.groups
+        columns = {
+            **{name: name for name in ("node", "part", "metric", "model", "unit", "value")},
+            **{role: name_column(role) for role in RAW},
+            "check": "check_name",
+            "mode": "suite",
+        }
+        listed = [*columns.values(), *(_name_group(i) for i in range(len(groups)))]
+        names = [*columns, *groups]
+        rows = (
+            dict(zip(names, row, strict=True))
+            for key in metric.keys
+            for row in self._screen.fetch(
+                f"select {', '.join(listed)} from {self._screen.select(key)} order by row"
+            )
+        )
+        return collect_runs(rows, Columns({role: role for role in columns}, groups))
+
+
+@contextmanager
+def open_table(
+    path: Path, named: Mapping[str, str], groups: Sequence[str]
+) -> Generator[TableScreen]:
+    """
+    Open the table *path*, whose columns are those *named*, or have names that we know.
+
+    Raises:
+        ConfigError: DuckDB is not installed, or the file cannot be read or is no table.
+
+    """
+    with TemporaryDirectory(prefix="hpcverify-peers-") as folder:
+        try:
+            with open_duckdb(Path(folder), memory_mib=TABLE_MIB) as db:
+                file = open_file(db, path, Path(folder))
+                with _say_where(path):
+                    columns = choose_columns(file.header, named, groups)
+                    columns, source = _find_values(db, file.sql, columns)
+                    rows = _write_rows(db, source, columns, Path(folder) / "rows.parquet")
+                yield TableScreen(db, rows, columns)
+        except StoreError as exc:
+            explain_failure(path)
+            why = " ".join(str(exc.__cause__ or exc).split())
+            raise ConfigError(f"{path} cannot be read: {why}") from exc
+
+
+@contextmanager
+def _say_where(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
+
+
+def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Columns, str]:
+    """Find where the values are: in their column, or in all columns that have numbers."""
+    rows = f"(select row_number() over () as row, * from {sql})"
+    if not columns.others:
+        return columns, rows
+    counts = ", ".join(
+        f"2 * count({_read_number(name_column(c))}) > count({_read_text(name_column(c))})"
+        for c in columns.others
+    )
+    found = db.execute(f"select {counts} from {sql}").fetchone() or ()
+    metrics = [c for c, is_metric in zip(columns.others, found, strict=True) if is_metric]
+    if not metrics:
+        raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
+    plain = Counter(split_unit(column)[0] for column in metrics)
+    names = {c: p if plain[p := split_unit(c)[0]] == 1 else c for c in metrics}
+    cases = " ".join(
+        f"when {quote(names[c])} then {quote(unit)}" for c in metrics if (unit := find_unit(c))
+    )
+    unit = f"case {name_column(METRIC)} {cases} end" if cases else "null"
+    kept = dict.fromkeys([*columns.roles.values(), *columns.groups])
+    renamed = [f"{name_column(c)} as {name_column(names[c])}" for c in metrics]
+    listed = ", ".join(["row", *map(name_column, kept), *renamed])
+    source = (
+        f"(select *, {unit} as {name_column(UNIT)} from (select {listed} from {rows})"
+        f" unpivot include nulls ({name_column(VALUE)} for {name_column(METRIC)}"
+        f" in ({', '.join(map(name_column, names.values()))})))"
+    )
+    roles = {**columns.roles, "metric": METRIC, "value": VALUE, "unit": UNIT}
+    return Columns(roles, columns.groups), source
+
+
+def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Path) -> Path:
+    """
+    Write the rows of *source* to *path*, with the columns of the history and the raw ones.
+
+    Raises:
+        ConfigError: a value is no number.
+
+    """
+    column = name_column(columns.roles["value"])
+    text, number = f"trim({column})", _read_number(column)
+    is_wrong = f"{number} is null and lower({text}) not in ({_list_words(NOT_A_NUMBER)})"
+    wrong: tuple[Any, ...] | None = db.execute(
+        f"select row, {text} from {source} where {is_wrong} order by row limit 1"
+    ).fetchone()
+    if wrong:
+        raise ConfigError(f"row {wrong[0]}: the value {wrong[1][:40]!r} is no number")
+    cells = _write_cells(columns)
+    listed = ", ".join(f"{cell} as {name_column(name)}" for name, cell in cells.items())
+    db.execute(f"copy (select {listed} from {source}) to {quote(path)} (format parquet)")
+    return path
+
+
+def _write_cells(columns: Columns) -> dict[str, str]:
+    """Write in SQL what each column of the rows holds."""
+
+    def read(role: str) -> str:
+        return _read_text(name_column(columns.roles[role])) if role in columns.roles else "null"
+
+    value = columns.roles["value"]
+    number, node = _read_number(name_column(value)), read("node")
+    places = [_read_text(name_column(c)) for c in columns.groups if c.lower() in PLACES]
+    full_name = f"concat_ws('-', {', '.join([*places, node])})"
+    unit = f"{read('unit')}, {_read_unit(name_column(value))}, {quote(find_unit(value))}"
+    return {
+        "row": "row",
+        "node": f"coalesce(if({node} similar to '[0-9]+', {full_name}, {node}), '')",
+        "part": f"coalesce({read('part')}, '{NODE}')",
+        "label": "''",
+        "kind": f"if({read('part')} is null, '{NODE_KIND}', '{PART_KIND}')",
+        "model": f"coalesce({read('model')}, '')",
+        "suite": f"coalesce({read('mode')}, '')",
+        "check_name": f"coalesce({read('check')}, '')",
+        "metric": f"coalesce({read('metric')}, {quote(value)})",
+        "unit": f"coalesce({unit})",
+        "value": f"if(abs({number}) < {LARGEST}, {number}, null)",
+        **{
+            role: name_column(columns.roles[role]) if role in columns.roles else "null"
+            for role in RAW
+        },
+        **{_name_group(i): name_column(column) for i, column in enumerate(columns.groups)},
+    }
+
+
+def _name_group(index: int) -> str:
+    return f"group_{index}"
+
+
+def _list_words(words: Collection[str]) -> str:
+    return ", ".join(map(quote, sorted(words)))
+
+
+def _read_text(column: str) -> str:
+    """Write what a cell says in SQL; null if it says nothing."""
+    return f"if(lower(trim({column})) in ({_list_words(EMPTY)}), null, trim({column}))"
+
+
+def _read_number(column: str) -> str:
+    """Write the number of a cell in SQL, which may have its unit behind it; null if it has none."""
+    units = "|".join(map(re.escape, sorted(filter(None, UNIT_FACTORS))))
+    with_unit = f"regexp_extract(trim({column}), {quote(f'^([^ ]+) +({units})$')}, 1)"
+    return f"coalesce(try_cast(trim({column}) as double), try_cast({with_unit} as double))"
+
+
+def _read_unit(column: str) -> str:
+    """Write the unit behind the number of a cell in SQL; null if there is none."""
+    return f"nullif(regexp_extract(trim({column}), '^[^ ]+ +([^ ]+)$', 1), '')"
