@@ -72,7 +72,7 @@ def measure(node: str, speeds: Iterable[float], steps: Iterable[float]) -> tuple
         )
         for check, metric, unit, values in (
             ("gemm", "bf16.sustained", "TFLOP/s", speeds),
-            ("training", "step_time", "s", steps),
+            ("training", "step_p50", "ms", steps),
         )
     )
 
