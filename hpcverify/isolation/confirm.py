@@ -168,7 +168,8 @@ class _Bystanders(Struct):
         good = [one for one in self.free if one not in self.vague]
         good.sort(key=claim.partners.__contains__)
         near = [one for one in good if not has_neighbours or self.zones.get(one) == zone]
-        far = [one for one in good if one not in near]
+        near_by = {*near}
+        far = [one for one in good if one not in near_by]
         is_near = bool(near) and (claim.is_near_next or near[0] not in claim.partners)
         if far and not is_near and (witness := self._choose_witness(member, far[0])):
             return self._take(claim, (member, far[0]), witness)
