@@ -31,6 +31,7 @@ from hpcverify.isolation.group_tests import (
 )
 from hpcverify.isolation.links import find_switch_pair
 from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
 from hpcverify.isolation.search import Found, Plan, make_groups, search
 from hpcverify.isolation.three import THREE, search_three
 
@@ -48,6 +49,7 @@ class Isolation(Struct, frozen=True):
     switches: Found = Found()
     """Its members are switches."""
     matrix: MatrixFound = MatrixFound()
+    partly: tuple[PartlySlow, ...] = ()
 
 
 def isolate(
@@ -71,7 +73,12 @@ def isolate(
         bad_inside = yield from _test_inside(alone, GroupPurpose.INSIDE, gone)
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
     groups = _group_by_switch(left, switches, random)
-    of_nodes = yield from _search_and_confirm(groups, random, switches, gone)
+    seen: PairResults = {}
+    plan = note_pairs(_search_and_confirm(groups, random, switches, gone), seen)
+    of_nodes = yield from plan
+    of_nodes, partly = yield from _repeat_failures(
+        of_nodes, left, seen=seen, switches=switches, random=random, gone=gone
+    )
     judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
     far = tuple(link for link in of_nodes.links if find_switch_pair(link, switches))
@@ -84,7 +91,8 @@ def isolate(
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    good = [node for node in left if node not in {*accused, *of_nodes.untested}]
+    vague = {*of_nodes.untested, *(one.node for one in partly)}
+    good = [node for node in left if node not in {*accused, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]
@@ -94,7 +102,35 @@ def isolate(
     matrix = MatrixFound()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
-    return Isolation(bad_inside, of_nodes, of_switches, matrix)
+    return Isolation(bad_inside, of_nodes, of_switches, matrix, partly)
+
+
+def _repeat_failures(
+    found: Found,
+    nodes: Sequence[str],
+    *,
+    seen: PairResults,
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[Found, tuple[PartlySlow, ...]]]:
+    """Try nodes again that failed and passed; who is slow with some each time is told apart."""
+    alone = [group[0] for group in found.intermittent if len(group) == 1]
+    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(found.links))))
+    if found.is_widespread or not suspects:
+        return found, ()
+    others = {*found.bad, *found.untested, *chain.from_iterable(found.intermittent), *alone}
+    good = [node for node in nodes if node not in others]
+    partly = yield from find_partly_slow(
+        suspects, good, seen=seen, zones=switches, random=random, gone=gone
+    )
+    told = {one.node for one in partly}
+    left = replace(
+        found,
+        intermittent=tuple(group for group in found.intermittent if told.isdisjoint(group)),
+        links=tuple(link for link in found.links if told.isdisjoint(link)),
+    )
+    return left, partly
 
 
 def _test_inside(
