@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.isolation.confirm import confirm
+from hpcverify.isolation.far_links import find_far_link, pass_between
 from hpcverify.isolation.group_tests import (
     GroupOutcome,
     GroupPurpose,
@@ -81,7 +82,7 @@ def isolate(
     )
     judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
-    far = tuple(link for link in of_nodes.links if find_switch_pair(link, switches))
+    far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
     of_nodes = replace(
         of_nodes,
         links=tuple(link for link in of_nodes.links if link not in far),
@@ -97,12 +98,38 @@ def isolate(
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]
     of_switches = yield from _search_switches(sound, switches, random, gone)
+    for pair in of_switches.links:
+        one, other = ([node for node in sound if switches.get(node) == switch] for switch in pair)
+        if link := (yield from find_far_link(one, other, random, gone)):
+            rest = tuple(each for each in of_switches.links if each != pair)
+            of_switches = replace(of_switches, links=rest)
+            of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
     suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
     matrix = MatrixFound()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
     return Isolation(bad_inside, of_nodes, of_switches, matrix, partly)
+
+
+def _list_between_switches(
+    links: Sequence[Members],
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[Members, ...]]:
+    """List those *links* of nodes at two switches that other nodes of both may share."""
+    shared: list[Members] = []
+    for link in links:
+        if pair := find_switch_pair(link, switches):
+            one, other = (
+                [node for node in nodes if switches.get(node) == switch and node not in link]
+                for switch in pair
+            )
+            if not (yield from pass_between(one, other, random, gone)):
+                shared.append(link)
+    return tuple(shared)
 
 
 def _repeat_failures(
