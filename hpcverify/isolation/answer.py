@@ -90,6 +90,8 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     intermittent: tuple[Members, ...] = ()
     partly: tuple[PartlySlow, ...] = ()
     """Nodes that are slow with some partners each time, and well with others: not accused."""
+    misfits: Members = ()
+    """Nodes that fail with all others, and pass with each other: not accused."""
     untested: dict[str, str] = {}
     """Nodes, and switches, of which nothing can be said, and why."""
     left_out: dict[str, str] = {}
@@ -109,7 +111,8 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     @property
     def is_certain(self) -> bool:
         """Whether each node was either accused or cleared, and nothing is left open."""
-        vague = (self.is_widespread, self.together, self.intermittent, self.untested, self.partly)
+        vague = [self.is_widespread, self.together, self.intermittent, self.untested]
+        vague += [self.partly, self.misfits]
         return not any(vague) and not self.end_reason
 
     @property
@@ -135,7 +138,7 @@ def build_answer(
     untested = {n: gone.get(n, UNTESTED_REASON) for n in found.nodes.untested}
     untested |= dict.fromkeys(found.switches.untested, "what is between it and others")
     doubted = {n for group in _list_intermittent(found) for n in group}
-    doubted |= {one.node for one in found.partly}
+    doubted |= {*found.misfits, *(one.node for one in found.partly)}
     vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}
     of_dead = {n for n in order.nodes if order.switches.get(n) in found.nodes.bad_zones}
     blamed = {one.node for one in accused}
@@ -155,6 +158,7 @@ def build_answer(
         together=(*found.nodes.together, *found.switches.together),
         intermittent=tuple(_list_intermittent(found)),
         partly=found.partly,
+        misfits=found.misfits,
         untested=untested,
         left_out=order.left_out,
         cleared=len(known),
@@ -283,6 +287,11 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
         yield (
             f"{name_members(group)} fail only together, and no part of them does: nobody is to "
             "blame; look at versions, and at what only many load: uplinks, congestion"
+        )
+    if answer.misfits:
+        yield (
+            f"{name_members(answer.misfits)} fail with all others, and pass with each other: look "
+            "for what they share and others have not: a version, a setting, a switch"
         )
     for one in answer.partly:
         yield (

@@ -214,11 +214,12 @@ def _plan_trials(
             continue
         if claim.purpose is GroupPurpose.PAIR:
             trial = bystanders.plan_trial(claim, random.choice(here))
-        elif here == claim.members and (trial := bystanders.plan_whole(claim)):
-            taken.update(here)
+        elif here == claim.members:
+            trial = bystanders.plan_whole(claim)
         else:
             continue
         if trial:
+            taken.update(trial.tests[0].members)
             yield trial
 
 

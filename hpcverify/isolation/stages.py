@@ -12,7 +12,7 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from itertools import chain
 from math import sqrt
 from random import Random
@@ -32,6 +32,7 @@ from hpcverify.isolation.group_tests import (
 )
 from hpcverify.isolation.links import find_switch_pair
 from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.misfits import find_misfits
 from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
 from hpcverify.isolation.search import Found, Plan, make_groups, search
 from hpcverify.isolation.three import THREE, search_three
@@ -39,6 +40,13 @@ from hpcverify.isolation.three import THREE, search_three
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
 INSIDE_TESTS = 3
+
+
+Tell = Callable[[Found], object]
+
+
+def be_silent(_: Found) -> None:
+    """Tell nobody."""
 
 
 class Isolation(Struct, frozen=True):
@@ -51,6 +59,8 @@ class Isolation(Struct, frozen=True):
     """Its members are switches."""
     matrix: MatrixFound = MatrixFound()
     partly: tuple[PartlySlow, ...] = ()
+    misfits: Members = ()
+    """Nodes that fail with all others, and pass with each other."""
 
 
 def isolate(
@@ -60,13 +70,15 @@ def isolate(
     *,
     inside: bool = True,
     gone: Collection[str] = frozenset(),
+    tell: Tell = be_silent,
 ) -> Generator[Round, Outcomes, Isolation]:
     """
     Yield rounds of tests of *nodes*, take their outcomes, and say what is to blame.
 
     *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
     can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
-    *random* and outcomes give the same rounds.
+    *random* and outcomes give the same rounds. *tell* takes what a search of nodes has found
+    before it is confirmed.
     """
     bad_inside: Members = ()
     if inside:
@@ -75,12 +87,14 @@ def isolate(
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
     groups = _group_by_switch(left, switches, random)
     seen: PairResults = {}
-    plan = note_pairs(_search_and_confirm(groups, random, switches, gone), seen)
+    plan = note_pairs(_search_and_confirm(groups, random, switches, gone, tell), seen)
     of_nodes = yield from plan
     of_nodes, partly = yield from _repeat_failures(
         of_nodes, left, seen=seen, switches=switches, random=random, gone=gone
     )
-    judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
+    misfits = yield from find_misfits(of_nodes.bad, gone)
+    of_nodes = replace(of_nodes, bad=tuple(n for n in of_nodes.bad if n not in misfits))
+    judged = {*bad_inside, *of_nodes.bad, *misfits, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
     far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
     of_nodes = replace(
@@ -92,7 +106,7 @@ def isolate(
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    vague = {*of_nodes.untested, *(one.node for one in partly)}
+    vague = {*of_nodes.untested, *misfits, *(one.node for one in partly)}
     good = [node for node in left if node not in {*accused, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
@@ -109,7 +123,7 @@ def isolate(
     matrix = MatrixFound()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
-    return Isolation(bad_inside, of_nodes, of_switches, matrix, partly)
+    return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
 
 
 def _list_between_switches(
@@ -186,9 +200,14 @@ def _test_inside(
 
 
 def _search_and_confirm(
-    groups: Sequence[Members], random: Random, zones: Mapping[str, str], gone: Collection[str]
+    groups: Sequence[Members],
+    random: Random,
+    zones: Mapping[str, str],
+    gone: Collection[str],
+    tell: Tell = be_silent,
 ) -> Plan:
     found = yield from search(groups, random, zones, gone)
+    tell(found)
     members = list(chain.from_iterable(groups))
     return (yield from confirm(found, members, zones, random, gone))
 

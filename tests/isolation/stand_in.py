@@ -37,6 +37,8 @@ class SimulatedCluster(Struct, frozen=True, kw_only=True):
     """From the first node to the second."""
     inside: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    """They are slow with all others, and well with each other."""
     largest: int = 10**9
     """More nodes than this are slow together."""
     pause: str = ""
@@ -55,6 +57,7 @@ def is_slow(cluster: SimulatedCluster, nodes: Sequence[str], *, one_way: bool) -
         or not set(cluster.senders).isdisjoint(senders)
         or not set(cluster.receivers).isdisjoint(receivers)
         or not ways.isdisjoint(cluster.links)
+        or 0 < len(set(cluster.newer).intersection(nodes)) < len(set(nodes))
         or len(nodes) > cluster.largest
     )
 
