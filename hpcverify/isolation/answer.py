@@ -253,7 +253,7 @@ def _list_links(found: Isolation) -> Iterator[Members]:
 
 def _list_intermittent(found: Isolation) -> Iterator[Members]:
     yield from (*found.nodes.intermittent, *found.switches.intermittent)
-    blamed = {*found.nodes.bad, *chain.from_iterable(found.nodes.links)}
+    blamed = {*found.nodes.bad, *found.misfits, *chain.from_iterable(found.nodes.links)}
     odd = {*found.matrix.senders, *found.matrix.receivers} - blamed
     yield from ((node,) for node in sorted(odd))
     yield from found.matrix.flaky

@@ -8,6 +8,7 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 3. Groups of whole switches: what fails only now is between them.
 4. A matrix of those that were bad with as many that passed: who sends slowly, who receives
    slowly, and which link is slow.
+5. Those that were bad with each other: who passes there does not fit the others, and is not bad.
 """
 
 from __future__ import annotations
@@ -92,9 +93,7 @@ def isolate(
     of_nodes, partly = yield from _repeat_failures(
         of_nodes, left, seen=seen, switches=switches, random=random, gone=gone
     )
-    misfits = yield from find_misfits(of_nodes.bad, gone)
-    of_nodes = replace(of_nodes, bad=tuple(n for n in of_nodes.bad if n not in misfits))
-    judged = {*bad_inside, *of_nodes.bad, *misfits, *of_nodes.untested}
+    judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
     far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
     of_nodes = replace(
@@ -106,7 +105,7 @@ def isolate(
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
     accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    vague = {*of_nodes.untested, *misfits, *(one.node for one in partly)}
+    vague = {*of_nodes.untested, *(one.node for one in partly)}
     good = [node for node in left if node not in {*accused, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
@@ -123,6 +122,9 @@ def isolate(
     matrix = MatrixFound()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
+    theirs = [node for node in of_nodes.bad if switches.get(node) not in matrix.switches]
+    misfits = yield from find_misfits(theirs, gone)
+    of_nodes = replace(of_nodes, bad=tuple(n for n in of_nodes.bad if n not in misfits))
     return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
 
 
