@@ -6,9 +6,10 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 2. Groups of nodes, by their switch where that is known, until each node is judged; then
    those that were found bad once more, so that nobody is blamed by chance.
 3. Groups of whole switches: what fails only now is between them.
-4. A matrix of those that were bad with as many that passed: who sends slowly, who receives
+4. Those that were bad with each other: who passes there does not fit the others, and is not bad,
+   unless it is their switch.
+5. A matrix of those that were bad with as many that passed: who sends slowly, who receives
    slowly, and which link is slow.
-5. Those that were bad with each other: who passes there does not fit the others, and is not bad.
 """
 
 from __future__ import annotations
@@ -104,7 +105,11 @@ def isolate(
     )
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
-    accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
+    misfits = yield from find_misfits(of_nodes.bad, gone)
+    at = {switches.get(node) for node in misfits}
+    if len(at) > 1 or None in at:  # of one switch, the matrix says whether it is that
+        of_nodes = _leave_out(of_nodes, misfits)
+    accused = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
     vague = {*of_nodes.untested, *(one.node for one in partly)}
     good = [node for node in left if node not in {*accused, *vague}]
     # What fails within a switch would fail between switches as well.
@@ -122,10 +127,14 @@ def isolate(
     matrix = MatrixFound()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
-    theirs = [node for node in of_nodes.bad if switches.get(node) not in matrix.switches]
-    misfits = yield from find_misfits(theirs, gone)
-    of_nodes = replace(of_nodes, bad=tuple(n for n in of_nodes.bad if n not in misfits))
+    misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
+    of_nodes = _leave_out(of_nodes, misfits)
     return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
+
+
+def _leave_out(found: Found, nodes: Collection[str]) -> Found:
+    """Leave *nodes* out of the bad ones."""
+    return replace(found, bad=tuple(node for node in found.bad if node not in nodes))
 
 
 def _list_between_switches(
