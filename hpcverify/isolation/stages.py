@@ -116,12 +116,9 @@ def isolate(
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]
     of_switches = yield from _search_switches(sound, switches, random, gone)
-    for pair in of_switches.links:
-        one, other = ([node for node in sound if switches.get(node) == switch] for switch in pair)
-        if link := (yield from find_far_link(one, other, random, gone)):
-            rest = tuple(each for each in of_switches.links if each != pair)
-            of_switches = replace(of_switches, links=rest)
-            of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
+    of_nodes, of_switches = yield from _name_far_links(
+        of_nodes, of_switches, sound, switches, random=random, gone=gone
+    )
     suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
     matrix = MatrixFound()
@@ -130,6 +127,25 @@ def isolate(
     misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
     of_nodes = _leave_out(of_nodes, misfits)
     return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
+
+
+def _name_far_links(
+    of_nodes: Found,
+    of_switches: Found,
+    sound: Sequence[str],
+    switches: Mapping[str, str],
+    *,
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[Found, Found]]:
+    """Name the two nodes, where what is slow between two switches is theirs alone."""
+    for pair in of_switches.links:
+        one, other = ([node for node in sound if switches.get(node) == switch] for switch in pair)
+        if link := (yield from find_far_link(one, other, random, gone)):
+            rest = tuple(each for each in of_switches.links if each != pair)
+            of_switches = replace(of_switches, links=rest)
+            of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
+    return of_nodes, of_switches
 
 
 def _leave_out(found: Found, nodes: Collection[str]) -> Found:

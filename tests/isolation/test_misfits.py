@@ -57,3 +57,16 @@ def test_a_bad_node_among_those_of_another_version_is_bad() -> None:
 
     assert found.nodes.bad == (nodes[0],)
     assert set(found.misfits) == {*nodes[1:4]}
+
+
+@pytest.mark.parametrize("seed", [20, 53])
+def test_no_node_is_in_two_tests_of_a_round_whatever_is_found(seed: int) -> None:
+    """Of two versions by halves, one node may be found bad and at the end of a link."""
+    nodes = name_nodes(24)
+    switches = {node: f"s{number // 6}" for number, node in enumerate(nodes)}
+    others = set(Random(f"v{seed}").sample(nodes, 12))
+    plan = isolate(nodes, switches, Random(seed), inside=False)
+
+    _, took = walk(plan, does_not_fit(others), Random(1))  # it checks each round
+
+    assert took.rounds > 1
