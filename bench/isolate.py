@@ -13,14 +13,16 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Generator
 from math import comb, log2
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import TypeVar
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.isolation.group_tests import GroupOutcome  # noqa: E402 - as all three
+from hpcverify.isolation.group_tests import GroupOutcome, Outcomes, Round  # noqa: E402 - as all three
 from hpcverify.isolation.search import make_groups, search  # noqa: E402 - are
 from hpcverify.isolation.stages import isolate  # noqa: E402 - below the path
 from tests.isolation.noisy import (  # noqa: E402
@@ -41,12 +43,23 @@ SIZES = ((16, (1, 2)), (64, (1, 3)), (232, (0, 1, 5, 10)), (1024, (1, 5, 20)))
 FEWEST = 3
 """Nodes at the switch of a fault: of fewer, a node, its link and its switch look alike."""
 LARGE, LARGE_BAD = 10_000, 20
+T = TypeVar("T")
 
 
-def take(nodes: list[str], bad: set[str], seed: str) -> tuple[int, int]:
-    """Search *nodes*; return the tests and rounds that it took."""
+def take(nodes: list[str], bad: set[str], seed: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Search *nodes*; return the tests and rounds that this takes, and those to the answer."""
     random = Random(seed)  # noqa: S311 - of a simulation
-    plan = search(make_groups(nodes, random), random, {})
+    found, searched = follow(search(make_groups(nodes, random), random, {}), bad)
+    if set(found.bad) != bad:
+        sys.exit(f"found {found.bad}, not {bad}: the count means nothing")
+    isolated, answered = follow(isolate(nodes, {}, Random(seed), inside=False), bad)  # noqa: S311
+    if set(isolated.nodes.bad) != bad:
+        sys.exit(f"named {isolated.nodes.bad}, not {bad}: the count means nothing")
+    return searched, answered
+
+
+def follow(plan: Generator[Round, Outcomes, T], bad: set[str]) -> tuple[T, tuple[int, int]]:
+    """Follow a *plan* where each test with a *bad* node fails; count its tests and rounds."""
     tests = rounds = 0
     try:
         todo = next(plan)
@@ -57,10 +70,7 @@ def take(nodes: list[str], bad: set[str], seed: str) -> tuple[int, int]:
                 [GroupOutcome.FAILED if one else GroupOutcome.PASSED for one in failed]
             )
     except StopIteration as end:
-        found = set(end.value.bad)
-    if found != bad:
-        sys.exit(f"found {found}, not {bad}: the count means nothing")
-    return tests, rounds
+        return end.value, (tests, rounds)
 
 
 def choose(nodes: list[str], count: int, seed: int) -> set[str]:
@@ -68,17 +78,16 @@ def choose(nodes: list[str], count: int, seed: int) -> set[str]:
     return set(Random(f"bad {seed}").sample(nodes, count))  # noqa: S311 - of a simulation
 
 
-def time_rounds(nodes: list[str], bad: set[str]) -> list[float]:
-    """Isolate *bad* among *nodes* at switches of 32; return the seconds to plan each round."""
-    switches = {node: f"s{number // 32}" for number, node in enumerate(nodes)}
+def time_rounds(nodes: list[str], bad: set[str], switches: dict[str, str]) -> list[float]:
+    """Isolate *bad* among *nodes*; return the seconds to plan each round."""
     plan = isolate(nodes, switches, Random("large"))  # noqa: S311 - of a simulation
     took: list[float] = []
     outcomes: list[GroupOutcome] | None = None
     try:
         while True:
-            began = time.perf_counter()
+            began = time.process_time()
             todo = next(plan) if outcomes is None else plan.send(outcomes)
-            took.append(time.perf_counter() - began)
+            took.append(time.process_time() - began)
             outcomes = [
                 GroupOutcome.PASSED
                 if len(test.members) == 1 or bad.isdisjoint(test.members)
@@ -133,26 +142,28 @@ def print_noise() -> None:
 
 def main() -> None:
     """Print tests and rounds, the time to plan, and what is named in noise."""
-    print(
-        f"{'nodes':>6} {'bad':>4} {'tests':>6} {'worst':>6} {'rounds':>7} {'bound':>6} {'pairs':>8}"
-    )
+    heads = ("tests", "worst", "rounds", "worst", "bound", "to the answer: tests", "rounds")
+    print(f"{'nodes':>6} {'bad':>4} {' '.join(heads)}")
     for size, counts in SIZES:
         nodes = [f"n{number}" for number in range(size)]
         for count in counts:
             found = [take(nodes, choose(nodes, count, seed), str(seed)) for seed in range(CLUSTERS)]
-            tests = [one for one, _ in found]
-            rounds = median(one for _, one in found)
+            tests, rounds = zip(*(searched for searched, _ in found), strict=True)
+            all_tests, all_rounds = zip(*(answered for _, answered in found), strict=True)
             bound = log2(comb(size, count))
             print(
-                f"{size:6} {count:4} {median(tests):6g} {max(tests):6} {rounds:7g} {bound:6.0f}"
-                f" {comb(size, 2):8}"
+                f"{size:6} {count:4} {median(tests):5g} {max(tests):5} {median(rounds):6g}"
+                f" {max(rounds):5} {bound:5.0f} {median(all_tests):20g} {median(all_rounds):6g}",
+                flush=True,
             )
     nodes = [f"n{number}" for number in range(LARGE)]
-    took = time_rounds(nodes, choose(nodes, LARGE_BAD, 0))
-    print(
-        f"{LARGE} nodes, {LARGE_BAD} bad: {len(took)} rounds, "
-        f"{max(took):.3f} s to plan the longest, {median(took):.3f} s the median one"
-    )
+    leaves = {node: f"s{number // 32}" for number, node in enumerate(nodes)}
+    for by, switches in (("switches of 32", leaves), ("lot", dict[str, str]())):
+        took = time_rounds(nodes, choose(nodes, LARGE_BAD, 0), switches)
+        print(
+            f"{LARGE} nodes by {by}, {LARGE_BAD} bad: {len(took)} rounds, {sum(took):.1f} s to "
+            f"plan them, {max(took):.3f} s the longest, {median(took):.3f} s the median one"
+        )
     print_noise()
 
 

@@ -159,7 +159,8 @@ def take_in_links(acting: Controller, journal: Journal, answer: IsolationAnswer)
     open what spoiled it: such nodes stay due. To do it twice changes nothing.
     """
     order, outcomes = journal.order, _list_outcomes(journal)
-    open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent)}
+    odd = {*answer.misfits, *(one.node for one in answer.partly)}
+    open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent), *odd}
     tried = (
         LinkPair((one, other), find_switch_pair((one, other), order.switches))
         for (one, other), outcome in zip(order.pairs, outcomes, strict=bool(outcomes))

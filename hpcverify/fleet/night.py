@@ -45,7 +45,6 @@ from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.values import MetricName, PartValue
 from hpcverify.summary.part_names import fold_labels
 from hpcverify.trends.judge import (
-    MUCH_MORE,
     SAME_DAYS,
     STEP,
     PartChange,
@@ -53,6 +52,7 @@ from hpcverify.trends.judge import (
     describe_shared,
     format_crossing,
 )
+from hpcverify.trends.marks import MUCH_MORE
 from hpcverify.units import format_count
 
 PEER_NIGHTS = 7

@@ -20,11 +20,13 @@ from hpcverify.reliability.outages import (
     Outage,
     measure_reliability,
 )
+from hpcverify.selection.places import read_place
 from hpcverify.units import format_age, format_count
 
 DEFAULT_DAYS = 90.0
 SIZE_STEP = 4
 """From one size of a job to the next."""
+INDEPENDENT = "the intervals hold if failures are independent: four weeks show whether they are"
 
 
 class FleetWorth(Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ def assess_worth(
     nodes = (node for node in ledger.list_nodes().values() if not is_gone(node, now))
     seen_since = {node.name: node.first_seen_at for node in nodes}
     outages = list(_select_failures(ledger.list_outages(began)))
-    found = measure_reliability(seen_since, outages, began, now)
+    found = measure_reliability(seen_since, outages, began, now, _find_places(seen_since, ledger))
     sizes = list_job_sizes(found.nodes)
     rate = found.failure_rate
     return FleetWorth(
@@ -56,6 +58,12 @@ def assess_worth(
         assumptions=assumptions,
         jobs=tuple(forecast_job(size, rate, assumptions) for size in sizes) if rate else (),
     )
+
+
+def _find_places(nodes: Iterable[str], ledger: Ledger) -> dict[str, str]:
+    """Find the switch of each node as the last sweep saw it, or the rack that its name has."""
+    racks = {node: places[-1] for node in nodes if (places := read_place(node)[0])}
+    return {**racks, **ledger.read_links().switches}
 
 
 def list_job_sizes(nodes: int) -> list[int]:
@@ -84,12 +92,14 @@ def describe_worth(worth: FleetWorth) -> list[str]:
         return [f"no history yet: {failures} of {span}; a rate needs {needed}"]
     mtbf = found.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
     rate, out = found.failure_rate.map(lambda r: r * 1000), found.share_out.map(lambda s: s * 100)
+    caution = [] if found.weeks else [INDEPENDENT]
     return [
         f"{failures} of {span}",
         f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
         f"MTBF of a node: {mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})",
         f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",
         f"found by a verification, before a job met them: {found.found} of {found.outages}",
+        *caution,
     ]
 
 

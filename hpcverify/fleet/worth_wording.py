@@ -54,5 +54,5 @@ def describe_assumptions(worth: FleetWorth) -> str:
     return (
         f"assumed: {given.checkpoint_write_minutes:g} min to write a checkpoint, "
         f"{given.restart_minutes:g} min to restart, {gpus} a node, checkpoints at the "
-        "best interval, all nodes alike: the best case (arXiv:2410.21680)"
+        "best interval, all nodes alike: of first order, too low below 0.5 (arXiv:2410.21680)"
     )

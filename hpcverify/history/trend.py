@@ -4,8 +4,9 @@ The past of the parts that may have moved, found by a cheap look at all of them.
 The slope is that of least squares over all runs, the step how far the median of the last
 few runs is from the mean of all. Both come out of one pass over a metric, which keeps only the
 last few runs of each part, so that memory grows with the parts of one metric and not with the
-nights. Runs are read only of parts that moved farther than chance takes them. The rest of the
-fleet is counted, so that `hpcverify.trends` can tell a rollout from a fault.
+nights. Runs are read only of parts that moved farther than chance takes them; and of some of those
+with a new driver or firmware, moved or not, so that `hpcverify.trends` can tell a rollout from a
+fault by what it did to all.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
 from hpcverify.peers.rule import FALSE_SHARE
 from hpcverify.peers.values import MEDIAN_ERROR
-from hpcverify.trends.judge import LASTING_RUNS
-from hpcverify.trends.marks import HistoryPopulation, MarkChange, PartHistory
+from hpcverify.trends.marks import (
+    LASTING_RUNS,
+    HistoryPopulation,
+    MarkChange,
+    PartHistory,
+    find_mark_effects,
+)
 
 MIN_TREND_RUNS = LASTING_RUNS + 1
 """With fewer in the nights that are looked at, nothing is seen of a part."""
@@ -32,6 +38,8 @@ MAX_RUNS, LAST_NIGHTS = 20, 10
 """If parts ran much more often, the first look takes the last nights, and every n-th before."""
 MAX_HISTORIES = 200
 """Of a metric in which more parts moved, so many are read, chosen by their names' hash."""
+MAX_CARRIERS = 60
+"""Parts that are read to say what a mark does to all who have it, chosen like this too."""
 MARKS = ("driver", "firmware")
 SLOPE_ERROR = sqrt(12)
 """What a line of least squares gains from end to end has an error of sqrt(12 / n) sigma."""
@@ -97,13 +105,15 @@ def _read_past(
         f" where {write_move_condition(least, spread, series)}"
     )
     ((moved,),) = screen.fetch("select count(*) from moved")
-    population = HistoryPopulation(parts=parts, carriers={}, spread=spread, series=series)
+    population = HistoryPopulation(parts=parts, effects={}, spread=spread, series=series)
     if not moved:
         return MetricPast(metric, 0, (), population)
-    histories = tuple(_read_histories(screen, rows))
-    population = replace(
-        population, carriers=_count_carriers(screen, rows), weight=moved / len(histories)
+    histories = tuple(_read_histories(screen, rows, MOVED))
+    carriers = _count_carriers(screen, rows)
+    effects = (
+        find_mark_effects(_read_histories(screen, rows, CARRIERS), carriers) if carriers else {}
     )
+    population = replace(population, effects=effects, weight=moved / len(histories))
     return MetricPast(metric, moved, histories, population)
 
 
@@ -133,9 +143,16 @@ def write_move_condition(least: float, spread: float, series: int) -> str:
     return f"abs(recent - centre) >= abs(centre) * {step} or abs(drift) >= abs(centre) * {drift}"
 
 
-def _read_histories(screen: Screen, rows: str) -> Iterator[PartHistory]:
-    """Read the runs of the parts in the table `moved`, in order."""
-    chosen = f"select * from moved order by hash(node || part) limit {MAX_HISTORIES}"
+MOVED = f"select * from moved order by hash(node || part) limit {MAX_HISTORIES}"
+CARRIERS = (
+    "select distinct node, part, label from (select *, row_number() over (partition by field,"
+    " before, after order by hash(node || part)) as place from changed) join part_trend"
+    f" using (node, part) where place <= {MAX_CARRIERS}"
+)
+
+
+def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHistory]:
+    """Read the runs of the parts that are *chosen* by a query, in order."""
     nodes = screen.fetch(f"select distinct node from ({chosen})")
     screen.run(  # by itself: a join would have to look at the parts of all nodes
         "create or replace temp table runs as select node, part, started, value, driver, firmware"
@@ -170,36 +187,38 @@ def _count_carriers(screen: Screen, rows: str) -> dict[MarkChange, int]:
         f"create or replace temp table marks as select {seen}, min(started) as first,"
         f" max(started) as last from {rows} semi join part_trend using (node, part) group by {seen}"
     )
-    return {
-        MarkChange(field, before, after): count
-        for field in fields
-        for before, after, count in _count_changes(screen, rows, field)
-    }
+    changed = " union all ".join(_write_changes(screen, rows, field) for field in fields)
+    screen.run(f"create or replace temp table changed as {changed}")
+    counts = screen.fetch(
+        "select field, before, after, count(*) from changed group by field, before, after"
+    )
+    return {MarkChange(field, before, after): count for field, before, after, count in counts}
 
 
-def _count_changes(screen: Screen, rows: str, field: str) -> Iterator[tuple[str, str, int]]:
+def _write_changes(screen: Screen, rows: str, field: str) -> str:
     """
-    Count the parts that went from each value of *field* to another one.
+    Write the query for the parts that went from one value of *field* to another, and for both.
 
     The first and the last run with each value tell it, but of a part that went back to one it had
     before: of those parts, which are few or have a rollback in common, all runs are looked at.
     """
+    spans, returned = f"{field}_spans", f"{field}_returned"
     screen.run(
-        "create or replace temp table spans as select *, lag(after) over own as before,"
+        f"create or replace temp table {spans} as select *, lag(after) over own as before,"
         " lag(last) over own > first as is_again from (select node, part,"
         f" {field} as after, min(first) as first, max(last) as last from marks where {field} <> ''"
         " group by node, part, after) window own as (partition by node, part order by first)"
     )
     screen.run(
-        "create or replace temp table returned as select distinct node, part from spans"
+        f"create or replace temp table {returned} as select distinct node, part from {spans}"
         " where is_again"
     )
-    return screen.fetch(
-        "select before, after, count(*) from (select node, part, before, after from spans"
-        " anti join returned using (node, part) union all select distinct node, part, before,"
-        f" after from (select node, part, {field} as after, lag({field}) over (partition by node,"
-        f" part order by started) as before from {rows} semi join returned using (node, part)"
-        f" where {field} <> '')) where before <> after group by before, after"
+    return (
+        f"select '{field}' as field, node, part, before, after from (select node, part, before,"
+        f" after from {spans} anti join {returned} using (node, part) union all select distinct"
+        f" node, part, before, after from (select node, part, {field} as after, lag({field}) over"
+        f" (partition by node, part order by started) as before from {rows} semi join {returned}"
+        f" using (node, part) where {field} <> '')) where before <> after"
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from hpcverify.errors import StoreError
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members
 from hpcverify.isolation.journal import Journal
+from hpcverify.isolation.partly import PartlySlow
 from hpcverify.isolation.runner import count_node_minutes, name_members
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
@@ -87,6 +88,10 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     is_widespread: bool = False
     together: tuple[Members, ...] = ()
     intermittent: tuple[Members, ...] = ()
+    partly: tuple[PartlySlow, ...] = ()
+    """Nodes that are slow with some partners each time, and well with others: not accused."""
+    misfits: Members = ()
+    """Nodes that fail with all others, and pass with each other: not accused."""
     untested: dict[str, str] = {}
     """Nodes, and switches, of which nothing can be said, and why."""
     left_out: dict[str, str] = {}
@@ -106,7 +111,8 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     @property
     def is_certain(self) -> bool:
         """Whether each node was either accused or cleared, and nothing is left open."""
-        vague = (self.is_widespread, self.together, self.intermittent, self.untested)
+        vague = [self.is_widespread, self.together, self.intermittent, self.untested]
+        vague += [self.partly, self.misfits]
         return not any(vague) and not self.end_reason
 
     @property
@@ -132,6 +138,7 @@ def build_answer(
     untested = {n: gone.get(n, UNTESTED_REASON) for n in found.nodes.untested}
     untested |= dict.fromkeys(found.switches.untested, "what is between it and others")
     doubted = {n for group in _list_intermittent(found) for n in group}
+    doubted |= {*found.misfits, *(one.node for one in found.partly)}
     vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}
     of_dead = {n for n in order.nodes if order.switches.get(n) in found.nodes.bad_zones}
     blamed = {one.node for one in accused}
@@ -150,6 +157,8 @@ def build_answer(
         is_widespread=found.nodes.is_widespread or found.switches.is_widespread,
         together=(*found.nodes.together, *found.switches.together),
         intermittent=tuple(_list_intermittent(found)),
+        partly=found.partly,
+        misfits=found.misfits,
         untested=untested,
         left_out=order.left_out,
         cleared=len(known),
@@ -244,7 +253,7 @@ def _list_links(found: Isolation) -> Iterator[Members]:
 
 def _list_intermittent(found: Isolation) -> Iterator[Members]:
     yield from (*found.nodes.intermittent, *found.switches.intermittent)
-    blamed = {*found.nodes.bad, *chain.from_iterable(found.nodes.links)}
+    blamed = {*found.nodes.bad, *found.misfits, *chain.from_iterable(found.nodes.links)}
     odd = {*found.matrix.senders, *found.matrix.receivers} - blamed
     yield from ((node,) for node in sorted(odd))
     yield from found.matrix.flaky
@@ -278,6 +287,16 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
         yield (
             f"{name_members(group)} fail only together, and no part of them does: nobody is to "
             "blame; look at versions, and at what only many load: uplinks, congestion"
+        )
+    if answer.misfits:
+        yield (
+            f"{name_members(answer.misfits)} fail with all others, and pass with each other: look "
+            "for what they share and others have not: a version, a setting, a switch"
+        )
+    for one in answer.partly:
+        yield (
+            f"{one.node} is slow with {name_members(one.slow_with)} each time, and well with "
+            f"{name_members(one.well_with)}: one of several adapters or paths"
         )
     for group in answer.intermittent:
         yield f"{name_members(group)} failed and then passed: intermittent, not excluded"

@@ -168,7 +168,8 @@ class _Bystanders(Struct):
         good = [one for one in self.free if one not in self.vague]
         good.sort(key=claim.partners.__contains__)
         near = [one for one in good if not has_neighbours or self.zones.get(one) == zone]
-        far = [one for one in good if one not in near]
+        near_by = {*near}
+        far = [one for one in good if one not in near_by]
         is_near = bool(near) and (claim.is_near_next or near[0] not in claim.partners)
         if far and not is_near and (witness := self._choose_witness(member, far[0])):
             return self._take(claim, (member, far[0]), witness)
@@ -213,11 +214,12 @@ def _plan_trials(
             continue
         if claim.purpose is GroupPurpose.PAIR:
             trial = bystanders.plan_trial(claim, random.choice(here))
-        elif here == claim.members and (trial := bystanders.plan_whole(claim)):
-            taken.update(here)
+        elif here == claim.members:
+            trial = bystanders.plan_whole(claim)
         else:
             continue
         if trial:
+            taken.update(trial.tests[0].members)
             yield trial
 
 

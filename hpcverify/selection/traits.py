@@ -43,8 +43,9 @@ RECENT_DAYS, RECENT_RISE = 30.0, 2.0
 RETURN_DAYS, RETURN_RISE = 2.0, 10.0
 """On top of that, the last return raises it elevenfold."""
 AGE_DAYS = 30.0
-PLACE_DAYS, NEIGHBOUR_DAYS = 365.0, 7.0
-"""How fast outages fade in the rate of a place, and as those of neighbours."""
+PLACE_DAYS, NEIGHBOUR_DAYS = 90.0, 7.0
+"""How fast outages fade in the rate of a place, and as those of neighbours. Parts of a whole cage
+are replaced or moved, and then its past misleads: with a year, for about as long."""
 NODE_SHAPE, PLACE_SHAPE, NEIGHBOUR_SHAPE = 1.0, 10.0, 1.0
 """The shape of the Gamma prior of a rate, in outages: a rate moves away from the fleet's as
 far as there are more outages than this."""

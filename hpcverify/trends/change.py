@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hpcverify.peers.level import measure_spread
 from hpcverify.peers.rule import SCREEN_SCORE
+from hpcverify.peers.values import MEDIAN_ERROR
 
 MIN_PAST = 8
 """Runs before a step: with fewer, the part has no past to be compared with."""
@@ -37,6 +38,8 @@ class LevelChange(Struct, frozen=True):
 
     index: int
     """The first run on the new level."""
+    before: int
+    """The first run on the level before."""
     found: int
     """The run that raised the alarm."""
     size: float
@@ -49,24 +52,31 @@ def find_changes(values: Sequence[float], least: float = DEFAULT_STEP) -> list[L
     """
     Find the steps in *values*, which are worse the higher they are, in the order of time.
 
-    Steps smaller than *least* (relative) are none. After each step the past begins anew.
+    Steps smaller than *least* (relative) are none. After each step the level begins anew. Until
+    there are enough runs on it, the spread is that of the runs before, and wider by the error of
+    so young a level.
     """
     changes: list[LevelChange] = []
-    begin = 0
-    while (change := _find_next(values, begin, least)) is not None:
+    while (change := _find_next(values, changes[-1] if changes else None, least)) is not None:
         changes.append(change)
-        begin = change.index
     return changes
 
 
-def _find_next(values: Sequence[float], begin: int, least: float) -> LevelChange | None:
-    """Find the first step after a past that begins at *begin*."""
+def _find_next(
+    values: Sequence[float], last: LevelChange | None, least: float
+) -> LevelChange | None:
+    """Find the first step after the *last* one."""
     worse = better = 0.0
     centre, spread = 0.0, math.inf
     scores: list[float] = []
-    for i in range(begin + MIN_PAST, len(values)):
+    begin, known = (last.index, MIN_AFTER) if last else (0, MIN_PAST)
+    for i in range(begin + known, len(values)):
         if worse == better == 0.0:
-            centre, spread = _measure(values[begin:i])
+            if last and i - begin < MIN_PAST:
+                centre = median(values[begin:i])
+                spread = last.size / last.score * math.sqrt(1 + MEDIAN_ERROR**2 / (i - begin))
+            else:
+                centre, spread = _measure(values[begin:i])
             scores = []
         if not centre:
             continue
@@ -79,7 +89,7 @@ def _find_next(values: Sequence[float], begin: int, least: float) -> LevelChange
         size = (median(values[i + 1 - after : i + 1]) - centre) / abs(centre)
         far = abs(size) >= max(least, SCREEN_SCORE * spread)
         if after >= MIN_AFTER and far:
-            return LevelChange(i + 1 - after, i, size, size / spread)
+            return LevelChange(i + 1 - after, begin, i, size, size / spread)
     return None
 
 

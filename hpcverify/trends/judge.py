@@ -3,14 +3,14 @@ Judge the past of each part of a fleet in one metric: who changed, and is it the
 
 A change on many parts at once is no fault of each: where they have a mark in common, a new driver
 or firmware, it is a *rollout*; where they only share the day, or a trend, it is something else that
-they share, as cooling. A part that changed where others with the same mark did not is named itself.
+they share, as cooling. What a mark did is found over all parts that have it. Shared changes are
+taken off the runs first; what is left is one series, and a change in it is the part's own.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from statistics import NormalDist, median
@@ -18,33 +18,29 @@ from statistics import NormalDist, median
 from msgspec import Struct
 
 from hpcverify.model import Verdict
-from hpcverify.peers.rule import FALSE_SHARE
+from hpcverify.peers.rule import FALSE_SHARE, SCREEN_SCORE
 from hpcverify.peers.values import MEDIAN_ERROR
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
 from hpcverify.trends.marks import (
-    MIN_ROLLOUT,
-    ROLLOUT_SHARE,
+    LASTING_RUNS,
+    MUCH_MORE,
     HistoryPopulation,
     MarkChange,
+    MarkEffect,
     PartHistory,
     count_population,
     find_mark,
-    find_mark_effects,
     list_all_marks,
     list_marks,
+    take_off,
 )
 from hpcverify.trends.slope import CONFIDENCE, Crossing, Slope, find_slope, project_crossing
-from hpcverify.units import format_count, format_percent
+from hpcverify.units import DAY_SECONDS, format_count, format_percent
 
 SHARED_SHARE, MIN_SHARED = 0.2, 5
 """Of all parts that ran around that day, so many changed alike."""
 SAME_DAYS = 2.0
-LASTING_RUNS = 5
-"""The last runs, which say whether a change is still there."""
-DAY_SECONDS = 86400.0
 STEP, TREND = "step", "trend"
-MUCH_MORE = 2.0
-"""A part that changed so many times as much as the others has a reason of its own."""
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 NORMAL = NormalDist()
 CONFIDENCE_SCORE = NORMAL.inv_cdf((1 + CONFIDENCE) / 2)
@@ -112,27 +108,25 @@ def judge_histories(
     changes that chance explains among so many series are none either.
     """
     whole = population or count_population(histories)
-    slopes = {id(h): s for h in histories if (s := find_slope(h.times, h.values))}
-    found = [
-        (h, c)
-        for h in histories
-        if (c := find_lasting_step(h, least, low_is_bad=low_is_bad))
-        and (id(h) not in slopes or not _is_rather_a_line(h, c, slopes[id(h)]))
-        and not (population and _is_step_by_chance(h, c, population))
-    ]
-    shared = [*_find_rollouts(found, whole), *_find_shared_days(histories, found, population)]
-    single = [(h, c) for h, c in found if not any(_explains(one, h, c) for one in shared)]
-    alike = Counter((mark, c.size > 0) for h, c in found for mark in list_marks(h, c.index))
+    levelled = [_take_off_marks(history, whole.effects) for history in histories]
+
+    def find(series: Iterable[PartHistory]) -> list[tuple[PartHistory, LevelChange]]:
+        return list(_find_steps(series, least, population, low_is_bad=low_is_bad))
+
+    days = list(_find_shared_days(levelled, find(levelled), population))
+    if days:
+        levelled = [_take_off_days(one, days, low_is_bad=low_is_bad) for one in levelled]
+    rollouts = _find_rollouts(whole, least, low_is_bad=low_is_bad)
+    found = find(levelled)
+    shared = [*rollouts, *days]
+    steps = [_describe_step(h, c, whole, low_is_bad=low_is_bad) for h, c in found]
     stepped = {id(history) for history, _ in found}
-    effects = find_mark_effects(histories, whole)
-    days = _find_day_effects(shared, low_is_bad=low_is_bad)
-    steps = [_describe_step(history, change, whole, alike) for history, change in single]
     trends = [
         trend
-        for history in histories
-        if id(history) in slopes.keys() - stepped
-        and (slope := _find_own_slope(history, slopes[id(history)], effects, days))
-        and not (population and _is_slope_by_chance(slope, population))
+        for history in levelled
+        if id(history) not in stepped
+        and (slope := find_slope(history.times, history.values))
+        and not (population and _is_slope_by_chance(history, slope, population))
         and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
     if alike_trend := _find_shared_trend(trends, whole):
@@ -142,19 +136,61 @@ def judge_histories(
     return TrendJudgement(parts=whole.parts, changes=tuple(changes), shared=tuple(shared))
 
 
+def _find_steps(
+    histories: Iterable[PartHistory],
+    least: float,
+    population: HistoryPopulation | None,
+    *,
+    low_is_bad: bool,
+) -> Iterable[tuple[PartHistory, LevelChange]]:
+    """Find the lasting step of each part that has one, and no trend that explains it better."""
+    for history in histories:
+        change = find_lasting_step(history, least, low_is_bad=low_is_bad)
+        if change is None or (population and _is_step_by_chance(history, change, population)):
+            continue
+        slope = find_slope(history.times, history.values)
+        if slope is None or not _is_rather_a_line(history, change, slope):
+            yield history, change
+
+
+def _take_off_marks(history: PartHistory, effects: Mapping[MarkChange, MarkEffect]) -> PartHistory:
+    """Take off what each mark did to most parts."""
+    changes = [
+        (find_mark(history, mark), effects[mark].factor, effects[mark].scatter)
+        for mark in sorted(list_all_marks(history) & effects.keys())
+    ]
+    return take_off(history, changes) if changes else history
+
+
+def _take_off_days(
+    history: PartHistory, days: Iterable[SharedChange], *, low_is_bad: bool
+) -> PartHistory:
+    """Take off what each of the *days* did to most parts: it may have left out some of them."""
+    sign = -1 if low_is_bad else 1
+    changes = [
+        (bisect_left(history.times, one.day * DAY_SECONDS), 1 + sign * one.size, abs(one.size))
+        for one in days
+    ]
+    return take_off(history, changes)
+
+
 def _is_step_by_chance(
     history: PartHistory, change: LevelChange, population: HistoryPopulation
 ) -> bool:
     """Whether normal values with the spread of the runs make such a step in one of the series."""
     spread = max(abs(change.size / change.score), population.spread)
+    before = change.index - change.before
     after = min(LASTING_RUNS, len(history.values) - change.index)
-    error = MEDIAN_ERROR * spread * math.sqrt(1 / change.index + 1 / after)
-    return _is_by_chance(abs(change.size) / error, population.series)
+    error = MEDIAN_ERROR * spread * math.sqrt(1 / before + 1 / after)
+    return _is_by_chance(
+        abs(change.size) / math.hypot(error, history.taken_error), population.series
+    )
 
 
-def _is_slope_by_chance(slope: Slope, population: HistoryPopulation) -> bool:
+def _is_slope_by_chance(history: PartHistory, slope: Slope, population: HistoryPopulation) -> bool:
     """Whether such a slope is among those that chance makes of so many series."""
-    error = (slope.most - slope.least) / (2 * CONFIDENCE_SCORE)
+    taken = history.taken_error * abs(median(history.values) * slope.middle / slope.change)
+    error = math.hypot((slope.most - slope.least) / (2 * CONFIDENCE_SCORE), taken)
     return bool(error) and _is_by_chance(abs(slope.middle) / error, population.series)
 
 
@@ -172,8 +208,7 @@ def find_lasting_step(
     if not changes:
         return None
     last = changes[-1]
-    begin = changes[-2].index if len(changes) > 1 else 0
-    before = median(values[begin : last.index])
+    before = median(values[last.before : last.index])
     now = median(values[max(last.index, len(values) - LASTING_RUNS) :])
     lasting = (now - before) / abs(before)
     return last if lasting * last.size > 0 and abs(lasting) >= least else None
@@ -186,17 +221,26 @@ def _find_day(history: PartHistory, index: int) -> float:
 Found = Sequence[tuple[PartHistory, LevelChange]]
 
 
-def _find_rollouts(found: Found, population: HistoryPopulation) -> Iterable[SharedChange]:
-    """Find the marks after which most parts changed alike."""
-    by_mark: dict[tuple[MarkChange, bool], list[tuple[PartHistory, LevelChange]]] = {}
-    for history, change in found:
-        for mark in list_marks(history, change.index):
-            by_mark.setdefault((mark, change.size > 0), []).append((history, change))
-    for (mark, _), alike in sorted(by_mark.items()):
-        carriers = population.carriers.get(mark, 0)
-        nodes = len({history.node for history, _ in alike})
-        if nodes >= MIN_ROLLOUT and len(alike) * population.weight >= ROLLOUT_SHARE * carriers:
-            yield _describe_shared(mark, alike, carriers, population.weight)
+def _find_rollouts(
+    population: HistoryPopulation, least: float, *, low_is_bad: bool
+) -> list[SharedChange]:
+    """
+    Find the marks after which most parts changed, by their effect over all that have them.
+
+    A single part need not show it: the error of the effect falls with their number.
+    """
+    sign = -1 if low_is_bad else 1
+    return [
+        SharedChange(
+            mark=mark,
+            day=effect.day,
+            size=sign * (effect.factor - 1),
+            changed=round(effect.share * effect.parts),
+            compared=effect.parts,
+        )
+        for mark, effect in sorted(population.effects.items())
+        if abs(effect.factor - 1) >= max(least, SCREEN_SCORE * effect.error)
+    ]
 
 
 def _find_shared_days(
@@ -212,7 +256,13 @@ def _find_shared_days(
         ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
         if len(crowd) * weight < max(MIN_SHARED, SHARED_SHARE * ran):
             return
-        yield _describe_shared(None, crowd, ran, weight)
+        yield SharedChange(
+            mark=None,
+            day=day,
+            size=median(change.size for _, change in crowd),
+            changed=round(len(crowd) * weight),
+            compared=ran,
+        )
         inside = {id(history) for history, _ in crowd}
         rest = [(history, change) for history, change in rest if id(history) not in inside]
 
@@ -249,95 +299,36 @@ def _ran_around(history: PartHistory, day: float) -> bool:
     return before >= MIN_PAST and after >= MIN_AFTER
 
 
-def _describe_shared(
-    mark: MarkChange | None, alike: Found, compared: int, weight: float
-) -> SharedChange:
-    return SharedChange(
-        mark=mark,
-        day=median(_find_day(history, change.index) for history, change in alike),
-        size=median(change.size for _, change in alike),
-        changed=round(len(alike) * weight),
-        compared=compared,
-    )
-
-
-def _explains(shared: SharedChange, history: PartHistory, change: LevelChange) -> bool:
-    """Whether a step of a part is no more than a *shared* one."""
-    if change.size * shared.size < 0 or abs(change.size) > MUCH_MORE * abs(shared.size):
-        return False
-    marks = list_marks(history, change.index)
-    if shared.mark:
-        return shared.mark in marks
-    return not marks and abs(_find_day(history, change.index) - shared.day) <= 2 * SAME_DAYS
-
-
-def _find_day_effects(shared: Iterable[SharedChange], *, low_is_bad: bool) -> dict[float, float]:
-    """Find by which factor values usually changed on each day that many parts have in common."""
-    sign = -1 if low_is_bad else 1
-    return {one.day: 1 + sign * one.size for one in shared if one.mark is None}
-
-
-def _find_own_slope(
-    history: PartHistory,
-    slope: Slope,
-    effects: Mapping[MarkChange, float],
-    days: Mapping[float, float],
-) -> Slope | None:
-    """
-    Find what of the *slope* of a part is left without the *effects* of marks and shared *days*.
-
-    A step that is too small to be found as one, or has too few runs before it, makes a slope.
-    Not every part changes with the others: what they gained is not held against one that did
-    not, so its slope is never larger than the one that it was measured with.
-    """
-    changes = [
-        (find_mark(history, mark), effects[mark])
-        for mark in list_all_marks(history) & effects.keys()
-    ]
-    seconds = {day * DAY_SECONDS: factor for day, factor in days.items()}
-    changes += [(bisect_left(history.times, when), factor) for when, factor in seconds.items()]
-    if not changes:
-        return slope
-    values = list(history.values)
-    for index, factor in changes:
-        values[:index] = [value * factor for value in values[:index]]
-    own = find_slope(history.times, values)
-    if own is None or own.change * slope.change < 0:
-        return None
-    return min(own, slope, key=lambda each: abs(each.change))
-
-
 def _describe_step(
-    history: PartHistory,
-    change: LevelChange,
-    population: HistoryPopulation,
-    alike: Mapping[tuple[MarkChange, bool], int],
+    history: PartHistory, change: LevelChange, population: HistoryPopulation, *, low_is_bad: bool
 ) -> PartChange:
-    """
-    Describe the step of one part, and what its marks say of it.
-
-    *alike* counts the steps with each mark, to the worse and to the better.
-    """
+    """Describe the step of one part, and what its first new mark did to the others."""
     marks = list_marks(history, change.index)
-    why = ""
-    if marks:
-        changed = round(alike[marks[0], change.size > 0] * population.weight)
-        steady = population.carriers.get(marks[0], 0) - changed
-        others = format_count(steady, "other part") if steady > 0 else "no other part"
-        why = f"with {marks[0]}, which {others} made without such a change"
     return PartChange(
         node=history.node,
         part=history.part,
         verdict=Verdict.WARN if change.size > 0 else Verdict.PASS,
         kind=STEP,
         size=change.size,
-        before=median(history.values[: change.index]),
+        before=median(history.values[change.before : change.index]),
         after=median(history.values[change.index :]),
         day=_find_day(history, change.index),
         runs=len(history.values) - change.index,
         marks=marks,
-        why=why,
+        why=_describe_mark(marks[0], population, low_is_bad=low_is_bad) if marks else "",
     )
+
+
+def _describe_mark(mark: MarkChange, population: HistoryPopulation, *, low_is_bad: bool) -> str:
+    """Say what a *mark* did to the parts that have it: not what one of them may have hidden."""
+    effect = population.effects.get(mark)
+    if effect is None:
+        return f"with {mark}, which too few other parts have to compare"
+    size = (effect.factor - 1) * (-1 if low_is_bad else 1)
+    changed = f"{format_percent(abs(size))} {'worse' if size > 0 else 'better'}"
+    if abs(size) <= SCREEN_SCORE * effect.error:
+        changed = "what they were"
+    return f"with {mark}; {format_count(effect.parts, 'part')} with it are {changed} in the median"
 
 
 def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -> bool:
@@ -358,7 +349,7 @@ def _describe_trend(
     """Describe a trend to the worse, with the day on which it crosses the limit of the part."""
     centre = median(history.values)
     size = slope.change / abs(centre) * (-1 if low_is_bad else 1) if centre else 0.0
-    if size < least:
+    if size < max(least, SCREEN_SCORE * history.taken_error):
         return None
     return PartChange(
         node=history.node,

@@ -6,16 +6,26 @@ Such a change is a *mark*. What a mark usually does to a value is known where ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpcverify.trends.change import MIN_AFTER, MIN_PAST
+from hpcverify.peers.rule import MAD_SCALE, SCREEN_SCORE, find_mad
+from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.trends.change import LEAST_SPREAD, MIN_AFTER, MIN_PAST
+from hpcverify.units import DAY_SECONDS
 
-ROLLOUT_SHARE, MIN_ROLLOUT = 0.5, 3
-"""Of the parts with a new mark, so many changed alike, on so many nodes: then the mark did it."""
+MIN_ROLLOUT = 3
+"""Nodes with a new mark, from which on it is known what it does."""
+HALF = 0.5
+MUCH_MORE = 2.0
+"""A part that changed so many times as much as the others has a reason of its own."""
+LASTING_RUNS = 5
+"""The runs after a change, or the last ones, that say how large it is."""
 MARK_RUNS = 2
 """A step is known to so many runs."""
 
@@ -31,6 +41,8 @@ class PartHistory(Struct, frozen=True, kw_only=True):
     marks: dict[str, tuple[str, ...]] = {}
     """What the part ran in each run, by name: driver, firmware, the serial number in a slot."""
     limit: float | None = None
+    taken_error: float = 0.0
+    """Of the shared changes that were taken off its values: relative, one standard deviation."""
 
 
 class MarkChange(Struct, frozen=True, order=True):
@@ -45,13 +57,30 @@ class MarkChange(Struct, frozen=True, order=True):
         return f"{self.field} {self.before} to {self.after}"
 
 
+class MarkEffect(Struct, frozen=True, kw_only=True):
+    """What a mark did to the values of the parts on which it is new."""
+
+    factor: float
+    """By which values changed with it, in the median over the parts."""
+    error: float
+    """Of that median: one standard deviation."""
+    scatter: float
+    """How far parts are from it without noise: one standard deviation."""
+    share: float
+    """Of the parts, those that changed so, and not by less than half as much."""
+    day: float
+    """Days since 1970: when half of the parts had it."""
+    parts: int
+    """Parts on which it is new."""
+
+
 class HistoryPopulation(Struct, frozen=True, kw_only=True):
     """The fleet of which a screen has chosen the histories that are judged."""
 
     parts: int
     """Parts with a past that is long enough for a step."""
-    carriers: Mapping[MarkChange, int]
-    """How many of them have made each change of a mark."""
+    effects: Mapping[MarkChange, MarkEffect]
+    """Of the marks that are new on parts of several nodes: by parts that moved or did not."""
     weight: float = 1.0
     """For how many parts that the screen has found each history stands."""
     spread: float = 0.0
@@ -60,15 +89,10 @@ class HistoryPopulation(Struct, frozen=True, kw_only=True):
     """Series of runs that were screened, in all metrics: so many chances of a false change."""
 
 
-def count_population(histories: Iterable[PartHistory]) -> HistoryPopulation:
-    """Count the parts with a long past, and the marks that each has changed."""
-    carriers: dict[MarkChange, int] = {}
-    parts = 0
-    for history in filter(is_long, histories):
-        parts += 1
-        for mark in list_all_marks(history):
-            carriers[mark] = carriers.get(mark, 0) + 1
-    return HistoryPopulation(parts=parts, carriers=carriers)
+def count_population(histories: Sequence[PartHistory]) -> HistoryPopulation:
+    """Count the parts with a long past, and find what the marks of all of them did."""
+    long = list(filter(is_long, histories))
+    return HistoryPopulation(parts=len(long), effects=find_mark_effects(long))
 
 
 def is_long(history: PartHistory) -> bool:
@@ -98,23 +122,108 @@ def list_all_marks(history: PartHistory) -> set[MarkChange]:
 
 
 def find_mark_effects(
-    histories: Iterable[PartHistory], population: HistoryPopulation
-) -> dict[MarkChange, float]:
-    """Find by which factor values usually changed with each mark that is new on many parts."""
-    ratios: dict[MarkChange, list[float]] = {}
-    nodes: dict[MarkChange, set[str]] = {}
+    histories: Iterable[PartHistory], carriers: Mapping[MarkChange, int] | None = None
+) -> dict[MarkChange, MarkEffect]:
+    """
+    Find what each mark did that is new on parts of `MIN_ROLLOUT` nodes or more.
+
+    If *histories* are a sample, *carriers* counts all the parts on which a mark is new. A part
+    tells it once it has a step's runs on either side.
+    """
+    seen: dict[MarkChange, list[_Carrier]] = {}
     for history in histories:
         for mark in list_all_marks(history):
             index = find_mark(history, mark)
-            if before := median(history.values[:index]):
-                ratios.setdefault(mark, []).append(median(history.values[index:]) / before)
-                nodes.setdefault(mark, set()).add(history.node)
+            factor = find_factor(history, index)
+            if factor and min(index, len(history.values) - index) >= MIN_AFTER:
+                error = _find_factor_error(history, index)
+                day = history.times[index] / DAY_SECONDS
+                seen.setdefault(mark, []).append(_Carrier(history.node, factor, error, day))
     return {
-        mark: median(known)
-        for mark, known in ratios.items()
-        if len(nodes[mark]) >= MIN_ROLLOUT
-        and len(known) * population.weight >= ROLLOUT_SHARE * population.carriers.get(mark, 0)
+        mark: _describe_effect(known, (carriers or {}).get(mark, len(known)))
+        for mark, known in seen.items()
+        if len({one.node for one in known}) >= MIN_ROLLOUT
     }
+
+
+class _Carrier(Struct, frozen=True):
+    """A part on which a mark is new: by which factor it changed, and when."""
+
+    node: str
+    factor: float
+    error: float
+    day: float
+
+
+def _describe_effect(known: Sequence[_Carrier], parts: int) -> MarkEffect:
+    factors = [one.factor for one in known]
+    middle = median(factors)
+    spread = MAD_SCALE * find_mad(factors, middle)
+    noise = median(one.error for one in known)
+    alike = [factor for factor in factors if (factor - 1) / (middle - 1 or 1) >= HALF]
+    return MarkEffect(
+        factor=middle,
+        error=MEDIAN_ERROR * max(spread, noise) / math.sqrt(len(factors)),
+        scatter=math.sqrt(max(0.0, spread**2 - noise**2)),
+        share=len(alike) / len(factors),
+        day=median(one.day for one in known),
+        parts=parts,
+    )
+
+
+def find_factor(history: PartHistory, index: int) -> float:
+    """Find by which factor values changed at the run *index*; 0: there is nothing to compare."""
+    before = median(history.values[max(0, index - MIN_PAST) : index] or [0.0])
+    after = median(history.values[index : index + LASTING_RUNS] or [0.0])
+    return max(0.0, after / before) if before else 0.0
+
+
+def take_off(history: PartHistory, changes: Iterable[tuple[int, float, float]]) -> PartHistory:
+    """
+    Take shared *changes* off a history.
+
+    Each is a run, by which factor most parts changed there, and how far they are from it: one
+    standard deviation of parts without noise.
+    """
+    values, variance = list(history.values), history.taken_error**2
+    for index, usual, scatter in changes:
+        if (own := find_factor(history, index)) and usual != 1:
+            taken = _choose_factor(own, usual, scatter, _find_factor_error(history, index))
+            values[:index] = [value * taken.factor for value in values[:index]]
+            variance += taken.error**2
+    return replace(history, values=tuple(values), taken_error=math.sqrt(variance))
+
+
+class _TakenFactor(Struct, frozen=True):
+    """What is taken off a part."""
+
+    factor: float
+    error: float
+
+
+def _choose_factor(own: float, usual: float, scatter: float, error: float) -> _TakenFactor:
+    """
+    Choose what to take off a part that changed by its *own* factor, where most did by the *usual*.
+
+    Where parts differ by no more than the *error* of each, all have the same factor, but those
+    that are too far from it: some do not change at all. Otherwise each has its own. One that
+    changed far more than others has a reason for what is left, and of one that changed the other
+    way all is left.
+    """
+    share = (own - 1) / (usual - 1)
+    are_alike = scatter <= error and abs(own - usual) <= SCREEN_SCORE * error
+    if are_alike or share > MUCH_MORE:
+        return _TakenFactor(usual, 0.0)
+    return _TakenFactor(own if share > 0 else 1.0, error)
+
+
+def _find_factor_error(history: PartHistory, index: int) -> float:
+    """Find the error of the factor at the run *index*, from how far runs are from the next."""
+    steps = [abs(b / a - 1) for a, b in pairwise(history.values) if a]
+    spread = max(LEAST_SPREAD, MAD_SCALE * median(steps or [0.0]) / math.sqrt(2))
+    before = min(MIN_PAST, index)
+    after = min(LASTING_RUNS, len(history.values) - index)
+    return MEDIAN_ERROR * spread * math.sqrt(1 / before + 1 / after)
 
 
 def find_mark(history: PartHistory, mark: MarkChange) -> int:

@@ -37,6 +37,8 @@ class SimulatedCluster(Struct, frozen=True, kw_only=True):
     """From the first node to the second."""
     inside: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    """They do not answer all others, and are well with each other."""
     largest: int = 10**9
     """More nodes than this are slow together."""
     pause: str = ""
@@ -64,7 +66,7 @@ def make_run(
 ) -> CollectiveRun:
     """Make the document of *operations* over *nodes*, in the order of ranks."""
     one_way = list(operations) == ["broadcast"]
-    slow = is_slow(cluster, nodes, one_way=one_way)
+    slow, newer = is_slow(cluster, nodes, one_way=one_way), {*cluster.newer}
     speed = GOOD_GB_S * (SLOW_SHARE if slow else 1.0)
     seconds = SIZE / speed / 1e9
     return msgspec.structs.replace(
@@ -74,7 +76,11 @@ def make_run(
             CollectiveTiming(one, SIZE, 20, seconds, seconds, seconds, speed, speed)
             for one in operations
         ),
-        missing=tuple(rank for rank, node in enumerate(nodes) if node in cluster.missing),
+        missing=tuple(
+            rank
+            for rank, node in enumerate(nodes)
+            if node in cluster.missing or (node in cluster.newer and not newer.issuperset(nodes))
+        ),
     )
 
 

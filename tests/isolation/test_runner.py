@@ -267,6 +267,40 @@ def test_a_budget_ends_it_with_what_is_known(tmp_path: Path) -> None:
     assert {"n3", "n50"} <= {*answer.untested, *list_blamed(answer)}
 
 
+def test_without_a_budget_it_stops_after_so_many_tests_and_blames_nobody(tmp_path: Path) -> None:
+    """Half of the nodes have another version; by lot, most first pairs fit, so it searches on."""
+    names = [f"n{number}" for number in range(1, 41)]
+    newer = tuple(Random("v17").sample(names, 20))
+    switches = {name: f"s{i // 8}" for i, name in enumerate(names)}
+
+    answer = make_paper(tmp_path, 40, SimulatedCluster(newer=newer), switches=switches).run()
+
+    assert answer.tests <= 300 + 4 * 40
+    assert "without --budget" in answer.end_reason
+    assert not answer.is_certain
+    assert list_blamed(answer) == []
+
+
+def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
+    paper = make_paper(tmp_path, 16, SimulatedCluster(bad=("n3",)))
+
+    answer = paper.run()
+
+    said = paper.said.index("found, to be confirmed: n3")
+    rounds = [line for line in paper.said[:said] if line.startswith("round ")]
+    assert 0 < len(rounds) < answer.rounds
+    assert list_blamed(answer) == ["n3"]
+
+
+def test_nodes_of_another_version_are_told_and_not_accused(tmp_path: Path) -> None:
+    answer = make_paper(tmp_path, 64, SimulatedCluster(newer=("n3", "n40", "n41"))).run()
+
+    assert set(answer.misfits) == {"n3", "n40", "n41"}
+    assert answer.accused == ()
+    assert answer.cleared == 61
+    assert "pass with each other" in "\n".join(describe_answer(answer))
+
+
 def test_of_no_submission_that_works_slurms_reason_is_told(tmp_path: Path) -> None:
     paper = make_paper(tmp_path, 6, HEALTHY)
 

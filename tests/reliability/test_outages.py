@@ -16,6 +16,7 @@ from hpcverify.reliability.outages import (
 )
 
 DAYS = 100
+RACK_RATE = 0.004
 
 
 def simulate(rates: list[float], seed: int, repair_days: float = 2.0) -> FleetReliability:
@@ -48,6 +49,42 @@ def test_intervals_hold_the_true_rate_nearly_as_often_as_they_say(rates: list[fl
 
     held = sum(bool(each and each.low <= truth <= each.high) for each in found)
     assert held >= 0.9 * len(found)
+
+
+def simulate_racks(seed: int, *, apart: bool) -> FleetReliability:
+    """Let a third of the failures take a rack of 16; the racks are known, unless *apart*."""
+    draw = random.Random(seed)  # noqa: S311 - a simulation
+    outages: list[Outage] = []
+    for number in range(400):
+        at = draw.expovariate(RACK_RATE * 2 / 3)
+        while at < DAYS:
+            outages.append(Outage(f"n{number}", at * DAY_S, (at + 0.01) * DAY_S))
+            at += 0.01 + draw.expovariate(RACK_RATE * 2 / 3)
+    for rack in range(25):
+        at = draw.expovariate(RACK_RATE / 3)
+        while at < DAYS:
+            own = range(16 * rack, 16 * rack + 16)
+            outages += [Outage(f"n{n}", at * DAY_S, (at + 0.01) * DAY_S) for n in own]
+            at += 0.01 + draw.expovariate(RACK_RATE / 3)
+    nodes = [f"n{number}" for number in range(400)]
+    racks = {} if apart else {node: f"r{i // 16}" for i, node in enumerate(nodes)}
+    return measure_reliability(dict.fromkeys(nodes, 0.0), outages, 0.0, DAYS * DAY_S, racks)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_intervals_hold_where_racks_fail_as_a_whole(*, apart: bool) -> None:
+    """By their racks, and by how much weeks differ where racks are not known."""
+    found = [simulate_racks(seed, apart=apart).failure_rate for seed in range(150)]
+
+    held = sum(bool(each and each.low <= RACK_RATE <= each.high) for each in found)
+    assert held >= 0.85 * len(found)
+
+
+@pytest.mark.parametrize(("days", "weeks"), [(27, 0), (28, 4), (100, 14)])
+def test_weeks_are_compared_once_there_are_four(days: int, weeks: int) -> None:
+    found = measure_reliability({"n1": 0.0}, [], 0.0, days * DAY_S)
+
+    assert found.weeks == weeks
 
 
 def test_time_out_of_service_does_not_count_as_service() -> None:

@@ -66,6 +66,7 @@ class NodeAge(Struct, frozen=True):
     """Since its last return, or since it joined."""
     since_return: float | None
     """None: it was never out."""
+    day: float = 0.0
 
 
 Hazard = Callable[[NodeAge], float]
@@ -74,6 +75,7 @@ RATE = 0.004
 _racks = Random(5)
 RACK_FACTORS = [exp(_racks.gauss(0, 0.7)) for _ in range(100)]
 STEP_DAYS = 0.5
+MOVED_DAY = 300.0
 
 
 def wears_out(node: NodeAge) -> float:
@@ -90,6 +92,11 @@ def comes_in_batches(node: NodeAge) -> float:
 def is_placed(node: NodeAge) -> float:
     """Make the upper cages and some racks fail more often, as hotter ones do."""
     return RATE * (0.4, 0.8, 2.0)[node.cage] * RACK_FACTORS[node.rack]
+
+
+def moves_down(node: NodeAge) -> float:
+    """Change the epoch: the upper cages were replaced, and now the lower ones fail."""
+    return is_placed(replace(node, cage=2 - node.cage) if node.day > MOVED_DAY else node)
 
 
 def has_no_signal(_node: NodeAge) -> float:
@@ -119,6 +126,7 @@ HAZARDS: dict[str, Hazard] = {
     "wear-out, repaired as new": wears_out,
     "wear-out, a bad batch": comes_in_batches,
     "place": is_placed,
+    "place, the other way since half-time": moves_down,
     "safe returns": returns_safely,
     "risky returns": returns_at_risk,
     "lemons": has_lemons,
@@ -146,7 +154,7 @@ def _simulate_node(
     day, repaired, back = node.since, node.since, None
     while day < days:
         since_return = None if back is None else day - back
-        now = replace(first, since_repair=day - repaired, since_return=since_return)
+        now = replace(first, since_repair=day - repaired, since_return=since_return, day=day)
         if chance.random() < hazard(now) * STEP_DAYS:
             began = day + chance.random() * STEP_DAYS
             day = began + chance.expovariate(1 / 0.8)

@@ -62,6 +62,17 @@ def test_a_rack_whose_nodes_fail_is_known_by_its_rate_and_its_neighbours() -> No
     assert read(history, "r0n0", 120)["neighbours"] < 0.01
 
 
+def test_two_months_of_outages_of_a_rack_count_more_than_twice_as_many_of_last_year() -> None:
+    """A rack whose parts were replaced is no longer the one that fails."""
+    before = [PastOutage(f"r0n{i % 10}", 10.0 + 2 * i, 11.0 + 2 * i) for i in range(40)]
+    since = [PastOutage(f"r5n{i % 10}", 240.0 + 3 * i, 241.0 + 3 * i) for i in range(20)]
+    history = make_fleet(*before, *since)
+
+    old, new = (read(history, name, 301)["place"] for name in ("r0n0", "r5n0"))
+    assert new > 0.4
+    assert new > 2 * old
+
+
 def test_its_own_outage_does_not_make_a_node_its_neighbour() -> None:
     history = make_fleet(PastOutage("r0n0", 50, 51))
 

@@ -1,0 +1,97 @@
+"""
+Tell a slow link between two nodes at different switches from what is slow between the switches.
+
+Both spoil a test of all nodes of the two. What is between switches spoils pairs of any of their
+nodes; the link of two nodes only theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from random import Random
+
+from hpcverify.isolation.confirm import confirm
+from hpcverify.isolation.group_tests import (
+    TWO,
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Members,
+    Outcomes,
+    Round,
+)
+from hpcverify.isolation.search import Found
+from hpcverify.isolation.search_state import halve
+
+SAMPLE_PAIRS, SAMPLE_ROUNDS = 4, 2
+"""Pairs of other nodes that are tried between two switches at a time, and how often."""
+MAX_FAILED = 1
+"""Of these pairs, by chance or since it is the link: with more, it is between the switches."""
+
+END_PAIRS = 4
+"""Of an end of the link with other nodes of the other switch: if one fails, it is that end."""
+ATTEMPTS = 2
+"""To find the half that fails."""
+
+
+def pass_between(
+    one: Sequence[str], other: Sequence[str], random: Random, gone: Collection[str]
+) -> Generator[Round, Outcomes, bool]:
+    """Test nodes of *one* switch with those of the *other*, by lot; return whether they pass."""
+    failed, tests = set[Members](), 0
+    for _ in range(SAMPLE_ROUNDS):
+        here, there = ([node for node in some if node not in gone] for some in (one, other))
+        count = min(len(here), len(there), SAMPLE_PAIRS)
+        pairs = list(zip(random.sample(here, count), random.sample(there, count), strict=True))
+        planned = tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in pairs)
+        outcomes = (yield planned) if planned else None
+        if outcomes is None:
+            return False
+        results = list(zip(pairs, outcomes, strict=True))
+        failed |= {pair for pair, outcome in results if outcome is GroupOutcome.FAILED}
+        tests += sum(outcome is not GroupOutcome.UNKNOWN for outcome in outcomes)
+    return len(failed) <= MAX_FAILED < tests
+
+
+def find_far_link(
+    one: Sequence[str], other: Sequence[str], random: Random, gone: Collection[str]
+) -> Generator[Round, Outcomes, Members]:
+    """
+    Find the link between nodes of *one* switch and the *other* that spoils what is between them.
+
+    Empty if there is none: other pairs are slow as well, or nothing is by itself.
+    """
+    if not (yield from pass_between(one, other, random, gone)):
+        return ()
+    link = yield from _halve_both(tuple(one), tuple(other))
+    if not link:
+        return ()
+    others = [(link[0], node) for node in other if node != link[1] and node not in gone]
+    others += [(node, link[1]) for node in one if node != link[0] and node not in gone]
+    for pair in random.sample(others, min(len(others), END_PAIRS)):  # is it one of its ends?
+        outcomes = yield (GroupTest(pair, GroupPurpose.PAIRS),)
+        if outcomes is None or outcomes[0] is GroupOutcome.FAILED:
+            return ()
+    members = (*one, *other)
+    found = yield from confirm(Found(links=(link,)), members, {}, random, gone)
+    return found.links[0] if found.links else ()
+
+
+def _halve_both(one: Members, other: Members) -> Generator[Round, Outcomes, Members]:
+    """Halve both sides until one of each is left that fail together; empty: all passes."""
+    while len(one) + len(other) > TWO:
+        (a, b), (c, d) = halve(one), halve(other)
+        for facing in (((a, c), (b, d)), ((a, d), (b, c))) * ATTEMPTS:
+            sides = [(here, there) for here, there in facing if here and there]
+            tests = tuple(GroupTest(here + there, GroupPurpose.BETWEEN) for here, there in sides)
+            outcomes = (yield tests) if tests else ()
+            if outcomes is None:
+                return ()
+            results = zip(sides, outcomes, strict=True)
+            failed = [side for side, outcome in results if outcome is GroupOutcome.FAILED]
+            if failed:
+                one, other = failed[0]
+                break
+        else:
+            return ()
+    return one + other

@@ -1,0 +1,48 @@
+"""
+Test nodes that were found bad with each other: who is well there is no bad node, but does not fit.
+
+A bad node spoils every test that it takes part in. Nodes of another version, or behind a switch
+that nobody has named, spoil those with others and pass among themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+
+from hpcverify.isolation.group_tests import (
+    TWO,
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Members,
+    Outcomes,
+    Round,
+)
+from hpcverify.isolation.matrix import pair_all
+
+FIRST_PAIRINGS, MAX_PAIRINGS = 2, 9
+"""Of all in pairs: the rest only if a pair has passed."""
+PASSES = 2
+"""Of a pair, in a row: one may be chance."""
+
+
+def find_misfits(bad: Sequence[str], gone: Collection[str]) -> Generator[Round, Outcomes, Members]:
+    """Yield rounds of pairs of *bad* nodes; return those that pass with another one of them."""
+    here = [node for node in bad if node not in gone]
+    if len(here) < TWO:
+        return ()
+    fitting: set[str] = set()
+    for number, pairs in enumerate(pair_all(here)[:MAX_PAIRINGS]):
+        if number >= FIRST_PAIRINGS and not fitting:
+            break
+        left = [pair for pair in pairs if not fitting.issuperset(pair)]
+        for _ in range(PASSES):
+            if not left:
+                break
+            outcomes = yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in left)
+            if outcomes is None:
+                return ()
+            results = zip(left, outcomes, strict=True)
+            left = [pair for pair, outcome in results if outcome is GroupOutcome.PASSED]
+        fitting.update(node for pair in left for node in pair)
+    return tuple(node for node in bad if node in fitting)

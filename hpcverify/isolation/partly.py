@@ -1,0 +1,176 @@
+"""
+Repeat what failed with a node that passed with others: is it slow with some partners, each time?
+
+A node with several adapters, of which one is bad, is slow with those partners that it reaches by
+that one. It fails and passes by turns, as a fault that comes and goes does; but the same pairs
+fail each time. Nobody is accused of that: what is between the node and these partners may be to
+blame as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from random import Random
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hpcverify.isolation.group_tests import (
+    TWO,
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Members,
+    Outcomes,
+    Round,
+)
+
+SLOW_PARTNERS, WELL_PARTNERS = 3, 2
+"""So many partners at least must be slow with a node each time, and well with it again: who fails
+with two may have met two such nodes."""
+MAX_PARTNERS = 6
+"""Of either kind, that are tried again."""
+REPEATS = 2
+"""Of a pair that failed, each of which must fail; of one that passed, one must pass."""
+
+MAX_ROUNDS = 24
+"""Far more than it takes where rounds are not disturbed."""
+
+T = TypeVar("T")
+PairResults = dict[frozenset[str], list[bool]]
+"""Whether each test of a pair failed."""
+
+
+class PartlySlow(Struct, frozen=True):
+    """A node that is slow with some partners each time, and well with others."""
+
+    node: str
+    slow_with: Members
+    well_with: Members
+
+
+def note_pairs(
+    plan: Generator[Round, Outcomes, T], seen: PairResults
+) -> Generator[Round, Outcomes, T]:
+    """Carry out a *plan*, and note in *seen* what came of its tests of two members."""
+    tests = next(plan)
+    try:
+        while True:
+            outcomes = yield tests
+            for test, outcome in zip(tests, outcomes or (), strict=False):
+                if len(test.members) == TWO and outcome is not GroupOutcome.UNKNOWN:
+                    results = seen.setdefault(frozenset(test.members), [])
+                    results.append(outcome is GroupOutcome.FAILED)
+            tests = plan.send(outcomes)
+    except StopIteration as end:
+        found: T = end.value
+    return found
+
+
+class _Candidate(Struct):
+    """A node, and the partners with whom it is tried again."""
+
+    node: str
+    to_fail: list[str]
+    to_pass: list[str]
+    slow: list[str]
+    well: list[str]
+    repeats: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still turn out to be slow with some, and is not known to be."""
+        may_be_slow = len(self.slow) + len(self.to_fail) >= SLOW_PARTNERS
+        may_be_well = len(self.well) + len(self.to_pass) >= WELL_PARTNERS
+        return may_be_slow and may_be_well and not self.is_partly_slow
+
+    @property
+    def is_partly_slow(self) -> bool:
+        return len(self.slow) >= SLOW_PARTNERS and len(self.well) >= WELL_PARTNERS
+
+    def choose_partner(self, busy: Collection[str]) -> str | None:
+        """Choose whom to try next: first those that should fail, as chance does not twice."""
+        need_slow = len(self.slow) < SLOW_PARTNERS
+        left = self.to_fail if need_slow else self.to_pass
+        return next((one for one in left if one not in busy), None)
+
+    def learn(self, partner: str, *, has_failed: bool) -> None:
+        """Take what came of a test with *partner*."""
+        if partner in self.to_pass:
+            self.to_pass.remove(partner)
+            self.well += [] if has_failed else [partner]
+        elif not has_failed:
+            self.to_fail.remove(partner)
+            self.repeats = 0
+        elif self.repeats + 1 == REPEATS:
+            self.to_fail.remove(partner)
+            self.slow.append(partner)
+            self.repeats = 0
+        else:
+            self.repeats += 1
+
+
+def find_partly_slow(
+    suspects: Sequence[str],
+    good: Sequence[str],
+    *,
+    seen: PairResults,
+    zones: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+) -> Generator[Round, Outcomes, tuple[PartlySlow, ...]]:
+    """
+    Yield rounds that try *suspects* again with those *good* nodes that they have met.
+
+    What is *seen* of pairs says with whom. Where *zones* are known, only partners of the same
+    one count: what is between zones may be slow for all.
+    """
+    candidates = [_choose_partners(node, good, seen, zones, random) for node in suspects]
+    for _ in range(MAX_ROUNDS):
+        trials = list(_plan_trials(candidates, gone))
+        if not trials:
+            break
+        busy = {*(one.node for one, _ in trials), *(partner for _, partner in trials)}
+        free = [one for one in good if one not in busy and one not in gone]
+        tests = [GroupTest((one.node, partner), GroupPurpose.PAIR) for one, partner in trials]
+        if len(free) >= TWO:
+            tests.append(GroupTest((free[0], free[1]), GroupPurpose.CONTROL))
+        outcomes = yield tuple(tests)
+        if outcomes is None:
+            break
+        if GroupOutcome.FAILED in outcomes[len(trials) :]:
+            continue  # what disturbed the control may have disturbed the others
+        for (one, partner), outcome in zip(trials, outcomes, strict=False):
+            if outcome is not GroupOutcome.UNKNOWN:
+                one.learn(partner, has_failed=outcome is GroupOutcome.FAILED)
+    return tuple(
+        PartlySlow(one.node, tuple(one.slow), tuple(one.well))
+        for one in candidates
+        if one.is_partly_slow
+    )
+
+
+def _choose_partners(
+    node: str, good: Sequence[str], seen: PairResults, zones: Mapping[str, str], random: Random
+) -> _Candidate:
+    """Choose those of the *good* nodes with whom *node* has failed, or only passed."""
+    zone = zones.get(node)
+    met = [
+        (one, seen[pair])
+        for one in random.sample(good, len(good))
+        if (pair := frozenset({node, one})) in seen and zones.get(one) == zone
+    ]
+    to_fail = [one for one, results in sorted(met, key=lambda each: -sum(each[1])) if any(results)]
+    to_pass = [one for one, results in met if not any(results)]
+    return _Candidate(node, to_fail[:MAX_PARTNERS], to_pass[:MAX_PARTNERS], [], [])
+
+
+def _plan_trials(
+    candidates: Sequence[_Candidate], gone: Collection[str]
+) -> Iterator[tuple[_Candidate, str]]:
+    """Plan disjoint pairs, one of each candidate that is open."""
+    busy = set(gone)
+    for one in candidates:
+        if one.is_open and one.node not in busy and (partner := one.choose_partner(busy)):
+            busy |= {one.node, partner}
+            yield one, partner
