@@ -318,7 +318,7 @@ def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
         return ""
     wheres = {o.where.removeprefix("cpu") for o in outcomes} - {""}
     done = format_ranges(sorted(map(int, wheres)))
-    return f" on cores {done} of {format_ranges(cpu.read_cores().allowed)}"
+    return f" on cores {done} of {format_ranges(cpu.read_cores().online)}"
 
 
 def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:

@@ -167,6 +167,11 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
         "DNNL_DEFAULT_FPMATH_MODE": "BF16",
         "MKL_CBWR": "COMPATIBLE",
         "ATEN_CPU_CAPABILITY": "default",
+        "OMP_PROC_BIND": "close",
+        "OMP_PLACES": "cores",
+        "GOMP_CPU_AFFINITY": "0",
+        "KMP_AFFINITY": "compact",
+        "KMP_HW_SUBSET": "1c",
     }
     kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", WORKSPACE: ":16:8"}
     environ = kept | overrides
