@@ -118,6 +118,8 @@ def find_torch_device(ctx: Context) -> torch.device:
     except ModuleNotFoundError as exc:
         fix = write_install_command("torch")
         raise Unable(f"torch is not installed: {fix}", Cause.MISSING) from exc
+    # A library that was compiled for speed may have told this process to flush subnormals.
+    torch.set_flush_denormal(False)
     os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
     if ctx.device.kind == "cpu":
         return torch.device("cpu")

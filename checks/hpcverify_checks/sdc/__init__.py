@@ -140,8 +140,6 @@ def measure(
     ctx: Context, params: SdcParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
     """Test the device with exact products, with random ones, and with copies."""
-    import torch
-
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     with operation("the first kernels", ctx.device):
@@ -149,8 +147,6 @@ def measure(
     seams = seams or ProductSeams(compare=choose_comparison(device))
     copy_seconds = COPY_SHARE * params.seconds
     end = perf_counter() + max(params.seconds, LEAST_SECONDS)
-    # A library that was compiled for speed may have told this process to flush them.
-    torch.set_flush_denormal(False)
     with use_threads(choose_thread_count(ctx)):
         tasks: list[DeviceTask] = []
         for trial in try_families(ctx, device, params, seams):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
@@ -28,6 +29,7 @@ from hpcverify_checks.common.device import (
     reserve_gpu_cores,
     use_float32_precision,
 )
+from hpcverify_checks.common.rendezvous import RankGroup, file_of
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
@@ -229,6 +231,25 @@ def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
     names = "ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA"
     expected = f"set in the environment and ignored: {names}"
     assert done.stdout.decode().splitlines() == [expected, ""], done.stderr
+
+
+RANK = """
+import sys, torch
+torch.set_flush_denormal(True)
+sys.modules["a_rank"] = sys  # any module with run_rank
+sys.run_rank = lambda rank, order: [str(torch.tensor(1e-310, dtype=torch.float64) * 1.0).encode()]
+from hpcverify_checks.common import rank_main
+rank_main.main()
+"""
+
+
+def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_path: Path) -> None:
+    group = RankGroup(folder=str(tmp_path), world=2, backend="gloo", timeout=60.0)
+    order = msgspec.json.encode(group).decode()
+    subprocess.run(
+        [sys.executable, "-c", RANK, "a_rank", "1", str(os.getpid()), order], check=True, timeout=300
+    )
+    assert b"e-310" in file_of(group, "rank1.json").read_bytes()
 
 
 def test_the_precision_of_float32_is_restored() -> None:
