@@ -299,6 +299,8 @@ UNOWNED_CODE = "gpu_memory_unowned"
 """Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
 RANK_LOST_CODE = "rank_lost"
 """Of the finding about a part that others waited for in vain: who has it did not end its work."""
+ANSWER_CODE = "answer"
+"""Of the finding that is a part's vote: the engine drops those of parts proven wrong before."""
 CORES_LEFT_OUT_CODE = "cores_left_out"
 """Of the finding that a check of the host could not use all cores that are online."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {

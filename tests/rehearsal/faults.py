@@ -53,7 +53,7 @@ AT_START = {
 
 OTHERS = frozenset(
     {"flip", "memory", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
-    | {"no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
+    | {"host_sum", "no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
 )
 DEATHS = {"killed": signal.SIGKILL, "segfault": signal.SIGSEGV}
 """What ends the process when a kernel is launched, by the kind of the fault."""

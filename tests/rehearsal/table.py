@@ -219,7 +219,22 @@ NUMBERS = (
         "a bit changes in copies to the host",
         "d2h@1",
         _expect({"sdc": "copied to the host"}, FAIL, Remedy.REPLACE)
+        + _expect({"thermal": "run cpu_units"}, ERROR, Remedy.INSPECT, Cause.CHECKER)
         + _expect({"pcie_bandwidth": "from the GPU to the host"}, FAIL, Remedy.INSPECT),
+    ),
+    Rehearsed(
+        "the host takes a wrong digest of what a GPU made",
+        "host_sum@1:every=100000",
+        _expect({"thermal": "run cpu_units"}, ERROR, Remedy.INSPECT, Cause.CHECKER),
+        gpus=SIBLINGS,
+        params=SHORT_SOAK,
+    ),
+    Rehearsed(
+        "all GPUs but one err alike",
+        "flip@0 flip@2 flip@3",
+        _expect({"sdc": "wrong"}, FAIL, Remedy.REPLACE, accused=(0, 2, 3)) + _pass("thermal"),
+        gpus=SIBLINGS,
+        params=SHORT_SOAK,
     ),
     *(
         Rehearsed(

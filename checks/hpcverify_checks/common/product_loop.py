@@ -85,7 +85,7 @@ class ProductJob:
     b: Tensor
     reference: Tensor
     digest: int
-    """Of the reference, taken on the host."""
+    """Of the reference when it was made."""
     remake: Callable[[], tuple[Tensor, Tensor]]
     """Makes the operands again, on the host: those in memory may have changed."""
     draw: int = 0

@@ -3,7 +3,9 @@ What the results of all parts mean together: which part is outvoted, which plan 
 
 Like parts that do the same work must give the same bits. If most agree, the others are
 wrong; if not, it is unknown which are. This needs no reference, and finds a part that errs
-the same way every time.
+the same way every time. A part that was proven wrong has no vote, in this check or in a
+later one of the run: several may err alike, and would outvote the good one. A vote counts
+if the part and the host take the same digest of the same bits: the host errs, too.
 
 A product that was proven wrong accuses its part, with one exception: if several parts of a
 kind are all accused of the very same bits, the plan was not exact with this library. Faults
@@ -30,6 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    ANSWER_CODE,
     Cause,
     Finding,
     FindingRule,
@@ -47,8 +50,8 @@ MIN_VOTERS = 3
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
 """The code of a finding that accuses a part."""
-ANSWER_CODE = "answer"
-"""The code of a finding that is a part's vote."""
+UNWITNESSED_CODE = "unwitnessed"
+"""The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
@@ -57,6 +60,7 @@ PRODUCT_FINDING_RULES = {
     "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+    UNWITNESSED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """For every check that compares products, so that a fault has the same remedy in each."""
@@ -180,13 +184,13 @@ def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iter
     """
     Group the votes by group and work.
 
-    The vote of a core that already computed wrongly, by what was *found*, proves nothing.
+    The vote of a part that already computed wrongly, by what was *found*, proves nothing.
     """
     wrong = {f.where for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
     polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
-        if answer.group != CORES_GROUP or finding.where not in wrong:
+        if finding.where not in wrong:
             polls.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), votes in polls.items():
         yield Poll(name, tuple(votes))

@@ -121,6 +121,25 @@ def test_one_against_all_others_is_outvoted_and_fails(count: int, bad: int) -> N
     assert judgement.reason == f"GPU-{bad}: bf16: {agree}"
 
 
+@pytest.mark.parametrize("bad", [(1, 2, 3), (0, 1, 3), (0, 1)])
+def test_who_is_proven_wrong_has_no_vote(bad: tuple[int, ...]) -> None:
+    digests = [WRONG if i in bad else RIGHT for i in range(4)]
+    proven = [item for i in bad for item in accused(f"GPU-{i}", digest=f"0x{i + 10}")]
+    left = codes([*answers(*digests), *proven], node(4))
+
+    assert {where for where, said in left.items() if "corruption" in said} == {
+        f"GPU-{i}" for i in bad
+    }
+    assert {said for codes in left.values() for said in codes} == {"corruption", "answer"}
+
+
+def test_of_those_that_are_left_a_majority_is_still_needed() -> None:
+    found = [*answers(RIGHT, WRONG, WRONG), *accused("GPU-2")]
+    left = codes(found, node(3))
+
+    assert left == {"GPU-0": ["disagreement"], "GPU-1": ["disagreement"], "GPU-2": ["corruption"]}
+
+
 def test_who_is_outvoted_keeps_both_digests() -> None:
     found = reconcile(answers(RIGHT, RIGHT, WRONG), node(3))
     (outvoted,) = (f for f in found if isinstance(f, Finding) and f.code == "outvoted")
