@@ -269,9 +269,10 @@ def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
         with operation(f"fp32 products on core {core}", ctx.device):
             [rate] = run_on_each([core], work)
         yield Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
+    every = format_ranges(cpu.read_cores().online)
     yield Coverage(
         ctx.device.part,
-        f"fp32 on cores {format_ranges(chosen)} of {format_ranges(cpu.read_cores().online)}, one at a time, "
+        f"fp32 on cores {format_ranges(chosen)} of {every}, one at a time, "
         f"{params.core_seconds:g} s each",
     )
 

@@ -193,7 +193,9 @@ class CudaMode(TorchFunctionMode):
 
 def _spoil_sum(result: Tensor) -> Tensor:
     """Change a bit of a sum of integers, as of a digest, that the host took for its GPU."""
-    due = result.dtype == torch.int64 and not result.dim() and any([*strike("host_sum", HERE.device)])
+    due = (
+        result.dtype == torch.int64 and not result.dim() and any([*strike("host_sum", HERE.device)])
+    )
     return result ^ 1 << 9 if due else result
 
 

@@ -48,6 +48,8 @@ AT_START = {
     "https://pytorch.org to install a PyTorch version that has been compiled with your "
     "version of the CUDA driver.",
     "no_device": "No CUDA GPUs are available",
+    "ecc214": UNEXPECTED + "214: uncorrectable ECC error encountered",
+    "nvlink220": UNEXPECTED + "220: uncorrectable NVLink error detected during the execution",
 }
 """Errors of the first call of CUDA in a process."""
 

@@ -422,9 +422,24 @@ DEATHS = tuple(
 )
 """As the kernel's OOM killer ends one, or a bug of a driver."""
 
+FIRST_CALLS = tuple(
+    Rehearsed(
+        f"CUDA does not start for {what}",
+        f"{kind}@*",
+        _expect(dict.fromkeys(("gemm", "sdc", "p2p"), "which GPU"), FAIL, remedy, accused=()),
+        gpus=3,
+    )
+    for kind, what, remedy in (
+        ("ecc214", "an uncorrectable ECC error of a GPU", Remedy.RESET_GPU),
+        ("nvlink220", "an uncorrectable error of an NVLink", Remedy.INSPECT),
+    )
+)
+"""What one GPU of the node does to every process; NVML may name it (`test_cuda_errors`)."""
+
 REHEARSED = (
     *(row for kind, told in GPU_ERRORS.items() for row in _end_use(kind, *told)),
     *(_start(kind, *told) for kind, told in STARTS.items()),
+    *FIRST_CALLS,
     *MEMORY,
     *NUMBERS,
     *LIBRARIES,

@@ -247,7 +247,9 @@ def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_pat
     group = RankGroup(folder=str(tmp_path), world=2, backend="gloo", timeout=60.0)
     order = msgspec.json.encode(group).decode()
     subprocess.run(
-        [sys.executable, "-c", RANK, "a_rank", "1", str(os.getpid()), order], check=True, timeout=300
+        [sys.executable, "-c", RANK, "a_rank", "1", str(os.getpid()), order],
+        check=True,
+        timeout=300,
     )
     assert b"e-310" in file_of(group, "rank1.json").read_bytes()
 
