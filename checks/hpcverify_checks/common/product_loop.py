@@ -288,7 +288,8 @@ def hunt(
         counts = batch.wait_for_counts()
         products += len(batch.outputs)
         note(len(batch.outputs))
-        if wrong := batch.list_wrong(counts):
+        wrong = batch.list_wrong(counts) or _compare_again(bench, batch, counts)
+        if wrong:
             return HuntResult(products, clock() - start, tuple(wrong))
         _require_awake(bench, batch, counts[len(batch.outputs) :])
     return HuntResult(products, clock() - start)
@@ -301,6 +302,26 @@ class BlindComparison(Unable):
         """Keep *where*, for the finding."""
         super().__init__(f"{where}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
         self.where = where
+
+
+def _compare_again(
+    bench: ProductBench, batch: ProductBatch, counts: list[int]
+) -> list[WrongProduct]:
+    """
+    Compare the product again whose canaries have more wrong words than were spoiled.
+
+    It or its reference may have changed since it was compared: no bit went unnoticed.
+    """
+    import torch
+
+    canaries = zip(counts[len(batch.outputs) :], batch.canary_counts, strict=False)
+    if not any(counted > spoiled for counted, spoiled in canaries):
+        return []
+    last = batch.number + len(batch.outputs) - 1
+    reference, output = bench.get_job(last)[0].reference, batch.outputs[-1]
+    count = torch.zeros((), dtype=torch.int64, device=output.device)
+    bench.seams.compare(view_words(output), view_words(reference), count)
+    return [WrongProduct(last, int(count), output)] if int(count) else []
 
 
 def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:

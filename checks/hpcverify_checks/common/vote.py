@@ -53,6 +53,10 @@ CORRUPTION_CODE = "corruption"
 UNWITNESSED_CODE = "unwitnessed"
 """The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
+HOST, HOST_MEMORY = "cpu", "memory"
+"""The parts that are all cores of the host, and all of its memory."""
+MEMORY_CODE = "memory_changed"
+"""The code of a finding that operands or a reference changed in the host's memory."""
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
     CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
@@ -61,6 +65,8 @@ PRODUCT_FINDING_RULES = {
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
     UNWITNESSED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+    # Not hard: it may have been the core that wrote them.
+    MEMORY_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """For every check that compares products, so that a fault has the same remedy in each."""
@@ -127,12 +133,49 @@ def make_answer(where: str, text: str, answer: Ballot) -> Finding:
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the votes, and acquit parts that all err in the same bits."""
     answers = [f for f in found if isinstance(f, Finding) and f.code == ANSWER_CODE]
-    others = [f for f in found if f not in answers]
+    others = list(blame_memory([f for f in found if f not in answers]))
     left = list(acquit_shared(others, list_part_groups(others, inventory)))
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
     for poll in group_polls(answers, left):
         yield from poll.declare_results(gpus)
     yield from left
+
+
+def is_of_host(where: str) -> bool:
+    """Whether the part *where* is a core of the host, or all of them."""
+    return where == HOST or CORE_PATTERN.fullmatch(where) is not None
+
+
+def blame_memory(found: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
+    """
+    Yield what was *found*, but accuse no core of what changed in the host's memory.
+
+    All cores read the same, so it is said once, by the first that met it.
+    """
+    accused = [f for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
+    known = [(f, f.data_as(Accusation)) for f in accused if is_of_host(f.where)]
+    changed = [(f, a) for f, a in known if a.in_memory]
+    for finding, _ in changed[:1]:
+        text = (
+            f"the host's memory did not keep what was written, or a core wrote it wrongly: run "
+            f"host_memory and cpu_units; met by {finding.where}: {finding.text}"
+        )
+        yield replace(finding, code=MEMORY_CODE, where=HOST_MEMORY, text=text)
+    yield from _dispute(found, changed, known)
+
+
+def _dispute(
+    found: Sequence[JudgedItem], excused: Sequence[Accused], accused: Sequence[Accused]
+) -> Iterator[JudgedItem]:
+    """Yield what was *found* without the *excused*, whose words count as disputed."""
+    standing = {(f.where, a.metric) for f, a in accused if (f, a) not in excused}
+    disputed = {(f.where, a.metric) for f, a in excused} - standing
+    acquitted = [finding for finding, _ in excused]
+    for item in found:
+        if isinstance(item, Measurement) and (item.where, item.name) in disputed:
+            yield replace(item, name=DISPUTED_METRICS[item.name])
+        elif item not in acquitted:
+            yield item
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +312,4 @@ def acquit_shared(found: Sequence[JudgedItem], kinds: Iterable[PartGroup]) -> It
                 text=f"all {len(kind.parts)} agree on the same wrong bits of this type, so "
                 f"{kind.blame} is wrong: {finding.text}",
             )
-    standing = {(f.where, a.metric) for f, a in accused if (f, a) not in excused}
-    disputed = {(f.where, a.metric) for f, a in excused} - standing
-    acquitted = [finding for finding, _ in excused]
-    for item in found:
-        if isinstance(item, Measurement) and (item.where, item.name) in disputed:
-            yield replace(item, name=DISPUTED_METRICS[item.name])
-        elif item not in acquitted:
-            yield item
+    yield from _dispute(found, excused, accused)

@@ -331,7 +331,6 @@ def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did(
     [
         {"dtype": "fp64"},
         {"metric": MISMATCH_METRIC},
-        {"in_memory": True},
         {"reruns": Reruns(1)},
     ],
 )
@@ -340,6 +339,30 @@ def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(change: dict[s
     inventory = node(0, threads=4, cores=4)
     assert judge_answers(found, inventory).verdict is Verdict.FAIL
     assert codes(found, inventory)["cpu1"] == ["inexact", "corruption"]
+
+
+def test_what_changed_in_the_hosts_memory_is_said_once_and_of_no_core() -> None:
+    found = [item for i in range(3) for item in accused(f"cpu{i}", in_memory=True)]
+    inventory = node(0, threads=4, cores=4)
+    left = list(reconcile(found, inventory))
+
+    assert codes(found, inventory) == {"memory": ["memory_changed"]}
+    assert {i.name for i in left if isinstance(i, Measurement) and i.value == 7} == {
+        "disputed_words"
+    }
+    assert judge_answers(found, inventory).remedy is Remedy.INSPECT
+
+
+def test_a_core_that_also_erred_elsewhere_stays_accused_beside_memory() -> None:
+    found = [accuse("cpu1", in_memory=True), *accused("cpu1", plan="bias-")]
+    left = codes(found, node(0, threads=4, cores=4))
+
+    assert left == {"memory": ["memory_changed"], "cpu1": ["corruption"]}
+    assert judge_answers(found, node(0, threads=4, cores=4)).remedy is Remedy.REPLACE
+
+
+def test_the_memory_of_a_gpu_is_the_gpus() -> None:
+    assert codes(accused("GPU-0", in_memory=True), node(2)) == {"GPU-0": ["corruption"]}
 
 
 def test_a_core_that_was_right_keeps_all_plans_of_the_type_accused() -> None:
