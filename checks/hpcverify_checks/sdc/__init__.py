@@ -54,6 +54,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
+    list_native_dtypes,
     report_left_out,
     report_overrides,
     require_memory,
@@ -155,6 +156,7 @@ def measure(
             if trial.refused:
                 yield from report_refusal(trial)
         yield from report_left_out(ctx, device)
+        yield from report_unplanned(ctx, device)
         first = ctx.rotation % max(1, len(tasks))
         tasks = [*tasks[first:], *tasks[:first]]
         families = [task.family for task in tasks]
@@ -197,6 +199,14 @@ def try_families(
         with use_float32_precision(family.precision), doing:
             trial = try_offsets(task)
         yield trial
+
+
+def report_unplanned(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+    """Report which types a CPU has units for that no exact product is planned for."""
+    planned = {family.name for family in list_families(device)}
+    for dtype in sorted(list_native_dtypes(device) - planned):
+        text = f"{dtype}: not verified: libraries for CPUs may compute it in another type"
+        yield Coverage(ctx.device.part, text)
 
 
 def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
