@@ -60,7 +60,9 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
 
 def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     job, _ = bench.get_job(wrong.number)
-    yield _compare_elements(wrong.output.cpu(), job.reference.cpu())
+    # A copy even on the host: a row that is written late must not change it meanwhile.
+    found = wrong.output.to("cpu", copy=True)
+    yield _compare_elements(found, job.reference.cpu())
     changed = ", ".join(_ask_witnesses(job, bench.where))
     place = f"memory ({changed})" if changed else "compute"
     yield {"place": place}, {"in_memory": bool(changed)}

@@ -9,8 +9,10 @@ call. The others then raise `LostRanks`, which accuses nobody but the lost.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOOPBACK = "127.0.0.1"
+SIOCGIFFLAGS, INTERFACE_UP = 0x8913, 0x1
+"""Asks for the flags of an interface, and the one that it is up (netdevice(7), linux/if.h)."""
 POLL_SECONDS = 0.02
 FIRST_PAUSE_SECONDS = 2e-4
 """Of a wait for the ranks; each further pause is twice as long, up to `POLL_SECONDS`."""
@@ -179,6 +183,8 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
         LostRanks: A peer failed, or did not start or answer in time.
 
     """
+    if isinstance(open_board(group.folder), FolderBoard):
+        require_loopback()
     exchange_messages(group, rank, "here")
     with (
         _end_group(group, device),
@@ -188,6 +194,19 @@ def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[N
         _make_group(group, rank, device)
         exchange_messages(group, rank, "joined")  # rank 0 takes torch's store with it
         yield
+
+
+def require_loopback() -> None:
+    """Raise `Unable` if the loopback interface is down: ranks of one node meet over it."""
+    # Not from /sys, which may have been mounted in another network namespace.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        answer = fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
+    if not struct.unpack("16sH14x", answer)[1] & INTERFACE_UP:
+        raise Unable(
+            "the loopback interface is down, and ranks of one node meet over it: ip link set lo up",
+            Cause.MISCONFIGURED,
+            Remedy.FIX_CONFIGURATION,
+        )
 
 
 def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
