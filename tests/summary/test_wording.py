@@ -124,7 +124,8 @@ def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> 
 def test_what_a_pass_has_to_say_stands_behind_its_number() -> None:
     count = Measurement("mismatched_words", 0.0, "", "cpu")
     told = "CPU: tested on 1 of 2 online cores"
-    part = a_result("sdc", measurements=(count,), reason=told)
+    limits = (Limit(name="mismatched_words", high=0, source="one right answer"),)
+    part = a_result("sdc", measurements=(count,), limits=limits, reason=told)
 
     assert describe_group(CauseGroup(result=part), a_run(results=(part,))).endswith(f"; {told}")
 

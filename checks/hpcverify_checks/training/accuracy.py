@@ -6,8 +6,9 @@ agree with each other. The same step in fp64, which other instructions compute, 
 for that: the gradients of three shapes and three seeds were within 5e-7 of it, and with an
 activation that is off by a thousandth they were 1.8e-4 and more away on one CPU, 3.0e-5 on
 another where one element of each product was. An error that both types have in common is
-not seen. This is no proof to the last bit, so a larger distance only warns. Gradients in bf16 are themselves rounded to a
-few thousandths: on GPUs the vote of like parts has to decide.
+not seen. This is no proof to the last bit, so a larger distance only warns. Gradients in
+bf16 are themselves rounded to a few thousandths: on GPUs the vote of like parts has to
+decide.
 """
 
 from __future__ import annotations
