@@ -254,6 +254,42 @@ def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_pat
     assert b"e-310" in file_of(group, "rank1.json").read_bytes()
 
 
+BOUND = """
+import os, sys
+from pathlib import Path
+from hpcverify.check import Unable
+from hpcverify.model import Device
+from hpcverify.testing import make_context
+from hpcverify_checks.common.device import find_torch_device
+
+before = os.sched_getaffinity(0)
+gpu = Device("cuda", "GPU-0", "GPU 0")
+try:  # there is no such GPU, but torch has been loaded by then
+    find_torch_device(make_context(Path(sys.argv[1]), device=gpu, peers=(gpu,)))
+except Unable:
+    import torch
+    print(os.sched_getaffinity(0) == before, torch.get_num_threads())
+"""
+
+
+def test_a_gpus_worker_keeps_the_cores_near_its_gpu_whatever_openmp_was_told(
+    tmp_path: Path,
+) -> None:
+    free, bound = (
+        subprocess.run(
+            [sys.executable, "-c", BOUND, str(tmp_path)],
+            env={**os.environ, **told},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout
+        for told in ({}, {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"})
+    )
+    assert bound == free
+    assert bound.startswith("True")
+
+
 def test_the_precision_of_float32_is_restored() -> None:
     before = torch.get_float32_matmul_precision()
     with use_float32_precision("high"):
