@@ -339,13 +339,12 @@ class MarchPass:
         """
         Whether the table on the device is still what the host made.
 
-        The host errs, too: it has to find its own table as it was, and another copy of the
-        device's unlike it.
+        The host errs, too: two copies have to be alike, and its own table to be as it was.
         """
-        made = self.background.table
-        if compute_digest(self.table) == self.digest or compute_digest(made) != self.digest:
+        made, copied = self.background.table, self.table.cpu()
+        if copied.equal(made) or compute_digest(made) != self.digest:
             return True
-        return self.table.cpu().equal(made)
+        return not self.table.cpu().equal(copied)
 
     def require_canary(self, chance: random.Random) -> None:
         """

@@ -55,8 +55,8 @@ ShouldStop = Callable[[int], bool]
 """Whether to stop, after so many products."""
 
 
-_memcmp = ctypes.CDLL(None).memcmp
-_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+memcmp = ctypes.CDLL(None).memcmp
+memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
@@ -65,7 +65,7 @@ def compare(found: Tensor, expected: Tensor, count: Tensor) -> None:
 
     if found.device.type != "cpu":
         torch.sum(torch.ne(found, expected), dim=0, dtype=torch.int64, out=count)
-    elif _memcmp(found.data_ptr(), expected.data_ptr(), found.nbytes):
+    elif memcmp(found.data_ptr(), expected.data_ptr(), found.nbytes):
         # A sum of booleans is far slower there. Two opinions: one that differs is enough.
         count.copy_(torch.count_nonzero(torch.ne(found, expected)).clamp_(min=1))
     else:
