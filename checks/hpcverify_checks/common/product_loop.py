@@ -41,8 +41,8 @@ CANARY_COPIES, FEW_WORDS = 4, 8
 """Counts of spoiled copies of a product, and the most words that the third is spoiled in; the
 fourth is that of all lanes together."""
 LANES, WINDOW_WORDS = 64, 512
-"""Words after which a loop of `memcmp` begins again, at most, and as many as one has that is
-compared with such a loop: four vectors of 64 bytes at a time, in glibc 2.41."""
+"""Words after which the loop of `memcmp` begins again, at most, and as many as it compares for
+that: glibc takes four vectors of 64 bytes or less at a time, and this is twice as much."""
 GPU_BATCH_PRODUCTS = 4
 """Products whose counts the host reads together: they take far longer than reading does."""
 
