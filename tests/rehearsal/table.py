@@ -229,6 +229,15 @@ NUMBERS = (
         gpus=SIBLINGS,
         params=SHORT_SOAK,
     ),
+    *(
+        Rehearsed(
+            f"the host adds up wrongly once in a proof, {name}",
+            f"host_sum@1:after={after},every=100000",
+            _expect({"sdc": "run cpu_units"}, ERROR, Remedy.INSPECT, Cause.CHECKER),
+            gpus=SIBLINGS,
+        )
+        for name, after in (("at the start", 0), ("later", 20))
+    ),
     Rehearsed(
         "all GPUs but one err alike",
         "flip@0 flip@2 flip@3",

@@ -379,6 +379,10 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
     proof = made.prove(product, seed)
     if not proof.wrong_rows:
         name = made.name
+        if proof.negative_zeros or proof.certificate > made.limit:
+            core = pick_cores(cpu.read_cores().allowed, 1, seed)
+            (again,) = run_on_each(core, lambda _: made.prove(product, seed))
+            _require_host(again == proof, f"two proofs of plan {name} are not the same")
         _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
         _require(proof.certificate <= made.limit, f"plan {name} is inexact")
         if shipped:
