@@ -387,8 +387,8 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
         _require(proof.certificate <= made.limit, f"plan {name} is inexact")
         if shipped:
             cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, seed)
-            again = [*run_on_each(cores, lambda _: compute_digest(product))]
-            _require_host(shipped[1] not in again, f"the digest of plan {name} was wrong once")
+            digests = [*run_on_each(cores, lambda _: compute_digest(product))]
+            _require_host(shipped[1] not in digests, f"the digest of plan {name} was wrong once")
         _require(not shipped, f"the product of plan {name} contradicts its digest")
     return proof
 
