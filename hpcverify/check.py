@@ -408,11 +408,17 @@ UNOWNED_CODE = "gpu_memory_unowned"
 """Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
 RANK_LOST_CODE = "rank_lost"
 """Of the finding about a part that others waited for in vain: who has it did not end its work."""
+ANSWER_CODE = "answer"
+"""Of the finding that is a part's vote: the engine drops those of parts proven wrong before."""
+CORES_LEFT_OUT_CODE = "cores_left_out"
+"""Of the finding that a check of the host could not use all cores that are online."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
+    # A PASS says so in its reason, since a cpuset may be meant.
+    CORES_LEFT_OUT_CODE: FindingRule(Verdict.PASS, Remedy.FIX_CONFIGURATION),
     HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
-"""For findings that the engine makes, in every check."""
+"""For findings that any check may have."""
 SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})
 """The codes of an `Unable` that no later check on the same device would escape."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
@@ -624,10 +630,15 @@ def _judge_unmeasured(limit: Limit) -> Judgement:
 
 
 def combine_judgements(complaints: Sequence[Judgement]) -> Judgement:
-    """Combine *complaints* into one: the worst verdict, with all its reasons."""
+    """
+    Combine *complaints* into one: the worst verdict, with all its reasons.
+
+    A PASS has as its reason what passes and still has a remedy.
+    """
     verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
     if verdict is Verdict.PASS:
-        return Judgement(verdict=verdict)
+        shown = dict.fromkeys(c.reason for c in complaints if c.remedy is not Remedy.NONE)
+        return Judgement(verdict=verdict, reason="; ".join(shown))
     worst = sort_judgements(c for c in complaints if c.verdict is verdict)
     return Judgement(
         verdict=verdict,

@@ -7,17 +7,18 @@ apart, since a good part bursts faster than it sustains. The operands are random
 numbers: zeros or small integers would toggle fewer wires, draw less power and look
 faster than real work. On a GPU, events on the device time every step and the host stays
 only a few steps ahead, so neither Python nor a wait is part of the result. On a CPU,
-each core is also timed alone.
+each core is also timed alone, and the CPU time says on how many of them the library works
+at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from statistics import median
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -28,6 +29,8 @@ from hpcverify.check import (
     CheckItem,
     Context,
     Coverage,
+    Finding,
+    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -35,6 +38,7 @@ from hpcverify.check import (
     Remedy,
     Series,
     Unable,
+    Verdict,
     fail_outside,
     operation,
     warn_outside,
@@ -43,7 +47,7 @@ from hpcverify.limits.specs import DTYPES
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
 from hpcverify.units import GIGA
-from hpcverify_checks.common.contention import CpuUsage
+from hpcverify_checks.common.contention import MAX_OTHER_CORES, CpuUsage
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
@@ -53,6 +57,7 @@ from hpcverify_checks.common.device import (
     report_overrides,
     require_memory,
     use_float32_precision,
+    use_threads,
 )
 from hpcverify_checks.common.dtypes import (
     AMD_DTYPES,
@@ -63,7 +68,7 @@ from hpcverify_checks.common.dtypes import (
     report_refused_dtype,
 )
 from hpcverify_checks.common.estimates import count_dtypes, count_threads
-from hpcverify_checks.common.peaks import Peak, find_peak
+from hpcverify_checks.common.peaks import NO_CLOCK, Peak, find_peak
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.timing import choose_timer, make_product_step, time_on_host
 
@@ -71,8 +76,14 @@ if TYPE_CHECKING:
     import torch
 
 GPU_SIZE = 8192
-CPU_SIZES = ((32, 4096), (8, 2048), (1, 1024))
-"""(Cores, size): what fills a CPU of that many cores, with steps short enough to get many."""
+CPU_SIZES = ((32, 4096), (2, 2048), (1, 1024))
+"""(Cores, size): what fills a CPU of that many cores, with steps short enough to get many. A
+library may compute less than 2048^3 in bf16 on one core, with AMX (oneDNN of torch 2.13)."""
+MIN_CORES_SHARE = 0.75
+"""Of the cores, by CPU time: with less, a number is not that of all of them."""
+LEAST_GAIN = 1.3
+"""Times as fast as fp32: a narrower type that has units of its own is faster than that."""
+CORES_UNUSED_CODE = "cores_unused"
 CORE_SIZE = 512
 SLOW_FP64_SIZE = 2048
 """For fp64 on parts where it is 1/32 of fp32 or less: steps under 0.1 s."""
@@ -118,14 +129,17 @@ def measure(
     ctx: Context, params: GemmParams, make_step: MakeStep = make_product_step
 ) -> Iterator[CheckItem]:
     """Measure each type in turn: burst, sustained, and spread of the steps."""
+    import torch
+
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
-    native = list_native_dtypes(device)
-    began = perf_counter()
+    native, on_cpu = list_native_dtypes(device), device.type == "cpu"
+    began, rates = perf_counter(), dict[str, float]()
     for dtype in _choose_dtypes(params, native):
         with (
             use_float32_precision(FAMILIES[dtype].precision),
             operation(f"{dtype} products", ctx.device),
+            use_threads(count_physical_cores() if on_cpu else torch.get_num_threads()),
         ):
             size = params.size or choose_size(dtype, device)
             step = make_step(dtype, size, device)
@@ -137,16 +151,60 @@ def measure(
             crowd = CpuUsage.read()
             burst = timer(step, params.burst_seconds)
             start = perf_counter() - began
+            worked = process_time()
             sustained = timer(step, params.seconds)
+            busy = (process_time() - worked) / sum(sustained)
+            cores = torch.get_num_threads()
         load = GemmLoad(dtype, ctx.device.part, 2.0 * size**3, find_peak(ctx, dtype))
         numbers = report_steps(load, burst, sustained, start)
-        if device.type == "cpu":
+        if on_cpu:
+            yield from report_cores(dtype, busy, cores, crowd.count_other_cores(CpuUsage.read()))
             numbers = crowd.omit_if_busy(name_contended_metrics(dtype), numbers)
         yield from numbers
         yield Coverage(load.where, _describe_work(load, size, burst, sustained))
+        rates[dtype] = load.compute_rate(sustained)
     yield from report_left_out(ctx, device)
-    if device.type == "cpu" and params.core_seconds:
+    if not on_cpu:
+        return
+    yield from report_emulated(rates)
+    if find_peak(ctx, "fp32") is None:
+        yield Coverage(ctx.device.part, NO_CLOCK)
+    if params.core_seconds:
         yield from _measure_cores(ctx, params)
+
+
+def count_physical_cores() -> int:
+    """Count the cores that we may use; threads of one core are one, where that is known."""
+    physical = cpu.map_cores()
+    return len({physical.get(core, ("", str(core))) for core in cpu.read_cores().allowed})
+
+
+def report_cores(
+    dtype: str, busy: float, cores: int, others: float
+) -> Iterator[Coverage | Finding]:
+    """
+    Report how many *cores* were *busy* with us, in CPU seconds a second.
+
+    If they were fewer, though no *others* used them, the throughput is not that of all.
+    """
+    text = f"{dtype}.sustained is the work of {busy:.1f} of {cores} cores"
+    if busy < MIN_CORES_SHARE * cores and others <= MAX_OTHER_CORES:
+        text += ": the library leaves cores idle, or they are not there for us"
+        yield Finding(CORES_UNUSED_CODE, "cpu", text)
+    else:
+        yield Coverage("cpu", text)
+
+
+def report_emulated(rates: Mapping[str, float]) -> Iterator[Coverage]:
+    """Report which types have *rates* (GFLOP/s) as if they were computed in fp32."""
+    usual = rates.get("fp32")
+    for dtype, rate in rates.items():
+        if usual and dtype not in ("fp32", "fp64") and rate < LEAST_GAIN * usual:
+            text = (
+                f"{dtype}: {rate / usual:.2f} times as fast as fp32: the library converts it, and "
+                "does not use the units that the CPU has for it"
+            )
+            yield Coverage("cpu", text)
 
 
 def _warm_up(work: Callable[[], object]) -> str:
@@ -269,9 +327,10 @@ def _measure_cores(ctx: Context, params: GemmParams) -> Iterator[CheckItem]:
         with operation(f"fp32 products on core {core}", ctx.device):
             [rate] = run_on_each([core], work)
         yield Measurement("fp32.core", rate, "GFLOP/s", f"cpu{core}")
+    every = format_ranges(cpu.read_cores().online)
     yield Coverage(
         ctx.device.part,
-        f"fp32 on cores {format_ranges(chosen)} of {format_ranges(allowed)}, one at a time, "
+        f"fp32 on cores {format_ranges(chosen)} of {every}, one at a time, "
         f"{params.core_seconds:g} s each",
     )
 
@@ -287,7 +346,7 @@ def _measure_core(seconds: float, _core: int) -> float:
 
 
 CHECK = Check(
-    summary="throughput of matrix products, for each type the part computes natively",
+    summary="throughput of matrix products, for each type the part has units for",
     measure=measure,
     estimate=estimate,
     params=GemmParams,
@@ -327,7 +386,11 @@ CHECK = Check(
         ),
         "*.core": warn_outside(of_siblings=0.5),
     },
-    finding_rules={DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE},
+    finding_rules={
+        DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
+        # Says so in the reason of a PASS: the library may do so on every node of the kind.
+        CORES_UNUSED_CODE: FindingRule(Verdict.PASS, Remedy.INSPECT),
+    },
     placement=Placement.DEVICES,
     timeout=600.0,
 )

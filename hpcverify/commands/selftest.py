@@ -22,6 +22,7 @@ from hpcverify.run.selftest import (
     UNSOUND_STATUS,
     SelftestResult,
     SelftestRunner,
+    list_unprovable_checks,
     load_provable_checks,
 )
 from hpcverify.run.stop import stop_on_signals
@@ -42,7 +43,8 @@ def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
 
     The faults are made in our own arithmetic, on the real parts: nothing on the node
     is harmed. Exit status 0 if all came out as expected, 1 if one did not (do not
-    trust the check on this node), 3 if one could not be tried.
+    trust the check on this node), 3 if one could not be tried. Without CHECK, the
+    checks that load the node and have no selftest are listed.
 
     \b
     Examples:
@@ -64,6 +66,8 @@ def command(check: str | None, *, as_json: bool, verbose: bool) -> None:
         for result in runner.run_checks(chosen):
             printer.print_result(result)
             results.append(result)
+    if check is None and (without := list_unprovable_checks(packages)):
+        printer.print_line(f"no selftest, and so not tried: {', '.join(without)}")
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(build_json_rows(results)), indent=1))
     statuses = {result.status for result in results}
@@ -83,35 +87,36 @@ class TrialPrinter:
         """Print what a worker yielded, if it is a trial."""
         if isinstance(item, ProbeResult):
             self._inventory = item.inventory
-            self._print_line(COLUMNS_FORMAT.format(*COLUMN_HEADS))
+            self.print_line(COLUMNS_FORMAT.format(*COLUMN_HEADS))
         elif isinstance(item, Trial):
             self._print_trial(item)
 
     def _print_trial(self, trial: Trial) -> None:
         mark = "ok" if trial.is_as_expected else "WRONG"
         part = self._inventory.find_label(trial.where)
-        self._print_line(COLUMNS_FORMAT.format(mark, part, trial.fault, trial.expected))
+        self.print_line(COLUMNS_FORMAT.format(mark, part, trial.fault, trial.expected))
         if not trial.is_as_expected:
             outcome = ": ".join(filter(None, (trial.outcome, trial.detail)))
-            self._print_line(f"{DETAIL_INDENT}outcome: {outcome}")
+            self.print_line(f"{DETAIL_INDENT}outcome: {outcome}")
         elif self._verbose and trial.detail:
-            self._print_line(f"{DETAIL_INDENT}detail: {trial.detail}")
+            self.print_line(f"{DETAIL_INDENT}detail: {trial.detail}")
 
     def print_result(self, result: SelftestResult) -> None:
         """Say whether a check can be trusted here."""
         if result.wrong_trials:
             faults = ", ".join(dict.fromkeys(trial.fault for trial in result.wrong_trials))
-            self._print_line(f"{result.check}: do not trust it on this node: {faults}")
+            self.print_line(f"{result.check}: do not trust it on this node: {faults}")
         untried = [(s.where, s.reason) for s in result.shortfalls]
         untried += [(s.where, s.text) for s in result.skips]
         for where, why in untried:
             label = self._inventory.find_label(where)
-            self._print_line(f"{result.check}: not fully tried on {label}: {why}")
+            self.print_line(f"{result.check}: not fully tried on {label}: {why}")
         if result.status == SOUND_STATUS:
             count = len(result.trials)
-            self._print_line(f"{result.check}: all {count} trials came out as expected")
+            self.print_line(f"{result.check}: all {count} trials came out as expected")
 
-    def _print_line(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
+        """Print a line as it is."""
         click.echo(line.rstrip(), file=self._stream)
 
 

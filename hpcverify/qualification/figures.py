@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from hpcverify.check import matches
+from hpcverify.check import ANSWER_CODE, matches
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
 from hpcverify.plan.suite import Plan
@@ -42,8 +42,6 @@ LINK_SUFFIX = ".link"
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
 FOUND_NOTHING = "nothing found"
 """The expected outcome of a trial without a fault, and of a control, which must miss it."""
-ANSWER_CODE = "answer"
-"""The code of a finding with the digest of what a part computed, in checks that vote."""
 
 
 def collect_figures(run: Run) -> Iterator[MeasuredFigure]:

@@ -2,12 +2,15 @@
 Lines for ``hpcverify/limits/gpu_reached.csv`` from what a node has just reached.
 
 Only from GPUs at their default power limit, in a check that all of them passed: a line
-becomes a limit for every GPU of that part.
+becomes a limit for every GPU of that part. If the node failed any step, the line is no
+more than a hint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from hpcverify.check import matches
 from hpcverify.limits.specs import MEASURED_UNITS, find_spec
@@ -24,8 +27,9 @@ QUANTITIES = {
 }
 """The measurements that the table has lines for, by check."""
 TABLE_UNITS = {"GFLOP/s": "TFLOP/s", "GOP/s": "TOP/s"}
-MEASURED_HERE = "A"
-"""The confidence of what was measured on the part itself."""
+MEASURED_HERE, DISPUTED = "A", "C"
+"""The confidence of what was measured on the part itself: on a good node, and on one that
+failed. The latter fails no part."""
 HELD_BACK_CODES = frozenset(
     {"power_capped", "power_limited", "power_held", "power_raised", "slowed_down"}
 )
@@ -55,6 +59,20 @@ def list_reached(
         named = QUANTITIES.get(figure.check, ())
         if figure.check in sound and any(matches(figure.quantity, p) for p in named):
             yield _build_line(figure, run, held_back, version)
+
+
+def grade_reached(
+    lines: Iterable[ReachedLine | str], failed: Sequence[str]
+) -> list[ReachedLine | str]:
+    """Grade the *lines* of a node that *failed* these steps; of a sound one they stay."""
+    if not failed:
+        return [*lines]
+    graded = [
+        replace(line, confidence=DISPUTED) if isinstance(line, ReachedLine) else line
+        for line in lines
+    ]
+    text = f"confidence {DISPUTED}, since the node failed: {', '.join(failed)}"
+    return [*graded, text] if any(isinstance(line, ReachedLine) for line in graded) else graded
 
 
 def _build_line(

@@ -21,7 +21,7 @@ from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.plan.config import Site
 from hpcverify.qualification import figures
 from hpcverify.qualification.estimates import estimate_plan
-from hpcverify.qualification.reached import find_held_back, list_reached
+from hpcverify.qualification.reached import find_held_back, grade_reached, list_reached
 from hpcverify.qualification.steps import (
     GPU_KIND,
     QUICK,
@@ -203,6 +203,8 @@ class NodeQualifier(Struct, kw_only=True):
     def _build_document(self) -> Qualification:
         reports = tuple(self._reports)
         system = self._inventory.find_part("node")
+        failed = [report.name for report in reports if report.verdict is Verdict.FAIL]
+        reached = grade_reached(self._reached, failed)
         return Qualification(
             hpcverify=self._versions.get("hpcverify", ""),
             started=self._started,
@@ -223,10 +225,8 @@ class NodeQualifier(Struct, kw_only=True):
             versions=self._versions,
             topology=self._topology,
             steps=reports,
-            reached=tuple(line for line in self._reached if isinstance(line, ReachedLine)),
-            not_reached=tuple(
-                dict.fromkeys(line for line in self._reached if isinstance(line, str))
-            ),
+            reached=tuple(line for line in reached if isinstance(line, ReachedLine)),
+            not_reached=tuple(dict.fromkeys(line for line in reached if isinstance(line, str))),
         )
 
 

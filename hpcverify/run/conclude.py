@@ -127,7 +127,7 @@ def judge_result(
     told = {one.where for one in result.shortfalls}
     facts = [f for f in result.findings if f.code != RANK_LOST_CODE or f.where not in told]
     verdict = judge((*result.measurements, *facts), holding, rulings, names)
-    total = combine_judgements([verdict, *short])
+    total = combine_judgements([verdict, *short]) if short else verdict
     codes = sorted({finding.code for finding in result.findings})
     return msgspec.structs.replace(
         result,

@@ -46,7 +46,7 @@ def explain_cuda_failure(
 
     Where a worker uses several GPUs, or a library says only that something failed, the
     contexts say more: the error of a broken one comes back with every call. Where they do
-    not say which GPU it was, the finding is one of the node.
+    not say which GPU it was, or CUDA did not even start, the finding is one of the node.
     """
     error = _find_raised_error(exc)
     if error is None:
@@ -69,7 +69,8 @@ def explain_cuda_failure(
             outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
         return CudaFailure((), outcome, error.sticky)
     guilty = broken if 0 < len(broken) < len(gpus) else {}
-    places = {gpus[0]: error} if len(gpus) == 1 else guilty or {"node": error}
+    is_alone = len(gpus) == 1 and (bool(broken) or not _is_of_any_gpu(error, task))
+    places = {gpus[0]: error} if is_alone else guilty or {"node": error}
     findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
     return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
 
@@ -88,6 +89,20 @@ def _uses_rocm() -> bool:
     """Whether torch, if it is loaded, is a build for GPUs of AMD."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.version.hip is not None
+
+
+def _is_of_any_gpu(error: CudaError, task: Task) -> bool:
+    """
+    Whether *error* may be that of a GPU that the worker of *task* never asked for.
+
+    CUDA starts on all GPUs of the node. If the hardware of one keeps it from that, every
+    process raises the same error, whichever GPU it came for.
+    """
+    torch = sys.modules.get("torch")
+    has_started = torch is None or torch.cuda.is_initialized()
+    if has_started or error.software or not isinstance(task, Measure):
+        return False
+    return sum(device.kind == "cuda" for device in task.context.inventory.devices) > 1
 
 
 def _list_used_gpus(task: Task) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import SETUP_CODES, Context, Placement, Unable
+from hpcverify.check import ANSWER_CODE, SETUP_CODES, Context, Placement, Unable
 from hpcverify.errors import UnverifiedError
 from hpcverify.model import (
     CarryOver,
@@ -95,6 +95,8 @@ class RunState(Struct, kw_only=True):
     """Why no GPU can compute, where all of them said the same: later checks need not ask."""
     unused: tuple[Finding, ...] = ()
     """The GPUs that did not come back from a check, and are used no more."""
+    proven_wrong: frozenset[str] = frozenset()
+    """The parts of which there is hard evidence: they have no vote any more."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -180,6 +182,7 @@ class StepRun(Struct, kw_only=True):
             answers[SETTLED_KEY] = Answer(items=found, outcome=Outcome())
         past = now.history.past_values(step.name)
         result = conclude(step, answers, now.inventory, past, now.clock() - start)
+        now.state.proven_wrong |= list_proven_wrong(result)
         waits = (item for item in settled if isinstance(item, Coverage))
         result = msgspec.structs.replace(result, coverage=(*result.coverage, *waits))
         if self._cut_workers:
@@ -280,7 +283,7 @@ class StepRun(Struct, kw_only=True):
         from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
-            return find_xids(now.executor, parts, start, now.clock())
+            return find_xids(now.executor, parts, start, now.clock(), with_complaints=True)
 
         common = now.state.common_errors
         explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)
@@ -357,6 +360,8 @@ class StepRun(Struct, kw_only=True):
 
     def _reconcile(self, answers: dict[str, Answer]) -> dict[str, Answer]:
         """Have the check judge all *answers* together, if it can."""
+        wrong = self.round.state.proven_wrong
+        answers = {part: _drop_votes(answer, wrong) for part, answer in answers.items()}
         items = [item for answer in answers.values() for item in answer.items]
         measurements = tuple(i for i in items if isinstance(i, Measurement))
         findings = tuple(i for i in items if isinstance(i, Finding))
@@ -378,6 +383,24 @@ class StepRun(Struct, kw_only=True):
 
     def _ask_telemetry_worker(self, task: Settle | Observe | Reconcile, seconds: float) -> Answer:
         return self.round.executor.run({TELEMETRY_WORKER: task}, seconds)[TELEMETRY_WORKER]
+
+
+def list_proven_wrong(result: Result) -> frozenset[str]:
+    """List the parts of which *result* has a finding that no rerun takes back."""
+    hard = {code for code, r in result.rulings.items() if r.hard and r.verdict is Verdict.FAIL}
+    return frozenset(f.where for f in result.findings if f.code in hard)
+
+
+def _drop_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
+    """Drop the votes of parts that an earlier check proved *wrong*, and say so."""
+    voted = [i for i in answer.items if isinstance(i, Finding) and i.code == ANSWER_CODE]
+    dropped = [vote for vote in voted if vote.where in wrong]
+    if not dropped:
+        return answer
+    text = "has no vote, since an earlier check of this run proved it wrong"
+    said = [Coverage(where, text) for where in dict.fromkeys(vote.where for vote in dropped)]
+    rest = (item for item in answer.items if item not in dropped)
+    return msgspec.structs.replace(answer, items=(*rest, *said))
 
 
 def _make_directory(path: Path) -> None:

@@ -108,14 +108,14 @@ def _has_died(outcome: Outcome) -> bool:
 
 
 def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
-    """Put the Xids beside each error; they may name the GPU where CUDA did not."""
-    marked = [gpu for gpu in gpus if xids.describe(gpu)]
+    """Put the Xids beside each error; they, or the driver, may name a GPU where CUDA did not."""
+    marked = xids.list_marked(gpus)
     errors: list[Finding] = []
     for error in _list_errors(answer):
         unknown = error.where == "node"
         places = marked if unknown and len(marked) < len(gpus) else []
         for where in places or [error.where]:
-            told = xids.describe(where)
+            told = xids.describe(where) or ", ".join(xids.complaints.get(where, ()) * unknown)
             text = f"{error.text}; {told}" if told else error.text
             evidence = {**error.evidence, **xids.make_evidence(where)}
             errors.append(replace(error, where=where, text=text, evidence=evidence))

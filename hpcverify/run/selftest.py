@@ -68,6 +68,13 @@ def load_provable_checks(name: str | None, packages: tuple[str, ...]) -> dict[st
     )
 
 
+def list_unprovable_checks(packages: tuple[str, ...]) -> list[str]:
+    """List the checks that load a node and have no selftest: nobody can try them there."""
+    checks = {n: catalog.load_check(n, packages) for n in catalog.list_check_names(packages)}
+    active = (n for n, c in checks.items() if c.placement is not Placement.PASSIVE)
+    return sorted(name for name in active if checks[name].selftest is None)
+
+
 class SelftestRunner(Struct, frozen=True, kw_only=True):
     """Tries checks on this node; *folder* is empty, and the caller removes it."""
 

@@ -109,6 +109,8 @@ class FindXids(Struct, frozen=True, tag=True):
     parts: tuple[str, ...]
     start: float
     end: float
+    with_complaints: bool = False
+    """Whether to list what the driver holds against them, too."""
 
 
 Task = Probe | Settle | Measure | ReadBmc | Observe | Reconcile | RunSelftest | FindXids

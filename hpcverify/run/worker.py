@@ -200,6 +200,10 @@ class WorkerServer:
         for event in xids.merge_xids([*xids.list_sampled(samples, now)], logged, task.parts):
             evidence = {"line": event.line} if event.line else {}
             yield Finding("xid", event.where, event.text, evidence)
+        if task.with_complaints:
+            from hpcverify.telemetry.complaints import list_complaints  # noqa: PLC0415 - as above
+
+            yield from (c for c in list_complaints(self._inventory) if c.where in task.parts)
 
     def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage | Finding]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does

@@ -9,6 +9,7 @@ from msgspec import Struct
 from hpcverify.model import Coverage, Finding, Verdict
 from hpcverify.run.executor import TELEMETRY_WORKER, Executor
 from hpcverify.run.wire import FindXids
+from hpcverify.telemetry.complaints import COMPLAINT_CODE
 
 XIDS_SECONDS = 15.0
 """For the kernel log, which may be tens of MB, and one more round of samples."""
@@ -21,12 +22,19 @@ class GpuXids(Struct, frozen=True):
     """In words, as ``Xid 94 at 03:12:05 UTC``; a part without any is not here."""
     lines: Mapping[str, tuple[str, ...]] = {}
     """Their lines in the kernel log."""
+    complaints: Mapping[str, tuple[str, ...]] = {}
+    """What the driver holds against some of them, if that was asked."""
     problem: str = ""
     """Why the kernel log could not be read, if so: there may be more than we know."""
 
     def describe(self, part: str) -> str:
         """Say which Xids *part* had, in the order of the log; empty if we know of none."""
         return ", ".join(self.by_part.get(part, ()))
+
+    def list_marked(self, parts: Collection[str]) -> list[str]:
+        """List those of *parts* that had an Xid, or else those that the driver complains of."""
+        marked = [part for part in parts if part in self.by_part]
+        return marked or [part for part in parts if part in self.complaints]
 
     def make_evidence(self, part: str) -> dict[str, str]:
         """Make what stands beside a finding about *part*: also that nobody could look."""
@@ -36,7 +44,14 @@ class GpuXids(Struct, frozen=True):
         return evidence
 
 
-def find_xids(executor: Executor, parts: Collection[str], start: float, end: float) -> GpuXids:
+def find_xids(
+    executor: Executor,
+    parts: Collection[str],
+    start: float,
+    end: float,
+    *,
+    with_complaints: bool = False,
+) -> GpuXids:
     """
     Find the Xids that the GPUs *parts* had from *start* to *end*.
 
@@ -44,15 +59,18 @@ def find_xids(executor: Executor, parts: Collection[str], start: float, end: flo
     hung, and put `GpuXids.describe` into the text and `GpuXids.make_evidence` beside it.
     A log that nobody may read is no error: it is said in `GpuXids.problem`.
     """
-    task = FindXids(parts=tuple(parts), start=start, end=end)
+    task = FindXids(parts=tuple(parts), start=start, end=end, with_complaints=with_complaints)
     answer = executor.run({TELEMETRY_WORKER: task}, XIDS_SECONDS)[TELEMETRY_WORKER]
     by_part: dict[str, tuple[str, ...]] = {}
     lines: dict[str, tuple[str, ...]] = {}
+    complaints: dict[str, tuple[str, ...]] = {}
     for item in answer.items:
-        if isinstance(item, Finding):
+        if isinstance(item, Finding) and item.code == COMPLAINT_CODE:
+            complaints[item.where] = (*complaints.get(item.where, ()), item.text)
+        elif isinstance(item, Finding):
             by_part[item.where] = (*by_part.get(item.where, ()), item.text)
             lines[item.where] = (*lines.get(item.where, ()), *item.evidence.values())
     problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
     if answer.outcome.verdict is not Verdict.PASS:
         problem = f"the telemetry worker did not answer: {answer.outcome.reason}"
-    return GpuXids(by_part, lines, problem)
+    return GpuXids(by_part, lines, complaints, problem)

@@ -181,7 +181,9 @@ def show_results(run: Run, past: PastLookup, console: Console) -> None:
         several = len(rounds[result.check]) > 1
         tally = f"[{format_tally(rounds[result.check])}] " if several else ""
         passed = result.verdict is Verdict.PASS
-        if not (passed and figures[result.check]):
+        if passed and figures[result.check]:  # beside its speeds only what a PASS has to say
+            text = result.reason
+        if text:
             badge = render_badge(effective_verdict(result))
             cells = badge, Text(result.check), _make_cell(f"{tally}{text}")
             (good if passed else bad).add_row(*cells)

@@ -161,11 +161,12 @@ def describe_group(group: CauseGroup, run: Run) -> str:
         in_words = partial(format_scaled, unit=item.unit)
         value = in_words(item.value)
     else:
-        return "; ".join(list(dict.fromkeys(c.text for c in result.coverage))[:2])
+        covered = list(dict.fromkeys(c.text for c in result.coverage))[:2]
+        return "; ".join(filter(None, (result.reason, *covered)))
     where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "
     limit = tightest and tightest[1]
     bounds = f", limit {format_bounds(limit, in_words)} ({limit.source})" if limit else ""
-    return f"{where}{item.name} {value}{bounds}"
+    return "; ".join(filter(None, (f"{where}{item.name} {value}{bounds}", result.reason)))
 
 
 def format_conclusion(run: Run) -> str:

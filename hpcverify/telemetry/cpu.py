@@ -10,7 +10,7 @@ requested clock because of heat, kernel 5.6 and later), /proc/stat and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,7 +62,7 @@ def read_cpuinfo(root: Path = Path("/")) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in fields}
 
 
-def list_flags(info: dict[str, str]) -> frozenset[str]:
+def list_flags(info: Mapping[str, str]) -> frozenset[str]:
     """List the instruction set extensions that *info* names."""
     return frozenset((info.get("flags") or info.get("Features") or "").split())
 

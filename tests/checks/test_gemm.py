@@ -28,6 +28,7 @@ from hpcverify.model import (
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import gemm
 from hpcverify_checks.common import peaks
+from hpcverify_checks.common.device import use_threads
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.timing import (
     MIN_STEPS,
@@ -164,6 +165,66 @@ def test_a_cpus_peak_is_cores_times_clock_times_width() -> None:
     assert "64 cores x 3000 MHz" in peak.source
     assert peaks.derive_peak(facts, {}, "bf16") is None
     assert peaks.derive_peak({"cores": "64"}, {}, "fp64") is None
+
+
+@pytest.mark.parametrize(("dtype", "per_cycle"), [("bf16", 1024), ("int8", 2048)])
+def test_a_cpu_with_tiles_has_their_peak(dtype: str, per_cycle: int) -> None:
+    facts = {"cores": "64", "max_mhz": "3000", "vector_bits": "512"}
+    peak = peaks.derive_peak(facts, {"flags": "avx512f amx_tile amx_bf16 amx_int8"}, dtype)
+    assert peak is not None
+    assert peak.value == pytest.approx(64 * 3.0 * per_cycle)
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
+def test_a_clock_that_the_cores_exceed_is_no_peak(dtype: str) -> None:
+    facts = {"cores": "2", "vector_bits": "512"}
+    flags = {"flags": "avx512f amx_bf16 hypervisor", "cpu MHz": "2600"}
+    assert peaks.derive_peak(facts, {**flags, "flags": "avx512f amx_bf16"}, dtype) is None
+    assert peaks.derive_peak({**facts, "max_mhz": "2600"}, flags, dtype) is None
+
+
+def test_a_number_that_is_not_of_all_cores_says_of_how_many() -> None:
+    (left,) = gemm.report_cores("bf16", 1.0, 2, others=0.0)
+    all_of_them, crowded = (
+        next(gemm.report_cores("bf16", busy, 2, others))
+        for busy, others in ((1.96, 0.0), (1.0, 1.0))
+    )
+    measured = [left, Measurement("bf16.sustained", 1.0, "GFLOP/s", "cpu")]
+    judgement = judge_items(gemm.CHECK, measured)
+
+    assert (judgement.verdict, "1.0 of 2 cores" in judgement.reason) == (Verdict.PASS, True)
+    assert isinstance(all_of_them, Coverage)
+    assert isinstance(crowded, Coverage)
+
+
+def test_a_type_that_is_no_faster_than_fp32_is_called_converted() -> None:
+    rates = {"fp64": 170.0, "fp32": 400.0, "fp16": 390.0, "bf16": 2500.0}
+    assert [c.text[:5] for c in gemm.report_emulated(rates)] == ["fp16:"]
+    assert not list(gemm.report_emulated({"fp16": 390.0}))
+
+
+def test_all_cores_multiply_whatever_number_of_threads_torch_was_given(tmp_path: Path) -> None:
+    seen: set[int] = set()
+
+    def noting(dtype: str, size: int, device: torch.device) -> Callable[[], object]:
+        step = make_product_step(dtype, size, device)
+
+        def work() -> None:
+            seen.add(torch.get_num_threads())
+            step()
+
+        return work
+
+    params = msgspec.structs.replace(TINY, core_seconds=0.0)
+    with use_threads(1):
+        list(gemm.measure(make_context(tmp_path), params, noting))
+    assert seen == {gemm.count_physical_cores()}
+
+
+@pytest.mark.parametrize(("threads", "size"), [(1, 1024), (2, 2048), (31, 2048), (32, 4096)])
+def test_products_are_large_enough_for_all_cores(threads: int, size: int) -> None:
+    with use_threads(threads):
+        assert gemm.choose_size("bf16", CPU) == size
 
 
 def verdict(values: dict[str, float], name: str, facts: dict[str, str]) -> Verdict:

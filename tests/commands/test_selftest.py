@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcverify.run.selftest import load_provable_checks
+from hpcverify.run.selftest import list_unprovable_checks, load_provable_checks
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
 
@@ -178,3 +178,11 @@ def test_the_check_for_silent_corruption_is_sound_here(cli: Cli) -> None:
         if trial["expected"] == "nothing found"
     } == {"none", "control"}
     assert max(map(len, done.stderr.splitlines())) < 80
+
+
+def test_without_a_name_the_checks_that_nobody_can_try_are_listed() -> None:
+    packages = ("hpcverify_checks", "tests.site.proving_checks")
+    without = list_unprovable_checks(packages)
+
+    assert {"training", "allreduce", "storage", "gpu_memory", "p2p", "thermal"} <= set(without)
+    assert not {"mettle", "inventory", *load_provable_checks(None, packages)} & set(without)

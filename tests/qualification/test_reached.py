@@ -10,7 +10,7 @@ import msgspec
 from hpcverify.limits import specs
 from hpcverify.model import Finding, Measurement, Run, Verdict
 from hpcverify.qualification.figures import collect_figures
-from hpcverify.qualification.reached import find_held_back, list_reached
+from hpcverify.qualification.reached import find_held_back, grade_reached, list_reached
 from hpcverify.records.qualification import ReachedLine, format_line
 from tests.qualification.samples import INVENTORY, a_result, a_run, measure_all
 
@@ -58,6 +58,15 @@ def test_a_check_that_failed_gives_no_line_and_says_so() -> None:
     assert reached(products(Verdict.FAIL)) == [
         "gemm: it did not pass, so its figures are not those of a good part"
     ]
+
+
+def test_lines_of_a_node_that_failed_a_step_are_hints_and_say_so() -> None:
+    graded = grade_reached(reached(products()), ["corruption"])
+    lines = [line for line in graded if isinstance(line, ReachedLine)]
+
+    assert [line.confidence for line in lines] == ["C"]
+    assert "corruption" in str(graded[-1])
+    assert grade_reached(reached(products()), []) == reached(products())
 
 
 def test_gpus_below_their_power_limit_give_no_line_and_the_fix_is_told() -> None:

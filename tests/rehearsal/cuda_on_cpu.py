@@ -150,7 +150,8 @@ class CudaMode(TorchFunctionMode):
         else:
             gpu = next((g for t in tensors if (g := tag_of(t)) is not None), None)
         if gpu is None:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            return _spoil_sum(result) if name == "sum" and NODE.is_initialized else result
         gpu.require_alive()
         if name not in MIXED and wanted is None:
             _require_together(name, tensors)
@@ -188,6 +189,14 @@ class CudaMode(TorchFunctionMode):
         _take_time_to_move(target, here, there)
         _spoil(target, here, there)
         return target
+
+
+def _spoil_sum(result: Tensor) -> Tensor:
+    """Change a bit of a sum of integers, as of a digest, that the host took for its GPU."""
+    due = (
+        result.dtype == torch.int64 and not result.dim() and any([*strike("host_sum", HERE.device)])
+    )
+    return result ^ 1 << 9 if due else result
 
 
 def _read_attribute(func: Any, args: Sequence[Any]) -> Any:

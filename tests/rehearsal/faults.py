@@ -48,12 +48,14 @@ AT_START = {
     "https://pytorch.org to install a PyTorch version that has been compiled with your "
     "version of the CUDA driver.",
     "no_device": "No CUDA GPUs are available",
+    "ecc214": UNEXPECTED + "214: uncorrectable ECC error encountered",
+    "nvlink220": UNEXPECTED + "220: uncorrectable NVLink error detected during the execution",
 }
 """Errors of the first call of CUDA in a process."""
 
 OTHERS = frozenset(
     {"flip", "memory", "slow", "oom", "short", "no_image", "busy", "hang", "p2p", "h2d", "d2h"}
-    | {"no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
+    | {"host_sum", "no_p2p", "sum", "nccl_hang", "nccl_start", "picky", "refused"}
 )
 DEATHS = {"killed": signal.SIGKILL, "segfault": signal.SIGSEGV}
 """What ends the process when a kernel is launched, by the kind of the fault."""

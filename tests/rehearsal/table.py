@@ -219,7 +219,31 @@ NUMBERS = (
         "a bit changes in copies to the host",
         "d2h@1",
         _expect({"sdc": "copied to the host"}, FAIL, Remedy.REPLACE)
+        + _expect({"thermal": "run cpu_units"}, ERROR, Remedy.INSPECT, Cause.CHECKER)
         + _expect({"pcie_bandwidth": "from the GPU to the host"}, FAIL, Remedy.INSPECT),
+    ),
+    Rehearsed(
+        "the host takes a wrong digest of what a GPU made",
+        "host_sum@1:every=100000",
+        _expect({"thermal": "run cpu_units"}, ERROR, Remedy.INSPECT, Cause.CHECKER),
+        gpus=SIBLINGS,
+        params=SHORT_SOAK,
+    ),
+    *(
+        Rehearsed(
+            f"the host adds up wrongly once in a proof, {name}",
+            f"host_sum@1:after={after},every=100000",
+            _expect({"sdc": "run cpu_units"}, ERROR, Remedy.INSPECT, Cause.CHECKER),
+            gpus=SIBLINGS,
+        )
+        for name, after in (("at the start", 0), ("later", 20))
+    ),
+    Rehearsed(
+        "all GPUs but one err alike",
+        "flip@0 flip@2 flip@3",
+        _expect({"sdc": "wrong"}, FAIL, Remedy.REPLACE, accused=(0, 2, 3)) + _pass("thermal"),
+        gpus=SIBLINGS,
+        params=SHORT_SOAK,
     ),
     *(
         Rehearsed(
@@ -407,9 +431,24 @@ DEATHS = tuple(
 )
 """As the kernel's OOM killer ends one, or a bug of a driver."""
 
+FIRST_CALLS = tuple(
+    Rehearsed(
+        f"CUDA does not start for {what}",
+        f"{kind}@*",
+        _expect(dict.fromkeys(("gemm", "sdc", "p2p"), "which GPU"), FAIL, remedy, accused=()),
+        gpus=3,
+    )
+    for kind, what, remedy in (
+        ("ecc214", "an uncorrectable ECC error of a GPU", Remedy.RESET_GPU),
+        ("nvlink220", "an uncorrectable error of an NVLink", Remedy.INSPECT),
+    )
+)
+"""What one GPU of the node does to every process; NVML may name it (`test_cuda_errors`)."""
+
 REHEARSED = (
     *(row for kind, told in GPU_ERRORS.items() for row in _end_use(kind, *told)),
     *(_start(kind, *told) for kind, told in STARTS.items()),
+    *FIRST_CALLS,
     *MEMORY,
     *NUMBERS,
     *LIBRARIES,

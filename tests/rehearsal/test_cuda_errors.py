@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from hpcverify.model import Cause, Remedy, Result, Run, Verdict
 from tests.rehearsal.node import Node
 
@@ -33,6 +35,38 @@ def test_the_gpu_with_the_error_fails_beside_its_xid_and_the_next_check_has_a_ne
     (finding,) = of(run, "gemm").findings
     assert finding.evidence["xid"].startswith("Xid 94 at ")
     assert finding.text.endswith(finding.evidence["xid"])
+
+
+@pytest.mark.parametrize("fault", ["ecc214@*", "nvlink220@*"])
+@pytest.mark.parametrize(
+    ("line", "checks"),
+    [
+        ("gpu.2.ecc.volatile.dram_uncorrectable = 1", "gemm p2p"),
+        ("gpu.2.recovery_action = GPU_RESET", "gemm p2p"),
+        ("event = xid 95 gpu=2", "gemm"),  # once, while the first check runs
+    ],
+)
+def test_the_gpu_that_keeps_cuda_from_starting_is_the_one_that_nvml_names(
+    tmp_path: Path, rehearse: Rehearse, line: str, checks: str, fault: str
+) -> None:
+    node = rehearse(gpus=4)
+    with (tmp_path / "scenario.txt").open("a") as scenario:
+        scenario.write(f"{line}\n")
+
+    run = node.run(*(f"--check={name}" for name in checks.split()), faults=fault)
+
+    assert run.results
+    for result in run.results:
+        accused = {run.inventory.find_label(f.where)[:5] for f in result.findings}
+        assert (result.verdict, accused) == (Verdict.FAIL, {"GPU 2"}), result.reason
+
+
+def test_an_error_that_software_causes_too_is_no_gpus_where_cuda_does_not_start(
+    rehearse: Rehearse,
+) -> None:
+    result = of(rehearse(gpus=3).run("--check", "gemm", faults="launch@*"), "gemm")
+
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
 
 
 def test_of_gpus_in_one_process_the_broken_one_is_named(rehearse: Rehearse) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcverify.check import RANK_LOST_CODE
+from hpcverify.check import CORES_LEFT_OUT_CODE, RANK_LOST_CODE
 from hpcverify.model import (
     Cause,
     Finding,
@@ -39,3 +39,12 @@ def test_a_lost_rank_is_told_by_its_witnesses_if_only_others_have_a_cause() -> N
     other = Shortfall("gpu-2", "GPU 2: its worker killed by SIGKILL", Cause.CRASHED, Remedy.RERUN)
     assert "GPU 1: was lost" in judged(other).reason
     assert judged().reason == "GPU 1: was lost: it did not answer within 30 s"
+
+
+def test_a_pass_without_all_cores_says_so_as_its_reason() -> None:
+    left = Finding(CORES_LEFT_OUT_CODE, "cpu", "tested on 1 of 2 online cores")
+    found = Result(check="sdc", verdict=Verdict.PASS, findings=(left,))
+    result = judge_result(found, {}, {}, NODE, has_no_past)
+
+    assert (result.verdict, result.remedy) == (Verdict.PASS, Remedy.NONE)
+    assert "1 of 2 online cores" in result.reason

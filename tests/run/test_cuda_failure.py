@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from hpcverify.check import Check, Context, Metric, Params
 from hpcverify.model import (
@@ -96,6 +97,15 @@ def found(answer: Answer) -> list[Finding]:
     return [item for item in answer.items if isinstance(item, Finding)]
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have CUDA started in this process, as it has when a kernel fails."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: None)
+
+
+@pytest.mark.usefixtures("started")
 @pytest.mark.parametrize("row", MESSAGES, ids=name)
 def test_each_error_has_the_verdict_remedy_and_cause_of_its_row(
     tmp_path: Path, row: CudaError
@@ -123,6 +133,22 @@ def test_each_phrase_of_a_library_means_its_row(
     assert known.code == row.code
     assert judged(answer).verdict is row.verdict
     assert answer.outcome.remedy is row.remedy
+
+
+@pytest.mark.parametrize("row", [r for r in BAD if r.platform == "cuda"], ids=name)
+@pytest.mark.parametrize("gpus", [1, 3])
+def test_a_start_that_the_hardware_prevents_is_no_gpus_of_several(
+    tmp_path: Path, row: CudaError, gpus: int
+) -> None:
+    text = f"Unexpected error from cudaGetDeviceCount(). Error {row.number}: {row.message}"
+    here = NODE if gpus > 1 else structs.replace(NODE, devices=GPUS[1:2])
+    context = structs.replace(gpu_context(tmp_path), inventory=here)
+    task = Measure(name="any", packages=(), params={}, context=context)
+    failure = explain_cuda_failure(RuntimeError(text), task)
+    assert failure is not None
+    where = "GPU-1" if gpus == 1 or row.software else "node"
+
+    assert [(f.code, f.where) for f in failure.findings] == [(row.code, where)]
 
 
 def test_a_check_that_ends_well_accuses_nobody(tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ def test_a_check_that_passed_shows_its_speed_share_limit_and_change() -> None:
     assert [word for word in (*words, "+4.3 %", "≥ 700 TFLOP/s") if word not in line] == []
 
 
+def test_what_a_pass_has_to_say_is_shown_beside_its_speed() -> None:
+    told = "CPU: tested on 1 of 2 online cores"
+    lines = shown(node(gemm(reason=told)))
+
+    assert "730 TFLOP/s" in lines[1]
+    assert lines[-1] == f"PASS  gemm  {told}"
+
+
 def test_a_check_that_failed_shows_why_and_its_speed() -> None:
     why, _, _, speed = shown(node(gemm(612e3, verdict=Verdict.FAIL)))
 

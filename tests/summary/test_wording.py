@@ -123,6 +123,15 @@ def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> 
     )
 
 
+def test_what_a_pass_has_to_say_stands_behind_its_number() -> None:
+    count = Measurement("mismatched_words", 0.0, "", "cpu")
+    told = "CPU: tested on 1 of 2 online cores"
+    limits = (Limit(name="mismatched_words", high=0, source="one right answer"),)
+    part = a_result("sdc", measurements=(count,), limits=limits, reason=told)
+
+    assert describe_group(CauseGroup(result=part), a_run(results=(part,))).endswith(f"; {told}")
+
+
 def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
     leftover = Measurement("memory.leftover", 2**-10, "GiB", "cpu")
     limits = (Limit(name="memory.leftover", high=1, source="default"),)

@@ -5,16 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from hpcverify.check import Cause, Context, Remedy, Unable
-from hpcverify.telemetry import aer
+from hpcverify.check import CORES_LEFT_OUT_CODE, Cause, Context, Finding, Remedy, Unable
+from hpcverify.telemetry import aer, cpu
 
 T = TypeVar("T")
 MAX_CORES = 64
 """Cores at a time: past this, Python's lock is busier than the cores are."""
+
+
+def use_all_cores(root: Path = Path("/")) -> None:
+    """
+    As root, let this thread use every core that is online and in its cpuset.
+
+    Whoever verifies a node means all of it: a mask of taskset, of a service or of an OpenMP
+    that was loaded before us is widened. A user keeps to the mask, which may be all that
+    keeps a job to its own cores. The kernel takes away what the cpuset does not allow.
+    """
+    if os.geteuid() == 0:
+        with suppress(OSError):  # in a sandbox: `report_left_out_cores` says what is missing
+            os.sched_setaffinity(0, cpu.read_cores(root).online)
+
+
+def report_left_out_cores(ctx: Context, root: Path = Path("/")) -> Iterator[Finding]:
+    """Report the cores that are online and may not be used, so that even a PASS says so."""
+    cores = cpu.read_cores(root)
+    left = sorted(set(cores.online) - set(cores.allowed))
+    if left and ctx.device.kind == "cpu":
+        text = (
+            f"tested on {len(cores.online) - len(left)} of {len(cores.online)} online cores: the "
+            f"cpuset or affinity of this process excludes {format_ranges(left)}"
+        )
+        yield Finding(CORES_LEFT_OUT_CODE, ctx.device.part, text)
 
 
 def list_near_cores(ctx: Context, part: str, root: Path = Path("/")) -> frozenset[int]:

@@ -22,11 +22,11 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Context, Coverage, Unable, operation
+from hpcverify.check import Cause, Context, Coverage, Finding, Unable, operation
 from hpcverify.processes import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
-from hpcverify_checks.common.cores import bind_near_gpu
+from hpcverify_checks.common.cores import bind_near_gpu, report_left_out_cores, use_all_cores
 from hpcverify_checks.common.dtypes import AMD_DTYPES, FAMILIES, OTHER_AMD_DTYPES
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.gpu_source import name_vendor
@@ -53,10 +53,15 @@ OVERRIDES = (
     "ATEN_CPU_CAPABILITY",
     "ROCBLAS_INTERNAL_FP16_ALT_IMPL",
     "HIPBLASLT_ALLOW_TF32",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_HW_SUBSET",
 )
 """Environment variables that make a library compute products differently from what a job
 gets: with other units, other instructions, fewer bits. Libraries read them when they load
-or first multiply."""
+or first multiply. Those of OpenMP bind the thread that loads it, so that it sees one core."""
 
 _removed_overrides: set[str] = set()
 """Those that this process was given and ignores."""
@@ -78,8 +83,9 @@ def remove_overrides(environ: MutableMapping[str, str]) -> list[str]:
     return names
 
 
-def report_overrides(ctx: Context) -> Iterator[Coverage]:
-    """Report which settings were ignored, if there were any."""
+def report_overrides(ctx: Context) -> Iterator[Coverage | Finding]:
+    """Report which settings were ignored, and which cores may not be used, if any."""
+    yield from report_left_out_cores(ctx)
     if _removed_overrides:
         names = ", ".join(sorted(_removed_overrides))
         yield Coverage(ctx.device.part, f"set in the environment and ignored: {names}")
@@ -98,18 +104,24 @@ def find_torch_device(ctx: Context) -> torch.device:
 
     A GPU is found by its UUID, so that neither ``CUDA_VISIBLE_DEVICES`` nor CUDA's order
     matters; it becomes the current device. One of AMD is a CUDA device of torch's ROCm
-    build, too. A GPU's own worker computes on the host on its share of the cores near it.
+    build, too. A GPU's own worker computes on the host on its share of the cores near it,
+    every other worker on all cores that `use_all_cores` gets.
     """
     # Libraries read all of this once, when the first check of this worker multiplies.
     _removed_overrides.update(remove_overrides(os.environ))
+    use_all_cores()
     is_own_gpu = ctx.device.kind == "cuda" and ctx.device in ctx.peers
     threads = bind_near_gpu(ctx) if is_own_gpu else 0  # before torch starts its threads
+    mine = os.sched_getaffinity(0)
     try:
         import torch
     except ModuleNotFoundError as exc:
         fix = write_install_command("torch")
         reason = f"torch is not installed: {fix}"
         raise Unable(reason, Cause.MISSING, code="torch_missing") from exc
+    # A library that was compiled for speed may have told this process to flush subnormals.
+    torch.set_flush_denormal(False)
+    os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
     if ctx.device.kind == "cpu":
         return torch.device("cpu")
     vendor = name_vendor(ctx)

@@ -37,6 +37,7 @@ from hpcverify.check import Cause, Remedy, Unable
 from hpcverify_checks.common.bits import (
     WORD_BITS,
     WORD_BYTES,
+    compute_digest,
     format_word,
     mix_bits,
     mix_word,
@@ -173,7 +174,8 @@ class Memory:
         scratch = torch.empty(self.words_per_piece, dtype=torch.int64, device=device)
         # A copy even on the host: a fault must not reach the original.
         table = torch.empty_like(scratch).copy_(background.table)
-        return MarchPass(self, self.split_pieces(), background, table, scratch)
+        digest = compute_digest(background.table)
+        return MarchPass(self, self.split_pieces(), background, table, scratch, digest)
 
 
 def generate_backgrounds(words: int, seed: int) -> Iterator[Background]:
@@ -269,6 +271,8 @@ class MarchPass:
     background: Background
     table: Tensor
     scratch: Tensor
+    digest: int
+    """Of the table, taken on the host."""
 
     def keep_chunks(self, number: int) -> MarchPass:
         """Leave out all chunks but the first *number*, for good."""
@@ -332,8 +336,15 @@ class MarchPass:
         (others or self.memory.chunks)[0].sum()
 
     def is_table_intact(self) -> bool:
-        """Whether the table is still what the host made."""
-        return self.table.cpu().equal(self.background.table)
+        """
+        Whether the table on the device is still what the host made.
+
+        The host errs, too: two copies have to be alike, and its own table to be as it was.
+        """
+        made, copied = self.background.table, self.table.cpu()
+        if copied.equal(made) or compute_digest(made) != self.digest:
+            return True
+        return not self.table.cpu().equal(copied)
 
     def require_canary(self, chance: random.Random) -> None:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,16 @@ from hpcverify.check import Finding
 from hpcverify.units import format_count
 from hpcverify_checks.common import locate
 from hpcverify_checks.common.bits import compute_digest, format_word, view_integers
+from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
 from hpcverify_checks.common.reruns import rerun
-from hpcverify_checks.common.vote import CORRUPTION_CODE, Accusation
+from hpcverify_checks.common.vote import CORRUPTION_CODE, Accusation, is_of_host
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+WITNESSES = 2
+"""Cores that look at the host's memory when another one is accused."""
 
 Known = tuple[dict[str, str], dict[str, Any]]
 """Evidence for people, and fields of an `Accusation`."""
@@ -55,8 +60,10 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
 
 def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     job, _ = bench.get_job(wrong.number)
-    yield _compare_elements(wrong.output.cpu(), job.reference.cpu())
-    changed = ", ".join(list_changed_memory(job))
+    # A copy even on the host: a row that is written late must not change it meanwhile.
+    found = wrong.output.to("cpu", copy=True)
+    yield _compare_elements(found, job.reference.cpu())
+    changed = ", ".join(_ask_witnesses(job, bench.where))
     place = f"memory ({changed})" if changed else "compute"
     yield {"place": place}, {"in_memory": bool(changed)}
     reruns = rerun(partial(repeat_product, bench, wrong.number))
@@ -64,6 +71,21 @@ def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     units = locate.find_faulty_sms(bench.outputs[0].device)
     if units:
         yield {"sm": f"multiprocessors {units.describe()}"}, {}
+
+
+def _ask_witnesses(job: ProductJob, where: str) -> list[str]:
+    """
+    List what changed in memory.
+
+    A core of the host does not answer for itself: all cores read the same operands, and each
+    would be accused of what memory, or the core that made them, did. So others look.
+    """
+    if not is_of_host(where):
+        return [*list_changed_memory(job)]
+    mine = os.sched_getaffinity(os.getpid())  # of the main thread: this one may be pinned
+    others = [core for core in sorted(mine) if f"cpu{core}" != where][:WITNESSES]
+    seen = run_on_each(others or sorted(mine), lambda _: [*list_changed_memory(job)])
+    return [*dict.fromkeys(text for texts in seen for text in texts)]
 
 
 def _compare_elements(found: Tensor, expected: Tensor) -> Known:

@@ -11,6 +11,15 @@ from hpcverify_checks.common.parts import look_up_spec
 
 LANE_BITS = {"fp64": 64, "fp32": 32}
 FMA_UNITS, OPERATIONS_OF_FMA = 2, 2
+AMX_OPERATIONS = {"bf16": ("amx_bf16", 1024), "int8": ("amx_int8", 2048)}
+"""The flag of a core with tiles for a type, and their operations per cycle: 16 x 16 sums of 32
+or 64 products in 16 cycles (Intel 64 and IA-32 Architectures Optimization Reference Manual,
+"Intel AMX")."""
+VIRTUAL_FLAG = "hypervisor"
+NO_CLOCK = (
+    "no share of a peak: the highest clock of its cores is not known, as in a virtual machine"
+)
+"""For the coverage of a CPU whose clock is a nominal one, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +43,27 @@ def find_peak(ctx: Context, dtype: str) -> Peak | None:
 
 def derive_peak(facts: Mapping[str, str], info: Mapping[str, str], dtype: str) -> Peak | None:
     """
-    Multiply cores, clock and vector width, where all are known (fp32 and fp64).
+    Multiply cores, clock and the width of vectors or tiles, where all are known.
 
     Assumes two FMA units per core, as most server cores have; some have one for their
-    widest vectors, and a virtual machine may report the wrong clock or cores. So the
-    result is shown, but never used as a limit.
+    widest vectors. So the result is shown, but never used as a limit. The clock is the
+    highest that the kernel's driver allows. A virtual machine has the nominal one, which
+    its cores exceed, and /proc/cpuinfo that of the moment: a share of those says nothing.
     """
-    clock = facts.get("max_mhz") or info.get("cpu MHz")
-    if dtype not in LANE_BITS or clock is None or "cores" not in facts:
+    flags, clock = cpu.list_flags(info), facts.get("max_mhz")
+    if clock is None or "cores" not in facts or VIRTUAL_FLAG in flags:
         return None
-    lanes = int(facts["vector_bits"]) // LANE_BITS[dtype]
-    per_cycle = lanes * FMA_UNITS * OPERATIONS_OF_FMA
     cores, mhz = int(facts["cores"]), float(clock)
+    if dtype in LANE_BITS:
+        lanes = int(facts["vector_bits"]) // LANE_BITS[dtype]
+        per_cycle = lanes * FMA_UNITS * OPERATIONS_OF_FMA
+        units = f"assuming {FMA_UNITS} FMA units of {lanes} lanes"
+    elif dtype in AMX_OPERATIONS and AMX_OPERATIONS[dtype][0] in flags:
+        per_cycle, units = AMX_OPERATIONS[dtype][1], "AMX"
+    else:
+        return None
     return Peak(
         cores * mhz * per_cycle / 1e3,
         True,  # noqa: FBT003 - named in the class
-        f"{cores} cores x {mhz:.0f} MHz x {per_cycle} operations per cycle "
-        f"(assuming {FMA_UNITS} FMA units of {lanes} lanes)",
+        f"{cores} cores x {mhz:.0f} MHz x {per_cycle} operations per cycle ({units})",
     )

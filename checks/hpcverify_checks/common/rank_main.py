@@ -23,7 +23,8 @@ def main() -> None:
     die_with_parent(int(parent))
     group = msgspec.json.decode(order, type=RankGroup)
     module = import_module(work)
-    import_module("torch")  # takes seconds, which no other rank should wait for
+    torch = import_module("torch")  # takes seconds, which no other rank should wait for
+    torch.set_flush_denormal(False)  # as `find_torch_device` does in the first rank
     file_of(group, f"rank{rank}.ready").touch()
     with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
         for found in module.run_rank(int(rank), order):

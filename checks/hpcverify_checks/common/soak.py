@@ -46,7 +46,12 @@ from hpcverify_checks.common.product_loop import (
     ignore_batch,
     poison,
 )
-from hpcverify_checks.common.vote import Ballot, identify_kind, make_answer
+from hpcverify_checks.common.vote import (
+    UNWITNESSED_CODE,
+    Ballot,
+    identify_kind,
+    make_answer,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -284,6 +289,8 @@ class PartSoak:
     bench: ProductBench
     operands: str
     """In words."""
+    is_witnessed: bool = True
+    """Whether the host found the digests that the part took of its first products."""
     done: list[StretchResult] = field(default_factory=list[StretchResult])
     corruption: Finding | None = None
     """The first wrong product, which ends the soak."""
@@ -300,6 +307,7 @@ class PartSoak:
         """
         jobs: list[ProductJob] = []
         odd: list[tuple[WrongProduct, str]] = []
+        unwitnessed: list[int] = []
         for pair, (a, b) in enumerate(pairs):
             first, second = (_make_product(task, a, b) for _ in range(FIRST_PRODUCTS))
             if _count_unequal(first, second):
@@ -310,11 +318,13 @@ class PartSoak:
                 odd.append((WrongProduct(pair, wrong_words, wrong), others))
                 first = third
             remake = partial(source.make, task, pair, HOST_DEVICE)
-            digest = compute_digest(first.cpu())
+            digest = compute_digest(first)
+            if compute_digest(first.cpu()) != digest:
+                unwitnessed.append(pair)
             name = f"{source.name} {pair}"
             jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw))
         bench = dataclasses.replace(task, shifts=(0,)).make_bench(where, tuple(jobs))
-        soak = cls(task, bench, source.text)
+        soak = cls(task, bench, source.text, is_witnessed=not unwitnessed)
         if odd:
             (wrong_product, others), now = odd[0], time.monotonic()
             made = FIRST_PRODUCTS * len(jobs)
@@ -378,9 +388,16 @@ class PartSoak:
         )
 
     def make_answer(self, group: str) -> Finding:
-        """Make the part's vote, its first products, in its *group*."""
+        """Make the part's vote, its first products, in its *group*, if the host bears it out."""
         name = self.task.family.name
         text = f"{name}: its first products of {self.operands}"
+        if not self.is_witnessed:
+            text += (
+                " have another digest on the host than on the part, so it has no vote: a copy, a "
+                "core of the host or its memory erred, or the part that took the digest: run "
+                "cpu_units and host_memory"
+            )
+            return Finding(UNWITNESSED_CODE, self.bench.where, text)
         return make_answer(self.bench.where, text, Ballot(group, name, self.digest))
 
 

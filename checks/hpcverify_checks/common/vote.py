@@ -3,7 +3,9 @@ What the results of all parts mean together: which part is outvoted, which plan 
 
 Like parts that do the same work must give the same bits. If most agree, the others are
 wrong; if not, it is unknown which are. This needs no reference, and finds a part that errs
-the same way every time.
+the same way every time. A part that was proven wrong has no vote, in this check or in a
+later one of the run: several may err alike, and would outvote the good one. A vote counts
+if the part and the host take the same digest of the same bits: the host errs, too.
 
 A product that was proven wrong accuses its part, with one exception: if several parts of a
 kind are all accused of the very same bits, the plan was not exact with this library. Faults
@@ -30,6 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    ANSWER_CODE,
     Cause,
     Finding,
     FindingRule,
@@ -47,9 +50,13 @@ MIN_VOTERS = 3
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
 """The code of a finding that accuses a part."""
-ANSWER_CODE = "answer"
-"""The code of a finding that is a part's vote."""
+UNWITNESSED_CODE = "unwitnessed"
+"""The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
+HOST, HOST_MEMORY = "cpu", "memory"
+"""The parts that are all cores of the host, and all of its memory."""
+MEMORY_CODE = "memory_changed"
+"""The code of a finding that operands or a reference changed in the host's memory."""
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
     CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
@@ -57,6 +64,9 @@ PRODUCT_FINDING_RULES = {
     "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
+    UNWITNESSED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
+    # Not hard: it may have been the core that wrote them.
+    MEMORY_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
 """For every check that compares products, so that a fault has the same remedy in each."""
@@ -123,12 +133,49 @@ def make_answer(where: str, text: str, answer: Ballot) -> Finding:
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the votes, and acquit parts that all err in the same bits."""
     answers = [f for f in found if isinstance(f, Finding) and f.code == ANSWER_CODE]
-    others = [f for f in found if f not in answers]
+    others = list(blame_memory([f for f in found if f not in answers]))
     left = list(acquit_shared(others, list_part_groups(others, inventory)))
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
     for poll in group_polls(answers, left):
         yield from poll.declare_results(gpus)
     yield from left
+
+
+def is_of_host(where: str) -> bool:
+    """Whether the part *where* is a core of the host, or all of them."""
+    return where == HOST or CORE_PATTERN.fullmatch(where) is not None
+
+
+def blame_memory(found: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
+    """
+    Yield what was *found*, but accuse no core of what changed in the host's memory.
+
+    All cores read the same, so it is said once, by the first that met it.
+    """
+    accused = [f for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
+    known = [(f, f.data_as(Accusation)) for f in accused if is_of_host(f.where)]
+    changed = [(f, a) for f, a in known if a.in_memory]
+    for finding, _ in changed[:1]:
+        text = (
+            f"the host's memory did not keep what was written, or a core wrote it wrongly: run "
+            f"host_memory and cpu_units; met by {finding.where}: {finding.text}"
+        )
+        yield replace(finding, code=MEMORY_CODE, where=HOST_MEMORY, text=text)
+    yield from _dispute(found, changed, known)
+
+
+def _dispute(
+    found: Sequence[JudgedItem], excused: Sequence[Accused], accused: Sequence[Accused]
+) -> Iterator[JudgedItem]:
+    """Yield what was *found* without the *excused*, whose words count as disputed."""
+    standing = {(f.where, a.metric) for f, a in accused if (f, a) not in excused}
+    disputed = {(f.where, a.metric) for f, a in excused} - standing
+    acquitted = [finding for finding, _ in excused]
+    for item in found:
+        if isinstance(item, Measurement) and (item.where, item.name) in disputed:
+            yield replace(item, name=DISPUTED_METRICS[item.name])
+        elif item not in acquitted:
+            yield item
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +227,13 @@ def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iter
     """
     Group the votes by group and work.
 
-    The vote of a core that already computed wrongly, by what was *found*, proves nothing.
+    The vote of a part that already computed wrongly, by what was *found*, proves nothing.
     """
     wrong = {f.where for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
     polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
-        if answer.group != CORES_GROUP or finding.where not in wrong:
+        if finding.where not in wrong:
             polls.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), votes in polls.items():
         yield Poll(name, tuple(votes))
@@ -265,11 +312,4 @@ def acquit_shared(found: Sequence[JudgedItem], kinds: Iterable[PartGroup]) -> It
                 text=f"all {len(kind.parts)} agree on the same wrong bits of this type, so "
                 f"{kind.blame} is wrong: {finding.text}",
             )
-    standing = {(f.where, a.metric) for f, a in accused if (f, a) not in excused}
-    disputed = {(f.where, a.metric) for f, a in excused} - standing
-    acquitted = [finding for finding, _ in excused]
-    for item in found:
-        if isinstance(item, Measurement) and (item.where, item.name) in disputed:
-            yield replace(item, name=DISPUTED_METRICS[item.name])
-        elif item not in acquitted:
-            yield item
+    yield from _dispute(found, excused, accused)

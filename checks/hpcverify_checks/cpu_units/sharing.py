@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Finding
@@ -41,8 +40,9 @@ SHARED_EVERY = 8
 SHARED_WORDS = 2**13
 """Of 8 bytes: as much as a first-level cache holds."""
 INTERLEAVED_STEPS, LOCKED_STEPS, TURN_STEPS = 200, 50, 25
-PATIENCE = 20.0
-"""Seconds to wait for the other core; a node that is merely busy takes milliseconds."""
+PATIENCE, REPEAT_PATIENCE = 20, 2
+"""Seconds to wait for the other core; a node that is merely busy takes milliseconds. Once a
+core has waited in vain, those that are asked about it wait less: they would take minutes."""
 SEMAPHORE_BYTES = 64
 MULTIPLIERS, ADDENDS = (6364136223846793005, 3935559000370003845), (1442695040888963407, 3037000493)
 """Odd, so that no step loses a bit. From tables of good multipliers of linear
@@ -60,8 +60,9 @@ class Timespec(ctypes.Structure):
 class Semaphore:
     """A semaphore of the C library, between threads."""
 
-    def __init__(self, value: int) -> None:
-        """Make one of *value*."""
+    def __init__(self, value: int, patience: int = PATIENCE) -> None:
+        """Make one of *value*, on which one waits for *patience* seconds."""
+        self._patience = patience
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._place = ctypes.create_string_buffer(SEMAPHORE_BYTES)
         self._libc.sem_init(self._place, 0, value)
@@ -71,25 +72,39 @@ class Semaphore:
         self._libc.sem_post(self._place)
 
     def wait(self) -> None:
-        """Decrease it, once it is positive; `TimeoutError` if it does not become so."""
-        fraction, whole = math.modf(time.time() + PATIENCE)
-        until = Timespec(int(whole), int(fraction * 1e9))
-        while self._libc.sem_timedwait(self._place, ctypes.byref(until)):
-            if ctypes.get_errno() != errno.EINTR:
-                raise TimeoutError
+        """
+        Decrease it, once it is positive; `TimeoutError` if it does not become so.
+
+        It waits second by second: a clock that is set, or a machine that stood still,
+        takes away one of them and not all.
+        """
+        waited = 0
+        while waited < self._patience:
+            fraction, whole = math.modf(time.time() + 1)
+            until = Timespec(int(whole), int(fraction * 1e9))
+            if not self._libc.sem_timedwait(self._place, ctypes.byref(until)):
+                return
+            waited += ctypes.get_errno() != errno.EINTR
+        raise TimeoutError
 
 
 class SharedLines:
     """What two cores share: words, locks and a place to meet."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = PATIENCE) -> None:
         """Make them, all words 0."""
         import torch
 
         self.words = torch.zeros(SHARED_WORDS, dtype=torch.int64)
-        self.barrier = Barrier(2, timeout=PATIENCE)
-        self.lock = Semaphore(1)
-        self.turns = (Semaphore(1), Semaphore(0))
+        self.patience = patience
+        self.lock = Semaphore(1, patience)
+        self.turns = (Semaphore(1, patience), Semaphore(0, patience))
+        self._arrivals = (Semaphore(0, patience), Semaphore(0, patience))
+
+    def meet(self, turn: int) -> None:
+        """Wait until the other core has come here, too."""
+        self._arrivals[1 - turn].post()
+        self._arrivals[turn].wait()
 
 
 SharedWork = Callable[[SharedLines, int], None]
@@ -176,9 +191,11 @@ class PairResult:
     """Of CPU time, of both."""
 
 
-def run_pairs(unit: SharedUnit, cores: CoreSet, pairs: Sequence[Pair]) -> list[PairResult]:
+def run_pairs(
+    unit: SharedUnit, cores: CoreSet, pairs: Sequence[Pair], patience: int = PATIENCE
+) -> list[PairResult]:
     """Run *unit* on all *pairs* at once."""
-    shared = {pair: SharedLines() for pair in pairs}
+    shared = {pair: SharedLines(patience) for pair in pairs}
     places = {core: (pair, turn) for pair in pairs for turn, core in enumerate(pair)}
 
     def work(core: int) -> tuple[str, float]:
@@ -197,11 +214,11 @@ def run_pairs(unit: SharedUnit, cores: CoreSet, pairs: Sequence[Pair]) -> list[P
 
 def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
     try:
-        shared.barrier.wait()
+        shared.meet(turn)
         unit.work(shared, turn)
-        shared.barrier.wait()
-    except (TimeoutError, BrokenBarrierError):
-        return f"a core waited {PATIENCE:g} s in vain for the other"
+        shared.meet(turn)
+    except TimeoutError:
+        return f"a core waited {shared.patience} s in vain for the other"
     # Each looks at the words of the other: they have to travel once more.
     expected = unit.compute_expected()[1 - turn]
     signed = expected - MODULUS if expected >= MODULUS // 2 else expected
@@ -210,13 +227,19 @@ def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
 
 
 def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
-    """Find out who is wrong in a pair: repeat it, and ask each core with others."""
+    """
+    Find out who is wrong in a pair: repeat it, and ask each core with others.
+
+    A pair that has failed is not repeated again.
+    """
     pair, complaint = first.pair, first.complaint
     results: dict[Pair, list[str]] = {pair: [complaint]}
     for other in combinations(cores.pick_witnesses(*pair), 2):
         for _ in range(PAIR_REPEATS):
-            [result] = run_pairs(unit, cores, [other])
+            [result] = run_pairs(unit, cores, [other], REPEAT_PATIENCE)
             results.setdefault(other, []).append(result.complaint)
+            if result.complaint:
+                break
     failed = {p: sum(map(bool, said)) for p, said in results.items()}
     where = find_common_core(failed)
     evidence = {

@@ -9,7 +9,9 @@ and are one witness. If all agree by then, the digests tell who erred before: th
 maker was computed on the maker, that of the verifier on the verifier.
 
 Where nobody has the majority, as between two cores that contradict each other each time,
-a digest that ships with hpcverify decides. Without one, no core is accused.
+a digest that ships with hpcverify decides. So does a core that refuses each time what it
+has made itself, where others do not: whatever is right, it contradicts itself. Else no
+core is accused.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class Testimony:
 
     core: int
     answers: tuple[Answer, ...]
+    own_accepted: int
+    """How often it accepted what it had just made itself."""
 
     @property
     def vote(self) -> Answer | None:
@@ -111,15 +115,18 @@ def settle(dispute: Dispute, cores: CoreSet) -> Finding:
     witnesses = cores.pick_witnesses(dispute.maker, dispute.verifier)
 
     def testify(core: int) -> Testimony:
-        return Testimony(core, tuple(_answer(dispute) for _ in range(REPEATS)))
+        said = [_answer(dispute) for _ in range(REPEATS)]
+        return Testimony(core, tuple(answer for answer, _ in said), sum(own for _, own in said))
 
     return decide(dispute, tuple(cores.run(witnesses, testify)), cores.physical)
 
 
-def _answer(dispute: Dispute) -> Answer:
-    data = dispute.unit.draw(dispute.seed)
-    made = compute_digest(dispute.unit.answer(data))
-    return made, dispute.unit.accepts(data, dispute.made)
+def _answer(dispute: Dispute) -> tuple[Answer, bool]:
+    """Make the answer and judge the disputed one, and the one just made."""
+    unit = dispute.unit
+    data = unit.draw(dispute.seed)
+    made = unit.answer(data)
+    return (compute_digest(made), unit.accepts(data, dispute.made)), unit.accepts(data, made)
 
 
 def decide(
@@ -128,6 +135,9 @@ def decide(
     """Decide who is wrong by what all witnesses of *dispute* say."""
     right = _find_right(dispute, testimonies, physical)
     if right is None:
+        if contradicted := _find_contradicted(testimonies):
+            text = f"each of {REPEATS} times it refused what it had made itself; others did not"
+            return _report(dispute, testimonies, DEFECTIVE_CODE, f"cpu{contradicted.core}", text)
         text = "the cores contradict each other, and there is no majority of them"
         return _report(dispute, testimonies, UNATTRIBUTED_CODE, HOST, text)
     wrong = {t.core: sum(a != right for a in t.answers) for t in testimonies}
@@ -153,6 +163,14 @@ def _find_right(
     # Of those that make the shipped answer; several if they differ in what they accept.
     known = [a for a in votes if dispute.shipped and a[0] == dispute.shipped]
     return known[0] if len(known) == 1 else None
+
+
+def _find_contradicted(testimonies: Sequence[Testimony]) -> Testimony | None:
+    """Find the one core that never accepts what it makes, where all others always do."""
+    refused = [t for t in testimonies if t.own_accepted < REPEATS]
+    if len(refused) != 1 or len(testimonies) == 1 or refused[0].own_accepted:
+        return None
+    return refused[0]
 
 
 def _decide_by_digests(

@@ -45,7 +45,7 @@ from hpcverify.telemetry import cpu
 from hpcverify.telemetry.edac import EdacReader
 from hpcverify.units import GIB, MIB
 from hpcverify_checks.common.cores import format_ranges
-from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.march import PAUSES
 from hpcverify_checks.host_memory.examination import CORRUPTED_CODE, HostExamination, name_node
 from hpcverify_checks.host_memory.mapping import die_first
@@ -96,6 +96,7 @@ def measure(
 
     """
     find_torch_device(ctx)
+    yield from report_overrides(ctx)
     host = host or find_host_memory()
     free = host.read_free()
     regions = plan_regions(host, cpu.read_cores().allowed, ctx.rotation)

@@ -54,6 +54,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
     find_torch_device,
+    list_native_dtypes,
     report_left_out,
     report_overrides,
     require_memory,
@@ -140,8 +141,6 @@ def measure(
     ctx: Context, params: SdcParams, seams: ProductSeams | None = None
 ) -> Iterator[CheckItem]:
     """Test the device with exact products, with random ones, and with copies."""
-    import torch
-
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     with operation("the first kernels", ctx.device):
@@ -149,8 +148,6 @@ def measure(
     seams = seams or ProductSeams(compare=choose_comparison(device))
     copy_seconds = COPY_SHARE * params.seconds
     end = perf_counter() + max(params.seconds, LEAST_SECONDS)
-    # A library that was compiled for speed may have told this process to flush them.
-    torch.set_flush_denormal(False)
     with use_threads(choose_thread_count(ctx)):
         tasks: list[DeviceTask] = []
         for trial in try_families(ctx, device, params, seams):
@@ -159,6 +156,7 @@ def measure(
             if trial.refused:
                 yield from report_refusal(trial)
         yield from report_left_out(ctx, device)
+        yield from report_unplanned(ctx, device)
         first = ctx.rotation % max(1, len(tasks))
         tasks = [*tasks[first:], *tasks[:first]]
         families = [task.family for task in tasks]
@@ -201,6 +199,14 @@ def try_families(
         with use_float32_precision(family.precision), doing:
             trial = try_offsets(task)
         yield trial
+
+
+def report_unplanned(ctx: Context, device: torch.device) -> Iterator[Coverage]:
+    """Report which types a CPU has units for that no exact product is planned for."""
+    planned = {family.name for family in list_families(device)}
+    for dtype in sorted(list_native_dtypes(device) - planned):
+        text = f"{dtype}: not verified: libraries for CPUs may compute it in another type"
+        yield Coverage(ctx.device.part, text)
 
 
 def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
@@ -318,7 +324,7 @@ def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
         return ""
     wheres = {o.where.removeprefix("cpu") for o in outcomes} - {""}
     done = format_ranges(sorted(map(int, wheres)))
-    return f" on cores {done} of {format_ranges(cpu.read_cores().allowed)}"
+    return f" on cores {done} of {format_ranges(cpu.read_cores().online)}"
 
 
 def _describe_constant_bits(jobs: Sequence[ProductJob]) -> str:

@@ -47,13 +47,12 @@ from hpcverify_checks.common.device import wait_for_device
 from hpcverify_checks.common.exact import HOST_DEVICE
 from hpcverify_checks.common.reruns import rerun
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
+from hpcverify_checks.common.vote import HOST_MEMORY
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-HOST_MEMORY = "memory"
-"""The part that is accused if the host's memory did not keep what was copied."""
 ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
 LATE_SHARE = 16

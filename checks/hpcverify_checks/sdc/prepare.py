@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,7 @@ from hpcverify_checks.common.product_loop import (
     hunt,
     poison,
 )
+from hpcverify_checks.common.vote import UNWITNESSED_CODE
 from hpcverify_checks.sdc.digests import find_shipped
 
 if TYPE_CHECKING:
@@ -51,8 +53,9 @@ MISALIGNED = "misaligned address"
 """CUDA's words for an address that an instruction cannot load from: cudaErrorMisalignedAddress."""
 MAX_REPAIRED_ROWS = 512
 """Rows of a wrong product that the host computes, to say what they should be."""
-WITNESS_CORES = 2
-"""Cores of the host that must each find a product wrong before a part is accused."""
+WITNESS_CORES, MAX_WITNESS_CORES = 2, 5
+"""Cores of the host that must each find a product wrong before a part is accused, and those
+that are asked who is wrong if these do not agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +294,8 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
     """
     Accuse the part of its first product, which should have been *right*.
 
-    If a GPU has it right in its memory, it was changed on its way to the host.
+    If a GPU has it right in its memory, it was changed on its way to the host, and if a
+    second copy is right as well, nobody knows where.
 
     Raises:
         Unable: It is right: the host has disproved what it computes the same way itself.
@@ -302,13 +306,21 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
     judged = replace(job, reference=reference, digest=compute_digest(right))
     wrong = WrongProduct(0, int((view_words(found) != view_words(reference)).sum()), found)
     if not wrong.words and task.device.type != HOST_DEVICE:
+        if compute_digest(found.cpu()) == judged.digest:
+            text = (
+                f"the first product of plan {job.name} was wrong in its first copy on the host, "
+                "and right in the second: a copy, a core of the host or its memory erred: run "
+                "pcie_bandwidth, cpu_units and host_memory"
+            )
+            finding = Finding(UNWITNESSED_CODE, task.first_where, text)
+            return PartResult(task.first_where, 1, corruption=finding)
         text = (
             f"the first product of plan {job.name} is right in the GPU's memory, and was wrong "
             "when it had been copied to the host"
         )
         finding = Finding("miscopied", task.first_where, text)
         return PartResult(task.first_where, 1, corruption=finding)
-    _require(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
+    _require_host(wrong.words > 0, f"the host disproves a right product of plan {job.name}")
     bench = task.make_bench(task.first_where, (judged,))
     return task.run_on_first(partial(make_part_result, bench, [wrong], 1, 0.0))
 
@@ -323,13 +335,29 @@ def _require_witnesses(
         Unable: One of them finds other wrong rows than *proof*.
 
     """
-    cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, ctx.rotation)
-    again = run_on_each(cores, lambda core: made.prove(product, ctx.seed + 1 + core))
-    _require(
-        all(other.wrong_rows == proof.wrong_rows for other in again),
-        f"cores {format_ranges(cores)} of the host do not agree on whether the product of "
-        f"plan {made.name} is right",
-    )
+    allowed = cpu.read_cores().allowed
+
+    def ask(count: int, seed: int) -> dict[int, tuple[int, ...]]:
+        cores = pick_cores(allowed, count, ctx.rotation)
+        proofs = run_on_each(cores, lambda core: made.prove(product, seed + core))
+        return {core: p.wrong_rows for core, p in zip(cores, proofs, strict=True)}
+
+    if set(ask(WITNESS_CORES, ctx.seed + 1).values()) != {proof.wrong_rows}:
+        said = ask(MAX_WITNESS_CORES, ctx.seed + 1 + len(allowed))
+        differ = describe_dissent(said)
+        _require_host(False, f"whether the product of plan {made.name} is right: {differ}")  # noqa: FBT003 - it reads as an assertion
+
+
+def describe_dissent(said: Mapping[int, tuple[int, ...]]) -> str:
+    """Describe which cores differ in what they *said* from most of the others, if any do."""
+    (most, count), *_ = Counter(said.values()).most_common(1)
+    others = [core for core, rows in said.items() if rows != most]
+    if not others:
+        return "cores of the host did not agree, and now they do"
+    if 2 * count <= len(said):
+        return f"cores {format_ranges([*said])} of the host do not agree"
+    agreed = format_ranges([core for core in said if core not in others])
+    return f"core {format_ranges(others)} of the host does not agree with cores {agreed}"
 
 
 def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductProof:
@@ -351,8 +379,16 @@ def prove_product(made: PlannedOperands, product: Tensor, seed: int) -> ProductP
     proof = made.prove(product, seed)
     if not proof.wrong_rows:
         name = made.name
+        if proof.negative_zeros or proof.certificate > made.limit:
+            core = pick_cores(cpu.read_cores().allowed, 1, seed)
+            (again,) = run_on_each(core, lambda _: made.prove(product, seed))
+            _require_host(again == proof, f"two proofs of plan {name} are not the same")
         _require(not proof.negative_zeros, f"plan {name} has zeros with a minus sign")
         _require(proof.certificate <= made.limit, f"plan {name} is inexact")
+        if shipped:
+            cores = pick_cores(cpu.read_cores().allowed, WITNESS_CORES, seed)
+            digests = [*run_on_each(cores, lambda _: compute_digest(product))]
+            _require_host(shipped[1] not in digests, f"the digest of plan {name} was wrong once")
         _require(not shipped, f"the product of plan {name} contradicts its digest")
     return proof
 
@@ -373,7 +409,7 @@ def _repair_rows(
     again = made.prove(right, seed + 1)
     contradicted = set(again.wrong_rows) & set(rows)
     name = made.name
-    _require(not contradicted, f"the host disproves its own product of plan {name}")
+    _require_host(not contradicted, f"the host disproves its own product of plan {name}")
     return right, again
 
 
@@ -381,4 +417,14 @@ def _require(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as
     if not sound:
         raise Unable(
             f"{otherwise}: the check itself is unsound here", Cause.CHECKER, Remedy.FIX_CHECKER
+        )
+
+
+def _require_host(sound: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion
+    if not sound:
+        raise Unable(
+            f"{otherwise}: a core of the host or its memory errs, so nothing can be proven here: "
+            "run cpu_units and host_memory",
+            Cause.CHECKER,
+            Remedy.INSPECT,
         )

@@ -41,6 +41,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpcverify.check import (
+    ANSWER_CODE,
     RANK_LOST_CODE,
     Cause,
     Check,
@@ -573,7 +574,7 @@ def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[F
     """Accuse the host if it drew different batches from the same seed."""
     fed: dict[str, list[str]] = {}
     for item in found:
-        if isinstance(item, Finding) and item.code == vote.ANSWER_CODE:
+        if isinstance(item, Finding) and item.code == ANSWER_CODE:
             label = inventory.find_label(item.where)
             fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(fed) > 1:

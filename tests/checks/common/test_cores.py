@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from hpcverify.check import Context, Unable
-from hpcverify.model import Cause, Device, Inventory, Part, Remedy
-from hpcverify.testing import make_context
+from hpcverify.model import Cause, Device, Inventory, Measurement, Part, Remedy, Verdict
+from hpcverify.telemetry import cpu
+from hpcverify.testing import judge_items, make_context
+from hpcverify_checks import cpu_units
 from hpcverify_checks.common.cores import (
     bind_near_gpu,
     format_ranges,
     list_near_cores,
+    report_left_out_cores,
     run_on_each,
+    use_all_cores,
 )
 
 ALLOWED = sorted(os.sched_getaffinity(0))
@@ -91,3 +95,47 @@ def test_where_no_near_core_is_known_and_allowed_nothing_changes(
 def test_a_part_that_is_not_on_pci_is_near_no_core(tmp_path: Path) -> None:
     ctx = make_context(tmp_path)
     assert list_near_cores(ctx, ctx.device.part, tmp_path) == frozenset()
+
+
+def kernel_with(root: Path, online: str) -> Path:
+    """Let the kernel's list of online cores under *root* be *online*."""
+    listed = root / cpu.CPU_FOLDER / "online"
+    listed.parent.mkdir(parents=True)
+    listed.write_text(f"{online}\n")
+    return root
+
+
+def test_a_pass_without_all_online_cores_says_how_many_there_were(tmp_path: Path) -> None:
+    root = kernel_with(tmp_path, format_ranges([*ALLOWED, 4094, 4095]))
+    (finding,) = report_left_out_cores(make_context(tmp_path), root)
+    measured = [Measurement(n, v, "", "cpu0") for n, v in (("results", 1.0), ("wrong_units", 0.0))]
+    judged = judge_items(cpu_units.CHECK, [finding, *measured])
+
+    assert judged.verdict is Verdict.PASS
+    assert f"{len(ALLOWED)} of {len(ALLOWED) + 2} online cores" in judged.reason
+    assert "4094-4095" in judged.reason
+
+
+def test_where_all_online_cores_are_used_a_pass_needs_no_reason(tmp_path: Path) -> None:
+    root = kernel_with(tmp_path, format_ranges(ALLOWED))
+    assert not list(report_left_out_cores(make_context(tmp_path), root))
+
+
+def test_a_gpus_worker_which_is_bound_on_purpose_leaves_out_no_core(tmp_path: Path) -> None:
+    assert not list(report_left_out_cores(near(tmp_path, "0"), kernel_with(tmp_path, "0-4095")))
+
+
+@pytest.mark.parametrize(("user", "kept"), [(0, ALLOWED), (1000, ALLOWED[-1:])])
+def test_root_verifies_all_cores_and_a_user_keeps_to_the_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, kept: list[int]
+) -> None:
+    root = kernel_with(tmp_path, format_ranges([*ALLOWED, 4095]))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+
+    def work() -> list[int]:
+        os.sched_setaffinity(0, ALLOWED[-1:])
+        use_all_cores(root)
+        return sorted(os.sched_getaffinity(0))
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == kept

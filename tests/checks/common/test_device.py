@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
@@ -28,6 +29,7 @@ from hpcverify_checks.common.device import (
     reserve_gpu_cores,
     use_float32_precision,
 )
+from hpcverify_checks.common.rendezvous import RankGroup, file_of
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
@@ -167,6 +169,11 @@ def test_what_changes_how_products_are_computed_is_taken_out_of_the_environment(
         "DNNL_DEFAULT_FPMATH_MODE": "BF16",
         "MKL_CBWR": "COMPATIBLE",
         "ATEN_CPU_CAPABILITY": "default",
+        "OMP_PROC_BIND": "close",
+        "OMP_PLACES": "cores",
+        "GOMP_CPU_AFFINITY": "0",
+        "KMP_AFFINITY": "compact",
+        "KMP_HW_SUBSET": "1c",
     }
     kept = {"PATH": "/bin", "MKL_NUM_THREADS": "2", WORKSPACE: ":16:8"}
     environ = kept | overrides
@@ -224,6 +231,63 @@ def test_an_override_is_told_and_has_no_effect(tmp_path: Path) -> None:
     names = "ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA"
     expected = f"set in the environment and ignored: {names}"
     assert done.stdout.decode().splitlines() == [expected, ""], done.stderr
+
+
+RANK = """
+import sys, torch
+torch.set_flush_denormal(True)
+sys.modules["a_rank"] = sys  # any module with run_rank
+sys.run_rank = lambda rank, order: [str(torch.tensor(1e-310, dtype=torch.float64) * 1.0).encode()]
+from hpcverify_checks.common import rank_main
+rank_main.main()
+"""
+
+
+def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_path: Path) -> None:
+    group = RankGroup(folder=str(tmp_path), world=2, backend="gloo", timeout=60.0)
+    order = msgspec.json.encode(group).decode()
+    subprocess.run(
+        [sys.executable, "-c", RANK, "a_rank", "1", str(os.getpid()), order],
+        check=True,
+        timeout=300,
+    )
+    assert b"e-310" in file_of(group, "rank1.json").read_bytes()
+
+
+BOUND = """
+import os, sys
+from pathlib import Path
+from hpcverify.check import Unable
+from hpcverify.model import Device
+from hpcverify.testing import make_context
+from hpcverify_checks.common.device import find_torch_device
+
+before = os.sched_getaffinity(0)
+gpu = Device("cuda", "GPU-0", "GPU 0")
+try:  # there is no such GPU, but torch has been loaded by then
+    find_torch_device(make_context(Path(sys.argv[1]), device=gpu, peers=(gpu,)))
+except Unable:
+    import torch
+    print(os.sched_getaffinity(0) == before, torch.get_num_threads())
+"""
+
+
+def test_a_gpus_worker_keeps_the_cores_near_its_gpu_whatever_openmp_was_told(
+    tmp_path: Path,
+) -> None:
+    free, bound = (
+        subprocess.run(
+            [sys.executable, "-c", BOUND, str(tmp_path)],
+            env={**os.environ, **told},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout
+        for told in ({}, {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"})
+    )
+    assert bound == free
+    assert bound.startswith("True")
 
 
 def test_the_precision_of_float32_is_restored() -> None:

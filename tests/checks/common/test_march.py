@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
 import pytest
@@ -380,6 +380,16 @@ def test_a_reference_that_was_wrong_from_the_start_is_known() -> None:
     bench.table[17].bitwise_xor_(1)
     assert [list(bench.sweep(sweep)) for sweep in MARCH_C_MINUS] == [[]] * len(MARCH_C_MINUS)
     assert not bench.is_table_intact()
+
+
+def test_a_bit_that_changes_in_the_hosts_own_table_accuses_no_other_memory() -> None:
+    bench = start(chunks(1000))
+    bench.background.table[17].bitwise_xor_(1)
+    assert bench.is_table_intact()
+
+
+def test_a_digest_that_the_host_took_wrongly_accuses_no_other_memory() -> None:
+    assert replace(start(chunks(1000)), digest=1).is_table_intact()
 
 
 @pytest.mark.parametrize("seen", [None, WrongWords(2, 0, 0, 1)])

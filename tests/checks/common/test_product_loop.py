@@ -18,6 +18,7 @@ from hpcverify_checks.common.exact import PAD_DEPTH
 from hpcverify_checks.common.product_loop import (
     CANARY_COPIES,
     CANARY_PRODUCTS,
+    LANES,
     ProductBench,
     ProductJob,
     ProductSeams,
@@ -129,6 +130,22 @@ def test_a_comparison_that_is_not_awake_is_reported(
     assert caught.value.cause is Cause.CHECKER
 
 
+@pytest.mark.parametrize("lane", [0, 5, 63])
+def test_a_lane_in_which_nothing_differs_for_the_comparison_is_found_by_the_first_canary(
+    bench: ProductBench, lane: int
+) -> None:
+    # As `memcmp` with a vector unit that is blind there: one word elsewhere, and it counts.
+    def blind(found: torch.Tensor, expected: torch.Tensor, count: torch.Tensor) -> None:
+        product_loop.compare(found, expected, count)
+        unequal = found != expected
+        unequal[lane::LANES] = False
+        if not bool(unequal.any()):
+            count.zero_()
+
+    with pytest.raises(Unable, match="did not notice flipped bits"):
+        hunted(replace(bench, seams=ProductSeams(compare=blind)), 1)
+
+
 def test_a_comparison_that_sees_what_is_not_there_accuses_and_is_seen_through(
     bench: ProductBench,
 ) -> None:
@@ -147,7 +164,7 @@ def test_canaries_come_first_last_and_in_between(bench: ProductBench) -> None:
         product_loop.compare(*args)
 
     bag = hunted(replace(bench, seams=ProductSeams(compare=counting)), 2 * CANARY_PRODUCTS)
-    assert compared - bag.products == CANARY_COPIES * 3
+    assert compared - bag.products == (CANARY_COPIES - 1 + LANES) * 3
 
 
 def zeroed(_a: torch.Tensor, _b: torch.Tensor, out: torch.Tensor) -> None:

@@ -33,6 +33,7 @@ from hpcverify_checks.common.rendezvous import (
     join_group,
     reduce_minimum,
     report_lost_ranks,
+    require_loopback,
 )
 from tests.checks.links import H100, node
 
@@ -316,3 +317,14 @@ def test_a_group_leaves_the_environment_and_torchs_mode_as_they_were(
     with join_group(RankGroup(str(tmp_path), 1, "gloo", PATIENCE), 0, CPU):
         assert dict(os.environ) == before
     assert (dict(os.environ), torch.get_deterministic_debug_mode()) == (before, modes)
+
+
+def test_a_loopback_that_is_down_is_named_and_no_rank_is_lost() -> None:
+    code = "from hpcverify_checks.common import rendezvous; rendezvous.require_loopback()"
+    alone = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "-r", "--net"]
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert "Unable: the loopback does not work" in done.stderr
+    assert "ip link set lo up" in done.stderr
+    require_loopback()

@@ -195,6 +195,23 @@ def test_a_fault_that_repeats_itself_agrees_with_itself(tmp_path: Path) -> None:
     assert mismatched(soaked(task(tmp_path, by=stuck))) == 0
 
 
+def test_a_digest_that_the_host_took_wrongly_once_is_no_vote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, count = torch.Tensor.sum, iter(range(10**9))
+
+    def err(self: Tensor, *args: object, **kwargs: object) -> Tensor:
+        made: Tensor = right(self, *args, **kwargs)  # type: ignore[call-overload]
+        return made ^ 1 if next(count) == 1 else made  # of the second digest, the host's
+
+    monkeypatch.setattr(torch.Tensor, "sum", err)
+    answer = prepared(task(tmp_path)).make_answer("group")
+    rule = thermal.CHECK.finding_rules[answer.code]
+
+    assert answer.code == "unwitnessed"
+    assert (rule.verdict, rule.cause, rule.hard) == (Verdict.ERROR, Cause.CHECKER, False)
+
+
 def voted(tmp_path: Path, *units: Multiply) -> dict[str, str]:
     """Stress GPUs that compute with these, and say what becomes of their answers."""
     gpus = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(len(units)))

@@ -121,6 +121,25 @@ def test_one_against_all_others_is_outvoted_and_fails(count: int, bad: int) -> N
     assert judgement.reason == f"GPU-{bad}: bf16: {agree}"
 
 
+@pytest.mark.parametrize("bad", [(1, 2, 3), (0, 1, 3), (0, 1)])
+def test_who_is_proven_wrong_has_no_vote(bad: tuple[int, ...]) -> None:
+    digests = [WRONG if i in bad else RIGHT for i in range(4)]
+    proven = [item for i in bad for item in accused(f"GPU-{i}", digest=f"0x{i + 10}")]
+    left = codes([*answers(*digests), *proven], node(4))
+
+    assert {where for where, said in left.items() if "corruption" in said} == {
+        f"GPU-{i}" for i in bad
+    }
+    assert {said for codes in left.values() for said in codes} == {"corruption", "answer"}
+
+
+def test_of_those_that_are_left_a_majority_is_still_needed() -> None:
+    found = [*answers(RIGHT, WRONG, WRONG), *accused("GPU-2")]
+    left = codes(found, node(3))
+
+    assert left == {"GPU-0": ["disagreement"], "GPU-1": ["disagreement"], "GPU-2": ["corruption"]}
+
+
 def test_who_is_outvoted_keeps_both_digests() -> None:
     found = reconcile(answers(RIGHT, RIGHT, WRONG), node(3))
     (outvoted,) = (f for f in found if isinstance(f, Finding) and f.code == "outvoted")
@@ -312,7 +331,6 @@ def test_what_no_other_core_reached_goes_with_the_plan_of_its_type_that_all_did(
     [
         {"dtype": "fp64"},
         {"metric": MISMATCH_METRIC},
-        {"in_memory": True},
         {"reruns": Reruns(1)},
     ],
 )
@@ -321,6 +339,30 @@ def test_an_inexact_type_excuses_nothing_that_it_does_not_explain(change: dict[s
     inventory = node(0, threads=4, cores=4)
     assert judge_answers(found, inventory).verdict is Verdict.FAIL
     assert codes(found, inventory)["cpu1"] == ["inexact", "corruption"]
+
+
+def test_what_changed_in_the_hosts_memory_is_said_once_and_of_no_core() -> None:
+    found = [item for i in range(3) for item in accused(f"cpu{i}", in_memory=True)]
+    inventory = node(0, threads=4, cores=4)
+    left = list(reconcile(found, inventory))
+
+    assert codes(found, inventory) == {"memory": ["memory_changed"]}
+    assert {i.name for i in left if isinstance(i, Measurement) and i.value == 7} == {
+        "disputed_words"
+    }
+    assert judge_answers(found, inventory).remedy is Remedy.INSPECT
+
+
+def test_a_core_that_also_erred_elsewhere_stays_accused_beside_memory() -> None:
+    found = [accuse("cpu1", in_memory=True), *accused("cpu1", plan="bias-")]
+    left = codes(found, node(0, threads=4, cores=4))
+
+    assert left == {"memory": ["memory_changed"], "cpu1": ["corruption"]}
+    assert judge_answers(found, node(0, threads=4, cores=4)).remedy is Remedy.REPLACE
+
+
+def test_the_memory_of_a_gpu_is_the_gpus() -> None:
+    assert codes(accused("GPU-0", in_memory=True), node(2)) == {"GPU-0": ["corruption"]}
 
 
 def test_a_core_that_was_right_keeps_all_plans_of_the_type_accused() -> None:

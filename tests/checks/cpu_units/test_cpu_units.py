@@ -218,12 +218,30 @@ def test_of_two_cores_the_shipped_digest_tells_who_errs_each_time(bad: int) -> N
     assert told(found) == {("defective_core", f"cpu{bad}", "hashes")}
 
 
-def test_two_cores_that_contradict_each_other_are_not_accused() -> None:
-    found = examine(2, [faulty_on(1, UNITS["lzma"], when=lambda _: True)])
+@pytest.mark.parametrize("name", ["zlib", "bz2", "lzma"])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_of_two_cores_the_one_that_refuses_what_it_makes_itself_is_named(
+    bad: int, name: str
+) -> None:
+    found = examine(2, [faulty_on(bad, UNITS[name], when=lambda _: True)])
 
-    assert told(found) == {("unattributed", "cpu", "lzma")}
+    assert told(found) == {("defective_core", f"cpu{bad}", name)}
+
+
+def test_two_cores_that_agree_with_themselves_and_not_with_each_other_are_not_accused() -> None:
+    plain = Unit("zlib", UNITS["zlib"].make, universal=False, size=UNITS["zlib"].size)
+    found = examine(2, [faulty_on(1, plain, when=lambda _: True)])
+
+    assert told(found) == {("unattributed", "cpu", "zlib")}
     judgement = judge_items(CHECK, found)
     assert judgement.verdict is Verdict.ERROR
+
+
+def test_a_library_that_undoes_its_answers_on_no_core_accuses_none() -> None:
+    unit = UNITS["zlib"]
+    broken = Unit("zlib", lambda d: flip_bit(unit.make(d)), unit.undo, universal=False, size=2**12)
+
+    assert {place for _, place, _ in told(examine(2, [broken]))} == {"cpu"}
 
 
 def test_threads_of_one_core_are_one_witness() -> None:
@@ -285,7 +303,7 @@ def test_a_core_that_accepts_a_flipped_bit_is_called_blind() -> None:
 def losing(shared: SharedLines, turn: int) -> None:
     """Lose a word of the other core's, as a stale line written back does."""
     interleave(shared, turn)
-    shared.barrier.wait()
+    shared.meet(turn)
     if is_bad():
         shared.words[1 - turn] = 0
 
@@ -295,6 +313,31 @@ def test_a_core_that_loses_others_words_is_named_by_the_pairs_it_is_in() -> None
     found = examine(4, [], [unit], rounds=1)
 
     assert told(found) == {("defective_core", f"cpu{BAD}", "coherence")}
+
+
+def test_a_core_that_never_wakes_is_named_and_no_pair_waits_for_it_twice() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def run_pairs(cores: Sequence[int], work: Callable[[int], T]) -> Iterator[T]:
+        asked.append(tuple(cores))
+
+        def placed(core: int) -> T:
+            first = cores.index(core) // 2 * 2
+            _here.pair = cores[first : first + 2]
+            return work(core)
+
+        yield from run_apart(cores, placed)
+
+    def wait_in_vain(_shared: SharedLines, _turn: int) -> None:
+        if BAD in _here.pair:
+            raise TimeoutError
+
+    unit = SharedUnit("locks", wait_in_vain, lambda: (0, 0))
+    found = list(Examination(core_set(8, run_pairs), [], [unit], 1).run_round(0))
+    repeated = [pair for pair in asked if len(pair) == 2 and BAD in pair]
+
+    assert told(found) == {("defective_core", f"cpu{BAD}", "locks")}
+    assert sorted(repeated) == sorted(set(repeated))
 
 
 def test_of_two_cores_nobody_is_named_for_lost_words() -> None:
@@ -313,7 +356,7 @@ def test_a_link_between_sockets_that_errs_accuses_no_core() -> None:
     def across(shared: SharedLines, turn: int) -> None:
         meetings.setdefault(id(shared), set()).add(_here.core)
         interleave(shared, turn)
-        shared.barrier.wait()
+        shared.meet(turn)
         if len({core // 2 for core in meetings[id(shared)]}) > 1:
             shared.words[turn] = 0
 
@@ -393,6 +436,18 @@ def test_a_faulty_core_of_this_machine_fails_for_good(tmp_path: Path) -> None:
         assert judgement.verdict is Verdict.FAIL
         assert judgement.remedy is Remedy.REPLACE
         assert judgement.reason.count(f"cpu{last}: ") == 2  # the finding and the count
+
+
+def test_subnormals_that_a_library_has_told_this_process_to_flush_accuse_nothing(
+    tmp_path: Path,
+) -> None:
+    torch.set_flush_denormal(True)
+    try:
+        items = list(measure(make_context(tmp_path), CpuUnitsParams(seconds=0.01)))
+    finally:
+        torch.set_flush_denormal(False)
+
+    assert judge_items(CHECK, items).verdict is Verdict.PASS
 
 
 def test_the_selftest_finds_what_it_injects(tmp_path: Path) -> None:

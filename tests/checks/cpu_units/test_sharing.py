@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from itertools import combinations
 
 import pytest
@@ -76,3 +77,21 @@ def test_a_semaphore_counts() -> None:
         semaphore.post()
     for _ in range(3):
         semaphore.wait()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_is_not_a_core_that_does_not_wake(
+    monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    # Seen from the one that waits: its deadline is by the clock as it was before.
+    now, semaphore, steps = time.time, Semaphore(0), iter([-hours * 3600.0])
+    poster = threading.Timer(1.5 if hours > 0 else 0.0, semaphore.post)
+    monkeypatch.setattr(time, "time", lambda: now() + next(steps, 0.0))
+    poster.start()
+    semaphore.wait()
+    poster.join()
+
+
+def test_who_waits_in_vain_is_not_left_waiting() -> None:
+    with pytest.raises(TimeoutError):
+        Semaphore(0, patience=1).wait()

@@ -2,8 +2,8 @@
 Faults put under torch and the C library: below all of our code, on one core or on all.
 
 Nothing of hpcverify is replaced: its products come from `torch.mm` and `_int_mm`, it
-compares with `torch.ne` and `torch.count_nonzero`, and copies with `Tensor.copy_` and
-`ctypes.memmove`. These err here.
+compares with `memcmp`, `torch.ne` and `torch.count_nonzero`, and copies with
+`Tensor.copy_` and `ctypes.memmove`. These err here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcverify_checks.common import product_loop
 from hpcverify_checks.common.bits import view_integers
 from tests.checks.sdc.work_clock import WorkClock
 
@@ -281,6 +282,15 @@ class FaultyComparison:
         """Let torch compare in this way."""
         monkeypatch.setattr(torch, "ne", self.compare)
         monkeypatch.setattr(torch, "count_nonzero", self.count_words)
+        monkeypatch.setattr(product_loop, "memcmp", self.compare_bytes)
+
+    def compare_bytes(self, found: int, expected: int, size: int) -> int:
+        """Stand in for `memcmp`, which compares with the same units."""
+        one, other = (
+            torch.frombuffer((ctypes.c_char * size).from_address(place), dtype=torch.int64)
+            for place in (found, expected)
+        )
+        return int(self.count_words(self.compare(one, other)))
 
     def compare(self, found: Tensor, expected: Tensor) -> Tensor:
         """Stand in for `torch.ne`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -14,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from hpcverify.check import Unable
-from hpcverify.model import Cause
+from hpcverify.model import Cause, Remedy
 from hpcverify.testing import make_context
 from hpcverify_checks.common.bits import compute_digest, view_integers
 from hpcverify_checks.common.dtypes import (
@@ -37,9 +38,11 @@ from hpcverify_checks.common.product_loop import ProductSeams
 from hpcverify_checks.sdc import prepare as benches
 from hpcverify_checks.sdc.digests import SHIPPED_DIGESTS, find_shipped
 from hpcverify_checks.sdc.faults import flip, make_multiply_fault, stick
-from hpcverify_checks.sdc.prepare import References, prepare, prove_product
+from hpcverify_checks.sdc.prepare import References, describe_dissent, prepare, prove_product
 from tests.checks.sdc.benches import SHAPE, a_task, once
 from tests.checks.sdc.universal import line, right_product, shipped
+
+CORES = sorted(os.sched_getaffinity(0))
 
 
 def test_a_product_disproved_at_the_start_is_corruption(tmp_path: Path) -> None:
@@ -85,11 +88,35 @@ def test_a_wrong_sum_in_a_proof_accuses_the_host_and_no_part(tmp_path: Path, dra
     task = a_task(tmp_path, draw=draw)
     with (
         Glitch(torch.Tensor.sum, off_by_one) as glitch,
-        pytest.raises(Unable, match="do not agree on whether the product") as caught,
+        pytest.raises(Unable, match="did not agree, and now they do") as caught,
     ):
         prepare(task)
     assert glitch.calls
-    assert caught.value.cause is Cause.CHECKER
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.INSPECT)
+
+
+@pytest.mark.skipif(len(CORES) == 1, reason="one core agrees with itself")
+def test_a_core_whose_proofs_differ_is_the_hosts_fault_and_not_the_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a multiplier of 64 bits that errs: on one core, on which the main thread was, too.
+    right = torch.Tensor.sum
+
+    def err(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = right(self, *args, **kwargs)
+        on_main = threading.current_thread() is threading.main_thread()
+        bad = on_main or os.sched_getaffinity(0) == {CORES[-1]}
+        return off_by_one(made) if bad and made.dtype == torch.int64 else made
+
+    monkeypatch.setattr(torch.Tensor, "sum", err)
+    with pytest.raises(Unable, match="run cpu_units and host_memory") as caught:
+        prepare(a_task(tmp_path, draw=5))
+    assert caught.value.remedy is Remedy.INSPECT
+
+
+def test_the_core_that_differs_from_most_is_named() -> None:
+    assert "core 7 of" in describe_dissent({0: (), 3: (), 7: (1,)})
+    assert "cores 0,3 of" in describe_dissent({0: (), 3: (2,)})
 
 
 def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(tmp_path: Path) -> None:
@@ -98,18 +125,18 @@ def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(tmp_
         pytest.raises(Unable, match="disproves a right product of plan plain") as caught,
     ):
         prepare(a_task(tmp_path))
-    assert caught.value.cause is Cause.CHECKER
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.INSPECT)
 
 
 def test_a_digest_that_the_host_gets_wrong_accuses_no_part(tmp_path: Path) -> None:
     task = a_task(tmp_path, family=CPU_FAMILIES["fp32"], shape=Shape(512, 2048))
     with (
         Glitch(torch.Tensor.sum, off_by_one) as glitch,
-        pytest.raises(Unable, match="plan plain contradicts its digest") as caught,
+        pytest.raises(Unable, match="the digest of plan plain was wrong once") as caught,
     ):
         prepare(task)
     assert glitch.calls
-    assert caught.value.cause is Cause.CHECKER
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.INSPECT)
 
 
 def test_a_first_product_accuses_the_core_that_made_it(tmp_path: Path) -> None:
@@ -171,7 +198,7 @@ def test_a_host_that_contradicts_the_shipped_digest_is_not_trusted(
     monkeypatch.setitem(SHIPPED_DIGESTS, ("plain", 512, 2048), changed)
     with pytest.raises(Unable, match="contradicts its digest") as caught:
         prove_product(made, product, 1)
-    assert caught.value.cause is Cause.CHECKER
+    assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.FIX_CHECKER)
 
 
 def test_signs_of_zeros_alone_accuse_nobody_and_prove_nothing() -> None:

@@ -1,0 +1,38 @@
+"""What the driver holds against a GPU right now: where CUDA failed and named none, it names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpcverify.model import Finding, Inventory
+from hpcverify.telemetry import vendors
+from hpcverify.telemetry.gpus import NotStartedError
+from hpcverify.telemetry.vendors import SourceFinder
+
+COMPLAINT_CODE = "complaint"
+UNCORRECTED = "ecc.uncorrected"
+"""The reading that counts since the driver was loaded."""
+BLAMELESS_ACTIONS = frozenset({"none", "drain_p2p", "recover_imex"})
+"""Recovery actions that are not about the GPU itself."""
+
+
+def list_complaints(
+    inventory: Inventory, find: SourceFinder = vendors.find_source
+) -> Iterator[Finding]:
+    """List the GPUs with uncorrected memory errors, and those that need a reset or a reboot."""
+    source = find(vendors.name_vendor(inventory, None))
+    if source is None:
+        return
+    try:
+        memory, recovery = source.read_memory_errors().answers, source.read_recovery().answers
+    except NotStartedError:
+        return
+    for where, readings in memory.items():
+        count = sum(r.value for r in readings if r.name == UNCORRECTED)
+        if count:
+            text = f"the driver counts {count:.0f} uncorrected memory errors since it was loaded"
+            yield Finding(COMPLAINT_CODE, where, text)
+    for where, one in recovery.items():
+        if one.action is not None and one.action not in BLAMELESS_ACTIONS:
+            action = one.action.replace("_", " ")
+            yield Finding(COMPLAINT_CODE, where, f"the driver asks for this action: {action}")

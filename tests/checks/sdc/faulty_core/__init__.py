@@ -1,0 +1,1 @@
+"""A sitecustomize for processes that tests start."""
