@@ -220,7 +220,7 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
     return RankChoice(
         world=place.world,
         ranks=((place.rank, place.local_rank),),
-        address=address or (LOOPBACK if len(place.nodes) == 1 else place.nodes[0]),
+        address=address or (place.nodes[0] if len(place.nodes) > 1 else LOOPBACK),
         nodes=place.nodes if len(place.nodes) > 1 else (),
         expected=place.expected,
         group=f"{place.job}.{place.step}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -176,7 +176,7 @@ def open_table(
 
 
 @contextmanager
-def _say_where(path: Path) -> Iterator[None]:
+def _say_where(path: Path) -> Generator[None]:
     try:
         yield
     except ConfigError as exc:

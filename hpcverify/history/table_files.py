@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -124,7 +124,7 @@ def explain_failure(path: Path) -> None:
 
 
 @contextmanager
-def _say_what_fails(path: Path) -> Iterator[None]:
+def _say_what_fails(path: Path) -> Generator[None]:
     try:
         yield
     except ConfigError as exc:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.model import Finding, Result, Verdict
+from hpcverify.model import Result, Verdict
 from hpcverify.records import documents
 from hpcverify_checks.common.vote import CORRUPTION_CODE
 from tests.checks.sdc.faulty_core.sitecustomize import FOLDER, LAST
@@ -45,7 +45,7 @@ def run_bound(cli: Cli, binding: str, *paths: Path) -> Result:
 
 
 def list_accused(result: Result) -> set[str]:
-    wrong = (f for f in result.findings if isinstance(f, Finding) and f.code == CORRUPTION_CODE)
+    wrong = (f for f in result.findings if f.code == CORRUPTION_CODE)
     return {finding.where for finding in wrong}
 
 

@@ -303,7 +303,7 @@ def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
     site: Site16,
 ) -> None:
     site.slurm.shared |= {"hpcverify-fabric-a": "n1", "hpcverify-fabric-b": "n2"}
-    order = site.slurm._told
+    order = site.slurm._told  # pyright: ignore[reportPrivateUsage]
 
     def refuse(command: Sequence[str]) -> str:
         if "reservationname=hpcverify-fabric-a" in command:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
+from typing import Any
 
 import msgspec
 import pytest
@@ -127,9 +128,8 @@ def test_with_nothing_in_common_ranks_of_several_nodes_do_not_start(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(secret, "SOCKET", tmp_path / "not there")
-    order = LaunchOrder(
-        **{**SMALL, "timeout": 1.0, "world": 2, "ranks": ((rank, 0),), "node": "n", "port": 20000}
-    )
+    own = {"timeout": 1.0, "world": 2, "ranks": ((rank, 0),), "node": "n", "port": 20000}
+    order = LaunchOrder(**dict[str, Any](SMALL, **own))
     with pytest.raises(Unable) as refused:
         launch(msgspec.json.encode(order))
 

@@ -147,7 +147,8 @@ def test_strangers_change_nothing_and_no_secret_is_in_a_command_line(tmp_path: P
 
 def test_ranks_meet_though_somebody_listens_where_their_board_should_be() -> None:
     """One says nothing, and one greets as a board does, with a credential of their own."""
-    order = LaunchOrder(**{**SMALL, "world": 2, "node": "n", "ranks": ((0, 0),), "group": "7.0"})
+    own: dict[str, Any] = {"world": 2, "node": "n", "ranks": ((0, 0),), "group": "7.0"}
+    order = LaunchOrder(**dict[str, Any](SMALL, **own))
     mute, forged, *_ = list_board_ports(order)
     with (
         socket.create_server((LOOPBACK, mute)),
@@ -221,7 +222,9 @@ def launch_first(timeout: float = 60.0) -> Generator[tuple[Launcher, int]]:
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     own: dict[str, Any] = {"world": 2, "node": "n0", "ranks": ((0, 0),), "port": port}
-    launcher = Launcher(0, LaunchOrder(**{**SMALL, **QUICK, **own, "timeout": timeout}))
+    launcher = Launcher(
+        0, LaunchOrder(**dict[str, Any]({**SMALL, **QUICK}, **own, timeout=timeout))
+    )
     try:
         yield launcher, port
     finally:
