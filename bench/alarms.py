@@ -44,11 +44,15 @@ SETTINGS: tuple[dict[str, str], ...] = (
     {"ATEN_CPU_CAPABILITY": "avx2"},
     {"MKL_CBWR": "COMPATIBLE"},
     {"OMP_NUM_THREADS": "1"},
-    {"OMP_NUM_THREADS": "3"},
     {"OMP_NUM_THREADS": "8"},
-    {"OMP_NUM_THREADS": "2", "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+    {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+    {"GOMP_CPU_AFFINITY": "0"},
+    {"KMP_AFFINITY": "granularity=fine,compact"},
+    {"taskset": "0"},
     {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
 )
+PER_CORE = ("sdc", "cpu_units")
+"""Checks that measure each core by itself: each must have measured all of them."""
 LOOPS = (0, 1, 2)
 """Busy loops for each core."""
 RUNS_AT_ONCE = 2
@@ -66,10 +70,14 @@ PATIENCE = 900.0
 LOOP = "while True: pass"
 TOLD = "ALARMS_SETTINGS"
 SITE = f"""
-import json, os
-os.environ.update(json.loads(os.environ.get("{TOLD}", "{{}}")))
+import json, os, sys
+settings = json.loads(os.environ.get("{TOLD}", "{{}}"))
+if "taskset" in settings and "hpcverify" not in sys.modules:
+    os.sched_setaffinity(0, {{int(settings["taskset"])}})
+os.environ.update(settings)
 """
-"""Sets them in each process of a run: checks take them away before they start ranks."""
+"""Sets them in each process of a run: checks take them away before they start ranks. With
+"taskset", the process begins on that core alone."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -79,6 +87,8 @@ class Ended(msgspec.Struct, frozen=True):
     verdict: str
     reason: str
     seconds: float
+    cores: tuple[str, ...] = ()
+    """Those that have a measurement of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,9 @@ def main() -> None:
             longest[ended.check] = max(longest[ended.check], ended.seconds)
             if ended.verdict not in ("pass", "skip"):
                 say(f"  {case.text()}: {ended.check} {ended.verdict}: {ended.reason}")
+            if ended.check in PER_CORE and len(ended.cores) < (os.cpu_count() or 1):
+                counts[ended.check]["without a core"] += 1
+                say(f"  {case.text()}: {ended.check} measured only {', '.join(ended.cores)}")
         done += 1
         say(f"{done} {case.text()}: load {os.getloadavg()[0]:.1f}")
     for name, verdicts in counts.items():
@@ -177,24 +190,27 @@ def multiply_first() -> None:
 def taken(name: str, params: dict[str, Any], folder: Path, seed: int) -> Ended:
     """Take one check, and judge it as a first run does."""
     check, start = catalog.load_check(name, ("hpcverify_checks",)), monotonic()
-    verdict, reason = judged(check, params, context(folder, seed))
-    return Ended(name, verdict.name.lower(), reason, monotonic() - start)
+    verdict, reason, cores = judged(check, params, context(folder, seed))
+    return Ended(name, verdict.name.lower(), reason, monotonic() - start, cores)
 
 
-def judged(check: Check[Any], params: dict[str, Any], ctx: Context) -> tuple[Verdict, str]:
-    """Give the verdict of *check* and its reason."""
+def judged(
+    check: Check[Any], params: dict[str, Any], ctx: Context
+) -> tuple[Verdict, str, tuple[str, ...]]:
+    """Give the verdict of *check*, its reason, and the cores that it measured."""
     try:
         found = list(check.measure(ctx, msgspec.convert(params, check.params)))
     except Skip as exc:
-        return Verdict.SKIP, str(exc)
+        return Verdict.SKIP, str(exc), ()
     except Unable as exc:
-        return Verdict.ERROR, str(exc)
+        return Verdict.ERROR, str(exc), ()
     items = [f for f in found if isinstance(f, (Measurement, Finding))]
     together = list(check.reconcile(items, ctx.inventory)) if check.reconcile else items
     numbers = [f for f in together if isinstance(f, Measurement)]
     limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
     judgement = judge(together, limits, check.finding_rules)
-    return judgement.verdict, judgement.reason
+    cores = {m.where for m in numbers if m.where.startswith("cpu") and m.where != "cpu"}
+    return judgement.verdict, judgement.reason, tuple(sorted(cores))
 
 
 def context(folder: Path, seed: int) -> Context:
