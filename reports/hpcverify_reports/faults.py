@@ -27,8 +27,11 @@ _COMPARED_CHARACTERS = 300
 """Characters of a reason that are compared."""
 _PARENTHESES = re.compile(r" \([^()]*\)")
 """Text in parentheses: the tail of an id, or the source of a limit."""
-_METRIC = re.compile(r": ([a-z][\w.-]*) \S+(?: \S+)? [<>] ")
+_METRIC = re.compile(r": ([a-z][\w.-]*) (?:\S+(?: \S+)? [<>] |not a number)")
 """The metric in a complaint about a limit: "GPU 3: bf16.burst 612 TFLOP/s < 702"."""
+_ALL_PARTS = re.compile(r"\ball \d+ (\w+?)s\b")
+_DIMM = re.compile(r"\b\w*[-_]?DIMM[-_]?\w*\b")
+"""The name of a memory module, which each maker of boards prints in its own way."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:[.,:][0-9]+)*")
 _REPEATED = re.compile(r"(\b[^,:#]+ #)(?:, \1)+")
 
@@ -127,7 +130,7 @@ def parse_metric(reason: str) -> str:
 
 def extract_topic(reason: str) -> str:
     """Reduce *reason* to what is the same on other nodes and parts."""
-    first = _extract_complaint(reason)
+    first = _DIMM.sub("DIMM #", _ALL_PARTS.sub(r"\1 #", _extract_complaint(reason)))
     return parse_metric(reason) or _REPEATED.sub(r"\1", _NUMBER.sub("#", first))
 
 

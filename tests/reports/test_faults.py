@@ -30,6 +30,9 @@ def faults(*reasons: str, well_too: int = 0) -> tuple[Fault, ...]:
         (SLOW.format("3 (…4f21)", 612), SLOW.format("0 (…9a0c)", 598.5)),
         ("GPU 1 (…a): Xid 79: it is gone", "GPU 7 (…b): Xid 79: it is gone"),
         ("GPU 1 (…a): 1 word differs", "GPU 1 (…a), GPU 2 (…b): 3 word differs"),
+        ("all 8 GPUs: Xid 79: it is gone", "GPU 7 (…b): Xid 79: it is gone"),
+        ("DIMM_A1: 3 errors that ECC corrected", "P1-DIMMB2: 1 errors that ECC corrected"),
+        ("GPU 1: loss not a number", "GPU 2: loss 9 > 4 (us)"),
         ("GPU 4: crc.rate 186 1/s > 100 (DCGM)", "GPU 2: crc.rate 210 1/s > 100 (us)"),
     ],
 )
