@@ -10,9 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -155,6 +153,9 @@ def open_new(path: Path) -> Generator[Path]:
         if not names_descriptor(path):
             yield Path(f"/proc/self/fd/{new}")
             return
+        import shutil  # noqa: PLC0415 - a prolog, which writes none, does not wait for them
+        import tempfile  # noqa: PLC0415 - the same
+
         with tempfile.TemporaryFile() as kept:  # a library would begin at the start of a file
             yield Path(f"/proc/self/fd/{kept.fileno()}")
             with os.fdopen(os.dup(new), "wb") as out:

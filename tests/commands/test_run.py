@@ -445,7 +445,7 @@ def test_a_suite_in_rounds_leaves_a_result_of_each(cli: Cli) -> None:
     assert [r["round"] for r in run["results"]] == [1, 2, 3]
     assert "[round 2/3, 1/1] steady on the node" in done.stderr
     assert "PASS  steady [3 pass]: CPU: level 5 ms" in done.stdout
-    assert "of suite acme, 3 rounds: 1 check passed." in done.stdout
+    assert "of suite acme, no GPU, 3 rounds: 1 check passed." in done.stdout
 
 
 def test_a_round_that_failed_is_the_last_and_is_named(cli: Cli) -> None:

@@ -55,7 +55,10 @@ def package(cli: Cli, tmp_path: Path) -> Path:
         ("CHECK = 5\n", "vendor.py: CHECK is not a Check"),
         (write_check(more="timeout='10'"), "vendor.py: CHECK.timeout is '10'"),
         (write_check(more="estimate=5"), "vendor.py: CHECK.estimate is 5"),
-        (write_check(more="metrics={'x': Metric(unit=5, meaning='')}"), "CHECK.metrics['x']"),
+        (
+            write_check(more="metrics={'x': Metric(unit=5, worse='low', meaning='')}"),
+            "CHECK.metrics['x']",
+        ),
         (
             "from hpcverify.check import Params\n"
             "class P(Params, frozen=True):\n    level: float\n" + write_check(more="params=P"),

@@ -142,11 +142,19 @@ def test_an_unplugged_node_hears_nothing_until_it_is_back(network: Network, node
 
 
 def reach(network: Network, a: str, b: str, timeout: float = PATIENCE) -> None:
-    """Open a connection within *timeout* seconds."""
+    """Open a connection within *timeout* seconds; a port that was down may take a while."""
     with network.inside(b):
         server = socket.create_server((network.data_address(b), 0))
-    with server, network.inside(a), socket.create_connection(server.getsockname(), timeout=timeout):
-        pass
+    until = monotonic() + timeout
+    with server, network.inside(a):
+        while True:
+            try:
+                socket.create_connection(server.getsockname(), timeout=timeout).close()
+            except OSError:
+                if monotonic() > until:
+                    raise
+            else:
+                return
 
 
 @pytest.mark.timed
