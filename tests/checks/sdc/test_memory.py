@@ -17,10 +17,17 @@ from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.dtypes import multiply
 from hpcverify_checks.common.product_loop import ProductSeams, compare
 from hpcverify_checks.common.vote import HOST_MEMORY, MEMORY_CODE, reconcile
+from tests.checks.sdc.work_clock import WorkClock
 
 QUICK = sdc.SdcParams(seconds=1.0, size=128, depth=256)
 LATER = 12
 """Products before the fault, so that all operands have been proven."""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go by the work that is done: a busy machine makes as many products as a quiet one."""
+    WorkClock(product_seconds=0.002, plan_seconds=0.001).put_into(monkeypatch)
 
 
 def measured(tmp_path: Path, seams: ProductSeams | None = None) -> list[CheckItem]:
