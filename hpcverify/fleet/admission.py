@@ -164,6 +164,7 @@ def conclude(
     """
     now = datetime.now(UTC)
     accused = {one.node: one for one in answer.accused} if answer else {}
+    make_mark = acting.ledger.make_mark
     with acting.hold_lock():
         nodes = acting.ledger.list_nodes()
         waiting = [name for name in members if name in nodes and awaits_batch(nodes[name])]
@@ -174,9 +175,9 @@ def conclude(
                 acting.say(f"{name}: {change.node.state}: {change.detail}")
                 continue
             run = (
-                build_accusation(answer, accused[name], now)
+                build_accusation(answer, accused[name], now, make_mark)
                 if name in accused
-                else build_clearance(answer, name, now)
+                else build_clearance(answer, name, now, make_mark)
             )
             ticket = acting.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
             if not acting.leave_run(run, ticket.token):  # the next sweep tests it anew

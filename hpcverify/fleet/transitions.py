@@ -36,7 +36,7 @@ from hpcverify.fleet.states import (
     is_suspect_between_nodes,
     is_suspect_by_bmc,
 )
-from hpcverify.model import BMC_SUITE, COLLECTIVES_CHECK, FABRIC_SUITE
+from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
 from hpcverify.units import format_count
 
@@ -166,7 +166,7 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
     `restrain_hold` then decides whether a brake keeps that from being acted on.
     """
     if not found.ticket:
-        judge = _judge_bmc if found.suite == BMC_SUITE else _judge_without_ticket
+        judge = _judge_bmc if found.by_bmc else _judge_without_ticket
         return judge(node, found, now)
     if found.ticket <= node.not_before_ticket or not found.complete:
         return node
