@@ -38,6 +38,7 @@ from hpcverify.fleet.states import (
 )
 from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
+from hpcverify.records.spool import MAX_CHECKS
 from hpcverify.units import format_count
 
 MAX_REASON_CHARS = 900
@@ -204,6 +205,8 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
         return _enter(node, NodeEvent.UNORDERED_FAILURE, now, **failure)
     hard = {f.check for f in found.failures if f.hard}
     if not hard or (node.hard and hard.issubset(node.checks)):
+        return node
+    if len(node.checks) > MAX_CHECKS:  # no honest node has more in all its runs together
         return node
     # Beside what it failed before: its prolog may refuse a job, see `explains_refusal`.
     failed = replace(node, **failure)
