@@ -231,7 +231,9 @@ def follow_up(
     ended = [old for old in told if _make_key(old) not in named]
     followed = [_follow_one(one, told, ended) for one in tonight]
     for old in ended:
-        newest = max(last_nights.get((node, old.suite), date.min) for node in old.nodes)
+        # The file may have one without nodes: nothing shows whether that ran again.
+        ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
+        newest = max(ran, default=date.min)
         goes_on = any(_is_of_the_same(one, old) for one in tonight)
         if newest <= old.last and night - old.last <= KEPT and not goes_on:
             followed.append(old)

@@ -344,6 +344,21 @@ def test_a_torn_judgement_is_not_shown_and_the_next_night_makes_a_new_one(
     assert path.with_suffix(".damaged").read_bytes() == torn
 
 
+def test_an_outlier_without_nodes_in_the_judgement_ends_no_night(home: Home) -> None:
+    home.pass_nights(3)
+    night = find_night(home.today)
+    named = {"level": "part", "name": "n1 GPU 0", "metric": "gemm", "verdict": "fail"}
+    days = {"distance": 0.5, "since": str(night), "last": str(night)}
+    old = {"night": str(night - timedelta(days=1)), "outliers": [named | days]}
+    (home.state / JUDGEMENT_NAME).write_text(json.dumps(old))
+    home.pass_nights(1)
+
+    assert list_malfunctions(home) == []
+    judged = read_judgement(home.state)
+    assert judged is not None
+    assert judged.night == night
+
+
 def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Home) -> None:
     for _ in range(3):
         home.now += DAY
