@@ -67,6 +67,7 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
             accesses=accesses,
             say=say,
             stop=stop,
+            sign=acting.ledger.sign,
             accept_parts=accept_parts,
         )
         asked.run()

@@ -8,9 +8,8 @@ an admission both are ordered, with a ticket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from zlib import crc32
 
 from hpcverify.fleet.outside import build_outside_run
 from hpcverify.isolation.answer import AccusedNode, IsolationAnswer, TestRecord, describe_record
@@ -30,9 +29,13 @@ ISOLATED_CODE = "isolated"
 ISOLATED_RULE = FindingRule(Verdict.FAIL, Remedy.INSPECT)
 CLEARED_CODE = "cleared"
 CLEARED_RULE = FindingRule(Verdict.PASS)
+MakeMark = Callable[..., str]
+"""Makes the end of an id from words: see `Ledger.make_mark`."""
 
 
-def build_accusation(answer: IsolationAnswer, accused: AccusedNode, now: datetime) -> Run:
+def build_accusation(
+    answer: IsolationAnswer, accused: AccusedNode, now: datetime, make_mark: MakeMark
+) -> Run:
     """
     Build the run that says what *accused* failed.
 
@@ -57,10 +60,10 @@ def build_accusation(answer: IsolationAnswer, accused: AccusedNode, now: datetim
         findings=(finding,),
         rulings={ISOLATED_CODE: ISOLATED_RULE},
     )
-    return _build_run(answer, accused.node, result, now)
+    return _build_run(answer, accused.node, result, now, make_mark)
 
 
-def build_clearance(answer: IsolationAnswer, node: str, now: datetime) -> Run:
+def build_clearance(answer: IsolationAnswer, node: str, now: datetime, make_mark: MakeMark) -> Run:
     """Build the run that says that *node* was tested with others and is not to blame."""
     reason = f"not to blame for anything in {format_count(answer.tests, 'test')} between nodes"
     finding = Finding(CLEARED_CODE, "node", reason, {"isolation": answer.id})
@@ -71,12 +74,14 @@ def build_clearance(answer: IsolationAnswer, node: str, now: datetime) -> Run:
         findings=(finding,),
         rulings={CLEARED_CODE: CLEARED_RULE},
     )
-    return _build_run(answer, node, result, now)
+    return _build_run(answer, node, result, now, make_mark)
 
 
-def _build_run(answer: IsolationAnswer, node: str, result: Result, now: datetime) -> Run:
-    mark = crc32(f"{answer.id} {node}".encode()) % 16**6
-    return build_outside_run(f"{answer.id[:-6]}{mark:06x}", node, FABRIC_SUITE, now, result)
+def _build_run(
+    answer: IsolationAnswer, node: str, result: Result, now: datetime, make_mark: MakeMark
+) -> Run:
+    mark = make_mark(answer.id, node)
+    return build_outside_run(f"{answer.id[: -len(mark)]}{mark}", node, FABRIC_SUITE, now, result)
 
 
 def _list_lines(records: Iterable[TestRecord]) -> str:

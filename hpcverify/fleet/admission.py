@@ -28,8 +28,8 @@ from hpcverify.fleet.fabric import WAIT_S, name_kind
 from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.fleet.leftovers import (
     ADMISSION_LOCK_NAME,
-    RESERVATION_PREFIX,
     forget_isolation,
+    name_reservation,
     remove_batches,
     unreserve,
 )
@@ -126,20 +126,21 @@ class BatchTester:
         acting, names = self.acting, [host.name for host in hosts]
         inside = min(host.gpus for host in hosts) > 1
         order = order_isolation(acting, names, read_switches(acting), inside=inside, wait=WAIT_S)
-        order = replace(order, reservation=f"{RESERVATION_PREFIX}{order.id}")
-        acting.slurm.reserve(order.reservation, *names, minutes=RESERVED_MINUTES)
-        acting.say(f"testing {fold(names)} with each other, isolation {order.id}")
+        order = replace(order, reservation=name_reservation(order.id))
         answer = None
-        try:
-            with closing(create_journal(acting.state, order)) as journal:
+        # The journal comes first: whoever finds the reservation knows by it that it is ours.
+        with closing(create_journal(acting.state, order)) as journal:
+            acting.slurm.reserve(order.reservation, *names, minutes=RESERVED_MINUTES)
+            acting.say(f"testing {fold(names)} with each other, isolation {order.id}")
+            try:
                 at_once = self.limit or acting.site.fleet.at_once
                 answer = carry_out_isolation(
                     acting, journal, at_once, self.stop, self.sleep, accuse=False
                 )
-        finally:
-            unreserve(acting, order.reservation, self.sleep)
-            if answer is None:
-                forget_isolation(acting, order.id)
+            finally:
+                unreserve(acting, order.reservation, self.sleep)
+                if answer is None:
+                    forget_isolation(acting, order.id)
         return answer
 
 
@@ -163,6 +164,7 @@ def conclude(
     """
     now = datetime.now(UTC)
     accused = {one.node: one for one in answer.accused} if answer else {}
+    make_mark = acting.ledger.make_mark
     with acting.hold_lock():
         nodes = acting.ledger.list_nodes()
         waiting = [name for name in members if name in nodes and awaits_batch(nodes[name])]
@@ -173,9 +175,9 @@ def conclude(
                 acting.say(f"{name}: {change.node.state}: {change.detail}")
                 continue
             run = (
-                build_accusation(answer, accused[name], now)
+                build_accusation(answer, accused[name], now, make_mark)
                 if name in accused
-                else build_clearance(answer, name, now)
+                else build_clearance(answer, name, now, make_mark)
             )
             ticket = acting.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
             if not acting.leave_run(run, ticket.token):  # the next sweep tests it anew

@@ -3,7 +3,8 @@ One round over the BMCs of a fleet: each is asked once, and its node gets a run.
 
 Such a run is made on the controller, by the rules of the check `chassis`. It goes into the
 spool like that of a hook: it has no ticket, so it can make its node a suspect and nothing
-else. It says nothing of the node's GPUs, its hooks or its age.
+else. It is signed: only such a run takes back what the BMC showed before. It says nothing of
+the node's GPUs, its hooks or its age.
 
 A wrong password must not lock an account. So a BMC gets one try in a round, the round begins
 with one BMC, asks twice as many at once after each group that refused nothing, and ends after
@@ -73,6 +74,8 @@ class BmcRound:
     accesses: Mapping[str, BmcAccess]
     say: Callable[[str], None]
     stop: Callable[[], bool]
+    sign: Callable[[Run], str]
+    """Makes what proves to the next collect that a run is ours."""
     accept_parts: bool = False
     """Whether what a chassis has now, or lacks, is meant so."""
     found: dict[str, Run] = field(default_factory=dict[str, Run])
@@ -178,7 +181,7 @@ class BmcRound:
     def _leave(self, run: Run) -> None:
         owner = look_up_uid(self.site.fleet.user)
         try:
-            spool.deposit(run, Path(self.site.fleet.spool), owner=owner)
+            spool.deposit(run, Path(self.site.fleet.spool), self.sign(run), owner=owner)
         except StoreError as exc:  # of this node's folder: the others have their own
             self.mishaps.append(str(exc))
             self.say(str(exc))

@@ -44,6 +44,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     suite: str
     ticket: int
     """0: without one, or with one that was used before."""
+    by_bmc: bool = False
+    """Whether the controller made it, of what it read from the node's BMC."""
     complete: bool
     """Whether it ran to its end."""
     passive: bool
@@ -100,7 +102,9 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return {check: check in failed for check in (*self.passed_checks, *failed)}
 
 
-def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) -> Evidence:
+def extract_evidence(
+    run: Run, ticket: Ticket | None, site: Site, now: float, *, by_bmc: bool = False
+) -> Evidence:
     """Reduce *run*, which came in *now* (seconds since 1970) for *ticket*, to evidence."""
     worst = list(choose_worst_rounds(run.results))
     bad = [r for r in worst if r.verdict is Verdict.FAIL]
@@ -114,6 +118,7 @@ def extract_evidence(run: Run, ticket: Ticket | None, site: Site, now: float) ->
         node=run.node,
         suite=run.suite,
         ticket=ticket.number if ours and ticket is not None else 0,
+        by_bmc=by_bmc,
         complete=run.complete,
         passive=_is_passive(run, site),
         verdict=run.verdict,

@@ -20,7 +20,7 @@ from hpcverify.fleet.evidence import Evidence, extract_evidence
 from hpcverify.fleet.ledger import Judgment, Ledger
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
 from hpcverify.fleet.transitions import apply_evidence, restrain_hold
-from hpcverify.model import FABRIC_SUITE, Run
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Run
 from hpcverify.plan.config import Site
 from hpcverify.records.store import Store
 
@@ -70,7 +70,9 @@ class Intake:
 
     def _extract(self, run: Run) -> Evidence:
         ticket = self.ledger.find_ticket(run.node, run.token)
-        return extract_evidence(run, ticket, self.site, self.clock())
+        # A node can write into its folder what it likes, and would have its BMC take all back.
+        by_bmc = run.suite == BMC_SUITE and self.ledger.has_signed(run)
+        return extract_evidence(run, ticket, self.site, self.clock(), by_bmc=by_bmc)
 
     def _judge(self, found: Sequence[Evidence], eligible: int) -> list[JudgedRun]:
         """Judge *found*, with the brakes that all of it together calls for."""

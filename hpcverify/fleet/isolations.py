@@ -94,7 +94,8 @@ def carry_out_isolation(
     answer = build_answer(journal, found, tester.gone, runner.end_reason)
     if journal.concluded is None:
         for accused in answer.accused if accuse else ():
-            acting.leave_run(build_accusation(answer, accused, datetime.now(UTC)))
+            make_mark = acting.ledger.make_mark
+            acting.leave_run(build_accusation(answer, accused, datetime.now(UTC), make_mark))
         take_in(answer)
     runner.conclude()
     tester.clean_up()

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from statistics import median
 from types import MappingProxyType
-from zlib import crc32
 
 from msgspec import Struct
 
@@ -184,8 +183,9 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
         elif one.node in hosts:
             found.append(one)
     for one in found:
-        if not acting.ledger.is_judged(make_run_id(one)):
-            acting.leave_run(build_run(one))
+        run = build_run(one, acting.ledger.make_mark(one.node, one.code))
+        if not acting.ledger.is_judged(run.id):
+            acting.leave_run(run)
     return found
 
 
@@ -195,14 +195,9 @@ def _count_busy(acting: Controller, hosts: Iterable[Host]) -> int:
     return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
 
 
-def make_run_id(found: JobSuspicion) -> str:
-    """Make an id from what was found: the same, found again, counts once."""
-    mark = crc32(f"{found.node} {found.code}".encode()) % 16**6
-    return f"{datetime.fromtimestamp(found.at, UTC):%Y%m%d-%H%M%S}-{mark:06x}"
-
-
-def build_run(found: JobSuspicion) -> Run:
-    """Build the run that says what jobs say of a node."""
+def build_run(found: JobSuspicion, mark: str) -> Run:
+    """Build the run that says what jobs say of a node; by its *mark*, it counts once."""
     started = datetime.fromtimestamp(found.at, UTC)
     finding = Finding(found.code, "node", found.reason)
-    return build_failed_run(make_run_id(found), found.node, JOBS_SUITE, started, finding)
+    run = f"{started:%Y%m%d-%H%M%S}-{mark}"
+    return build_failed_run(run, found.node, JOBS_SUITE, started, finding)

@@ -9,6 +9,7 @@ controller that died knows what may have been done.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -124,6 +125,9 @@ PAIR_SPEED_RETENTION_S = 28 * DAY_S
 MIN_PAIR_SPEEDS = 8
 """From so many on, their median is what is usual."""
 BREAKER_FACT = "tripped"
+SECRET_FACT = "secret"  # noqa: S105 - its name
+MARK_DIGITS = 6
+"""Of the id of a run, after its date."""
 """The fact that says why the breaker is tripped."""
 DOUBTS_FACT = "doubted"
 """The fact that names the doubted checks, as JSON: check and why."""
@@ -669,6 +673,28 @@ class Ledger:
     def read_identity(self) -> str:
         """Return the id of this ledger, made once; copies of it have the same."""
         return self._get_or_set_fact(IDENTITY_FACT, secrets.token_hex(8))
+
+    def sign(self, run: Run) -> str:
+        """Make what proves, in the place of its token, that *run* is ours: no node can make it."""
+        written = msgspec.json.encode(replace(run, token=""))
+        as_read = msgspec.json.decode(written, type=Run)  # a whole number of seconds has a point
+        return self._make_code(msgspec.json.encode(as_read))
+
+    def has_signed(self, run: Run) -> bool:
+        """Whether *run*, as it is now, has a token that `sign` made."""
+        return hmac.compare_digest(run.token.encode(), self.sign(run).encode())
+
+    def make_mark(self, *words: str) -> str:
+        """
+        Make the end of the id of a run of ours that is about *words*: the same each time.
+
+        Nobody else can tell it in advance and use it first, so that our run would pass for known.
+        """
+        return self._make_code(msgspec.json.encode(words))[:MARK_DIGITS]
+
+    def _make_code(self, content: bytes) -> str:
+        secret = self._get_or_set_fact(SECRET_FACT, secrets.token_hex(32))
+        return hmac.new(secret.encode(), content, "sha256").hexdigest()
 
     def read_host(self) -> str:
         """Name the host that the controller of this ledger last acted on, if any."""

@@ -16,7 +16,7 @@ from hpcverify.errors import SlurmError, UnverifiedError
 from hpcverify.fleet.claim import hold_controller_lock
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import RESERVATION_BUSY_TEXT
-from hpcverify.isolation.journal import FOLDER_NAME, list_unfinished
+from hpcverify.isolation.journal import FOLDER_NAME, list_isolations, list_unfinished
 from hpcverify.isolation.rounds import OUTBOX_NAME
 from hpcverify.slurm.submit import JOB_NAME_PREFIX
 
@@ -24,8 +24,8 @@ RESERVATION_PREFIX = "hpcverify-fabric-"
 """Of the reservation of all nodes of a batch; the id of its isolation follows."""
 ADMISSION_LOCK_NAME = "admission.lock"
 """Held by the sweep that tests the batches."""
-MAX_RELEASE_S = 60.0
-"""Until Slurm has seen that no job is left in a reservation."""
+MAX_RELEASE_TRIES = 60
+"""A second apart, until Slurm has seen that no job is left in a reservation."""
 
 
 def remove_leftovers(acting: Controller) -> None:
@@ -49,33 +49,47 @@ def remove_leftovers(acting: Controller) -> None:
 
 
 def remove_batches(acting: Controller, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Remove jobs, reservations and files of batches, whose lock the caller holds."""
-    for name in acting.slurm.list_reservations():
-        if name.startswith(RESERVATION_PREFIX):
-            isolation = name.removeprefix(RESERVATION_PREFIX)
-            cancel_isolation(acting, isolation)
+    """
+    Remove jobs, reservations and files of our batches, whose lock the caller holds.
+
+    Only those that have a journal here: a reservation with such a name can be that of another
+    controller, or hold a node called fabric-1.
+    """
+    there = acting.slurm.list_reservations()
+    unfinished = [journal.order for journal in list_unfinished(acting.state)]
+    ended_by_itself = {one.id for one in unfinished if one.reservation == name_reservation(one.id)}
+    for isolation in list_isolations(acting.state):
+        name = name_reservation(isolation)
+        if name not in there and isolation not in ended_by_itself:
+            continue
+        cancel_isolation(acting, isolation)
+        if name in there:
             try:
                 unreserve(acting, name, sleep)
             except SlurmError as exc:  # the rest of the turn does not depend on it
                 acting.say(f"{name}: {exc}; the next collect tries again")
                 continue
             acting.say(f"{name}: removed, a sweep that was killed has left it")
-            forget_isolation(acting, isolation)
+        forget_isolation(acting, isolation)
+
+
+def name_reservation(isolation: str) -> str:
+    """Name the reservation of all nodes of a batch that *isolation* tests."""
+    return f"{RESERVATION_PREFIX}{isolation}"
 
 
 def unreserve(
     acting: Controller, reservation: str, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Delete *reservation* once Slurm has seen that its jobs have ended."""
-    began = acting.clock()
-    while True:
+    for _ in range(MAX_RELEASE_TRIES):
         try:
             return acting.slurm.unreserve(reservation)
         except SlurmError as exc:
-            is_busy = RESERVATION_BUSY_TEXT in str(exc)
-            if not is_busy or acting.clock() > began + MAX_RELEASE_S:
+            if RESERVATION_BUSY_TEXT not in str(exc):
                 raise
         sleep(1.0)
+    return acting.slurm.unreserve(reservation)
 
 
 def cancel_isolation(acting: Controller, isolation: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from math import isfinite
 from statistics import median
-from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -232,7 +231,9 @@ def follow_up(
     ended = [old for old in told if _make_key(old) not in named]
     followed = [_follow_one(one, told, ended) for one in tonight]
     for old in ended:
-        newest = max(last_nights.get((node, old.suite), date.min) for node in old.nodes)
+        # The file may have one without nodes: nothing shows whether that ran again.
+        ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
+        newest = max(ran, default=date.min)
         goes_on = any(_is_of_the_same(one, old) for one in tonight)
         if newest <= old.last and night - old.last <= KEPT and not goes_on:
             followed.append(old)
@@ -365,7 +366,8 @@ def _accuse(acting: Controller, judgement: FleetJudgement) -> FleetJudgement:
     for one in judgement.outliers:
         accused = one.accused
         if _is_to_be_accused(one):
-            run = build_accusing_run(one, acting.clock())
+            mark = acting.ledger.make_mark(*_make_key(one), str(one.since))
+            run = build_accusing_run(one, mark, acting.clock())
             accused = acting.ledger.is_judged(run.id) or acting.leave_run(run)
         told.append(replace(one, accused=accused))
     return replace(judgement, outliers=tuple(told))
@@ -376,11 +378,10 @@ def _is_to_be_accused(outlier: JudgedOutlier) -> bool:
     return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.accused
 
 
-def build_accusing_run(outlier: JudgedOutlier, now: float) -> Run:
-    """Build the run that says what its peers say of a node; the same, found again, counts once."""
-    mark = crc32(" ".join((*_make_key(outlier), str(outlier.since))).encode()) % 16**6
+def build_accusing_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
+    """Build the run that says what its peers say of a node; by its *mark*, it counts once."""
     began = datetime(outlier.last.year, outlier.last.month, outlier.last.day, tzinfo=UTC)
-    run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark:06x}"
+    run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark}"
     finding = Finding(OUTLIER_CODE, "node", describe_outlier(outlier))
     return build_failed_run(
         run, outlier.node, PEERS_SUITE, datetime.fromtimestamp(now, UTC), finding

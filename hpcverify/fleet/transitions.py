@@ -36,8 +36,9 @@ from hpcverify.fleet.states import (
     is_suspect_between_nodes,
     is_suspect_by_bmc,
 )
-from hpcverify.model import BMC_SUITE, COLLECTIVES_CHECK, FABRIC_SUITE
+from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
+from hpcverify.records.spool import MAX_CHECKS
 from hpcverify.units import format_count
 
 MAX_REASON_CHARS = 900
@@ -166,7 +167,7 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
     `restrain_hold` then decides whether a brake keeps that from being acted on.
     """
     if not found.ticket:
-        judge = _judge_bmc if found.suite == BMC_SUITE else _judge_without_ticket
+        judge = _judge_bmc if found.by_bmc else _judge_without_ticket
         return judge(node, found, now)
     if found.ticket <= node.not_before_ticket or not found.complete:
         return node
@@ -204,6 +205,8 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
         return _enter(node, NodeEvent.UNORDERED_FAILURE, now, **failure)
     hard = {f.check for f in found.failures if f.hard}
     if not hard or (node.hard and hard.issubset(node.checks)):
+        return node
+    if len(node.checks) > MAX_CHECKS:  # no honest node has more in all its runs together
         return node
     # Beside what it failed before: its prolog may refuse a job, see `explains_refusal`.
     failed = replace(node, **failure)

@@ -27,6 +27,7 @@ from hpcverify.fleet.overview import (
     describe_company,
     describe_links,
     format_time_since,
+    list_malfunction_lines,
 )
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
 from hpcverify.model import Remedy, Verdict
@@ -324,6 +325,8 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     yield "Automatic draining", "paused" if fleet.tripped else draining
     if fleet.doubts:
         yield "Checks in doubt", "; ".join(fleet.doubts)
+    if fleet.malfunctions:
+        yield "Not working", "; ".join(list_malfunction_lines(fleet))
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
     yield "Generated", _format_epoch(fleet.made)
 

@@ -36,8 +36,9 @@ def build_standing(
 ) -> Iterator[Listing]:
     """Yield the sections on peers and on the past; they say so if there is nothing in them."""
     known = judgement if judgement and (judgement.metrics or judgement.screened) else None
-    yield _build_peers(known, pages, error or NOT_JUDGED)
-    yield _build_past(known, pages)
+    unjudged = error or NOT_JUDGED
+    yield _build_peers(known, pages, unjudged)
+    yield _build_past(known, pages, unjudged)
 
 
 def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> Listing:
@@ -139,9 +140,9 @@ def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
     )
 
 
-def _build_past(judgement: FleetJudgement | None, pages: Pages) -> Listing:
+def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> Listing:
     changes = judgement.changes if judgement else ()
-    intro = NOT_JUDGED
+    intro = unjudged
     if judgement:
         intro = (
             "Parts that are worse than they were. What a rollout did to many parts is no fault "

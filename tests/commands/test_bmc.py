@@ -123,14 +123,19 @@ def fleet_of_bmcs(cli: Cli, tmp_path: Path, certificate: Path) -> Iterator[BmcFl
         yield made
 
 
-def test_each_node_gets_a_run_without_a_ticket(fleet_of_bmcs: BmcFleet) -> None:
+def test_each_node_gets_a_run_that_is_signed_and_has_no_ticket(
+    fleet_of_bmcs: BmcFleet, cli: Cli
+) -> None:
     done = fleet_of_bmcs.ask()
+    ledger = Ledger(cli.state)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "4 BMCs asked: 4 pass\n"
     for node in NODES:
         (run,) = fleet_of_bmcs.list_runs(node)
-        assert (run.suite, run.verdict, run.token, run.passive) == ("bmc", Verdict.PASS, "", True)
+        assert (run.suite, run.verdict, run.passive) == ("bmc", Verdict.PASS, True)
+        assert ledger.has_signed(run)
+        assert ledger.find_ticket(node, run.token) is None
         assert [r.check for r in run.results] == ["chassis"]
         said = " ".join(one.text for one in run.results[0].coverage)
         assert f"the BMC at {fleet_of_bmcs.bmcs[node].address}, firmware 1.45.455b66-rev4" in said

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.errors import SlurmError
+from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.fleet.admission import MAX_WAIT_S, BatchTester
 from hpcverify.fleet.ledger import Judgment
 from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
 from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.isolation.journal import IsolationOrder, create_journal, resume_journal
 from hpcverify.model import FABRIC_SUITE
 from hpcverify.plan.config import Fabric
+from tests.fleet.paper import PaperNode
 from tests.fleet.test_fabric import Site16, make_site
 from tests.isolation.paper import PaperCluster, TestJob
 from tests.isolation.stand_in import SimulatedCluster
@@ -257,23 +259,101 @@ def test_an_interrupted_sweep_leaves_all_of_it_to_the_next(site: Site16) -> None
     assert states(site) == {State.HEALTHY: set(NAMES)}
 
 
+LEFT = "20261122-133330-710a4a"
+
+
+def leave_batch(site: Site16, isolation: str, hostlist: str) -> Path:
+    """Leave the reservation and the journal of a batch, as a sweep that is killed; return this."""
+    site.slurm.shared[f"hpcverify-fabric-{isolation}"] = hostlist
+    return begin_journal(site, isolation)
+
+
+def begin_journal(site: Site16, isolation: str) -> Path:
+    """Write the first line of the journal of a batch, as one does before its reservation."""
+    order = IsolationOrder(
+        id=isolation,
+        at=site.slurm.now,
+        version="1",
+        nodes=("n1", "n2"),
+        seed="1",
+        inside=False,
+        wait=60.0,
+        reservation=f"hpcverify-fabric-{isolation}",
+    )
+    journal = create_journal(site.folder / "state", order)
+    journal.close()
+    return journal.folder
+
+
 def test_what_a_killed_sweep_left_is_removed(site: Site16) -> None:
-    left = "20261122-133330-710a4a"
-    site.slurm.shared[f"hpcverify-fabric-{left}"] = "n1,n2"
-    journal = site.folder / "state" / "isolations" / left
-    journal.mkdir(parents=True)
+    journal = leave_batch(site, LEFT, "n1,n2")
     run(site)
 
     assert site.slurm.shared == {}
     assert not journal.exists()
 
 
+def test_a_batch_without_its_reservation_is_forgotten(site: Site16) -> None:
+    """Its sweep was killed just before it was made, or just after it was removed."""
+    journal = begin_journal(site, LEFT)
+    remove_leftovers(site.controller)
+
+    assert not journal.exists()
+    with pytest.raises(ConfigError):
+        resume_journal(site.folder / "state")
+
+
+def test_the_journal_of_a_batch_is_there_before_its_reservation(site: Site16) -> None:
+    order, found = site.slurm._told, list[bool]()
+
+    def look(command: Sequence[str]) -> str:
+        for word in command:
+            if word.startswith("reservationname=hpcverify-fabric-"):
+                isolation = word.removeprefix("reservationname=hpcverify-fabric-")
+                found.append((site.folder / "state" / "isolations" / isolation).exists())
+        return order(command)
+
+    site.slurm._told = look  # type: ignore[method-assign]
+    run(site)
+
+    assert found == [True, True], "made, and removed"
+
+
+def test_a_reservation_that_only_looks_like_ours_is_left_alone(site: Site16) -> None:
+    journal = leave_batch(site, LEFT, "n1")
+    theirs = {
+        "hpcverify-fabric-": "n1",
+        "hpcverify-fabric-..": "n2",
+        "hpcverify-fabric-upgrade": "n3",
+        "hpcverify-fabric-20261122-133330-ffffff": "n4",
+    }
+    site.slurm.shared |= theirs
+    remove_leftovers(site.controller)
+
+    assert site.slurm.shared == theirs
+    assert not journal.exists()
+
+
+def test_a_node_may_be_called_like_the_reservation_of_a_batch(site: Site16) -> None:
+    site.slurm.nodes["fabric-7"] = PaperNode()
+    failed = Node(
+        name="fabric-7", state=State.SUSPECT, enforced=True, checks=("gemm",), suite="burnin"
+    )
+    site.ledger.put(failed, "suspect")
+    site.controller.reconcile()
+    assert "fabric-7" in site.slurm.reserved
+    remove_leftovers(site.controller)
+    site.controller.reconcile()
+
+    assert "fabric-7" in site.slurm.reserved
+    assert site.ledger.read_node("fabric-7").state is State.SUSPECT
+
+
 def test_a_collect_removes_what_a_killed_sweep_left_of_nodes_that_were_released(
     site: Site16,
 ) -> None:
-    left = "20261122-133330-710a4a"
-    site.slurm.shared[f"hpcverify-fabric-{left}"] = "n1,n2"
-    name = f"hpcverify-isolate-{left}-r1t0a0"
+    leave_batch(site, LEFT, "n1,n2")
+    name = f"hpcverify-isolate-{LEFT}-r1t0a0"
     site.slurm.tests[7] = TestJob(7, name, ["n1", "n2"], [], site.slurm.now)
     for node in NAMES:
         site.ledger.put(Node(name=node), "released by force")
@@ -302,20 +382,21 @@ def test_a_collect_leaves_a_sweep_alone_that_is_testing_a_batch(site: Site16) ->
 def test_a_reservation_that_cannot_be_removed_is_reported_and_keeps_no_other(
     site: Site16,
 ) -> None:
-    site.slurm.shared |= {"hpcverify-fabric-a": "n1", "hpcverify-fabric-b": "n2"}
+    stuck = leave_batch(site, LEFT, "n1")
+    leave_batch(site, "20261122-133330-710a4b", "n2")
     order = site.slurm._told  # pyright: ignore[reportPrivateUsage]
 
     def refuse(command: Sequence[str]) -> str:
-        if "reservationname=hpcverify-fabric-a" in command:
+        if f"reservationname=hpcverify-fabric-{LEFT}" in command:
             raise SlurmError("scontrol: Access/permission denied")
         return order(command)
 
     site.slurm._told = refuse  # type: ignore[method-assign]
-    acting = site.controller
-    remove_leftovers(acting)
+    remove_leftovers(site.controller)
 
-    assert set(site.slurm.shared) == {"hpcverify-fabric-a"}
-    assert any("hpcverify-fabric-a: scontrol: Access" in line for line in site.said)
+    assert set(site.slurm.shared) == {f"hpcverify-fabric-{LEFT}"}
+    assert stuck.exists(), "the next collect tries again"
+    assert any(f"hpcverify-fabric-{LEFT}: scontrol: Access" in line for line in site.said)
 
 
 def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:

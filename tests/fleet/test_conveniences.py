@@ -31,6 +31,7 @@ from hpcverify.history.columns import find_night
 from hpcverify.history.files import list_nights, list_weeks
 from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
 from hpcverify.model import (
+    BMC_SUITE,
     Finding,
     FindingRule,
     Inventory,
@@ -343,6 +344,21 @@ def test_a_torn_judgement_is_not_shown_and_the_next_night_makes_a_new_one(
     assert path.with_suffix(".damaged").read_bytes() == torn
 
 
+def test_an_outlier_without_nodes_in_the_judgement_ends_no_night(home: Home) -> None:
+    home.pass_nights(3)
+    night = find_night(home.today)
+    named = {"level": "part", "name": "n1 GPU 0", "metric": "gemm", "verdict": "fail"}
+    days = {"distance": 0.5, "since": str(night), "last": str(night)}
+    old = {"night": str(night - timedelta(days=1)), "outliers": [named | days]}
+    (home.state / JUDGEMENT_NAME).write_text(json.dumps(old))
+    home.pass_nights(1)
+
+    assert list_malfunctions(home) == []
+    judged = read_judgement(home.state)
+    assert judged is not None
+    assert judged.night == night
+
+
 def test_a_slow_part_is_named_though_another_node_claims_absurd_numbers(home: Home) -> None:
     for _ in range(3):
         home.now += DAY
@@ -411,6 +427,87 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_a_line_and_no_other_i
     assert [line for line in home.said if line.startswith("n7: ")]
     assert list_malfunctions(home) == []
     assert acting.choose_exit_status() == ActionError.exit_code
+
+
+def leave_bmc_run(home: Home, verdict: Verdict, *checks: str, is_signed: bool) -> Run:
+    """Leave a run of the suite of BMCs of n1: of the controller if *is_signed*, else forged."""
+    home.written += 1
+    found = (Finding("fan", "node", "x" * 5000),) if verdict is Verdict.FAIL else ()
+    run = Run(
+        id=f"{home.today:%Y%m%d-%H%M%S}-{home.written:06x}",
+        node="n1",
+        suite=BMC_SUITE,
+        started=home.today,
+        seconds=1,
+        verdict=verdict,
+        complete=True,
+        passive=True,
+        inventory=Inventory(),
+        results=tuple(
+            Result(
+                check=check,
+                verdict=verdict,
+                reason="a fan has failed" if found else "",
+                findings=found,
+                rulings={"fan": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=not is_signed)}
+                if found
+                else {},
+            )
+            for check in checks
+        ),
+    )
+    deposit(run, home.spool, home.ledger.sign(run) if is_signed else "\N{SNOWMAN}")
+    return run
+
+
+def test_a_node_cannot_take_back_what_its_bmc_showed(home: Home) -> None:
+    leave_bmc_run(home, Verdict.FAIL, "chassis", is_signed=True)
+    home.collect()
+    assert home.ledger.read_node("n1").bmc_failures == {"chassis": "a fan has failed"}
+
+    leave_bmc_run(home, Verdict.PASS, "chassis", is_signed=False)
+    home.collect()
+    assert home.ledger.read_node("n1").bmc_failures == {"chassis": "a fan has failed"}
+
+    leave_bmc_run(home, Verdict.PASS, "chassis", is_signed=True)
+    home.collect()
+    assert home.ledger.read_node("n1").bmc_failures == {}
+
+
+def test_a_run_of_a_bmc_that_was_changed_in_the_spool_is_not_ours(home: Home) -> None:
+    leave_bmc_run(home, Verdict.FAIL, "chassis", is_signed=True)
+    home.collect()
+    run = leave_bmc_run(home, Verdict.FAIL, "chassis", is_signed=True)
+    passed = replace(
+        run, verdict=Verdict.PASS, results=(Result(check="chassis", verdict=Verdict.PASS),)
+    )
+    deposit(passed, home.spool, home.ledger.sign(run))
+    home.collect()
+
+    assert home.ledger.read_node("n1").bmc_failures == {"chassis": "a fan has failed"}
+
+
+def test_what_a_node_claims_of_its_bmc_makes_it_a_suspect_and_is_not_kept_as_that(
+    home: Home,
+) -> None:
+    for batch in range(4):
+        checks = (f"c{batch}_{number}" for number in range(400))
+        leave_bmc_run(home, Verdict.FAIL, *checks, is_signed=False)
+        home.collect()
+
+    node = home.ledger.read_node("n1")
+    assert (node.state, node.enforced, node.bmc_failures) == (State.SUSPECT, False, {})
+    assert len(node.checks) < 1000, "it does not grow with each run"
+
+
+def test_no_node_can_tell_the_id_of_a_run_of_ours(home: Home, tmp_path: Path) -> None:
+    """Whoever could would use it first, and ours would pass for one that was judged before."""
+    others = Ledger(tmp_path / "others", home.clock)
+    words = "n1", "black_hole"
+
+    assert home.ledger.make_mark(*words) == home.ledger.make_mark(*words)
+    assert home.ledger.make_mark(*words) != others.make_mark(*words)
+    assert home.ledger.make_mark("n1 black", "hole") != home.ledger.make_mark("n1", "black hole")
 
 
 def test_links_that_cannot_be_tried_end_alone_and_are_a_state(home: Home) -> None:

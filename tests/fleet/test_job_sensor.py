@@ -10,9 +10,9 @@ from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.job_sensor import (
     JobSuspicion,
+    build_run,
     find_suspicions,
     leave_suspicions,
-    make_run_id,
 )
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.overview import read_overview
@@ -219,4 +219,6 @@ def test_what_was_found_again_has_the_same_id() -> None:
         one for one in find_suspicions(HOLE + GOOD, {}, 30, NOW + 50) if not isinstance(one, str)
     ]
 
-    assert [make_run_id(one) for one in found] == [make_run_id(one) for one in later]
+    assert [build_run(one, "00beef").id for one in found] == [
+        build_run(one, "00beef").id for one in later
+    ]

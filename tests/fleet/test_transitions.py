@@ -445,7 +445,8 @@ def of_bmc(*results: Result) -> Run:
 
 def by_bmc(node: Node, run: Run, now: float = NOW) -> Node:
     """Judge a run of a round over the BMCs, which has no ticket."""
-    return apply_evidence(node, extract_evidence(run, None, ENFORCING, now), ENFORCING, now, 0)
+    found = extract_evidence(run, None, ENFORCING, now, by_bmc=True)
+    return apply_evidence(node, found, ENFORCING, now, 0)
 
 
 PSU = failed("chassis", reason="power supply 2 has failed")

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.fleet.ledger import Malfunction
 from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.fleet.states import Caveat, Node, State
 from hpcverify.model import Remedy, Verdict
@@ -76,6 +77,15 @@ def test_a_doubted_check_is_named_where_its_nodes_stay_in_service() -> None:
     assert "observed only" not in head
     assert "gemm fails on 3 of the 4 nodes" in head
     assert "not for checks in doubt" in head
+
+
+def test_what_does_not_work_is_named_as_by_the_command_nodes() -> None:
+    broken = Malfunction("nightly judgement", fleets.NOW - 7200, "the disk is full")
+    shown = of(Node(name="n1"), malfunctions=(broken,))
+
+    assert facts(shown)["Not working"] == "nightly judgement: not working for 2 h: the disk is full"
+    assert "the disk is full" in Dom(render(shown, {})).text
+    assert "Not working" not in facts(of(Node(name="n1")))
 
 
 def test_the_lists_come_before_the_map_which_can_be_skipped() -> None:

@@ -107,3 +107,8 @@ def test_without_a_judgement_the_page_says_which_command_makes_one() -> None:
     for section in (*never, *without_duckdb):
         assert "hpcverify collect" in section.intro[0]
         assert not section.figures
+
+
+def test_a_judgement_that_cannot_be_read_is_named_in_both_sections() -> None:
+    for section in build_standing(None, {}, "judgement.json is damaged"):
+        assert section.intro == ("judgement.json is damaged",)
