@@ -10,7 +10,6 @@ may still keep the board so busy that ranks are not heard: see `is_crowded`.
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections import Counter
 from collections.abc import Generator
@@ -53,8 +52,6 @@ BACKLOG = 1024
 """Connections that wait to be taken: all ranks may come at once."""
 BUFFER_BYTES = 2**14
 """What is read of a connection before it is asked for."""
-FULL_SECONDS = 0.1
-"""Until another connection is taken, if this process can open no more."""
 
 
 class Message(Struct, frozen=True):
@@ -95,8 +92,6 @@ class BoardServer:
         self._bytes: Counter[int] = Counter()
         self._strangers: dict[asyncio.StreamWriter, str] = {}
         self._max_strangers = MIN_STRANGERS + STRANGERS_FOR_RANK * world
-        self._max_open = _leave_half_of_descriptors(self._max_strangers)
-        self._handlers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._unproved = 0
         listener = socket.create_server((address, port), backlog=BACKLOG)
         self.address, self.port = listener.getsockname()
@@ -146,37 +141,15 @@ class BoardServer:
         self._loop.call_soon_threadsafe(self._tell)
 
     async def _serve(self, listener: socket.socket) -> None:
-        with listener:
-            listener.settimeout(0)  # asyncio waits for it
-            accepting = asyncio.create_task(self._accept(listener))
-            await self._over.wait()
-            accepting.cancel()
+        server = await asyncio.start_server(
+            self._handle, sock=listener, limit=BUFFER_BYTES, backlog=BACKLOG
+        )
+        await self._over.wait()
+        server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        writers = [*self._handlers.values()]  # of handlers that may not have begun, too
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)  # they end in the next turn of the loop
-
-    async def _accept(self, listener: socket.socket) -> None:
-        """
-        Take connections one by one, so that each is admitted before the next is open.
-
-        A server of asyncio would take a thousand at once, and leave this process, which also
-        watches its ranks, no descriptor.
-        """
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(listener)
-                reader, writer = await asyncio.open_connection(sock=connection, limit=BUFFER_BYTES)
-            except OSError:  # it is gone already, or something else here has many files open
-                await asyncio.sleep(FULL_SECONDS)
-                continue
-            handler = asyncio.create_task(self._handle(reader, writer))
-            self._handlers[handler] = writer  # asyncio itself does not keep it
-            handler.add_done_callback(self._handlers.pop)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request; whoever breaks off, or is not one of us, gets no answer."""
@@ -203,7 +176,7 @@ class BoardServer:
         self._unproved += 1
         peer = writer.get_extra_info("peername")  # None: it has gone already
         self._strangers[writer] = str(peer[0]) if peer else ""
-        if len(self._strangers) > self._max_open:
+        if len(self._strangers) > self._max_strangers:
             ((busiest, _),) = Counter(self._strangers.values()).most_common(1)
             first = next(w for w, source in self._strangers.items() if source == busiest)
             del self._strangers[first]
@@ -256,12 +229,6 @@ class BoardServer:
         """Wake all that wait for a message."""
         self._news.set()
         self._news = asyncio.Event()
-
-
-def _leave_half_of_descriptors(wanted: int) -> int:
-    """Say how many of the connections that are *wanted* this process can have open."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if most == resource.RLIM_INFINITY else min(wanted, most // 2)
 
 
 async def _read_request(reader: asyncio.StreamReader, seal: Seal) -> BoardRequest:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -242,42 +240,6 @@ def test_a_crowd_of_strangers_takes_no_thread_little_memory_and_no_place_for_goo
         assert active_count() == threads
         # ru_maxrss is in KiB. The other side of each connection is in this process too.
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10
-
-
-FLOODED = """
-import os, resource, sys
-from threading import Event
-from hpcverify_checks.common.board import SocketBoard
-from hpcverify_checks.common.board_server import BoardServer
-resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-address, group, secret, patience = sys.argv[1:]
-with BoardServer.open(address, 0, group, secret, world=16) as server:
-    come = Event()
-    server._loop.call_soon_threadsafe(come.wait)  # so that all wait to be taken at once
-    print(server.port, flush=True)
-    sys.stdin.readline()
-    come.set()
-    board = SocketBoard(address, server.port, group, secret, patience=float(patience))
-    for number in range(20):
-        board.post("here", 1, str(number).encode())
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    print(server.read("here")[1].decode())
-"""
-
-
-def test_a_crowd_that_comes_at_once_leaves_the_process_of_the_board_its_files() -> None:
-    command = [sys.executable, "-c", FLOODED, LOOPBACK, GROUP, KNOWN, str(GENEROUS)]
-    pipe = subprocess.PIPE
-    with (
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as flooded,
-        ExitStack() as held,
-    ):
-        assert flooded.stdout
-        port = int(flooded.stdout.readline())
-        for _ in range(300):
-            held.enter_context(socket.create_connection((LOOPBACK, port), GENEROUS))
-        out, complaint = flooded.communicate("now\n", timeout=2 * GENEROUS)
-    assert (out.strip(), complaint) == ("19", "")
 
 
 def test_of_too_many_strangers_one_from_the_busiest_address_goes(server: BoardServer) -> None:
