@@ -17,7 +17,7 @@ import os
 import stat
 import struct
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -267,8 +267,12 @@ def _is_writable_by_others(path: Path, found: os.stat_result) -> bool:
     """
     if stat.S_ISLNK(found.st_mode) or stat.S_ISCHR(found.st_mode):
         return False
-    group = stat.S_IWGRP if os.geteuid() == ROOT and found.st_gid != ROOT else 0
-    return bool(found.st_mode & (stat.S_IWOTH | group)) or _grants_writing(path, found)
+    if found.st_mode & stat.S_IWOTH or _grants_writing(path, found):
+        return True
+    if os.geteuid() != ROOT or found.st_gid == ROOT or not found.st_mode & stat.S_IWGRP:
+        return False
+    # With an ACL this bit is of its mask: what that lets through has just been read.
+    return ACL_MASK not in {tag for tag, _, _ in _read_acl(path, ACL_NAMES[0])}
 
 
 def _grants_writing(path: Path, found: os.stat_result) -> bool:
@@ -277,15 +281,19 @@ def _grants_writing(path: Path, found: os.stat_result) -> bool:
     return any(_lets_others_write(_read_acl(path, name), found) for name in names)
 
 
-def _read_acl(path: Path, name: str) -> bytes:
+def _read_acl(path: Path, name: str) -> list[tuple[int, int, int]]:
+    """Read the entries of an ACL: tag, permissions, id; what a FUSE may answer is refused."""
     try:
-        return os.getxattr(path, name, follow_symlinks=False)
+        acl = os.getxattr(path, name, follow_symlinks=False)
     except OSError:  # it has none, or its file system has no such thing
-        return b""
+        return []
+    try:
+        return [*ACL_ENTRY.iter_unpack(acl[ACL_HEADER.size :])]
+    except struct.error:
+        raise ConfigError(f"{path} has an ACL that makes no sense: see getfacl {path}") from None
 
 
-def _lets_others_write(acl: bytes, found: os.stat_result) -> bool:
-    entries = [*ACL_ENTRY.iter_unpack(acl[ACL_HEADER.size :])]
+def _lets_others_write(entries: Sequence[tuple[int, int, int]], found: os.stat_result) -> bool:
     if not any(perms & ACL_WRITE for tag, perms, _ in entries if tag == ACL_MASK):
         return False  # there is one wherever a user or a group is named
     writing = [(tag, who) for tag, perms, who in entries if perms & ACL_WRITE]

@@ -110,8 +110,17 @@ def test_an_acl_that_lets_nobody_else_write_is_taken(
     site: Path, who: int, perms: int, mask: int
 ) -> None:
     for path in (site, site.parent):
+        os.chown(path, 0, SOMEBODY)  # whose bit of the mode is now of the mask
         grant(path, USER, who, perms, mask)
     refuse_if_others_can_change(site)
+
+
+def test_an_acl_that_no_kernel_makes_is_refused_in_one_line(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FUSE may answer anything."""
+    monkeypatch.setattr(os, "getxattr", lambda *_, **__: b"\2\0\0\0abc")
+    assert "has an ACL that makes no sense" in complaint(site)
 
 
 def test_a_folder_is_refused_that_lets_others_write_what_is_made_in_it(site: Path) -> None:

@@ -80,6 +80,8 @@ QUOTES = (
     "traps: a.out[77] general protection fault ip:7f7c sp:7f7b error:0 in {}[7f7c+1]",
     "python3: page allocation failure: order:4, mode:0x0, cpuset={},mems_allowed=0",
     "python3 cpuset={} mems_allowed=0",
+    "NVRM: API mismatch: the client has the version {}, but",
+    "EXT4-fs warning (device sda1): ext4_dx_add_entry:2516: inode #2: comm {}: index full!",
 )
 """Lines that quote a user, who may write anything."""
 BREAKS = ("", r"x\x0a", "x#012", "x\n", "x\r\n", "x: ")
@@ -90,6 +92,8 @@ CRASHES = (
     "{}[77] bad frame in rt_sigreturn frame:0 ip:0 sp:0 orax:0 in {}[400000+1]",
     "{} cpuset={} mems_allowed=0",
     "{}: page allocation failure: order:4, mode:0x0, nodemask=(null),cpuset={},mems_allowed=0",
+    "{}: page allocation stalls for 10002ms, order:0, mode:0x14200ca, nodemask=(null) {}",
+    "{}: sending ioctl 1261 to a partition! {}",
     "{}: vmalloc error: size 8192, mode:0xdc0(GFP_KERNEL), cpuset={},mems_allowed=0",
     "{} invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE), order=0, {}",
     "{} (77): drop_caches: 3 {}",
@@ -193,18 +197,36 @@ READERS: dict[str, Callable[[Path, str], list[KernelMessage]]] = {
 
 
 @pytest.mark.parametrize("source", READERS)
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0c", "\u2028"])
 @pytest.mark.parametrize(
     "fault", [XID_FAULTS[0], *XID_FAULTS[2:4], "Kernel panic - not syncing: Fatal machine check"]
 )
 def test_a_new_line_in_a_users_words_begins_no_message(
-    tmp_path: Path, source: str, fault: str
+    tmp_path: Path, source: str, end: str, fault: str
 ) -> None:
     trees.grow(tmp_path / "real", {})
     read = READERS[source]
-    forged = read(tmp_path / "forged", f"tmpfs: Unknown parameter 'x\n{fault}'")
+    forged = read(tmp_path / "forged", f"tmpfs: Unknown parameter 'x{end}{fault}'")
     assert (read_xids(forged), [*read_events(forged)]) == ([], [])
     if fault.startswith("NVRM"):
         assert read_xids(read(tmp_path / "real", fault))
+
+
+@pytest.mark.parametrize("end", ["\r", "\x0c"])
+def test_no_line_of_syslog_in_a_users_words_is_one(tmp_path: Path, end: str) -> None:
+    (line,) = write_lines(XID_FAULTS[2], stamp="[ 7140.654321] ")
+    assert read_xids(read_file(tmp_path / "real", [line]))
+    forged = write_lines(f"tmpfs: Unknown parameter 'x{end}{line}'")
+    assert read_xids(read_file(tmp_path / "forged", forged)) == []
+
+
+@pytest.mark.parametrize("name", ["I/O error", "x: error -5"])
+def test_the_name_of_a_program_is_no_error_of_a_file_system(name: str) -> None:
+    warning = "EXT4-fs warning (device sda1): {}: inode #2: {}"
+    full = ("ext4_dx_add_entry:2516", f"comm {name}: Directory index full!")
+    assert accuses(warning.format(*full)) == []
+    real = ("htree_dirblock_to_tree:994", "lblock 0: comm ls: error -5 reading directory block")
+    assert accuses(warning.format(*real)) == ["fs_error"]
 
 
 def test_messages_at_different_times_are_not_joined(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ from hpcverify_checks.common.rendezvous import LOOPBACK, exchange_messages, requ
 CAME = "came"
 """The messages of launchers that are there."""
 PROBE_SECONDS = 1.0
-"""For what listens at a port to say whether it is the board."""
+"""For what listens at a port to greet, to be reached again, and to show that it is the board."""
+NOTHING = ""
+"""The topic that no rank has anything to say about."""
 SIOCGIFADDR = 0x8915
 PORTS = range(20000, 32000)
 """Below those that Linux gives to clients (32768 on)."""
@@ -156,8 +158,10 @@ def _probe_board(order: LaunchOrder, port: int, given: str) -> tuple[SocketBoard
     secret = given or open_credential(line.credential)
     if not secret:
         raise BoardError(f"what listens at port {port} does not know the secret of this job")
-    SocketBoard(address, port, order.group, secret, PROBE_SECONDS).read(CAME)
-    return SocketBoard(address, port, order.group, secret), str(own_address)
+    # A short question: who has taken a port of ours may trickle an answer without end.
+    here = (address, port, order.group, secret)
+    SocketBoard(*here, patience=PROBE_SECONDS, transfer=PROBE_SECONDS).read(NOTHING)
+    return SocketBoard(*here), str(own_address)
 
 
 def find_interface(address: str) -> str:

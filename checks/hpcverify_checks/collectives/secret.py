@@ -56,13 +56,13 @@ def read_secret() -> str:
     Read the secret that the environment has; empty if it has none.
 
     Raises:
-        Unable: it is short enough to be guessed.
+        Unable: it is short enough to be guessed, or no text.
 
     """
     given = os.environ.get(SECRET_VARIABLE, "")
-    if given and len(given) < MIN_SECRET_CHARACTERS:
-        text = f"{SECRET_VARIABLE} has fewer than {MIN_SECRET_CHARACTERS} characters: {FIX}"
-        raise Unable(text, Cause.MISCONFIGURED)
+    if given and (len(given) < MIN_SECRET_CHARACTERS or not given.isprintable()):
+        text = f"{SECRET_VARIABLE} has fewer than {MIN_SECRET_CHARACTERS} printable characters"
+        raise Unable(f"{text}: {FIX}", Cause.MISCONFIGURED)
     return given
 
 

@@ -152,11 +152,22 @@ class SocketBoard:
     WAIT_SECONDS = 1.0
 
     def __init__(
-        self, address: str, port: int, group: str, secret: str, patience: float = CONNECT_SECONDS
+        self,
+        address: str,
+        port: int,
+        group: str,
+        secret: str,
+        *,
+        patience: float = CONNECT_SECONDS,
+        transfer: float = TRANSFER_SECONDS,
     ) -> None:
-        """Ask the server at *address* about *group*; give up after *patience* seconds."""
+        """
+        Ask the server at *address* about *group*.
+
+        Gives up if no answer begins within *patience* seconds, or ends within *transfer*.
+        """
         self.address, self.port, self.group = address, port, group
-        self.secret, self._patience = secret, patience
+        self.secret, self._patience, self._transfer = secret, patience, transfer
 
     def post(self, topic: str, rank: int, message: bytes = b"") -> None:
         """Send the message."""
@@ -183,7 +194,8 @@ class SocketBoard:
         until = monotonic() + self._patience
         while True:
             try:
-                with connect(self.address, self.port, self._patience + request.seconds) as line:
+                patience = self._patience + request.seconds
+                with connect(self.address, self.port, patience, self._transfer) as line:
                     return self._talk(line, request, trips)
             except OSError as exc:
                 dropped = isinstance(exc, ConnectionError)
@@ -217,15 +229,19 @@ class SocketBoard:
 class BoardLine:
     """A connection to a board that has greeted."""
 
-    def __init__(self, connection: socket.socket, patience: float) -> None:
-        """Read the greeting; wait at most *patience* seconds for any answer to begin."""
+    def __init__(self, connection: socket.socket, patience: float, transfer: float) -> None:
+        """
+        Read the greeting.
+
+        Waits at most *patience* seconds for any answer to begin, and *transfer* for its end.
+        """
         self.socket, self._patience = connection, patience
         self._until = monotonic() + patience
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.challenge = self.receive(NONCE_BYTES)
         (length,) = CREDENTIAL_LENGTH.unpack(self.receive(CREDENTIAL_LENGTH.size))
         self.credential = self.receive(length)
-        self._until = monotonic() + TRANSFER_SECONDS
+        self._until = monotonic() + transfer
 
     def receive(self, length: int) -> bytes:
         """Receive just so many bytes."""
@@ -250,7 +266,9 @@ class BoardLine:
 
 
 @contextmanager
-def connect(address: str, port: int, patience: float) -> Generator[BoardLine]:
+def connect(
+    address: str, port: int, patience: float, transfer: float = TRANSFER_SECONDS
+) -> Generator[BoardLine]:
     """
     Connect to the board at *address*.
 
@@ -259,7 +277,7 @@ def connect(address: str, port: int, patience: float) -> Generator[BoardLine]:
 
     """
     with socket.create_connection((address, port), patience) as connection:
-        yield BoardLine(connection, patience)
+        yield BoardLine(connection, patience, transfer)
 
 
 def open_board(where: str) -> FolderBoard | SocketBoard:

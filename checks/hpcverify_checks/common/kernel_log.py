@@ -32,7 +32,8 @@ MAX_LINE_CHARACTERS = 240
 PROCESS_PATTERN = (
     r"(?:traps: )?(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
     r"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete "
-    r"|(?:/\d+)?: (?:page allocation failure|vmalloc|(?:\d+: )?potentially unexpected fatal))"
+    r"|(?:/\d+)?: (?:page allocation (?:failure|stalls)|vmalloc|sending ioctl "
+    r"|(?:\d+: )?potentially unexpected fatal))"
 )
 """
 The start of a line that begins with the name of a process, which its user chooses.

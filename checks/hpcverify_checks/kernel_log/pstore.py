@@ -86,6 +86,7 @@ def _read_messages(path: Path, written: float) -> Iterator[KernelMessage]:
 def _read_lines(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
-            return file.read(MAX_DUMP_BYTES).decode(errors="replace").splitlines()
+            # Not splitlines: the kernel ends a line with nothing else, a user may.
+            return file.read(MAX_DUMP_BYTES).decode(errors="replace").removesuffix("\n").split("\n")
     except OSError:
         return []

@@ -41,8 +41,10 @@ SXID_PATTERN = (
     rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS_PATTERN}\): (?P<xid>\d+), ?(?P<rest>.*)"
 )
 INIT_FAILED_PATTERN = (
-    rf"NVRM: (?:GPU {ADDRESS_PATTERN}: )?.*(?:RmInitAdapter failed|NVIDIA probe routine failed)"
+    rf"NVRM: (?:(?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}: )?(?:\w+: )?RmInitAdapter failed"
+    r"|The NVIDIA probe routine failed)"
 )
+"""From the beginning: the driver also quotes the version that a program claims to have."""
 LOST_PATTERN = (
     rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}:? (?:GPU )?has )?fallen off the bus"
 )

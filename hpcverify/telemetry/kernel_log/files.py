@@ -48,7 +48,8 @@ def read_files(query: LogQuery) -> KernelLog:
         raise FileNotFoundError(f"no {', '.join(SYSLOG_NAMES)} in /var/log")
     files = (*_find_rotated(path), path)
     data, position, gap = _read_new_part(files, query.since.position, _identify(files))
-    lines, earliest = data.splitlines(), _find_earliest(query, gap)
+    # A user may have the kernel quote a carriage return, which not all daemons escape.
+    lines, earliest = data.split(b"\n")[:-1], _find_earliest(query, gap)
     _require_readable(path, lines, whole=not query.since.position)
     wanted = query.narrow(data)
     messages = [

@@ -113,8 +113,11 @@ def test_a_secret_of_the_environment_is_used_as_it_is(monkeypatch: pytest.Monkey
     assert make_secret() == ("x" * 32, b"")
 
 
-def test_a_secret_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECRET_VARIABLE, "x" * 31)
+@pytest.mark.parametrize("given", ["x" * 31, "\udcff" * 40], ids=["short", "no text"])
+def test_a_secret_that_can_be_guessed_or_is_no_text_is_refused(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, given)
     with pytest.raises(Unable) as refused:
         make_secret()
 

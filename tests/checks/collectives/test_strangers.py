@@ -6,7 +6,8 @@ import os
 import re
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
@@ -24,12 +25,18 @@ from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
 from hpcverify_checks.collectives.deputy import DEPUTY, OVER, find_second_board
 from hpcverify_checks.collectives.hangs import BEAT
-from hpcverify_checks.collectives.meeting import CAME
+from hpcverify_checks.collectives.meeting import CAME, find_board
 from hpcverify_checks.collectives.meeting import list_ports as list_board_ports
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.watch import DIED, LEFT
-from hpcverify_checks.common.board import BoardError, SocketBoard
+from hpcverify_checks.common.board import (
+    CREDENTIAL_LENGTH,
+    TRANSFER_SECONDS,
+    BoardError,
+    SocketBoard,
+)
 from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.seal import NONCE_BYTES
 from tests.checks.collectives.launched import (
     KNOWN,
     PATIENCE,
@@ -275,6 +282,45 @@ def test_who_comes_with_what_cannot_be_read_is_named_in_a_line(garbage: bytes) -
 
     assert run is None
     assert complaint.startswith("unable: rank 1 sent what cannot be read")
+
+
+def trickle(listener: socket.socket, over: Event) -> None:
+    """Greet as a board does, and begin a long answer that goes on a byte at a time."""
+    listener.settimeout(0.05)
+    with ExitStack() as held:
+        connections: list[socket.socket] = []
+        while not over.is_set():
+            with suppress(OSError):
+                connections.append(held.enter_context(listener.accept()[0]))
+                connections[-1].sendall(bytes(NONCE_BYTES) + CREDENTIAL_LENGTH.pack(0))
+            for connection in connections:
+                with suppress(OSError):
+                    connection.send(b"\1")
+
+
+def test_strangers_who_trickle_at_ports_of_ours_keep_no_launcher_from_the_board(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each could hold it for as long as a whole answer may take, and its rank would be missing."""
+    monkeypatch.setenv(SECRET_VARIABLE, KNOWN)
+    own = {"world": 2, "node": "n1", "ranks": ((1, 0),), "group": "9.0", "timeout": PATIENCE}
+    order = LaunchOrder(**{**SMALL, **own})
+    *taken, port = list_board_ports(order)[:4]
+    assert len(taken) * TRANSFER_SECONDS > PATIENCE
+    over = Event()
+    with (
+        BoardServer.open(LOOPBACK, port, order.group, KNOWN, world=2),
+        ExitStack() as listeners,
+        ThreadPoolExecutor() as pool,
+    ):
+        for one in taken:
+            listener = listeners.enter_context(socket.create_server((LOOPBACK, one)))
+            pool.submit(trickle, listener, over)
+        try:
+            found, _ = pool.submit(find_board, order).result(PATIENCE)
+        finally:
+            over.set()
+    assert found.port == port
 
 
 @pytest.mark.parametrize("crowd", [0, 200])
