@@ -436,7 +436,7 @@ def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple
     """Find each floor of *gpu*, by the name of what is measured, and its rule."""
     for name in list_floored(spec):
         floor = find_floor(gpu, name)
-        hits = (find_rule(s.check.rules, s.overrides, name, (gpu.id, gpu.label)) for s in steps)
+        hits = (find_rule(s.check.rules, s.overrides, name, gpu.aliases) for s in steps)
         rule = next((hit[1] for hit in hits if hit and hit[1].of_spec is not None), None)
         if rule and isinstance(floor, Floor):
             yield name, floor, rule
