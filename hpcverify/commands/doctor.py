@@ -305,7 +305,7 @@ def _ask_for_gpu_count(inventory: Inventory) -> Iterator[Advice]:
         return
     missing = count_missing_from_board(gpus, pci.count_handed_on_gpus()) or 0
     note = f", {missing} fewer than a board of this part has" if missing else ""
-    line = f"limits.{INVENTORY}.gpus = {{ low = {len(gpus) + missing} }}"
+    line = f"gpus = {{ low = {len(gpus) + missing} }} under [limits.{INVENTORY}]"
     yield Advice(
         "GPUs", f"{len(gpus)}{note}; to fail a node with fewer, put in the site file: {line}"
     )

@@ -166,10 +166,10 @@ def test_the_line_of_the_site_file_that_asks_for_all_gpus_is_given(
     cli: Cli, lab: Lab, gpus: int, low: int
 ) -> None:
     on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), f"gpus = {gpus}")
-    line = f"limits.inventory.gpus = {{ low = {low} }}"
+    line = f"gpus = {{ low = {low} }}"
 
-    assert advice(cli, 3)["GPUs"]["state"].endswith(line)
-    cli.site(line)
+    assert advice(cli, 3)["GPUs"]["state"].endswith(f"{line} under [limits.inventory]")
+    cli.site(f"[limits.inventory]\n{line}")
     assert "GPUs" not in advice(cli, 3)
 
 
