@@ -315,7 +315,7 @@ def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[F
         if not _is_less(_read_gibibytes(have), _read_gibibytes(had)):
             continue
         text = f"{have.facts['total']} of memory, {had.facts['total']} before"
-        limits = [argument for argument in cpu.list_limits(root) if argument.startswith("mem=")]
+        limits = cpu.list_limits(root, cpu.MEMORY_LIMITS)
         if cpu.is_virtual(root):
             why = "this is a virtual machine; if nobody resized it, see the hypervisor"
         elif limits:
