@@ -13,6 +13,7 @@ with `hpcverify.processes.run_tool`.
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -300,7 +301,7 @@ class RuleOverride(Struct, frozen=True, kw_only=True):
     """
     What a suite or the site says about the limit on a measurement.
 
-    *metric* and *part* may be patterns; *part* is the label or the id of a part. A field
+    *metric* and *part* may be patterns; *part* is compared with `Part.aliases`. A field
     that is None stays as the next weaker override, or the check's own rule, has it.
     """
 
@@ -335,7 +336,7 @@ class RuleOverride(Struct, frozen=True, kw_only=True):
             cause=rule.cause if same_verdict else Cause.NONE,
             optional=rule.optional if self.optional is None else self.optional,
             source=self.source if own else f"{rule.source}, changed by {self.source}",
-            hard=rule.hard,
+            hard=rule.hard and same_verdict,
         )
 
 
@@ -392,7 +393,12 @@ def find_rule(
 def rank_pattern(pattern: str) -> tuple[bool, int]:
     """Rank how specific *pattern* is: a name before any pattern, then by its literal characters."""
     literal = sum(char not in GLOB_CHARACTERS for char in pattern)
-    return literal == len(pattern), literal
+    return not is_pattern(pattern), literal
+
+
+def is_pattern(text: str) -> bool:
+    """Whether *text* may match more than itself."""
+    return not GLOB_CHARACTERS.isdisjoint(text)
 
 
 fail_outside = partial(Rule, optional=True)
@@ -536,13 +542,31 @@ def applies(limit: Limit, item: Measurement) -> bool:
     return limit.where in ("", item.where) and matches(item.name, limit.name)
 
 
+def may_cover(pattern: str, declared: str) -> bool:
+    """
+    Whether *pattern* may match a name that is *declared*, perhaps by a pattern too.
+
+    The ``*`` of what is declared stands for a word, as that of ``*.spread``: no dot.
+    """
+    return _may_cover(re.sub(r"\[[^]]*\]", "?", pattern), declared)
+
+
+def _may_cover(pattern: str, declared: str) -> bool:
+    if not pattern or not declared:
+        return not (pattern or declared).strip("*")
+    first, rest = pattern[0], pattern[1:]
+    if first == "*":
+        return _may_cover(rest, declared) or _may_cover(pattern, declared[1:])
+    if declared[0] == "*":
+        return _may_cover(pattern, declared[1:]) or (first != "." and _may_cover(rest, declared))
+    return first in ("?", declared[0]) and _may_cover(rest, declared[1:])
+
+
 @cache
 def matches(name: str, pattern: str) -> bool:
     """Whether *pattern*, which may contain ``*``, matches *name*."""
     # Compiling every plain name as a pattern takes longer than reading eight GPUs.
-    return name == pattern or (
-        not GLOB_CHARACTERS.isdisjoint(pattern) and fnmatchcase(name, pattern)
-    )
+    return name == pattern or (is_pattern(pattern) and fnmatchcase(name, pattern))
 
 
 def _merge_findings(facts: Iterable[Finding], names: PartNamer) -> Iterator[tuple[Finding, str]]:

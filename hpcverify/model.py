@@ -271,6 +271,11 @@ class Part(Struct, frozen=True):
     label: str
     facts: dict[str, str] = {}
 
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """What people call it: its id, and its label, whole or up to " ("."""
+        return self.id, self.label, self.label.partition(" (")[0]
+
 
 class Device(Struct, frozen=True):
     """What a worker computes on: *part* of the inventory, *kind* cpu or cuda."""
@@ -298,6 +303,11 @@ class Inventory(Struct, frozen=True):
         """Look up what a person calls the part *where*; its id if it is no part."""
         part = self.find_part(where)
         return part.label if part else where
+
+    def list_aliases(self, where: str) -> tuple[str, ...]:
+        """List what people call the part *where*, as `Part.aliases`; its id if it is no part."""
+        part = self.find_part(where)
+        return part.aliases if part else (where,)
 
     def format_names(self, ids: Collection[str]) -> str:
         """Write `list_names` of *ids* in one line."""

@@ -42,9 +42,10 @@ from hpcverify.check import (
     Placement,
     Remedy,
     Verdict,
+    warn_outside,
 )
 from hpcverify.limits.floors import SPEED_SETTINGS
-from hpcverify.limits.specs import explain_unknown, find_spec
+from hpcverify.limits.specs import count_missing_from_board, explain_unknown, find_spec
 from hpcverify.model import FORMER_LABEL
 from hpcverify.telemetry import cpu, pci, problems, settings, sysfs
 from hpcverify.units import format_count
@@ -78,6 +79,9 @@ def measure(ctx: Context, params: Params, root: Path = Path("/")) -> Iterator[Ch
     """Count the parts, and report problems and changes; *root* is this node's."""
     now = ctx.inventory
     yield from _count_parts(now)
+    missing = count_missing_from_board(now.of_kind("gpu"), pci.count_handed_on_gpus(root))
+    if missing is not None:
+        yield Measurement("gpus.missing_from_board", missing)
     yield from (_identify_problem(p, ctx.previous) for p in now.problems)
     # A probe that failed saw nothing: what it did not see need not be gone.
     if ctx.previous and not any(p.code == "probe_failed" for p in now.problems):
@@ -311,7 +315,7 @@ def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[F
         if not _is_less(_read_gibibytes(have), _read_gibibytes(had)):
             continue
         text = f"{have.facts['total']} of memory, {had.facts['total']} before"
-        limits = [argument for argument in cpu.list_limits(root) if argument.startswith("mem=")]
+        limits = cpu.list_limits(root, cpu.MEMORY_LIMITS)
         if cpu.is_virtual(root):
             why = "this is a virtual machine; if nobody resized it, see the hypervisor"
         elif limits:
@@ -403,6 +407,11 @@ CHECK = Check(
     measure=measure,
     metrics={
         "gpus": Metric(unit="", worse="low", meaning="GPUs that the driver lists"),
+        "gpus.missing_from_board": Metric(
+            unit="",
+            worse="high",
+            meaning="GPUs that a board of 4 or 8 lacks, where all are of a part that is sold so",
+        ),
         "disks": Metric(unit="", worse="low", meaning="drives"),
         "nics": Metric(unit="", worse="low", meaning="network ports and adapters"),
         "dimms": Metric(
@@ -410,6 +419,11 @@ CHECK = Check(
         ),
         "cpus": Metric(unit="", worse="low", meaning="logical CPUs that are online"),
         "memory": Metric(unit="GiB", worse="low", meaning="total memory"),
+    },
+    rules={
+        "gpus.missing_from_board": warn_outside(
+            high=0, source="boards of this part have 4 or 8 GPUs"
+        ),
     },
     finding_rules=FINDING_RULES,
     placement=Placement.PASSIVE,

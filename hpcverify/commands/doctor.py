@@ -19,7 +19,7 @@ import msgspec
 from hpcverify.check import Context, Rule, find_rule
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
-from hpcverify.limits.specs import Spec, explain_unknown, find_spec
+from hpcverify.limits.specs import Spec, count_missing_from_board, explain_unknown, find_spec
 from hpcverify.model import (
     PLURAL_NAMES,
     Cause,
@@ -44,7 +44,7 @@ from hpcverify.run.wire import GpuHolder, Measure
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
-from hpcverify.telemetry import ipmi
+from hpcverify.telemetry import ipmi, pci
 from hpcverify.telemetry.problems import PROBLEM_RULES
 from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
 from hpcverify.units import format_count
@@ -58,6 +58,8 @@ START_SUBJECT = "computing"
 START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.01, "seconds": 0.01}
 START_SECONDS = 90.0
 """For the import of torch from a slow file system, and for the driver."""
+INVENTORY = "inventory"
+"""The check that counts GPUs."""
 FLOOR_SUITE = "quick"
 """The suite whose limits are shown: it has every check."""
 FLOOR_PREFIX = "floor "
@@ -288,10 +290,25 @@ def inspect_hardware() -> Iterator[Advice]:
             steps = _plan_floors(site)
         except HpcverifyError:  # inspect_configuration reports it
             return
+        if "gpus" not in site.limits.get(INVENTORY, {}):
+            yield from _ask_for_gpu_count(inventory)
         yield from _inspect_torch(executor, inventory, holders, site.packages)
         yield from _list_floors(inventory, steps)
     finally:
         executor.close()
+
+
+def _ask_for_gpu_count(inventory: Inventory) -> Iterator[Advice]:
+    """Give the line of the site file by which a node with fewer GPUs than it should have fails."""
+    gpus = inventory.of_kind("gpu")
+    if not gpus:
+        return
+    missing = count_missing_from_board(gpus, pci.count_handed_on_gpus()) or 0
+    note = f", {missing} fewer than a board of this part has" if missing else ""
+    line = f"gpus = {{ low = {len(gpus) + missing} }} under [limits.{INVENTORY}]"
+    yield Advice(
+        "GPUs", f"{len(gpus)}{note}; to fail a node with fewer, put in the site file: {line}"
+    )
 
 
 def _inspect_torch(
@@ -419,7 +436,7 @@ def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple
     """Find each floor of *gpu*, by the name of what is measured, and its rule."""
     for name in list_floored(spec):
         floor = find_floor(gpu, name)
-        hits = (find_rule(s.check.rules, s.overrides, name, (gpu.id, gpu.label)) for s in steps)
+        hits = (find_rule(s.check.rules, s.overrides, name, gpu.aliases) for s in steps)
         rule = next((hit[1] for hit in hits if hit and hit[1].of_spec is not None), None)
         if rule and isinstance(floor, Floor):
             yield name, floor, rule

@@ -154,13 +154,12 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
     ids = dict.fromkeys(item.where for result in run.results for item in _list_items(result))
     aliases: dict[str, set[str]] = {}
     for where in [*(part.id for part in run.inventory.parts), *ids]:
-        label = run.inventory.find_label(where)
-        short = label.partition(" (")[0]
-        for alias in (where, label, short, short.removeprefix("GPU ")):
+        names_of = run.inventory.list_aliases(where)
+        for alias in (*names_of, names_of[-1].removeprefix("GPU ")):
             aliases.setdefault(alias.casefold(), set()).add(where)
     for name in names:
         if name.casefold() not in aliases:
-            known = {run.inventory.find_label(where).partition(" (")[0] for where in ids}
+            known = {run.inventory.list_aliases(where)[-1] for where in ids}
             raise UnknownNameError("part", name, known)
     return set[str]().union(*(aliases[name.casefold()] for name in names))
 

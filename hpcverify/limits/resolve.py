@@ -52,7 +52,7 @@ def resolve(
     """
     judged: dict[RuleKey, list[tuple[Measurement, Rule]]] = {}
     for item in measurements:
-        names = (item.where, inventory.find_label(item.where)) if overrides else ()
+        names = inventory.list_aliases(item.where) if overrides else ()
         if hit := find_rule(rules, overrides, item.name, names):
             key, rule = hit
             judged.setdefault(key, []).append((item, rule))
@@ -60,7 +60,8 @@ def resolve(
     for key in list_rule_keys(rules, overrides):
         pairs = judged.get(key, [])
         if not pairs:
-            limits += _make_unmeasured_limit(key, rules, overrides, measurements)
+            if not _is_measured(key, measurements, inventory):
+                limits += _make_unmeasured_limit(key, rules, overrides)
             continue
         limits += _make_absolute_limits(key, pairs, measurements)
         for item, rule in pairs:
@@ -69,18 +70,26 @@ def resolve(
     return tuple(dict.fromkeys(limits))
 
 
+def _is_measured(key: RuleKey, measurements: Sequence[Measurement], inventory: Inventory) -> bool:
+    """Whether anything that *key* names was measured, whichever rule judges it."""
+    metric, part = key
+    return any(
+        matches(item.name, metric)
+        and (
+            part == ANY_PART
+            or any(matches(name, part) for name in inventory.list_aliases(item.where))
+        )
+        for item in measurements
+    )
+
+
 def _make_unmeasured_limit(
-    key: RuleKey,
-    rules: Mapping[str, Rule],
-    overrides: Sequence[RuleOverride],
-    measurements: Sequence[Measurement],
+    key: RuleKey, rules: Mapping[str, Rule], overrides: Sequence[RuleOverride]
 ) -> Iterator[Limit]:
     """Make a limit that nothing meets, unless it is optional: a typo must not pass."""
     metric, part = key
-    if part == ANY_PART and any(matches(item.name, metric) for item in measurements):
-        return  # measured, and judged by a more specific rule
     hit = find_rule(rules, overrides, metric, (part,))
-    if hit is None or hit[0] != key or hit[1].optional:
+    if hit is None or hit[1].optional:
         return
     limit = _make_absolute_limit(metric, hit[1])
     yield replace(limit, where="" if part == ANY_PART else part)

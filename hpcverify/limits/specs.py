@@ -10,7 +10,7 @@ checks every number against the others of its part: run it after an edit.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +37,16 @@ Express base specification)."""
 PCIE_WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
 """Lanes that a link can have; a virtual machine may show 0 or 63, which says nothing."""
 BITS_PER_BYTE = 8
+BOARD_PARTS = frozenset(
+    {
+        *("a100-sxm4-40gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm", "b200-sxm", "b300-sxm"),
+        *("gb200", "gb300"),
+    }
+)
+"""Parts of which a node has 1, 2, 4 or 8, or a multiple of 8: their boards and trays have 4 or
+8, and partitions of these for virtual machines are halves. Not those with an SXM2 socket: some
+mainboards have six."""
+BOARD_SIZES = (4, 8)
 MEMORY_SHOWN_RANGE = (0.88, 1.06)
 """NVML's memory in GiB over the GB of the sheet: ECC and firmware take some (22 of 24
 on an A10), and sheets print 141 GB for 140 GiB."""
@@ -217,6 +227,20 @@ def find_spec(part: Part) -> Spec | None:
     """
     spec = _look_up(part)
     return None if spec is None or _find_contradiction(spec, part.facts) else spec
+
+
+def count_missing_from_board(gpus: Sequence[Part], handed_on: int = 0) -> int | None:
+    """
+    Count the GPUs that a board lacks, beside *gpus* and those *handed_on*; 2 of 4 are a half.
+
+    None if *gpus* are not all of one part that is only sold on boards.
+    """
+    keys = {spec.key if (spec := find_spec(gpu)) else "" for gpu in gpus if "name" in gpu.facts}
+    if len(keys) != 1 or not keys <= BOARD_PARTS:
+        return None
+    count = len(gpus) + handed_on
+    size = next((size for size in BOARD_SIZES if size / 2 < count < size), count)
+    return size - count
 
 
 def explain_unknown(part: Part) -> str:

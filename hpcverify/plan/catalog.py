@@ -34,7 +34,7 @@ def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Che
             continue
         try:
             module = import_module(path)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:  # a script that ends itself would end us, as a PASS
             if isinstance(exc, ModuleNotFoundError) and exc.name == path:
                 continue
             if package == BUILTIN_PACKAGE and not isinstance(exc, ImportError | SyntaxError):
@@ -124,10 +124,13 @@ def list_check_names(packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Iterator
     for package in packages:
         try:
             path = import_module(package).__path__
-        except (ImportError, AttributeError, TypeError) as exc:
+        except (Exception, SystemExit) as exc:  # code of a site
+            absent = isinstance(exc, ModuleNotFoundError | AttributeError | TypeError)
+            why = "" if absent else f"{find_place(package, exc)}: {type(exc).__name__}: {exc}: "
+            fix = "install" if absent else "correct"
             raise ConfigError(
-                f"check package {package!r} cannot be imported: install it, or take "
-                "it out of check_packages"
+                f"check package {package!r} cannot be imported: {why}{fix} it, or take it out of "
+                "check_packages"
             ) from exc
         for name in sorted({name for folder in path for name in _list_modules(folder)}):
             if name not in OTHER_FOLDERS and not name.startswith("_"):

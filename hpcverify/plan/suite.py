@@ -29,8 +29,9 @@ from hpcverify.check import (
     Unable,
     find_rule,
     has_bound,
+    is_pattern,
     list_rule_keys,
-    matches,
+    may_cover,
     rank_pattern,
 )
 from hpcverify.errors import BrokenCheckError, ConfigError, UnknownNameError
@@ -311,7 +312,7 @@ def _build_step(
         stronger = _build_overrides(check, entry.name, settings, source, node)
         overrides = (*stronger, *overrides)
         for override in stronger:
-            _refuse_boundless(override, check.rules, overrides, f"{source}: limits.{entry.name}")
+            _refuse_unmeetable(override, check.rules, overrides, f"{source}: limits.{entry.name}")
     return Step(
         name=entry.name,
         check=check,
@@ -328,11 +329,17 @@ def _build_overrides(
     """List what one file says about the limits on *node*, the most specific first."""
     ranked: list[tuple[tuple[Any, ...], RuleOverride]] = []
     for metric, several in settings.items():
+        taken: set[tuple[str, str]] = set()
         for setting in (several,) if isinstance(several, Setting) else several:
             override = _build_override(check, name, metric, setting, source)
-            part = override.part
+            part, subject = override.part, f"{source}: limits.{name}.{metric!r}"
+            nodes = _expand_nodes(setting, subject) if setting.nodes else [""]
+            if both := taken & {(part, each) for each in nodes}:
+                where = ", ".join(filter(None, min(both))).replace(ANY_PART, "any part")
+                raise ConfigError(f"{subject}: two limits for {where}: keep one")
+            taken.update((part, each) for each in nodes)
             rank = (bool(setting.nodes), part != ANY_PART, rank_pattern(metric), rank_pattern(part))
-            if not setting.nodes or node in _expand_nodes(setting, f"{source}: limits.{name}"):
+            if not setting.nodes or node in nodes:
                 ranked.append((rank, override))
     ranked.sort(key=lambda pair: pair[0], reverse=True)
     return [override for _, override in ranked]
@@ -349,9 +356,12 @@ def _build_override(
     check: Check[Any], name: str, metric: str, setting: Setting, source: str
 ) -> RuleOverride:
     """Convert a limit from a file to the unit that the check measures in."""
-    measured = check.find_metric(metric)
-    units = {m.unit for n, m in check.metrics.items() if matches(n, metric)}
-    if measured is None:
+    named = check.find_metric(metric)
+    measured = [named] if named else []
+    if is_pattern(metric):
+        measured = [m for n, m in check.metrics.items() if may_cover(metric, n)]
+    units = {m.unit for m in measured}
+    if not measured:
         unknown = UnknownNameError("measurement", metric, check.metrics)
         raise ConfigError(f"{source}: limits.{name}: {unknown}")
     if len(units) > 1 and (setting.low, setting.high) != (None, None):
@@ -361,7 +371,7 @@ def _build_override(
             "give a limit for each unit"
         )
     try:
-        low, high = _convert_bounds(setting, measured.unit)
+        low, high = _convert_bounds(setting, measured[0].unit)
     except ConfigError as exc:
         raise ConfigError(f"{source}: limits.{name}.{metric!r}: {exc}") from exc
     return RuleOverride(
@@ -379,19 +389,26 @@ def _build_override(
     )
 
 
-def _refuse_boundless(
+def _refuse_unmeetable(
     override: RuleOverride,
     rules: Mapping[str, Rule],
     overrides: Sequence[RuleOverride],
     subject: str,
 ) -> None:
-    """Refuse an override that bounds nothing, neither by itself nor by what it changes."""
+    """Refuse an override that, with what it changes, bounds nothing or admits no value."""
     covered = [metric for metric in rules if fnmatchcase(metric, override.metric)]
-    hits = [find_rule(rules, overrides, m, (override.part,)) for m in (override.metric, *covered)]
-    if not any(hit and has_bound(hit[1]) for hit in hits):
+    found = (find_rule(rules, overrides, m, (override.part,)) for m in (override.metric, *covered))
+    made = [hit[1] for hit in found if hit]
+    if not any(has_bound(rule) for rule in made):
         raise ConfigError(
             f"{subject}.{override.metric!r}: it has no bound: give low, high or a fraction"
         )
+    for rule in made:
+        if rule.low is not None and rule.high is not None and rule.low > rule.high:
+            raise ConfigError(
+                f"{subject}.{override.metric!r}: with what it inherits, low {rule.low:g} is "
+                f"above high {rule.high:g}: give both"
+            )
 
 
 def _convert_bounds(setting: Setting, unit: str) -> tuple[float | None, float | None]:

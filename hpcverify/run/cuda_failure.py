@@ -39,7 +39,7 @@ class CudaFailure(Struct, frozen=True):
 
 
 def explain_cuda_failure(
-    exc: Exception, task: Task, context_errors: ContextErrors | None = None
+    exc: BaseException, task: Task, context_errors: ContextErrors | None = None
 ) -> CudaFailure | None:
     """
     Explain *exc*, which ended *task*; None if it has nothing to do with CUDA.
@@ -75,7 +75,7 @@ def explain_cuda_failure(
     return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
 
 
-def _find_raised_error(exc: Exception) -> CudaError | None:
+def _find_raised_error(exc: BaseException) -> CudaError | None:
     """Find the row of *exc*; torch has a type for what it does not explain, too."""
     platform = "hip" if _uses_rocm() else ""
     known = find_cuda_error(str(exc), platform)
@@ -148,7 +148,7 @@ def _number_gpus(torch: ModuleType, parts: Collection[str]) -> dict[int, str]:
     return numbered
 
 
-def _find_full_gpu(exc: Exception, parts: Collection[str]) -> str:
+def _find_full_gpu(exc: BaseException, parts: Collection[str]) -> str:
     """Find the GPU that ran out of memory, by the number in torch's message; empty if none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -178,13 +178,13 @@ def raise_pending_error(task: Task) -> None:
             torch.cuda.synchronize()
 
 
-def _build_finding(error: CudaError, where: str, exc: Exception) -> Finding:
+def _build_finding(error: CudaError, where: str, exc: BaseException) -> Finding:
     evidence = {"error": error.title, "raised": _shorten(exc)}
     text = error.text if where != "node" else f"{error.text}; which GPU, CUDA did not tell"
     return Finding(error.code, where, text, evidence)
 
 
-def _build_outcome(error: CudaError, exc: Exception) -> Outcome:
+def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
     vague = f"{error.meaning} ({_shorten(exc)}): {error.fix}"
@@ -200,6 +200,6 @@ def _build_outcome(error: CudaError, exc: Exception) -> Outcome:
     )
 
 
-def _shorten(exc: Exception) -> str:
+def _shorten(exc: BaseException) -> str:
     """Take the first line of *exc*; torch's others are the same for all errors."""
     return str(exc).strip().partition("\n")[0][:MAX_MESSAGE_CHARACTERS]

@@ -439,7 +439,10 @@ def estimate_seconds(step: Step, contexts: Iterable[Context]) -> float | None:
         return None
     try:
         return max(estimate(ctx, step.params) for ctx in contexts)
-    except Exception as exc:  # code of a site, which runs in the engine: it costs its own check
+    except (
+        Exception,
+        SystemExit,
+    ) as exc:  # code of a site, which runs in the engine: it costs its own check
         raise Unable(
             f"its estimate raised {type(exc).__name__}: {exc}: fix the check",
             Cause.CRASHED,

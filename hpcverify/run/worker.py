@@ -113,7 +113,7 @@ class WorkerServer:
                 cause=Cause.CHECKER,
                 remedy=Remedy.FIX_CHECKER,
             )
-        except Exception as exc:  # noqa: BLE001 - the one place where a bug in a check becomes data
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - here a bug in a check becomes data
             # A prolog on a healthy node does not pay for this.
             from hpcverify.run.cuda_failure import explain_cuda_failure  # noqa: PLC0415
 
@@ -256,7 +256,7 @@ class WorkerServer:
             yield from check.observe(watch, context, params)
 
 
-def _explain_node_failure(exc: Exception, task: Task) -> Outcome | None:
+def _explain_node_failure(exc: BaseException, task: Task) -> Outcome | None:
     """Build the outcome if *exc* is no bug but a failure of the node."""
     reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
     if isinstance(task, Measure) and not task.context.scratch.is_dir():
@@ -270,7 +270,7 @@ def _explain_node_failure(exc: Exception, task: Task) -> Outcome | None:
     return Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=Remedy.INSPECT)
 
 
-def _build_crash_outcome(exc: Exception, task: Task) -> Outcome:
+def _build_crash_outcome(exc: BaseException, task: Task) -> Outcome:
     import traceback  # noqa: PLC0415 - hardly ever, and it takes 4 ms
 
     place = "" if isinstance(task, Probe | FindXids) else _find_site_file(exc, task)
@@ -283,7 +283,7 @@ def _build_crash_outcome(exc: Exception, task: Task) -> Outcome:
     )
 
 
-def _find_site_file(exc: Exception, task: CheckTask) -> str:
+def _find_site_file(exc: BaseException, task: CheckTask) -> str:
     """Say where a check of the site raised *exc*; nothing of a check of ours."""
     modules = (f"{package}.{task.name}" for package in task.packages)
     module = next((name for name in modules if name in sys.modules), None)

@@ -32,6 +32,8 @@ VECTOR_BITS = ((512, {"avx512f"}), (256, {"avx2", "avx"}), (128, {"sse2", "asimd
 
 LIMITS = ("nr_cpus=", "possible_cpus=", "maxcpus=", "nosmp", "mem=", "numa=off")
 """Arguments of the kernel by which it leaves out cores and memory that are there."""
+MEMORY_LIMITS = ("mem=", "memmap=")
+"""Those by which it leaves out memory; the second also makes persistent memory of some."""
 HYPERVISORS = (
     *("QEMU", "KVM", "VMware", "Xen", "Bochs", "Google Compute Engine", "OpenStack"),
     *("KubeVirt", "BHYVE", "Apple Virtualization", "Virtual Machine"),
@@ -78,10 +80,10 @@ def is_virtual(root: Path) -> bool:
     return is_amazons or any(name in called for name in HYPERVISORS)
 
 
-def list_limits(root: Path) -> list[str]:
+def list_limits(root: Path, prefixes: tuple[str, ...] = LIMITS) -> list[str]:
     """List the arguments of the kernel by which it leaves out cores or memory."""
     given = (sysfs.read_text(root / "proc/cmdline") or "").split()
-    return [argument for argument in given if argument.startswith(LIMITS)]
+    return [argument for argument in given if argument.startswith(prefixes)]
 
 
 def list_native_dtypes(flags: frozenset[str]) -> frozenset[str]:

@@ -23,6 +23,11 @@ def list_nvidia_gpus(root: Path = Path("/")) -> tuple[str, ...]:
     return tuple(device.name.lower() for device in _list_gpus(root, NVIDIA_VENDOR, DISPLAY_CLASSES))
 
 
+def count_handed_on_gpus(root: Path = Path("/")) -> int:
+    """Count the NVIDIA GPUs that a virtual machine or a program has to itself."""
+    return len(_list_gpus(root, NVIDIA_VENDOR, DISPLAY_CLASSES, handed_on=True))
+
+
 def list_amd_gpus(root: Path = Path("/")) -> tuple[Path, ...]:
     """
     List the folders of the AMD GPUs that belong to this node, by address.
@@ -37,13 +42,15 @@ def list_amd_gpus(root: Path = Path("/")) -> tuple[Path, ...]:
     )
 
 
-def _list_gpus(root: Path, vendor: str, classes: str | tuple[str, ...]) -> list[Path]:
+def _list_gpus(
+    root: Path, vendor: str, classes: str | tuple[str, ...], *, handed_on: bool = False
+) -> list[Path]:
     devices = (
         device
         for device in sysfs.list_entries(root / PCI_DEVICES_FOLDER)
         if sysfs.read_text(device / "vendor") == vendor
         and _has_class(device, classes)
-        and find_passthrough(device) is None
+        and (find_passthrough(device) is not None) is handed_on
     )
     return sorted(devices, key=lambda device: device.name.lower())
 

@@ -595,6 +595,18 @@ def with_memory(total: str, beside_cores: str | None = None) -> Inventory:
             {"proc/cmdline": "ro mem=48G"},
             "memory_resized",
         ),
+        (
+            with_memory("48 GiB"),
+            with_memory("64 GiB"),
+            {"proc/cmdline": "ro memmap=16G!4G"},
+            "memory_resized",
+        ),
+        (
+            with_memory("48 GiB"),
+            with_memory("64 GiB"),
+            {"proc/cmdline": "ro maxcpus=8"},
+            "memory_shrunk",
+        ),
         # A driver that keeps the memory of Grace Hopper's GPU to itself.
         (with_memory("480 GiB"), with_memory("576 GiB", "480 GiB"), {}, "memory_resized"),
         (with_memory("448 GiB"), with_memory("576 GiB", "480 GiB"), {}, "memory_shrunk"),

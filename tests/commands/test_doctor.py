@@ -161,6 +161,18 @@ def test_gpus_that_are_not_set_up_alike_have_floors_of_their_own(cli: Cli, lab: 
     assert [text.split(" x ")[0] for text in told] == ["7", "1"]
 
 
+@pytest.mark.parametrize(("gpus", "low"), [(8, 8), (7, 8), (4, 4), (3, 4)])
+def test_the_line_of_the_site_file_that_asks_for_all_gpus_is_given(
+    cli: Cli, lab: Lab, gpus: int, low: int
+) -> None:
+    on_gpus(cli, lab, *board_of("h100-sxm5-80gb"), f"gpus = {gpus}")
+    line = f"gpus = {{ low = {low} }}"
+
+    assert advice(cli, 3)["GPUs"]["state"].endswith(f"{line} under [limits.inventory]")
+    cli.site(f"[limits.inventory]\n{line}")
+    assert "GPUs" not in advice(cli, 3)
+
+
 def test_a_part_that_no_table_knows_is_said_to_have_no_floors(cli: Cli, lab: Lab) -> None:
     on_gpus(cli, lab, *strangers(busy=True)["card for games"])
 

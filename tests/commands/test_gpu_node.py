@@ -73,7 +73,21 @@ def test_a_first_run_fails_without_the_number_of_gpus_that_was_asked_for(
     run = msgspec.json.decode(done.stdout, type=Run)
 
     assert done.returncode == status, done.stderr
-    assert [limit.source for limit in run.results[0].limits] == ["--expect-gpus"]
+    assert [x.source for x in run.results[0].limits if x.name == "gpus"] == ["--expect-gpus"]
+
+
+@pytest.mark.parametrize(("gpus", "missing"), [(7, 1), (6, 2), (5, 3), (3, 1)])
+def test_a_first_run_warns_of_gpus_that_a_board_lacks_and_a_site_may_allow_it(
+    node: Cli, lab: Lab, gpus: int, missing: int
+) -> None:
+    lab.write(f"gpus = {gpus}")
+    inventory = results(node, "inventory", status=0)["inventory"]
+
+    assert inventory["verdict"] == "warn"
+    assert f"gpus.missing_from_board {missing} > 0" in inventory["reason"]
+
+    node.site(f'limits.inventory."gpus.missing_from_board" = {{ high = {missing} }}')
+    assert results(node, "inventory", status=0)["inventory"]["verdict"] == "pass"
 
 
 def test_a_number_of_gpus_is_not_asked_for_where_nothing_counts_them(node: Cli) -> None:

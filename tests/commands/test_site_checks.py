@@ -52,6 +52,7 @@ def package(cli: Cli, tmp_path: Path) -> Path:
         ("import no_such_library\n", "vendor.py:1: ModuleNotFoundError"),
         ("def measure(:\n", "vendor.py:1: SyntaxError"),
         ("1 / 0\n", "vendor.py:1: ZeroDivisionError"),
+        ("import sys\nsys.exit(0)\n", "vendor.py:2: SystemExit"),
         ("CHECK = 5\n", "vendor.py: CHECK is not a Check"),
         (write_check(more="timeout='10'"), "vendor.py: CHECK.timeout is '10'"),
         (write_check(more="estimate=5"), "vendor.py: CHECK.estimate is 5"),
@@ -97,6 +98,7 @@ def test_a_check_that_cannot_be_loaded_is_named_and_the_others_go_on(
         ("yield 5", "may not yield 5"),
         ("return 5", "TypeError"),
         ("raise ValueError('no such fan')", "no such fan"),
+        ("raise SystemExit(0)", ""),
     ],
 )
 def test_a_check_that_yields_nonsense_is_named_and_the_others_are_judged(
@@ -153,3 +155,24 @@ def test_a_suite_of_every_check_runs_without_the_broken_one_and_says_so(
         command, env=cli.environment, cwd=package.parent, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("error checker check vendor_checks.vendor cannot be imported")
+
+
+def test_an_estimate_that_ends_the_program_costs_its_own_check_alone(
+    cli: Cli, package: Path
+) -> None:
+    (package / "vendor.py").write_text(write_check(more="estimate=lambda *_: exit(0)"))
+
+    done = cli("run", "--suite", "both", "--json", "-")
+
+    results = {result["check"]: result["verdict"] for result in json.loads(done.stdout)["results"]}
+    assert (done.returncode, results) == (3, {"steady": "pass", "vendor": "error"})
+
+
+@pytest.mark.parametrize("source", ["1 / 0\n", "import sys\nsys.exit(0)\n"])
+def test_a_package_of_checks_with_a_mistake_is_named(cli: Cli, package: Path, source: str) -> None:
+    (package / "__init__.py").write_text(source)
+
+    for command in (("checks",), ("config", "check"), ("run", "--suite", "own")):
+        done = cli(*command)
+        assert done.returncode == 2
+        assert str(package / "__init__.py") in done.stderr

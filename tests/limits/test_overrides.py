@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Rule, RuleOverride, judge
+from hpcverify.check import Rule, RuleOverride, judge, may_cover
 from hpcverify.errors import ConfigError
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import Inventory, Measurement, Part, Verdict
@@ -16,7 +16,7 @@ from hpcverify.plan.suite import Step, Suite, SuiteEntry, load_suite, make_plan
 from hpcverify.testing import has_no_past
 
 README = Path(__file__).parents[2] / "README.md"
-GPUS = Inventory(parts=tuple(Part("gpu", f"GPU-{i:04x}", f"GPU {i}") for i in range(4)))
+GPUS = Inventory(parts=tuple(Part("gpu", f"GPU-{i:04x}", f"GPU {i} (…{i:04x})") for i in range(4)))
 SPREAD = {"*.spread": Rule(high=3, otherwise=Verdict.WARN, optional=True)}
 
 
@@ -78,6 +78,7 @@ def test_the_verdict_of_a_limit_changes_without_its_bound() -> None:
         ([("*.spread", Setting(high=8)), ("*.spr*", Setting(high=1))], 0, "n1", "pass"),
         ([("bf16.spread", Setting(high=9, part="GPU 3"))], 3, "n1", "pass"),
         ([("bf16.spread", Setting(high=9, part="GPU-0003"))], 3, "n1", "pass"),
+        ([("bf16.spread", Setting(high=9, part="GPU 3 (…0003)"))], 3, "n1", "pass"),
         ([("bf16.spread", Setting(high=9, part="GPU 3"))], 0, "n1", "warn"),
         ([("bf16.spread", Setting(high=9, nodes="n[17-18]"))], 0, "n18", "pass"),
         ([("bf16.spread", Setting(high=9, nodes="n[17-18]"))], 0, "n1", "warn"),
@@ -178,3 +179,75 @@ def test_the_example_of_the_readme_is_what_judges(tmp_path: Path) -> None:
     assert {limit.low for limit in (*slow, *fast) if limit.name == "bf16.sustained"} == {650_000}
     assert judge(found[:1], slow, {}).verdict is Verdict.PASS
     assert judge(found[1:], fast, {}).verdict is Verdict.FAIL
+
+
+def test_two_limits_for_one_part_leave_none_unmeasured() -> None:
+    step = plan_gemm(
+        ("bf16.spread", Setting(high=9, part="GPU 3", optional=False)),
+        ("*.spread", Setting(high=6, part="GPU 3", optional=False)),
+    )
+
+    assert judge_spread(step, 8, "GPU-0003") is Verdict.PASS
+
+
+def test_a_pattern_of_the_site_does_not_excuse_what_was_not_measured() -> None:
+    rules = {"a.x": Rule(high=1), "b.x": Rule(high=1)}
+    looser = RuleOverride(metric="*.x", high=2, source="site.toml")
+    limits = resolve(rules, [Measurement("b.x", 1, "", "node")], GPUS, has_no_past, (looser,))
+
+    assert [limit.name for limit in limits] == ["a.x", "*.x"]
+    assert judge([Measurement("b.x", 1, "", "node")], limits, {}).verdict is Verdict.ERROR
+
+
+def test_a_limit_by_a_pattern_judges_no_measurement_of_another_unit() -> None:
+    with pytest.raises(ConfigError, match="a limit for each unit"):
+        plan_gemm(("int8.*", Setting(low=1000)))
+    step = plan_gemm(("bf16.*", Setting(of_siblings=0.8)))
+
+    assert step.overrides[0].of_siblings == 0.8
+
+
+@pytest.mark.parametrize("metric", ["bf16.spread", "*.spread"])
+def test_a_bound_that_no_value_meets_with_the_one_inherited_is_refused(metric: str) -> None:
+    with pytest.raises(ConfigError, match="low 10 is above high 3"):
+        plan_gemm((metric, Setting(low=10)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Setting(high=4), Setting(high=5)),
+        (Setting(high=4, part="GPU 3"), Setting(high=5, part="GPU 3")),
+        (Setting(high=4, nodes="n[1-4]"), Setting(high=5, nodes="n[4-8]")),
+    ],
+)
+def test_two_limits_for_the_same_part_and_node_are_refused(one: Setting, other: Setting) -> None:
+    with pytest.raises(ConfigError, match="two limits"):
+        plan_gemm(("bf16.spread", one), ("bf16.spread", other))
+
+
+def test_what_a_site_only_warns_of_is_no_conclusive_evidence() -> None:
+    own = Rule(high=0, hard=True)
+    warned = RuleOverride(metric="m", otherwise=Verdict.WARN, source="site.toml").refine(own)
+    tightened = RuleOverride(metric="m", high=1, source="site.toml").refine(own)
+
+    assert (warned.hard, tightened.hard) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "declared", "covers"),
+    [
+        ("int8.*", "*.spread", True),
+        ("*.spr*", "*.spread", True),
+        ("*.spr*", "*.sustained", False),
+        ("*.burst", "*.spread", False),
+        ("h?d", "d2h", False),
+        ("[dh]2[dh]", "d2h", True),
+        ("*", "d2h", True),
+        ("busbw.*", "busbw.*", True),
+    ],
+)
+def test_a_pattern_covers_what_a_declared_one_may_be(
+    pattern: str, declared: str, *, covers: bool
+) -> None:
+    assert may_cover(pattern, declared) is covers

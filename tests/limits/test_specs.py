@@ -10,6 +10,7 @@ import pytest
 from hpcverify.limits.specs import (
     MEASURED_UNITS,
     Spec,
+    count_missing_from_board,
     explain_unknown,
     find_achievable,
     find_spec,
@@ -212,3 +213,31 @@ def test_an_unknown_part_is_said_to_be_unknown_by_name_and_id() -> None:
         "NVIDIA GeForce RTX 4090 (PCI device id 2684) is not in the table of parts"
     )
     assert explain_unknown(gpu(pci_device_id="2330")) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "handed_on", "missing"),
+    [
+        *(("h100-sxm5-80gb", n, 0, m) for n, m in ((7, 1), (6, 2), (5, 3), (3, 1))),
+        *(("h200-sxm", n, 0, 0) for n in (1, 2, 4, 8, 16)),
+        *((key, 3, 0, 1) for key in ("gb200", "gb300", "b200-sxm", "b300-sxm")),
+        ("a100-sxm4-80gb", 6, 2, 0),
+        *((key, 7, 0, None) for key in ("h100-pcie-80gb", "h200-nvl", "gh200-96gb", "l40s")),
+        ("v100-sxm2-16gb", 6, 0, None),
+    ],
+)
+def test_gpus_are_missing_only_from_boards_of_four_or_eight(
+    key: str, count: int, handed_on: int, missing: int | None
+) -> None:
+    name = next(spec.name for spec in load_specs() if spec.key == key)
+    gpus = [Part("gpu", f"GPU-{i}", f"GPU {i}", {"name": name}) for i in range(count)]
+
+    assert count_missing_from_board(gpus, handed_on) == missing
+
+
+def test_gpus_of_several_parts_or_of_none_are_missing_from_no_board() -> None:
+    names = ("NVIDIA H200", "NVIDIA B200", "NVIDIA H200")
+    mixed = [Part("gpu", f"GPU-{i}", f"GPU {i}", {"name": name}) for i, name in enumerate(names)]
+    nameless = [Part("gpu", f"GPU-{i}", f"GPU {i}") for i in range(3)]
+
+    assert [count_missing_from_board(gpus) for gpus in (mixed, nameless)] == [None, None]

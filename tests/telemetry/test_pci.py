@@ -37,6 +37,7 @@ def test_a_gpu_that_was_handed_to_a_virtual_machine_is_not_ours(tmp_path: Path) 
     device(tmp_path, ADDRESS, "0x10de", "0x030200")
     link(tmp_path, f"{pci.PCI_DEVICES_FOLDER}/{ADDRESS}/driver", "sys/bus/pci/drivers/vfio-pci")
     assert pci.list_nvidia_gpus(tmp_path) == ()
+    assert pci.count_handed_on_gpus(tmp_path) == 1
 
 
 def test_nvml_and_the_kernel_write_one_address_alike() -> None:
