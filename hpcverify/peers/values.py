@@ -20,7 +20,7 @@ MIN_RUNS = 3
 MEDIAN_ERROR = 1.2533
 """The standard error of the median of n normal values is 1.2533 sigma / sqrt(n)."""
 COMMON_SHARE = 0.05
-"""So many parts, and two at least, have a value that shows in which steps it was recorded."""
+"""Of the parts, so many have a value that shows in which steps it was recorded: of 20, one."""
 PLACES = ("room", "row", "cabinet", "rack", "switch")
 """Groups that say where a node is, the coarsest first; the others say what a part is or runs."""
 SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
@@ -128,7 +128,7 @@ def find_resolution(values: Iterable[float]) -> float:
     decimal place does, up to 1.
     """
     counts = Counter(values)
-    least = max(2, COMMON_SHARE * counts.total())
+    least = COMMON_SHARE * counts.total()
     common = sorted(value for value, count in counts.items() if count >= least)
     if len(counts) > 2 <= len(common):  # noqa: PLR2004 - said above
         return min(high - low for low, high in pairwise(common))

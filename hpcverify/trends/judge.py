@@ -10,7 +10,7 @@ taken off the runs first; what is left is one series, and a change in it is the 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from statistics import NormalDist, median
@@ -250,8 +250,7 @@ def _find_shared_days(
     weight = population.weight if population else 1.0
     rest = [(h, c) for h, c in found if not list_marks(h, c.index)]
     while rest:
-        crowds = ([(h, c) for h, c in rest if _is_near(h, c, *one)] for one in rest)
-        crowd = max(crowds, key=len)
+        crowd = _find_largest_crowd(rest)
         day = median(_find_day(history, change.index) for history, change in crowd)
         ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
         if len(crowd) * weight < max(MIN_SHARED, SHARED_SHARE * ran):
@@ -284,12 +283,18 @@ def _find_shared_trend(
     )
 
 
-def _is_near(
-    history: PartHistory, change: LevelChange, other: PartHistory, like: LevelChange
-) -> bool:
-    """Whether two parts changed alike, at about the same time."""
-    apart = _find_day(history, change.index) - _find_day(other, like.index)
-    return abs(apart) <= SAME_DAYS and change.size * like.size > 0
+def _find_largest_crowd(found: Found) -> Found:
+    """Find those that changed alike around the same day as one of them did: the most of all."""
+    crowd: Found = ()
+    for better in (False, True):
+        alike = [(h, c) for h, c in found if (c.size < 0) is better]
+        alike.sort(key=lambda one: _find_day(one[0], one[1].index))
+        days = [_find_day(h, c.index) for h, c in alike]
+        for day in days:
+            first, end = bisect_left(days, day - SAME_DAYS), bisect_right(days, day + SAME_DAYS)
+            if end - first > len(crowd):
+                crowd = alike[first:end]
+    return crowd
 
 
 def _ran_around(history: PartHistory, day: float) -> bool:
