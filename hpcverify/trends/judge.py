@@ -104,14 +104,14 @@ def judge_histories(
     """
     Judge the past of each part; changes smaller than *least* (relative) are none.
 
-    If *histories* are those that a screen has chosen, *population* is what it chose from. Then
-    changes that chance explains among so many series are none either.
+    If *histories* are those that a screen has chosen, *population* is what it chose from. Changes
+    that chance explains among so many series are none either.
     """
     whole = population or count_population(histories)
     levelled = [_take_off_marks(history, whole.effects) for history in histories]
 
     def find(series: Iterable[PartHistory]) -> list[tuple[PartHistory, LevelChange]]:
-        return list(_find_steps(series, least, population, low_is_bad=low_is_bad))
+        return list(_find_steps(series, least, whole, low_is_bad=low_is_bad))
 
     days = list(_find_shared_days(levelled, find(levelled), population))
     if days:
@@ -126,7 +126,7 @@ def judge_histories(
         for history in levelled
         if id(history) not in stepped
         and (slope := find_slope(history.times, history.values))
-        and not (population and _is_slope_by_chance(history, slope, population))
+        and not _is_slope_by_chance(history, slope, whole)
         and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
     if alike_trend := _find_shared_trend(trends, whole):
@@ -139,14 +139,14 @@ def judge_histories(
 def _find_steps(
     histories: Iterable[PartHistory],
     least: float,
-    population: HistoryPopulation | None,
+    population: HistoryPopulation,
     *,
     low_is_bad: bool,
 ) -> Iterable[tuple[PartHistory, LevelChange]]:
     """Find the lasting step of each part that has one, and no trend that explains it better."""
     for history in histories:
         change = find_lasting_step(history, least, low_is_bad=low_is_bad)
-        if change is None or (population and _is_step_by_chance(history, change, population)):
+        if change is None or _is_step_by_chance(history, change, population):
             continue
         slope = find_slope(history.times, history.values)
         if slope is None or not _is_rather_a_line(history, change, slope):
