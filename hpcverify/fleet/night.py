@@ -31,6 +31,12 @@ from hpcverify.fleet.judgement import (
 )
 from hpcverify.fleet.node_names import fold_names
 from hpcverify.fleet.outside import build_failed_run
+from hpcverify.fleet.repeats import (
+    describe_repeat,
+    is_of_the_same,
+    list_repeats_by_chance,
+    make_key,
+)
 from hpcverify.history.columns import NIGHT_BEGINS, find_night
 from hpcverify.history.duck import is_installed
 from hpcverify.history.files import MIN_NEWEST_NIGHTS, list_nights
@@ -131,13 +137,18 @@ def judge_night(
     quarter = Choice(since=night - timedelta(days=PAST_NIGHTS - 1), until=night)
     past = judge_past(acting.state, quarter, acting.site)
     followed = follow_up(list_outliers(peers), before, peers.last_nights, night)
-    said = [one for one in followed if one.nights >= MIN_NIGHTS]
+    told = (*before.outliers, *before.unconfirmed) if before else ()
+    known = {make_key(one) for one in before.outliers} if before else set()
+    parts = {str(entry.name): entry.parts for entry in peers.document.metrics}
+    by_chance = list_repeats_by_chance(followed, told, parts)
+    by_chance = [one for one in by_chance if make_key(one) not in known]
+    said = [one for one in followed if one.nights >= MIN_NIGHTS and one not in by_chance]
     return FleetJudgement(
         night=night,
         outliers=tuple(said),
-        unconfirmed=tuple(one for one in followed if one.nights < MIN_NIGHTS),
+        unconfirmed=tuple(one for one in followed if one not in said),
         changes=tuple(list_changes(past)),
-        notes=tuple(list_notes(peers, past)),
+        notes=(*list_notes(peers, past), *map(describe_repeat, by_chance)),
         metrics=tuple(list_metrics(peers)),
         screened=peers.document.screened,
         least=describe_least(peers.document.least),
@@ -227,14 +238,14 @@ def follow_up(
     """
     told = (*before.outliers, *before.unconfirmed) if before else ()
     tonight = list(found)
-    named = {_make_key(one) for one in tonight}
-    ended = [old for old in told if _make_key(old) not in named]
+    named = {make_key(one) for one in tonight}
+    ended = [old for old in told if make_key(old) not in named]
     followed = [_follow_one(one, told, ended) for one in tonight]
     for old in ended:
         # The file may have one without nodes: nothing shows whether that ran again.
         ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
         newest = max(ran, default=date.min)
-        goes_on = any(_is_of_the_same(one, old) for one in tonight)
+        goes_on = any(is_of_the_same(one, old) for one in tonight)
         if newest <= old.last and night - old.last <= KEPT and not goes_on:
             followed.append(old)
     followed.sort(key=lambda one: (-one.distance, one.name))
@@ -250,11 +261,11 @@ def _follow_one(
     A node near the floor is named one night, and the next night those of its parts that are
     beyond it. What such a name says is taken over if it *ended*, being found no more.
     """
-    key = _make_key(found)
-    same = next((old for old in told if _make_key(old) == key), None)
+    key = make_key(found)
+    same = next((old for old in told if make_key(old) == key), None)
     if same and found.last <= same.last:
         return same
-    others = [old for old in ended if _is_of_the_same(found, old)]
+    others = [old for old in ended if is_of_the_same(found, old)]
     if not found.node and 2 * len({old.node for old in others}) <= len(found.nodes):
         others = []  # a few of its nodes say nothing of a place
     olds = [*([same] if same else []), *others]
@@ -267,19 +278,6 @@ def _follow_one(
         nights=longest.nights + (found.last > longest.last),
         accused=any(old.accused for old in olds),
     )
-
-
-def _is_of_the_same(found: JudgedOutlier, old: JudgedOutlier) -> bool:
-    """Whether one is a node and the other one of its parts, or a place and one of its nodes."""
-    if found.metric != old.metric or found.level == old.level:
-        return False
-    if found.node and old.node:
-        return found.node == old.node
-    return (found.node or old.node) in (old.nodes if found.node else found.nodes)
-
-
-def _make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:
-    return outlier.level, outlier.name, outlier.metric
 
 
 def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
@@ -366,7 +364,7 @@ def _accuse(acting: Controller, judgement: FleetJudgement) -> FleetJudgement:
     for one in judgement.outliers:
         accused = one.accused
         if _is_to_be_accused(one):
-            mark = acting.ledger.make_mark(*_make_key(one), str(one.since))
+            mark = acting.ledger.make_mark(*make_key(one), str(one.since))
             run = build_accusing_run(one, mark, acting.clock())
             accused = acting.ledger.is_judged(run.id) or acting.leave_run(run)
         told.append(replace(one, accused=accused))

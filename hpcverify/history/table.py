@@ -54,6 +54,8 @@ RAW = ("time", "limit", *SENSORS)
 """What is kept as it is written, for the metrics that are read row by row."""
 METRIC, VALUE, UNIT = "metric of a column", "value of a column", "unit of a column"
 """What is made of the columns of a wide table."""
+ROW = "number of a row"
+"""Which row it is, by a name that no table has: "row" may be a place."""
 
 
 class TableMetric(Struct, frozen=True):
@@ -185,7 +187,7 @@ def _say_where(path: Path) -> Generator[None]:
 
 def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Columns, str]:
     """Find where the values are: in their column, or in all columns that have numbers."""
-    rows = f"(select row_number() over () as row, * from {sql})"
+    rows = f"(select row_number() over () as {name_column(ROW)}, * from {sql})"
     if not columns.others:
         return columns, rows
     counts = ", ".join(
@@ -196,15 +198,15 @@ def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Co
     metrics = [c for c, is_metric in zip(columns.others, found, strict=True) if is_metric]
     if not metrics:
         raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
-    plain = Counter(split_unit(column)[0] for column in metrics)
-    names = {c: p if plain[p := split_unit(c)[0]] == 1 else c for c in metrics}
+    kept = dict.fromkeys([ROW, *columns.roles.values(), *columns.groups])
+    plain = Counter([split_unit(c)[0].lower() for c in metrics] + [c.lower() for c in kept])
+    names = {c: p if plain[(p := split_unit(c)[0]).lower()] == 1 else c for c in metrics}
     cases = " ".join(
         f"when {quote(names[c])} then {quote(unit)}" for c in metrics if (unit := find_unit(c))
     )
     unit = f"case {name_column(METRIC)} {cases} end" if cases else "null"
-    kept = dict.fromkeys([*columns.roles.values(), *columns.groups])
     renamed = [f"{name_column(c)} as {name_column(names[c])}" for c in metrics]
-    listed = ", ".join(["row", *map(name_column, kept), *renamed])
+    listed = ", ".join([*map(name_column, kept), *renamed])
     source = (
         f"(select *, {unit} as {name_column(UNIT)} from (select {listed} from {rows})"
         f" unpivot include nulls ({name_column(VALUE)} for {name_column(METRIC)}"
@@ -226,7 +228,7 @@ def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Pat
     text, number = f"trim({column})", _read_number(column)
     is_wrong = f"{number} is null and lower({text}) not in ({_list_words(NOT_A_NUMBER)})"
     wrong: tuple[Any, ...] | None = db.execute(
-        f"select row, {text} from {source} where {is_wrong} order by row limit 1"
+        f"select {name_column(ROW)}, {text} from {source} where {is_wrong} order by 1 limit 1"
     ).fetchone()
     if wrong:
         raise ConfigError(f"row {wrong[0]}: the value {wrong[1][:40]!r} is no number")
@@ -248,7 +250,7 @@ def _write_cells(columns: Columns) -> dict[str, str]:
     full_name = f"concat_ws('-', {', '.join([*places, node])})"
     unit = f"{read('unit')}, {_read_unit(name_column(value))}, {quote(find_unit(value))}"
     return {
-        "row": "row",
+        "row": name_column(ROW),
         "node": f"coalesce(if({node} similar to '[0-9]+', {full_name}, {node}), '')",
         "part": f"coalesce({read('part')}, '{NODE}')",
         "label": "''",

@@ -83,9 +83,10 @@ def _open_csv(path: Path) -> TableFile:
     if not header:
         raise ConfigError(f"{path} is empty: its first line must name the columns")
     names = tuple(name.strip() for name in header)
-    if len(set(names)) < len(names) or not all(names):
+    if len({name.lower() for name in names}) < len(names) or not all(names):
         raise ConfigError(
-            f"{path}: each column needs a name of its own, but the header is {line!r}"
+            f"{path}: each column needs a name of its own, in lower case too, but the header is "
+            f"{line!r}"
         )
     columns = ", ".join(f"{quote(name)}: 'varchar'" for name in names)
     options = f"columns = {{{columns}}}, delim = {quote(delimiter)}, skip = 1, header = false"

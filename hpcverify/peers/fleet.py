@@ -354,7 +354,11 @@ def _name_nodes(comparison: PeerComparison) -> None:
 def _name_parts(comparison: PeerComparison) -> PeerSpread:
     """Name single parts, and return how all parts differ in what is left."""
     judged = judge_level(
-        comparison.left, comparison.floor.floor, comparison.errors, comparison.resolution
+        comparison.left,
+        comparison.floor.floor,
+        comparison.errors,
+        comparison.resolution,
+        [part.node or part.name for part in comparison.parts],
     )
     centre = judged.spread.centre
     for i, score in sorted(judged.outliers.items(), key=lambda each: -each[1]):

@@ -110,12 +110,12 @@ def read_superbench(lines: Iterable[str]) -> Iterator[Row]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ConfigError(f"line {number} is no JSON: {exc}") from exc
         if not isinstance(row, dict) or not isinstance(node := row.pop("node", None), str):
             raise ConfigError(f"line {number} has no node: a line of SuperBench begins with one")
         for name, value in row.items():
             found = SUPERBENCH_NAME.fullmatch(name)
-            if found and isinstance(value, (int, float)):
+            if found and isinstance(value, (int, float)) and not isinstance(value, bool):
                 part = found["part"] or ""
                 yield node, part, found["check"] or "", found["metric"], value, ""

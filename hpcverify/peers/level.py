@@ -12,6 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from heapq import nlargest
 from statistics import NormalDist, median
 
 from msgspec import Struct
@@ -48,7 +49,8 @@ NOTED = 0.05
 NOISY_FACTOR = 1.5
 """In a noisy metric, an outlier is so many times as far as chance goes."""
 APART = 2.5
-"""Where values trail off, an outlier is so many times as far as others go."""
+"""Where values trail off, an outlier is so many times as far as others go; and so is what one node
+alone claims on the better side, which says nothing of the others."""
 TRAIL_CHANCE = 0.05
 """Normal values that lie beyond the second best one of a fleet, in one fleet of a thousand."""
 MAX_SKEW, SKEW_ERROR = 1.25, 3.0
@@ -102,7 +104,11 @@ class LevelJudgement(Struct, frozen=True):
 
 
 def judge_level(
-    distances: Sequence[float], floor: float, errors: Sequence[float], resolution: float = 0.0
+    distances: Sequence[float],
+    floor: float,
+    errors: Sequence[float],
+    resolution: float = 0.0,
+    nodes: Sequence[str] = (),
 ) -> LevelJudgement:
     """
     Find the outliers among *distances*, of which positive ones are worse.
@@ -112,6 +118,7 @@ def judge_level(
         floor: The least distance from the median that is worth a word.
         errors: By how much each is less certain than most: a relative standard deviation.
         resolution: The relative step in which the values were recorded.
+        nodes: Whose each is. Without them, each is of a node of its own.
 
     """
     peers = len(distances)
@@ -120,23 +127,32 @@ def judge_level(
     cut = find_cut(distances, floor)
     half = [i for i, distance in enumerate(distances) if cut is None or distance > cut]
     if cut is None or len(half) <= MANY_SHARE * peers:
-        return _name_outliers(distances, floor, errors, resolution)
+        return _name_outliers(distances, floor, errors, resolution, nodes)
     if len(half) < MIN_PEERS:
         return LevelJudgement(PeerSpread(Standing.SPLIT, peers, cut=cut))
     judged = _name_outliers(
-        [distances[i] for i in half], floor, [errors[i] for i in half], resolution
+        [distances[i] for i in half],
+        floor,
+        [errors[i] for i in half],
+        resolution,
+        [nodes[i] for i in half] if nodes else (),
     )
     spread = replace(judged.spread, standing=Standing.SPLIT, peers=peers, cut=cut)
     return LevelJudgement(spread, {half[i]: score for i, score in judged.outliers.items()})
 
 
 def _name_outliers(
-    distances: Sequence[float], floor: float, errors: Sequence[float], resolution: float
+    distances: Sequence[float],
+    floor: float,
+    errors: Sequence[float],
+    resolution: float,
+    nodes: Sequence[str],
 ) -> LevelJudgement:
     """Name those that are far from the rest, by the spread of the rest."""
     peers = len(distances)
-    spread = measure_spread(_leave_out_suspects(distances, resolution), resolution, peers)
-    heavy = find_heavy_tail([spread.centre - d for d in distances if d < spread.centre])
+    sound = _leave_out_freak(distances, nodes)
+    spread = measure_spread(_leave_out_suspects(sound, resolution), resolution, peers)
+    heavy = find_heavy_tail([spread.centre - d for d in sound if d < spread.centre])
     factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
     apart = APART * spread.reach if spread.standing is Standing.TRAILING else 0.0
     least = max(floor, apart, factor * SCREEN_SCORE * spread.spread)
@@ -160,12 +176,30 @@ def _list_tails(spread: PeerSpread, heavy: Tail | None) -> Iterator[Tail]:
         yield ExponentialTail(spread.slope)
 
 
+def _leave_out_freak(distances: Sequence[float], nodes: Sequence[str]) -> Sequence[float]:
+    """
+    Leave out what one node alone claims: values far better than the best of all others.
+
+    They would make far values look common, and hide who is bad elsewhere.
+    """
+    centre = median(distances)
+    best: dict[str, float] = {}
+    owners = nodes or list(map(str, range(len(distances))))
+    for node, distance in zip(owners, distances, strict=True):
+        best[node] = max(best.get(node, 0.0), centre - distance)
+    if len(best) < MIN_PEERS:
+        return distances
+    most, second = nlargest(2, best.values())
+    return distances if most <= APART * second else [d for d in distances if centre - d <= second]
+
+
 def _leave_out_suspects(distances: Sequence[float], resolution: float) -> list[float]:
     """
     Return in order the *distances* without those that look bad beside the better side alone.
 
     Bad parts do not reach that side, however many and however different they are; the spread of
-    all would grow with them, and each would hide the others.
+    all would grow with them, and each would hide the others. More than half of all are never left
+    out: so few say nothing of the others.
     """
     rest = sorted(distances)
     while True:
@@ -174,7 +208,7 @@ def _leave_out_suspects(distances: Sequence[float], resolution: float) -> list[f
         better = (centre - _find_tenth(rest)) / _expect_tenth(len(rest))
         most = centre + SUSPECT_SCORE * max(MAD_SCALE * mad, better)
         kept = bisect_right(rest, most)
-        if kept == len(rest):
+        if kept == len(rest) or 2 * kept <= len(distances):
             return rest
         rest = rest[:kept]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
@@ -18,6 +19,8 @@ MIN_RUNS = 3
 """Fewer runs of a part have no spread."""
 MEDIAN_ERROR = 1.2533
 """The standard error of the median of n normal values is 1.2533 sigma / sqrt(n)."""
+COMMON_SHARE = 0.05
+"""Of the parts, so many have a value that shows in which steps it was recorded: of 20, one."""
 PLACES = ("room", "row", "cabinet", "rack", "switch")
 """Groups that say where a node is, the coarsest first; the others say what a part is or runs."""
 SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
@@ -118,13 +121,16 @@ def find_errors(parts: Sequence[PartValue], centre: float) -> list[float]:
 
 def find_resolution(values: Iterable[float]) -> float:
     """
-    Return the step in which *values* were recorded: the least difference between them.
+    Return the step in which *values* were recorded: the least difference between common ones.
 
-    Two different values alone may be a healthy one and a bad one, so that their difference is no
-    step: of those, the last decimal place tells, up to 1.
+    What few parts have may be the values of bad ones, or anything that one of them claims. Two
+    different values alone may be a healthy one and a bad one. Those tell no step, but their last
+    decimal place does, up to 1.
     """
-    distinct = sorted(set(values))
-    if len(distinct) > 2:  # noqa: PLR2004 - said above
-        return min(high - low for low, high in pairwise(distinct))
-    last = (Decimal(repr(value)).normalize().as_tuple().exponent for value in distinct)
+    counts = Counter(values)
+    least = COMMON_SHARE * counts.total()
+    common = sorted(value for value, count in counts.items() if count >= least)
+    if len(counts) > 2 <= len(common):  # noqa: PLR2004 - said above
+        return min(high - low for low, high in pairwise(common))
+    last = (Decimal(repr(value)).normalize().as_tuple().exponent for value in counts)
     return 10.0 ** min([0, *(place for place in last if isinstance(place, int))])

@@ -10,7 +10,7 @@ taken off the runs first; what is left is one series, and a change in it is the 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from statistics import NormalDist, median
@@ -104,14 +104,14 @@ def judge_histories(
     """
     Judge the past of each part; changes smaller than *least* (relative) are none.
 
-    If *histories* are those that a screen has chosen, *population* is what it chose from. Then
-    changes that chance explains among so many series are none either.
+    If *histories* are those that a screen has chosen, *population* is what it chose from. Changes
+    that chance explains among so many series are none either.
     """
     whole = population or count_population(histories)
     levelled = [_take_off_marks(history, whole.effects) for history in histories]
 
     def find(series: Iterable[PartHistory]) -> list[tuple[PartHistory, LevelChange]]:
-        return list(_find_steps(series, least, population, low_is_bad=low_is_bad))
+        return list(_find_steps(series, least, whole, low_is_bad=low_is_bad))
 
     days = list(_find_shared_days(levelled, find(levelled), population))
     if days:
@@ -126,7 +126,7 @@ def judge_histories(
         for history in levelled
         if id(history) not in stepped
         and (slope := find_slope(history.times, history.values))
-        and not (population and _is_slope_by_chance(history, slope, population))
+        and not _is_slope_by_chance(history, slope, whole)
         and (trend := _describe_trend(history, slope, least, low_is_bad=low_is_bad))
     ]
     if alike_trend := _find_shared_trend(trends, whole):
@@ -139,14 +139,14 @@ def judge_histories(
 def _find_steps(
     histories: Iterable[PartHistory],
     least: float,
-    population: HistoryPopulation | None,
+    population: HistoryPopulation,
     *,
     low_is_bad: bool,
 ) -> Iterable[tuple[PartHistory, LevelChange]]:
     """Find the lasting step of each part that has one, and no trend that explains it better."""
     for history in histories:
         change = find_lasting_step(history, least, low_is_bad=low_is_bad)
-        if change is None or (population and _is_step_by_chance(history, change, population)):
+        if change is None or _is_step_by_chance(history, change, population):
             continue
         slope = find_slope(history.times, history.values)
         if slope is None or not _is_rather_a_line(history, change, slope):
@@ -250,8 +250,7 @@ def _find_shared_days(
     weight = population.weight if population else 1.0
     rest = [(h, c) for h, c in found if not list_marks(h, c.index)]
     while rest:
-        crowds = ([(h, c) for h, c in rest if _is_near(h, c, *one)] for one in rest)
-        crowd = max(crowds, key=len)
+        crowd = _find_largest_crowd(rest)
         day = median(_find_day(history, change.index) for history, change in crowd)
         ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
         if len(crowd) * weight < max(MIN_SHARED, SHARED_SHARE * ran):
@@ -284,12 +283,18 @@ def _find_shared_trend(
     )
 
 
-def _is_near(
-    history: PartHistory, change: LevelChange, other: PartHistory, like: LevelChange
-) -> bool:
-    """Whether two parts changed alike, at about the same time."""
-    apart = _find_day(history, change.index) - _find_day(other, like.index)
-    return abs(apart) <= SAME_DAYS and change.size * like.size > 0
+def _find_largest_crowd(found: Found) -> Found:
+    """Find those that changed alike around the same day as one of them did: the most of all."""
+    crowd: Found = ()
+    for better in (False, True):
+        alike = [(h, c) for h, c in found if (c.size < 0) is better]
+        alike.sort(key=lambda one: _find_day(one[0], one[1].index))
+        days = [_find_day(h, c.index) for h, c in alike]
+        for day in days:
+            first, end = bisect_left(days, day - SAME_DAYS), bisect_right(days, day + SAME_DAYS)
+            if end - first > len(crowd):
+                crowd = alike[first:end]
+    return crowd
 
 
 def _ran_around(history: PartHistory, day: float) -> bool:

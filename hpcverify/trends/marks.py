@@ -90,9 +90,21 @@ class HistoryPopulation(Struct, frozen=True, kw_only=True):
 
 
 def count_population(histories: Sequence[PartHistory]) -> HistoryPopulation:
-    """Count the parts with a long past, and find what the marks of all of them did."""
+    """Count the parts with a long past, and find how they vary and what their marks did."""
     long = list(filter(is_long, histories))
-    return HistoryPopulation(parts=len(long), effects=find_mark_effects(long))
+    return HistoryPopulation(
+        parts=len(long),
+        effects=find_mark_effects(long),
+        spread=median(map(_find_spread, long)) if long else 0.0,
+        series=max(1, len(long)),
+    )
+
+
+def _find_spread(history: PartHistory) -> float:
+    """Find the relative spread of runs from one to the next: a step is in one difference alone."""
+    differences = [abs(after - before) for before, after in pairwise(history.values)]
+    usual = abs(median(history.values))
+    return MAD_SCALE * median(differences) / (math.sqrt(2) * usual) if usual else 0.0
 
 
 def is_long(history: PartHistory) -> bool:

@@ -213,6 +213,7 @@ def test_a_damaged_file_is_named(cli: Cli, tmp_path: Path) -> None:
         ("node;ms\nn1;3,5\n", "a.csv: row 1: the value '3,5' is no number"),
         ("node,ms\nn1,0x10\n", "a.csv: row 1: the value '0x10' is no number"),
         ("node,name\nn1,x\n", "a.csv: no column has the values"),
+        ("node,BusBW,busbw\nn1,1,2\n", "a.csv: each column needs a name of its own"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_with_its_name(
@@ -233,6 +234,17 @@ def test_a_column_of_parquet_may_have_any_name(cli: Cli, tmp_path: Path) -> None
     duckdb.execute(f"copy ({rows}) to '{table}' (format parquet)")
 
     assert cli("peers", str(table)).returncode == 0
+
+
+def test_a_row_may_be_a_place_and_a_time_a_metric(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    lines = [f"n{i},r{i // 8},2026-11-01,{100 + i % 3 + 40 * (i == 7)}\n" for i in range(40)]
+    table.write_text("node,row,time,time [us]\n" + "".join(lines))
+
+    answer = json.loads(cli("peers", str(table), "--worse", "high", "--json").stdout)
+
+    named = {m["name"]["metric"]: [o["name"] for o in m["outliers"]] for m in answer["metrics"]}
+    assert named == {"time [us]": ["n7"]}
 
 
 def write_wide(path: Path) -> Path:
@@ -311,6 +323,7 @@ def test_the_results_of_superbench_are_compared(cli: Cli, tmp_path: Path) -> Non
                     },
                     "mem-bw/H2D_Mem_BW:1": 25.5 * dice.gauss(1, 0.003) * (0.8 if i == 4 else 1),
                     "mem-bw/some_number:1": i,
+                    "mem-bw/correct:1": True,
                 }
             )
             + "\n"
@@ -387,6 +400,7 @@ def test_a_table_of_parts_may_say_nothing_of_their_nodes(cli: Cli, tmp_path: Pat
     [
         ('{"node": "n1", "a/b": 1}\nnonsense\n', "line 2 is no JSON"),
         ('{"host": "n1"}\n', "line 1 has no node"),
+        ('{"node": ' + "[" * 100_000, "line 1 is no JSON"),
     ],
 )
 def test_a_broken_line_of_superbench_is_named(

@@ -154,6 +154,12 @@ def test_a_bad_part_is_named_among_equal_ones() -> None:
     assert name_all([[90.0], *[[100.0]] * 39]) == [("part", "n0 gpu0")]
 
 
+def test_two_bad_parts_among_equal_ones_do_not_hide_each_other() -> None:
+    named = name_all([[600.0], [500.0], *[[700.0]] * 38])
+
+    assert set(named) == {("part", "n0 gpu0"), ("part", "n1 gpu0")}
+
+
 @pytest.mark.parametrize(
     ("values", "step"),
     [
@@ -163,7 +169,9 @@ def test_a_bad_part_is_named_among_equal_ones() -> None:
         ([100.0, 90.0], 1.0),
         ([0.25, 0.5], 0.01),
         ([1e20, 3e20], 1.0),
-        ([5.0, 5.5, 7.0], 0.5),
+        ([*[5.0] * 9, *[5.5] * 8, *[7.0] * 2], 0.5),
+        ([*[700.0] * 98, 600.0, 500.0], 1.0),
+        ([*[5.0] * 30, *[5.5] * 8, 5.01], 0.5),
         ([], 1.0),
     ],
 )
@@ -303,6 +311,29 @@ def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
 
     assert judged.standing is Standing.SPLIT
     assert judged.outliers == ()
+
+
+@pytest.mark.parametrize("broken", [1.0, 30.0, 300.0])
+@pytest.mark.parametrize("slow", [60, 90])
+def test_one_broken_part_gets_no_part_of_another_kind_named(broken: float, slow: int) -> None:
+    rng = random.Random(1)
+    values = [[rng.gauss(94 if i < slow else 100, 0.3)] for i in range(200)]
+
+    judged = judge_values([*values, [broken]])
+
+    assert {each.name for each in judged.outliers} <= {"n200 gpu0"}
+
+
+@pytest.mark.parametrize("claims", [[200.0], [0.0, -5e6], [150.0 + i for i in range(16)], [104.0]])
+def test_what_one_node_claims_hides_no_other_one(claims: list[float]) -> None:
+    rng = random.Random(1)
+    fleet = make_fleet([[rng.gauss(100 if i else 93, 0.4)] for i in range(232)], gpus=8)
+    liar = [replace(one, node="liar") for one in make_fleet([[value] for value in claims], 16)]
+
+    judged = judge_metric(NAME, [*fleet, *liar], FLOOR, "low")
+
+    assert ("part", "n0 gpu0") in {(each.level, each.name) for each in judged.outliers}
+    assert {each.node for each in judged.outliers} <= {"n0", "liar"}
 
 
 @pytest.mark.parametrize("bad", [5, 8, 15])

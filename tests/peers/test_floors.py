@@ -6,6 +6,7 @@ import pytest
 
 from hpcverify.model import Side
 from hpcverify.peers.floors import PeerFloor, find_floor, load_floors, make_floor_finder
+from hpcverify.peers.foreign import find_foreign
 from hpcverify.plan.catalog import make_side_finder
 
 
@@ -59,6 +60,25 @@ def test_the_declaration_of_a_metric_says_which_side_is_worse(
     check: str, metric: str, side: Side | None
 ) -> None:
     assert make_floor_finder((), make_side_finder())(check, metric).worse == side
+
+
+@pytest.mark.parametrize(
+    ("metric", "side"),
+    [
+        ("mem_bandwidth_matrix_numa_0_1_lat", "high"),
+        ("mem_bandwidth_matrix_numa_0_1_bw", "low"),
+        ("rr_two-sided+sync_bw_x_99%", "high"),
+        ("rr_two-sided+sync_bw_99%", "low"),
+        ("STREAM_COPY_double_array_1_time_min", "high"),
+        ("ib_write_lat_8388608_gpu-to-gpu", "high"),
+        ("fp16_train_throughput", "low"),
+    ],
+)
+def test_the_side_of_a_metric_of_superbench_is_that_of_its_manual(metric: str, side: Side) -> None:
+    known = find_foreign(metric)
+
+    assert known is not None
+    assert known.worse == side
 
 
 def test_the_site_may_turn_a_side_around_or_take_a_metric_out() -> None:

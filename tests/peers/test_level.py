@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import median
 
 import pytest
 
@@ -102,3 +103,12 @@ def test_it_says_how_bad_a_part_has_to_be_until_it_is_named(count: int, spread: 
     assert least is not None
     assert judge_level([*healthy, 1.1 * least], 0.02, [0.0] * count).outliers.keys() == {count - 1}
     assert judge_level([*healthy, 0.8 * least], 0.02, [0.0] * count).outliers == {}
+
+
+def test_a_small_fleet_whose_values_trail_off_steeply_is_judged() -> None:
+    values = [0.0, 1.0, 1.1, 5.0, 20.0, 50.0, 80.0, 99.0]
+
+    judged = judge_level([value - median(values) for value in values], 0.02, [0.0] * 8)
+
+    assert judged.spread.standing is Standing.TOO_NOISY
+    assert judged.outliers == {}

@@ -56,3 +56,15 @@ def test_a_cut_leaves_no_healthy_value_on_the_side_of_a_few_bad_ones(
     values = [rng.gauss(0.1 if i < bad else 0.0, 0.004) for i in range(count)]
 
     assert find_cut(values, FLOOR) is None
+
+
+@pytest.mark.parametrize("far", [[9.0], [-0.99], [9.0, 8.0, -0.9], [2.0 * 3**i for i in range(9)]])
+@pytest.mark.parametrize("share", [0.3, 0.45, 0.6])
+def test_a_few_far_values_do_not_hide_two_kinds(far: list[float], share: float) -> None:
+    rng = random.Random(1)
+    values = [rng.gauss(0.0 if i < 200 * share else 0.06, 0.003) for i in range(200)]
+
+    cut = find_cut([*values, *far], FLOOR)
+
+    assert cut is not None
+    assert 0.02 < cut < 0.04

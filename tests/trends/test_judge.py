@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from hpcverify.model import Verdict
 from hpcverify.trends.judge import describe_shared, format_crossing, judge_histories
@@ -189,3 +190,22 @@ def test_healthy_fleets_change_in_nothing() -> None:
 
         assert judged.changes == ()
         assert judged.shared == ()
+
+
+@pytest.mark.parametrize("spread", [0.004, 0.006])
+def test_what_chance_makes_of_many_noisy_parts_is_no_change(spread: float) -> None:
+    rng = random.Random(1)
+    fleet = [
+        replace(
+            make_history(i),
+            values=tuple(
+                (103.0 if i < 5 and run >= 20 else 100.0) * rng.gauss(1, spread)
+                for run in range(RUNS)
+            ),
+        )
+        for i in range(1000)
+    ]
+
+    judged = judge_histories(fleet, low_is_bad=False)
+
+    assert {change.node for change in judged.changes} == {"n0", "n1", "n2", "n3", "n4"}
