@@ -304,7 +304,7 @@ def test_a_batch_without_its_reservation_is_forgotten(site: Site16) -> None:
 
 
 def test_the_journal_of_a_batch_is_there_before_its_reservation(site: Site16) -> None:
-    order, found = site.slurm._told, list[bool]()
+    order, found = site.slurm._told, list[bool]()  # pyright: ignore[reportPrivateUsage]
 
     def look(command: Sequence[str]) -> str:
         for word in command:

@@ -304,7 +304,7 @@ def test_strangers_who_trickle_at_ports_of_ours_keep_no_launcher_from_the_board(
     """Each could hold it for as long as a whole answer may take, and its rank would be missing."""
     monkeypatch.setenv(SECRET_VARIABLE, KNOWN)
     own = {"world": 2, "node": "n1", "ranks": ((1, 0),), "group": "9.0", "timeout": PATIENCE}
-    order = LaunchOrder(**{**SMALL, **own})
+    order = LaunchOrder(**dict[str, Any]({**SMALL, **own}))
     *taken, port = list_board_ports(order)[:4]
     assert len(taken) * TRANSFER_SECONDS > PATIENCE
     over = Event()
