@@ -126,7 +126,7 @@ MIN_PAIR_SPEEDS = 8
 """From so many on, their median is what is usual."""
 BREAKER_FACT = "tripped"
 SECRET_FACT = "secret"  # noqa: S105 - its name
-MARK_DIGITS = 6
+MARK_DIGITS = 12
 """Of the id of a run, after its date."""
 """The fact that says why the breaker is tripped."""
 DOUBTS_FACT = "doubted"

@@ -38,8 +38,8 @@ from hpcverify.records.documents import MAX_DOCUMENT_BYTES
 
 NODE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """Valid names for a node's directory."""
-DOCUMENT_PATTERN = re.compile(r"([0-9]{8}-[0-9]{6}-[0-9a-f]{6})\.json")
-"""The name of a document: the id of the run, as `orchestrator` makes it."""
+DOCUMENT_PATTERN = re.compile(r"([0-9]{8}-[0-9]{6}-(?:[0-9a-f]{6}|[0-9a-f]{12}))\.json")
+"""The name of a document: the id of the run, as `orchestrator` makes it, or made it earlier."""
 RESERVED_NAMES = frozenset({"gate"})
 """Directories of the spool that belong to no node."""
 ASIDE_PREFIX = ".refused."

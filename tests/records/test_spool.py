@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from hpcverify.model import Run
 from hpcverify.records import documents
 from hpcverify.records.spool import (
     ASIDE_SECONDS,
+    DOCUMENT_PATTERN,
     MAX_ASIDE_FILES,
     UNFINISHED_SECONDS,
     Arrival,
@@ -31,6 +33,7 @@ from hpcverify.records.spool import (
     gather,
     remove_document,
 )
+from hpcverify.run.orchestrator import make_run_id
 from tests.doubles import a_result, a_run
 
 ID = a_run().id
@@ -630,3 +633,17 @@ def test_a_name_as_long_as_can_be_is_put_aside(home: Path, letter: str) -> None:
     write(home, b"", letter * (255 // len(os.fsencode(letter))))
 
     assert "its name is not that of a run document" in refused(home)
+
+
+def test_ids_of_this_version_and_of_earlier_ones_name_documents() -> None:
+    names = [f"20261123-000225-{tail}.json" for tail in ("ad001d", "ad001dad001d", "ad001da")]
+
+    assert list(filter(DOCUMENT_PATTERN.fullmatch, names)) == names[:2]
+
+
+def test_the_id_of_a_run_names_a_document_and_has_48_random_bits() -> None:
+    made = {make_run_id(datetime(2026, 11, 23, tzinfo=UTC)) for _ in range(2)}
+
+    assert len(made) == 2
+    assert all(DOCUMENT_PATTERN.fullmatch(f"{run}.json") for run in made)
+    assert {len(run) for run in made} == {len("20261123-000000-") + 12}
