@@ -390,6 +390,33 @@ def find_rule(
     return key, rule
 
 
+def find_rules(
+    rules: Mapping[str, Rule],
+    overrides: Sequence[RuleOverride],
+    metric: str,
+    part_names: Iterable[str] = (),
+) -> list[tuple[RuleKey, Rule]]:
+    """
+    Find all that judges *metric* on a part, each with what it is declared for.
+
+    Where an override gives a bound, that is one rule. Else a check may have several of its own
+    for one metric, as one that warns and one that fails, and what overrides say changes each.
+    """
+    names = tuple(part_names)
+    applying = [override for override in overrides if override.covers(metric, names)]
+    if any(_list_bounds(override) for override in applying):
+        hit = find_rule(rules, applying, metric, names)
+        return [hit] if hit else []
+    found: list[tuple[RuleKey, Rule]] = []
+    for own, rule in rules.items():
+        if matches(metric, own):
+            refined = rule
+            for override in reversed(applying):
+                refined = override.refine(refined)
+            found.append(((own, ANY_PART), refined))
+    return found
+
+
 def rank_pattern(pattern: str) -> tuple[bool, int]:
     """Rank how specific *pattern* is: a name before any pattern, then by its literal characters."""
     literal = sum(char not in GLOB_CHARACTERS for char in pattern)

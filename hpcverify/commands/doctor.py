@@ -10,13 +10,13 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import click
 import msgspec
 
-from hpcverify.check import Context, Rule, find_rule
+from hpcverify.check import Context, Rule, find_rules
 from hpcverify.errors import ConfigError, HpcverifyError
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, count_missing_from_board, explain_unknown, find_spec
@@ -436,7 +436,9 @@ def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple
     """Find each floor of *gpu*, by the name of what is measured, and its rule."""
     for name in list_floored(spec):
         floor = find_floor(gpu, name)
-        hits = (find_rule(s.check.rules, s.overrides, name, gpu.aliases) for s in steps)
+        hits = chain.from_iterable(
+            find_rules(s.check.rules, s.overrides, name, gpu.aliases) for s in steps
+        )
         rule = next((hit[1] for hit in hits if hit and hit[1].of_spec is not None), None)
         if rule and isinstance(floor, Floor):
             yield name, floor, rule

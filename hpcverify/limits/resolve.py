@@ -18,6 +18,7 @@ from hpcverify.check import (
     RuleKey,
     RuleOverride,
     find_rule,
+    find_rules,
     format_quantity,
     list_rule_keys,
     matches,
@@ -48,13 +49,12 @@ def resolve(
     """
     Make the limits of *measurements* from *rules* and *overrides*, strongest first.
 
-    One rule judges a measurement: see `find_rule`.
+    One rule judges a measurement for which a file gives a bound: see `find_rules`.
     """
     judged: dict[RuleKey, list[tuple[Measurement, Rule]]] = {}
     for item in measurements:
         names = inventory.list_aliases(item.where) if overrides else ()
-        if hit := find_rule(rules, overrides, item.name, names):
-            key, rule = hit
+        for key, rule in find_rules(rules, overrides, item.name, names):
             judged.setdefault(key, []).append((item, rule))
     limits: list[Limit] = []
     for key in list_rule_keys(rules, overrides):

@@ -252,3 +252,37 @@ def test_a_pattern_covers_what_a_declared_one_may_be(
     pattern: str, declared: str, *, covers: bool
 ) -> None:
     assert may_cover(pattern, declared) is covers
+
+
+LEVELS = {
+    "bf16.spread": Rule(high=3, otherwise=Verdict.WARN),
+    "*.spread": Rule(high=30, otherwise=Verdict.FAIL),
+}
+
+
+def judge_levels(value: float, *settings: tuple[str, Setting]) -> Verdict:
+    found = [Measurement("bf16.spread", value, "x", "GPU-0000")]
+    limits = resolve(LEVELS, found, GPUS, has_no_past, plan_gemm(*settings).overrides)
+    return judge(found, limits, {}).verdict
+
+
+def test_a_check_may_have_a_rule_that_warns_and_one_that_fails_for_one_metric() -> None:
+    assert [judge_levels(value) for value in (2, 5, 50)] == [
+        Verdict.PASS,
+        Verdict.WARN,
+        Verdict.FAIL,
+    ]
+
+
+def test_a_bound_of_the_site_replaces_all_rules_of_the_check_for_a_metric() -> None:
+    assert judge_levels(50, ("bf16.spread", Setting(high=99))) is Verdict.PASS
+
+
+def test_a_verdict_of_the_site_changes_all_rules_of_the_check_for_a_metric() -> None:
+    warned = ("bf16.spread", Setting(otherwise=Verdict.WARN))
+
+    assert [judge_levels(value, warned) for value in (2, 5, 50)] == [
+        Verdict.PASS,
+        Verdict.WARN,
+        Verdict.WARN,
+    ]
