@@ -81,7 +81,8 @@ def _build_run(
     answer: IsolationAnswer, node: str, result: Result, now: datetime, make_mark: MakeMark
 ) -> Run:
     mark = make_mark(answer.id, node)
-    return build_outside_run(f"{answer.id[: -len(mark)]}{mark}", node, FABRIC_SUITE, now, result)
+    began = answer.id.rpartition("-")[0]
+    return build_outside_run(f"{began}-{mark}", node, FABRIC_SUITE, now, result)
 
 
 def _list_lines(records: Iterable[TestRecord]) -> str:
