@@ -383,9 +383,7 @@ def find_rule(
     own = max((p for p in rules if matches(metric, p)), key=rank_pattern, default=None)
     if own is None and not applying:
         return None
-    rule = Rule() if own is None else rules[own]
-    for override in reversed(applying):
-        rule = override.refine(rule)
+    rule = _refine_by_all(Rule() if own is None else rules[own], applying)
     key = (applying[0].metric, applying[0].part) if applying else (own or "", ANY_PART)
     return key, rule
 
@@ -404,17 +402,21 @@ def find_rules(
     """
     names = tuple(part_names)
     applying = [override for override in overrides if override.covers(metric, names)]
-    if any(_list_bounds(override) for override in applying):
+    if any(map(_list_bounds, applying)):
         hit = find_rule(rules, applying, metric, names)
         return [hit] if hit else []
-    found: list[tuple[RuleKey, Rule]] = []
-    for own, rule in rules.items():
-        if matches(metric, own):
-            refined = rule
-            for override in reversed(applying):
-                refined = override.refine(refined)
-            found.append(((own, ANY_PART), refined))
-    return found
+    return [
+        ((own, ANY_PART), _refine_by_all(rule, applying))
+        for own, rule in rules.items()
+        if matches(metric, own)
+    ]
+
+
+def _refine_by_all(rule: Rule, overrides: Sequence[RuleOverride]) -> Rule:
+    """Refine *rule* by the weakest of *overrides* first: the strongest has the last word."""
+    for override in reversed(overrides):
+        rule = override.refine(rule)
+    return rule
 
 
 def rank_pattern(pattern: str) -> tuple[bool, int]:
