@@ -209,7 +209,7 @@ def judged(
     numbers = [f for f in together if isinstance(f, Measurement)]
     limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
     judgement = judge(together, limits, check.finding_rules)
-    cores = {m.where for m in numbers if m.where.startswith("cpu") and m.where != "cpu"}
+    cores = {m.part_id for m in numbers if m.part_id.startswith("cpu") and m.part_id != "cpu"}
     return judgement.verdict, judgement.reason, tuple(sorted(cores))
 
 

@@ -23,7 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcverify import breadcrumb
 from hpcverify.model import (
@@ -177,10 +177,10 @@ class Context(Struct, frozen=True, kw_only=True):
         """The place of this worker's device among its peers."""
         return self.peers.index(self.device)
 
-    def recall(self, name: str, where: str = "node") -> str | None:
-        """Return the value of the mark *name* of the part *where*, if there is one."""
+    def recall(self, name: str, part_id: str = "node") -> str | None:
+        """Return the value of the mark *name* of the part *part_id*, if there is one."""
         for mark in self.carry_overs:
-            if (mark.name, mark.where) == (name, where):
+            if (mark.name, mark.part_id) == (name, part_id):
                 return mark.value
         return None
 
@@ -205,7 +205,7 @@ class Sample(Struct, frozen=True):
     name: str
     value: float
     unit: str
-    where: str
+    part_id: str
     t: float
 
 
@@ -230,7 +230,7 @@ class Watch(Struct, frozen=True, kw_only=True):
         several = self.samples
         for sample in several.select_by_name(name) if isinstance(several, Samples) else several:
             if sample.name == name:
-                parts.setdefault(sample.where, []).append(sample)
+                parts.setdefault(sample.part_id, []).append(sample)
         yield from sorted(parts.items())
 
 
@@ -239,7 +239,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     fault: str
     """What was injected; "none" is a trial too."""
-    where: str
+    part_id: str = field(name="where")
     """The part on trial."""
     expected: str
     """The required outcome, as "found" or "nothing found"."""
@@ -288,7 +288,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     optional: bool = False
     """Whether a run in which nothing was measured against it is still sound."""
     source: str = "hpcverify default"
-    hard: bool = False
+    conclusive: bool = False
     """Whether a rerun cannot undo its FAIL; as for a `FindingRule`."""
 
 
@@ -336,7 +336,7 @@ class RuleOverride(Struct, frozen=True, kw_only=True):
             cause=rule.cause if same_verdict else Cause.NONE,
             optional=rule.optional if self.optional is None else self.optional,
             source=self.source if own else f"{rule.source}, changed by {self.source}",
-            hard=rule.hard and same_verdict,
+            conclusive=rule.conclusive and same_verdict,
         )
 
 
@@ -525,7 +525,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     reason: str = ""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
-    hard: bool = False
+    conclusive: bool = False
     """Whether a rerun cannot undo it; only set for a single complaint."""
     distance: float = 0.0
     """How far past its limit the value is, as a share of the limit; infinite for a
@@ -568,7 +568,7 @@ def list_judgements(
 
 def applies(limit: Limit, item: Measurement) -> bool:
     """Whether *limit* applies to *item*."""
-    return limit.where in ("", item.where) and matches(item.name, limit.name)
+    return limit.part_id in ("", item.part_id) and matches(item.name, limit.name)
 
 
 def may_cover(pattern: str, declared: str) -> bool:
@@ -603,13 +603,13 @@ def _merge_findings(facts: Iterable[Finding], names: PartNamer) -> Iterator[tupl
     places: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Finding] = {}
     for fact in facts:
-        places.setdefault((fact.code, fact.text), []).append(fact.where)
+        places.setdefault((fact.code, fact.text), []).append(fact.part_id)
         first.setdefault((fact.code, fact.text), fact)
     for same, ids in places.items():
         yield first[same], names(tuple(dict.fromkeys(ids)))
 
 
-def _judge_finding(finding: Finding, where: str, rulings: Mapping[str, FindingRule]) -> Judgement:
+def _judge_finding(finding: Finding, part_id: str, rulings: Mapping[str, FindingRule]) -> Judgement:
     ruling = rulings.get(finding.code)
     if ruling is None:
         return Judgement(
@@ -620,10 +620,10 @@ def _judge_finding(finding: Finding, where: str, rulings: Mapping[str, FindingRu
         )
     return Judgement(
         verdict=ruling.verdict,
-        reason=f"{where}: {finding.text}",
+        reason=f"{part_id}: {finding.text}",
         cause=ruling.cause,
         remedy=ruling.remedy,
-        hard=ruling.hard,
+        conclusive=ruling.conclusive,
         distance=math.inf,
     )
 
@@ -631,7 +631,7 @@ def _judge_finding(finding: Finding, where: str, rulings: Mapping[str, FindingRu
 def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> list[Judgement]:
     if not limit.noisy and limit.admits(item.value):
         return []
-    subject = f"{names([item.where])}: {item.name}"
+    subject = f"{names([item.part_id])}: {item.name}"
     if limit.noisy:
         could_fail = limit.otherwise is Verdict.FAIL
         return [
@@ -650,7 +650,7 @@ def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> lis
             reason=f"{subject} {_format_comparison(item, sign, bound)} ({limit.source})",
             cause=limit.cause,
             remedy=limit.remedy,
-            hard=limit.hard,
+            conclusive=limit.conclusive,
             distance=-compute_margin(item, limit),
         )
     ]

@@ -15,7 +15,7 @@ from functools import total_ordering
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 T = TypeVar("T")
@@ -129,14 +129,14 @@ class Measurement(Struct, frozen=True):
     """
     One number that a check read off one part of a node.
 
-    *where* is the id of the part (`Part.id`), or "node". A value that is not a number
+    *part_id* is the id of the part (`Part.id`), or "node". A value that is not a number
     up to `LARGEST_VALUE` is kept as None, which is outside every limit.
     """
 
     name: str
     value: float | None
     unit: str = ""
-    where: str = "node"
+    part_id: str = field(default="node", name="where")
 
     def __post_init__(self) -> None:
         """Fold NaN, the infinities and absurd numbers, whose squares overflow, into None."""
@@ -148,7 +148,7 @@ class Finding(Struct, frozen=True):
     """What is no number: a lost GPU, a changed part, a corrupted word."""
 
     code: str
-    where: str
+    part_id: str = field(name="where")
     text: str
     evidence: dict[str, str] = {}
     """What a person reads beside *text*, by name."""
@@ -171,7 +171,7 @@ class Series(Struct, frozen=True):
 
     name: str
     unit: str
-    where: str
+    part_id: str = field(name="where")
     t: tuple[float, ...]
     values: tuple[float, ...]
 
@@ -179,7 +179,7 @@ class Series(Struct, frozen=True):
 class Coverage(Struct, frozen=True):
     """What a check exercised, in words and numbers: never "no fault"."""
 
-    where: str
+    part_id: str = field(name="where")
     text: str
 
 
@@ -193,20 +193,20 @@ class CarryOver(Struct, frozen=True):
 
     name: str
     value: str
-    where: str = "node"
+    part_id: str = field(default="node", name="where")
 
 
 class Fact(Struct, frozen=True):
     """
     A version or a setting that like nodes have in common, such as InfoROM G520.0200.00.05.
 
-    *name* says what it is on any node, *where* which part has it. A fleet compares facts
+    *name* says what it is on any node, *part_id* which part has it. A fleet compares facts
     between nodes, so nothing that is one node's own, as a serial number, is one.
     """
 
     name: str
     value: str
-    where: str = "node"
+    part_id: str = field(default="node", name="where")
 
 
 CheckItem = Measurement | Finding | Series | Coverage | CarryOver | Fact
@@ -217,7 +217,7 @@ class Limit(Struct, frozen=True):
     """
     The range in which a measured value is healthy, both ends included.
 
-    *name* is that of a measurement, or a pattern with ``*``; *where* is the part
+    *name* is that of a measurement, or a pattern with ``*``; *part_id* is the part
     that it holds for, all of them when empty; *source* says where it comes from.
     """
 
@@ -226,12 +226,12 @@ class Limit(Struct, frozen=True):
     high: float | None = None
     otherwise: Verdict = Verdict.FAIL
     source: str = ""
-    where: str = ""
+    part_id: str = field(default="", name="where")
     remedy: Remedy = Remedy.INSPECT
     cause: Cause = Cause.NONE
     noisy: str = ""
     """Why the limit cannot be held against anything, if it cannot."""
-    hard: bool = False
+    conclusive: bool = field(default=False, name="hard")
     """Whether a rerun cannot take back what breaks it."""
 
     def admits(self, value: float | None) -> bool:
@@ -250,7 +250,7 @@ class FindingRule(Struct, frozen=True):
     remedy: Remedy = Remedy.INSPECT
     cause: Cause = Cause.NONE
     """Why we could not tell, if the verdict is ERROR."""
-    hard: bool = False
+    conclusive: bool = field(default=False, name="hard")
     """Whether no rerun can take back a FAIL: a word was wrong, a GPU was lost, an event
     has been. What one would see again anyway, as a missing disk, needs it not."""
     shared: bool = False
@@ -295,19 +295,19 @@ class Inventory(Struct, frozen=True):
     sensors: tuple[str, ...] = ()
     """The telemetry that this node can give, by the name of the series."""
 
-    def find_part(self, where: str) -> Part | None:
-        """Find the part whose id is *where*."""
-        return next((p for p in self.parts if p.id == where), None)
+    def find_part(self, part_id: str) -> Part | None:
+        """Find the part whose id is *part_id*."""
+        return next((p for p in self.parts if p.id == part_id), None)
 
-    def find_label(self, where: str) -> str:
-        """Look up what a person calls the part *where*; its id if it is no part."""
-        part = self.find_part(where)
-        return part.label if part else where
+    def find_label(self, part_id: str) -> str:
+        """Look up what a person calls the part *part_id*; its id if it is no part."""
+        part = self.find_part(part_id)
+        return part.label if part else part_id
 
-    def list_aliases(self, where: str) -> tuple[str, ...]:
-        """List what people call the part *where*, as `Part.aliases`; its id if it is no part."""
-        part = self.find_part(where)
-        return part.aliases if part else (where,)
+    def list_aliases(self, part_id: str) -> tuple[str, ...]:
+        """List what people call the part *part_id*, as `Part.aliases`; its id if it is no part."""
+        part = self.find_part(part_id)
+        return part.aliases if part else (part_id,)
 
     def format_names(self, ids: Collection[str]) -> str:
         """Write `list_names` of *ids* in one line."""
@@ -334,13 +334,15 @@ class Inventory(Struct, frozen=True):
 
         Those that are gone come last, with the facts that were known of them.
         """
-        was = {f.where: f.evidence for f in findings if FORMER_LABEL in f.evidence}
+        was = {f.part_id: f.evidence for f in findings if FORMER_LABEL in f.evidence}
         here = [
             Part(p.kind, p.id, was[p.id][FORMER_LABEL], was[p.id] | p.facts) if p.id in was else p
             for p in self.parts
         ]
         gone = was.keys() - {part.id for part in self.parts}
-        lost = [Part("", where, was[where][FORMER_LABEL], was[where]) for where in sorted(gone)]
+        lost = [
+            Part("", part_id, was[part_id][FORMER_LABEL], was[part_id]) for part_id in sorted(gone)
+        ]
         return replace(self, parts=(*here, *lost)) if was else self
 
     def of_kind(self, kind: str) -> tuple[Part, ...]:
@@ -364,7 +366,7 @@ PLURAL_NAMES = {"cpu": "CPUs", "dimm": "DIMMs", "disk": "disks", "gpu": "GPUs", 
 class Shortfall(Struct, frozen=True):
     """What kept a part from being verified, which no limit can undo."""
 
-    where: str
+    part_id: str = field(name="where")
     reason: str
     cause: Cause
     remedy: Remedy = Remedy.RERUN

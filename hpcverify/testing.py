@@ -99,19 +99,19 @@ def list_codes(items: Iterable[CheckItem]) -> list[str]:
     return [finding.code for finding in list_findings(items)]
 
 
-def find_value(items: Iterable[CheckItem], name: str, where: str = "") -> float | None:
+def find_value(items: Iterable[CheckItem], name: str, part_id: str = "") -> float | None:
     """
-    Find the value of the one measurement called *name*, on the part *where* if given.
+    Find the value of the one measurement called *name*, on the part *part_id* if given.
 
     Raises:
         LookupError: there is no such measurement, or more than one.
 
     """
-    match [m for m in list_measurements(items) if m.name == name and where in ("", m.where)]:
+    match [m for m in list_measurements(items) if m.name == name and part_id in ("", m.part_id)]:
         case [measurement]:
             return measurement.value
         case several:
-            raise LookupError(f"{len(several)} measurements of {name} {where}".rstrip())
+            raise LookupError(f"{len(several)} measurements of {name} {part_id}".rstrip())
 
 
 ENDED = Answer(outcome=Outcome())

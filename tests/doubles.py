@@ -73,7 +73,7 @@ def read_items(lines: Iterable[str]) -> list[CheckItem]:
 class SilentProgress:
     """Is told how a run goes on, and tells nobody."""
 
-    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
         """Say nothing."""
 
     def tick(self) -> None:

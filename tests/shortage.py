@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 def few_files(left: int) -> Generator[None]:
     """Leave this process and its children *left* descriptors to open."""
     taken: list[int] = []
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    soft, conclusive = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), conclusive))
     try:
         with suppress(OSError):
             while True:
@@ -24,4 +24,4 @@ def few_files(left: int) -> Generator[None]:
     finally:
         for descriptor in taken:
             os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, conclusive))

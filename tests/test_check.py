@@ -12,8 +12,8 @@ from hpcverify.model import Cause, Finding, FindingRule, Limit, Measurement, Rem
 SPEED = Limit(name="speed", low=700, source="0.71 x spec 989, H100 SXM5")
 
 
-def speed(value: float, where: str = "gpu-a") -> Measurement:
-    return Measurement("speed", value, "TFLOP/s", where)
+def speed(value: float, part_id: str = "gpu-a") -> Measurement:
+    return Measurement("speed", value, "TFLOP/s", part_id)
 
 
 @pytest.mark.parametrize("value", [700, 700.1, 1e9])
@@ -83,7 +83,7 @@ def test_the_worst_counts_and_speaks_alone() -> None:
 
 
 def test_a_limit_for_one_part_holds_for_no_other() -> None:
-    limit = Limit(name="speed", low=700, where="gpu-b")
+    limit = Limit(name="speed", low=700, part_id="gpu-b")
     told = judge([speed(1, "gpu-a"), speed(701, "gpu-b")], [limit], {})
 
     assert told.verdict is Verdict.PASS

@@ -220,7 +220,7 @@ class WrongStep(Struct, frozen=True):
     step: int
 
 
-def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> Iterator[Finding]:
+def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, part_id: str) -> Iterator[Finding]:
     """Report each message size at which *rank* got a wrong sum, or had a wrong share."""
     for one in timed:
         size, place = format_size(one.size), partial(WrongStep, rank, one.size)
@@ -231,10 +231,10 @@ def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, where: str) -> I
                 f"rank {rank} {what}, by the host's own result, in its share of a sum of {size}, "
                 f"before it: {describe_elements(share)}; not a link fault"
             )
-            yield _build_finding(SHARE_WRONG_CODE, where, text, place(share.step), share)
+            yield _build_finding(SHARE_WRONG_CODE, part_id, text, place(share.step), share)
         if wrong := one.wrong:
             text = f"rank {rank} got a wrong sum of {size}: {describe_elements(wrong)}"
-            yield _build_finding(WRONG_SUM_CODE, where, text, place(wrong.step), wrong)
+            yield _build_finding(WRONG_SUM_CODE, part_id, text, place(wrong.step), wrong)
 
 
 def describe_elements(wrong: WrongElements) -> str:
@@ -247,7 +247,7 @@ def describe_elements(wrong: WrongElements) -> str:
 
 
 def _build_finding(
-    code: str, where: str, text: str, place: WrongStep, wrong: WrongElements
+    code: str, part_id: str, text: str, place: WrongStep, wrong: WrongElements
 ) -> Finding:
     evidence = {
         "rank": str(place.rank),
@@ -259,7 +259,7 @@ def _build_finding(
         "expected": wrong.expected,
         "hint": wrong.hint,
     }
-    return Finding(code, where, text, evidence, msgspec.to_builtins(place))
+    return Finding(code, part_id, text, evidence, msgspec.to_builtins(place))
 
 
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
@@ -284,7 +284,7 @@ def _explain_by_shares(
     if shares:
         since = min(map(read_step, shares))
         left = [one for one in sums if read_step(one) < since]
-        told = f"the share of {inventory.format_names([one.where for one in shares])} was wrong"
+        told = f"the share of {inventory.format_names([one.part_id for one in shares])} was wrong"
         yield from (make_witness(one, told) for one in sums if one not in left)
     yield from assign_blame(left, read_step, inventory)
 
@@ -403,7 +403,7 @@ CHECK = Check(
     reconcile=reconcile,
     finding_rules={
         **WRONG_SUM_RULES,
-        SHARE_WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        SHARE_WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
         RANK_LOST_CODE: RANK_LOST_RULE,
     },
     placement=Placement.DEVICES,

@@ -161,8 +161,8 @@ def read_counters(ctx: Context, root: Path, ask: Callable[[], EccAnswers]) -> It
         yield from _carry_over_unread(ctx, [*host, *gpus])
     facts = [*report_modes(ctx, reply)]
     # A GPU without ECC has no counters: that explains the queries it does not answer.
-    without = {fact.where for fact in facts}
-    facts += (f for f in reply.findings if f.code != "gpu_unlike" or f.where not in without)
+    without = {fact.part_id for fact in facts}
+    facts += (f for f in reply.findings if f.code != "gpu_unlike" or f.part_id not in without)
     yield from facts
     yield from reply.unanswered
     if not (host or facts or any(reply.answers.values())):
@@ -175,18 +175,18 @@ def _name_host_counter(name: str) -> str:
 
 
 def _report_counters(ctx: Context, readings: Sequence[Reading], now: Moment) -> Iterator[CheckItem]:
-    for where in dict.fromkeys(r.where for r in readings):
-        own = [r for r in readings if r.where == where]
-        yield from (Measurement(r.name, r.value, r.unit, where) for r in own)
+    for part_id in dict.fromkeys(r.part_id for r in readings):
+        own = [r for r in readings if r.part_id == part_id]
+        yield from (Measurement(r.name, r.value, r.unit, part_id) for r in own)
         pages = [r.value for r in own if r.name in RETIRED_PAGES]
         if pages:
-            yield Measurement("retired.pages", sum(pages), "", where)
+            yield Measurement("retired.pages", sum(pages), "", part_id)
         counts = {r.name: int(r.value) for r in own if r.name in PERSISTENT_COUNTERS}
-        growth = compare_with_last_run(ctx, where, counts, now)
+        growth = compare_with_last_run(ctx, part_id, counts, now)
         if growth.from_last_run or growth.restarted:
-            yield from _measure_rises(growth, where)
+            yield from _measure_rises(growth, part_id)
         yield growth.carry_over
-        yield Coverage(where, describe_coverage(len(own), growth))
+        yield Coverage(part_id, describe_coverage(len(own), growth))
 
 
 def describe_coverage(counters: int, growth: Growth) -> str:
@@ -203,23 +203,23 @@ def describe_coverage(counters: int, growth: Growth) -> str:
     return f"{read} and compared with {age} ago"
 
 
-def _measure_rises(growth: Growth, where: str) -> Iterator[Measurement]:
+def _measure_rises(growth: Growth, part_id: str) -> Iterator[Measurement]:
     for counter, rise in growth.last.counts.items():
         name = counter.removesuffix(".lifetime")
-        yield Measurement(f"{name}.since", rise, "", where)
+        yield Measurement(f"{name}.since", rise, "", part_id)
         rate = growth.last.compute_rate(rise, MIN_SINCE_SECONDS)
         if name in ("ecc.corrected", _name_host_counter("ecc.corrected")) and rate is not None:
-            yield Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", where)
+            yield Measurement(f"{name}.since.rate", rate / MIN_SINCE_SECONDS, "1/s", part_id)
 
 
 def _carry_over_unread(ctx: Context, read: Sequence[Reading]) -> Iterator[CarryOver]:
-    fresh = {reading.where for reading in read}
-    yield from (m for m in ctx.carry_overs if m.name == SNAPSHOT_NAME and m.where not in fresh)
+    fresh = {reading.part_id for reading in read}
+    yield from (m for m in ctx.carry_overs if m.name == SNAPSHOT_NAME and m.part_id not in fresh)
 
 
 def report_modes(ctx: Context, reply: EccAnswers) -> Iterator[Finding]:
     """Report the GPUs that run without ECC, or will after the next reset."""
-    unwell = {f.where for f in reply.findings if f.code != "gpu_unlike"}
+    unwell = {f.part_id for f in reply.findings if f.code != "gpu_unlike"}
     for uuid, readings in reply.answers.items():
         values = {r.name: r.value for r in readings}
         mode, spec = values.get("ecc.mode"), look_up_spec(ctx, uuid)
@@ -254,25 +254,28 @@ def _report_mode(
 def observe(watch: Watch, ctx: Context, params: EccParams) -> Iterator[CheckItem]:
     """Report how the counters rose from the first sample of the run to the last."""
     for code in LOST_GPU_CODES:
-        for where, samples in watch.group_by_part(code):
+        for part_id, samples in watch.group_by_part(code):
             after = samples[0].t - watch.start
-            yield Finding(code, where, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
+            yield Finding(code, part_id, f"{code.replace('_', ' ')}, {after:.0f} s into the run")
     gpus = {gpu.id for gpu in ctx.inventory.of_kind("gpu")}
     for series in RUN_COUNTERS:
-        for where, samples in watch.group_by_part(series):
+        for part_id, samples in watch.group_by_part(series):
             if len(samples) < 2:  # noqa: PLR2004 - a difference needs two
                 continue
-            name = series if where in gpus else _name_host_counter(series)
+            name = series if part_id in gpus else _name_host_counter(series)
             rise = sum_increases(samples)[-1][1]
-            yield Measurement(f"{name}.delta", rise, "", where)
+            yield Measurement(f"{name}.delta", rise, "", part_id)
             if series == "ecc.corrected":
                 for suffix, shortest in (("rate", MIN_RATE_SECONDS), ("sustained", params.window)):
                     rate = find_peak_rate(samples, params.window, shortest)
-                    yield Measurement(f"{name}.{suffix}", rate, "1/s", where)
+                    yield Measurement(f"{name}.{suffix}", rate, "1/s", part_id)
 
 
 UNCORRECTED_RULE = fail_outside(
-    high=0, remedy=Remedy.RESET_GPU, hard=True, source="uncorrected errors lose work: reset, rerun"
+    high=0,
+    remedy=Remedy.RESET_GPU,
+    conclusive=True,
+    source="uncorrected errors lose work: reset, rerun",
 )
 REMAPPED_RULE = warn_outside(
     high=0, remedy=Remedy.RERUN, source="further rows or pages may fail: load the GPU again"
@@ -283,7 +286,7 @@ CORRECTED_WARN_RULE = warn_outside(
 CORRECTED_FAIL_RULE = fail_outside(
     high=FAIL_ERRORS_PER_SECOND, source="no good memory corrects that many"
 )
-HOST_UNCORRECTED_RULE = fail_outside(high=0, hard=True)
+HOST_UNCORRECTED_RULE = fail_outside(high=0, conclusive=True)
 PENDING_RESET_RULE = warn_outside(high=0, remedy=Remedy.RESET_GPU)
 CONTACT_VENDOR_RULE = fail_outside(high=0, remedy=Remedy.CONTACT_VENDOR)
 
@@ -333,7 +336,9 @@ CHECK = Check(
         "ecc.corrected.sustained": replace(CORRECTED_FAIL_RULE, remedy=Remedy.CONTACT_VENDOR),
         "ecc.host.uncorrected.delta": HOST_UNCORRECTED_RULE,
         "ecc.host.uncorrected.since": HOST_UNCORRECTED_RULE,
-        "ecc.host.uncorrected": replace(HOST_UNCORRECTED_RULE, otherwise=Verdict.WARN, hard=False),
+        "ecc.host.uncorrected": replace(
+            HOST_UNCORRECTED_RULE, otherwise=Verdict.WARN, conclusive=False
+        ),
         "ecc.host.corrected.rate": CORRECTED_WARN_RULE,
         "ecc.host.corrected.since.rate": CORRECTED_WARN_RULE,
         "ecc.host.corrected.sustained": CORRECTED_FAIL_RULE,
@@ -341,7 +346,7 @@ CHECK = Check(
         "remap.failed": fail_outside(
             high=0,
             remedy=Remedy.REPLACE,
-            hard=True,
+            conclusive=True,
             source="NVIDIA memory error management: a failed row remap",
         ),
         "remap.uncorrectable": replace(

@@ -161,7 +161,7 @@ def measure(
             yield from report_cores(dtype, busy, cores, crowd.count_other_cores(CpuUsage.read()))
             numbers = crowd.omit_if_busy(name_contended_metrics(dtype), numbers)
         yield from numbers
-        yield Coverage(load.where, _describe_work(load, size, burst, sustained))
+        yield Coverage(load.part_id, _describe_work(load, size, burst, sustained))
         rates[dtype] = load.compute_rate(sustained)
     yield from report_left_out(ctx, device)
     if not on_cpu:
@@ -261,7 +261,7 @@ class GemmLoad:
     """What ran where, with how many operations per step, and the peak."""
 
     dtype: str
-    where: str
+    part_id: str
     operations: float
     peak: Peak | None
 
@@ -293,11 +293,11 @@ def report_steps(
         if load.peak.derived:
             numbers["peak_derived"] = (load.peak.value, load.unit)
     for name, (value, unit) in numbers.items():
-        yield Measurement(f"{load.dtype}.{name}", value, unit, load.where)
+        yield Measurement(f"{load.dtype}.{name}", value, unit, load.part_id)
     times = [start + t for t in accumulate(sustained)]
     rates = [load.operations / step / GIGA for step in sustained]
     t, values = thin(times, rates, MAX_POINTS)
-    yield Series(f"{load.dtype}.rate", load.unit, load.where, tuple(t), tuple(values))
+    yield Series(f"{load.dtype}.rate", load.unit, load.part_id, tuple(t), tuple(values))
 
 
 def _drop_first_half(steps: Sequence[float]) -> Sequence[float]:

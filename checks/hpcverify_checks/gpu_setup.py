@@ -374,7 +374,7 @@ def observe(watch: Watch, ctx: Context, params: GpuSetupParams) -> Iterator[Chec
     sampled: dict[str, dict[str, dict[float, float]]] = {}
     for sample in watch.samples:
         if sample.name.startswith(("utilization", "clock", "event.", "throttled.")):
-            series = sampled.setdefault(sample.where, {}).setdefault(sample.name, {})
+            series = sampled.setdefault(sample.part_id, {}).setdefault(sample.name, {})
             series[sample.t] = sample.value
     for gpu in ctx.inventory.of_kind("gpu"):
         spec = find_spec(gpu)

@@ -128,7 +128,7 @@ def _is_unidentified(part: Part) -> bool:
 def _identify_problem(problem: Finding, previous: Inventory | None) -> Finding:
     # Name the part that the earlier run had at that address.
     for part in previous.of_kind("gpu") if previous else ():
-        if part.facts.get("pci_address") == problem.where != part.id:
+        if part.facts.get("pci_address") == problem.part_id != part.id:
             evidence = problem.evidence | {FORMER_LABEL: part.label, "uuid": part.id}
             if "serial" in part.facts:
                 evidence["serial"] = part.facts["serial"]
@@ -351,8 +351,8 @@ def _compare_facts(now: Inventory, before: Inventory) -> Iterator[Finding]:
         code = _choose_change_code(fact, parts[0], earlier[parts[0].id].facts)
         names = ", ".join(p.label for p in parts)
         text = f"{kind} {fact} changed from {old} to {new} ({names})"
-        where = parts[0].id if len(parts) == 1 else "node"
-        yield Finding(code, where, text, {"from": old, "to": new})
+        part_id = parts[0].id if len(parts) == 1 else "node"
+        yield Finding(code, part_id, text, {"from": old, "to": new})
 
 
 def _choose_change_code(fact: str, part: Part, before: Mapping[str, str]) -> str:

@@ -131,53 +131,53 @@ def report_ports(
     if not (ports or readings.silent or readings.refusing):
         raise Skip("no network port of this node hangs on a device")
     yield from _report_unread(readings, params.patience)
-    expected = {port.where: _recall_expected(ctx, port.where) for port in ports}
-    known = {where: before for where, before in expected.items() if before is not None}
+    expected = {port.part_id: _recall_expected(ctx, port.part_id) for port in ports}
+    known = {part_id: before for part_id, before in expected.items() if before is not None}
     now = read_moment(root)
     yield from _report_down(ports, known, now)
-    yield from _report_slow([p for p in ports if p.is_up and p.where in known], known)
+    yield from _report_slow([p for p in ports if p.is_up and p.part_id in known], known)
     for port in ports:
-        before = known.get(port.where)
+        before = known.get(port.part_id)
         if port.is_up:
             yield from _report_link(port, before or Expected())
             yield _remember(port, before)
         elif ctx.previous is None and before is None:
-            yield CarryOver(LINK_MARK, "", port.where)  # nothing is expected of it any more
+            yield CarryOver(LINK_MARK, "", port.part_id)  # nothing is expected of it any more
     yield from _report_odd_lanes(ports, known)
     if ctx.previous is None:
         yield from _report_odd_without_link(ports, known)
     yield from _report_firmware(ports)
     yield from _report_counters(ports, known, ctx, now)
     for port in ports:
-        yield Coverage(port.where, _describe(port))
+        yield Coverage(port.part_id, _describe(port))
 
 
 def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]:
-    for where, label in readings.silent:
+    for part_id, label in readings.silent:
         text = (
             f"does not answer within {patience:g} s: its firmware or driver hangs; "
             f"see dmesg for {label}, then reboot the node"
         )
-        if (where, label) == nics.NETWORK:
+        if (part_id, label) == nics.NETWORK:
             text = (
                 f"the network ports cannot be listed within {patience:g} s: a driver holds "
                 "the kernel's lock of all interfaces; see dmesg, then reboot the node"
             )
-        yield Finding("nic_hung", where, text)
-    for where, label in readings.refusing:
+        yield Finding("nic_hung", part_id, text)
+    for part_id, label in readings.refusing:
         text = (
             "answers with an error instead of its state: its firmware or driver is dead; "
             f"see dmesg for {label}, then reboot the node"
         )
-        yield Finding("nic_hung", where, text)
+        yield Finding("nic_hung", part_id, text)
 
 
-def _recall_expected(ctx: Context, where: str) -> Expected | None:
+def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
     # In the first run, and with --accept-parts, only what it was before the load counts.
     told = () if ctx.previous is None else ctx.carry_overs
     for marks in (told, ctx.before_load):
         try:
-            text = replace(ctx, carry_overs=marks).recall(LINK_MARK, where) or ""
+            text = replace(ctx, carry_overs=marks).recall(LINK_MARK, part_id) or ""
             return msgspec.json.decode(text, type=Expected)
         except msgspec.MsgspecError:  # there is none, or an older version wrote another format
             continue
@@ -196,7 +196,7 @@ def _remember(port: PortReading, before: Expected | None) -> CarryOver:
         gids=was.gids if _list_lost(was.gids, port.gids) else port.gids or (),
         pkeys=was.pkeys if _list_lost(was.pkeys, port.pkeys) else port.pkeys or (),
     )
-    return CarryOver(LINK_MARK, msgspec.json.encode(kept).decode(), port.where)
+    return CarryOver(LINK_MARK, msgspec.json.encode(kept).decode(), port.part_id)
 
 
 def _is_below(now: float | None, before: float | None) -> bool:
@@ -211,18 +211,18 @@ def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[o
 def _report_down(
     ports: Sequence[PortReading], known: Mapping[str, Expected], now: Moment
 ) -> Iterator[Finding]:
-    used = [port for port in ports if port.where in known]
+    used = [port for port in ports if port.part_id in known]
     enabled = [port for port in used if not port.is_disabled]
-    down = {port.where for port in enabled if not (port.is_up or port.is_linked)}
+    down = {port.part_id for port in enabled if not (port.is_up or port.is_linked)}
     for what, like in _group_alike(enabled, known, down):
-        unlinked = [port for port in like if port.where in down]
+        unlinked = [port for port in like if port.part_id in down]
         if now.seconds is not None and now.seconds < START_SECONDS:
             for port in unlinked:
                 text = (
                     f"is down ({port.state}) so soon after the boot: its link may be in training; "
                     f"run again {START_SECONDS:.0f} s after the boot"
                 )
-                yield Finding("port_starting", port.where, text)
+                yield Finding("port_starting", port.part_id, text)
         elif len(unlinked) >= MIN_TOGETHER and len(unlinked) == len(like):
             text = (
                 f"all {len(like)} {what} are down at once "
@@ -232,10 +232,10 @@ def _report_down(
             yield Finding("all_ports_down", "node", text, {p.label: p.state for p in like})
         else:
             for port in unlinked:
-                was = known[port.where].shown_rate
+                was = known[port.part_id].shown_rate
                 before = f", before {was}" if was else ""
                 text = f"is down ({port.state}){before}: {_fix_cable(port)}; {ACCEPT}"
-                yield Finding("port_down", port.where, text)
+                yield Finding("port_down", port.part_id, text)
     yield from _report_unused(used)
 
 
@@ -251,31 +251,31 @@ def _report_unused(ports: Iterable[PortReading]) -> Iterator[Finding]:
     for port in ports:
         if port.is_disabled:
             text = f"was up and is switched off now ({port.state}): switch it on; {ACCEPT}"
-            yield Finding("port_disabled", port.where, text)
+            yield Finding("port_disabled", port.part_id, text)
         elif port.is_linked and not port.is_up:
             text = (
                 f"has a link and is not in service ({port.state}): is the subnet manager "
                 "up, and does it know the port?"
             )
-            yield Finding("port_not_active", port.where, text)
+            yield Finding("port_not_active", port.part_id, text)
 
 
 def _report_slow(ports: Sequence[PortReading], known: Mapping[str, Expected]) -> Iterator[Finding]:
-    slow = {p.where for p in ports if _is_below(p.rate, known[p.where].rate)}
+    slow = {p.part_id for p in ports if _is_below(p.rate, known[p.part_id].rate)}
     for what, like in _group_alike(ports, known, slow):
-        slower = [port for port in like if port.where in slow]
+        slower = [port for port in like if port.part_id in slow]
         if len(slower) >= MIN_TOGETHER and len(slower) == len(like):
-            rates = {p.label: f"{p.shown_rate}, before {known[p.where].shown_rate}" for p in like}
+            rates = {p.label: f"{p.shown_rate}, before {known[p.part_id].shown_rate}" for p in like}
             listed = "; ".join(f"{label} {rate}" for label, rate in rates.items())
             text = f"all {len(like)} {what} are slower than before ({listed}): was their switch "
             yield Finding("all_ports_slow", "node", f"{text}or its cables changed? {ACCEPT}", rates)
             continue
         for port in slower:
             text = (
-                f"runs at {port.shown_rate}, before at {known[port.where].shown_rate}: "
+                f"runs at {port.shown_rate}, before at {known[port.part_id].shown_rate}: "
                 f"{_fix_cable(port)}; {ACCEPT}"
             )
-            yield Finding("port_slow", port.where, text)
+            yield Finding("port_slow", port.part_id, text)
 
 
 def _group_alike(
@@ -290,10 +290,10 @@ def _group_alike(
     layers: defaultdict[str, defaultdict[float | None, list[PortReading]]]
     layers = defaultdict(lambda: defaultdict(list))
     for port in ports:
-        layers[port.layer][known[port.where].rate].append(port)
+        layers[port.layer][known[port.part_id].rate].append(port)
     for layer, by_rate in layers.items():
         every = [port for like in by_rate.values() for port in like]
-        if len(by_rate) == 1 or all(port.where in hit for port in every):
+        if len(by_rate) == 1 or all(port.part_id in hit for port in every):
             yield f"{layer} ports", every
         else:
             for rate, like in by_rate.items():
@@ -303,14 +303,14 @@ def _group_alike(
 
 def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
     if port.rate is not None:
-        yield Measurement("rate", port.rate, "Gb/s", port.where)
+        yield Measurement("rate", port.rate, "Gb/s", port.part_id)
     width = port.pcie.width if port.pcie else None
     if _is_below(width, before.pcie_width):
         text = (
             f"has {width} PCIe lanes, before {before.pcie_width}: reseat the adapter "
             f"at {port.address}; {ACCEPT}"
         )
-        yield Finding("pcie_narrow", port.where, text)
+        yield Finding("pcie_narrow", port.part_id, text)
     elif port.pcie and port.best_pcie:
         yield from _report_limited(port, port.pcie, port.best_pcie)
     for code, what, lost in (
@@ -324,9 +324,9 @@ def _report_link(port: PortReading, before: Expected) -> Iterator[CheckItem]:
                 else "what does the subnet manager say of the port?"
             )
             listed = ", ".join(map(str, lost))
-            yield Finding(code, port.where, f"lost {what} {listed}: {fix} {ACCEPT}")
+            yield Finding(code, port.part_id, f"lost {what} {listed}: {fix} {ACCEPT}")
     if port.headroom is not None:
-        yield Measurement("module.headroom", port.headroom, "°C", port.where)
+        yield Measurement("module.headroom", port.headroom, "°C", port.part_id)
 
 
 def _report_limited(port: PortReading, now: Link, best: Link) -> Iterator[Finding]:
@@ -340,7 +340,7 @@ def _report_limited(port: PortReading, now: Link, best: Link) -> Iterator[Findin
         )
     if shortage:
         text = f"{shortage}: reseat the adapter at {port.address}"
-        yield Finding("pcie_limited", port.where, text)
+        yield Finding("pcie_limited", port.part_id, text)
 
 
 def _report_odd_lanes(
@@ -354,12 +354,12 @@ def _report_odd_lanes(
     for like in models.values():
         most = max(port.lanes or 0 for port in like)
         odd = [port for port in like if (port.lanes or 0) < most]
-        if len(like) >= MIN_SIBLINGS and len(odd) == 1 and odd[0].where not in known:
+        if len(like) >= MIN_SIBLINGS and len(odd) == 1 and odd[0].part_id not in known:
             text = (
                 f"runs at {odd[0].shown_rate}, the other {len(like) - 1} of its model on {most} "
                 f"lanes: {_fix_cable(odd[0])}"
             )
-            yield Finding("port_narrow", odd[0].where, text)
+            yield Finding("port_narrow", odd[0].part_id, text)
 
 
 def _report_odd_without_link(
@@ -374,12 +374,12 @@ def _report_odd_without_link(
         odd = [port for port in like if not (port.is_up or port.is_linked)]
         if len(like) >= MIN_SIBLINGS and len(odd) == 1:
             (port,) = odd
-            if not port.is_disabled and port.where not in known:
+            if not port.is_disabled and port.part_id not in known:
                 text = (
                     f"has no link ({port.state}), although the other {len(like) - 1} of its board "
                     f"have: if it should, {_fix_cable(port)}; this is told once"
                 )
-                yield Finding("port_unlinked", port.where, text)
+                yield Finding("port_unlinked", port.part_id, text)
 
 
 def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
@@ -397,11 +397,11 @@ def _report_firmware(ports: Iterable[PortReading]) -> Iterator[Finding]:
 def _report_counters(
     ports: Sequence[PortReading], known: Mapping[str, Expected], ctx: Context, now: Moment
 ) -> Iterator[CheckItem]:
-    growths = {port.where: _compare_counts(port, ctx, now) for port in ports}
-    compared = {where: growth for where, growth in growths.items() if growth.from_last_run}
-    used = [port for port in ports if port.where in known and port.where in compared]
+    growths = {port.part_id: _compare_counts(port, ctx, now) for port in ports}
+    compared = {part_id: growth for part_id, growth in growths.items() if growth.from_last_run}
+    used = [port for port in ports if port.part_id in known and port.part_id in compared]
     lately = list(_find_falls(used, known, {w: g.last for w, g in compared.items()}))
-    spans = {where: growth.choose_delta(HOUR_SECONDS) for where, growth in compared.items()}
+    spans = {part_id: growth.choose_delta(HOUR_SECONDS) for part_id, growth in compared.items()}
     shared = _collect_ids(lately), _collect_ids(_find_falls(used, known, spans))
     for what, like, fell in lately:
         many = "all" if len(fell) == len(like) else f"{len(fell)} of"
@@ -411,10 +411,10 @@ def _report_counters(
         )
         yield Finding("ports_fell_together", "node", text)
     for port in ports:
-        growth = growths[port.where]
+        growth = growths[port.part_id]
         if growth.from_last_run:
-            in_last, in_span = (port.where in together for together in shared)
-            yield from _measure_growth(growth, port.where, in_last=in_last, in_span=in_span)
+            in_last, in_span = (port.part_id in together for together in shared)
+            yield from _measure_growth(growth, port.part_id, in_last=in_last, in_span=in_span)
         yield from _report_saturated(port)
         yield growth.carry_over
 
@@ -422,11 +422,11 @@ def _report_counters(
 def _compare_counts(port: PortReading, ctx: Context, now: Moment) -> Growth:
     """Compare with the last run; if none was since the boot, with the time before the load."""
     counts = _list_counts(port)
-    growth = compare_with_last_run(ctx, port.where, counts, now)
+    growth = compare_with_last_run(ctx, port.part_id, counts, now)
     if growth.from_last_run or not ctx.before_load:
         return growth
     earlier = replace(ctx, carry_overs=ctx.before_load)
-    return compare_with_last_run(earlier, port.where, counts, now)
+    return compare_with_last_run(earlier, port.part_id, counts, now)
 
 
 def _find_falls(
@@ -437,12 +437,12 @@ def _find_falls(
 
     One that fell far more often than most is left out: it has a trouble of its own.
     """
-    falls = {p.where: _count_falls(deltas[p.where].counts) for p in ports}
-    hit = {where for where, count in falls.items() if count}
+    falls = {p.part_id: _count_falls(deltas[p.part_id].counts) for p in ports}
+    hit = {part_id for part_id, count in falls.items() if count}
     for what, like in _group_alike(ports, known, hit):
-        counts = sorted(falls[port.where] for port in like if port.where in hit)
+        counts = sorted(falls[port.part_id] for port in like if port.part_id in hit)
         usual = counts[(len(counts) - 1) // 2] if counts else 0
-        fell = [p for p in like if 0 < falls[p.where] <= usual * MANY_TIMES]
+        fell = [p for p in like if 0 < falls[p.part_id] <= usual * MANY_TIMES]
         if len(fell) >= MIN_TOGETHER and 2 * len(counts) >= len(like):
             yield what, like, fell
 
@@ -450,7 +450,7 @@ def _find_falls(
 def _collect_ids(
     found: Iterable[tuple[str, list[PortReading], list[PortReading]]],
 ) -> frozenset[str]:
-    return frozenset(port.where for _, _, fell in found for port in fell)
+    return frozenset(port.part_id for _, _, fell in found for port in fell)
 
 
 def _list_counts(port: PortReading) -> dict[str, int]:
@@ -475,7 +475,7 @@ def _select_kind(counts: Mapping[str, int], kind: str) -> list[int]:
 
 
 def _measure_growth(
-    growth: Growth, where: str, *, in_last: bool, in_span: bool
+    growth: Growth, part_id: str, *, in_last: bool, in_span: bool
 ) -> Iterator[CheckItem]:
     """Measure the errors; not the falls that it shares *in_last* or *in_span* with others."""
     span = growth.choose_delta(HOUR_SECONDS)
@@ -483,25 +483,25 @@ def _measure_growth(
         grown = _select_kind(span.counts, kind)
         rate = span.compute_rate(max(grown, default=0), HOUR_SECONDS)
         if grown and rate is not None and not (in_span and kind in FALLS):
-            yield Measurement(f"{kind}.rate", rate, "1/h", where)
+            yield Measurement(f"{kind}.rate", rate, "1/h", part_id)
     for kind in DELTAS:
         grown = _select_kind(growth.last.counts, kind)
         if grown and not (in_last and kind in FALLS):
-            yield Measurement(f"{kind}.delta", max(grown), "", where)
+            yield Measurement(f"{kind}.delta", max(grown), "", part_id)
     for kind in ("fatal", "non_fatal", "correctable"):
         pcie = [c for n, c in growth.last.counts.items() if n.split(" ")[1] == kind]
         if pcie and kind != "correctable":
-            yield Measurement(f"pcie.{kind}.delta", sum(pcie), "", where)
+            yield Measurement(f"pcie.{kind}.delta", sum(pcie), "", part_id)
         rate = span.compute_rate(
             sum(c for n, c in span.counts.items() if n.split(" ")[1] == kind), HOUR_SECONDS
         )
         if pcie and kind == "correctable" and rate is not None:
-            yield Measurement("pcie.correctable.rate", rate, "1/h", where)
+            yield Measurement("pcie.correctable.rate", rate, "1/h", part_id)
     if growth.last.grown:
         worst = Counter(growth.last.grown).most_common()
         listed = ", ".join(f"{name.split(' ', 1)[1]} {count}" for name, count in worst)
         evidence = {name: str(count) for name, count in worst}
-        yield Finding("port_errors", where, f"since {growth.start}: {listed}", evidence)
+        yield Finding("port_errors", part_id, f"since {growth.start}: {listed}", evidence)
 
 
 def _report_saturated(port: PortReading) -> Iterator[Finding]:
@@ -514,7 +514,7 @@ def _report_saturated(port: PortReading) -> Iterator[Finding]:
         fix = f"perfquery -C {adapter} -P {number or 1} -R resets it"
         text = f"{listed} stands at its end and counts no more: {fix}"
         blind = FALLS_OF_INFINIBAND in stuck
-        yield Finding("falls_uncounted" if blind else "counter_saturated", port.where, text)
+        yield Finding("falls_uncounted" if blind else "counter_saturated", port.part_id, text)
 
 
 def _describe(port: PortReading) -> str:
@@ -606,7 +606,7 @@ CHECK = Check(
         "timeout.rate": warn_outside(high=3600, source=f"1 a second: {NVSENTINEL}"),
         "slow_restart.rate": warn_outside(high=36_000, source=f"10 a second: {NVSENTINEL}"),
         "module.delta": warn_outside(high=0, source="mlx5: events of the module"),
-        "pcie.fatal.delta": fail_outside(high=0, hard=True, source=FATAL_SOURCE),
+        "pcie.fatal.delta": fail_outside(high=0, conclusive=True, source=FATAL_SOURCE),
         "pcie.non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
         "pcie.correctable.rate": warn_outside(high=480, source="as for GPUs (check pcie)"),
     },

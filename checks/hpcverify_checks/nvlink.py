@@ -102,36 +102,36 @@ def report_linkage(
 ) -> Iterator[CheckItem]:
     """Report the state and the errors of the links in *reply*."""
     missed = frozenset(
-        where
-        for where, linkage in reply.answers.items()
-        if not linkage.links and _should_have_links(where, reply.answers, ctx, params)
+        part_id
+        for part_id, linkage in reply.answers.items()
+        if not linkage.links and _should_have_links(part_id, reply.answers, ctx, params)
     )
     linked = {
-        where: linkage
-        for where, linkage in reply.answers.items()
-        if linkage.links or linkage.fabric or where in missed
+        part_id: linkage
+        for part_id, linkage in reply.answers.items()
+        if linkage.links or linkage.fabric or part_id in missed
     }
     if not (linked or reply.findings):
         raise Skip("no GPU of this node has NVLink")
     yield from gpu_source.report_troubles(reply)
     yield from _report_unread(linked, missed)
     yield from _report_active_links(linked, missed, ctx, params)
-    for where, linkage in linked.items():
-        yield from _report_speeds(linkage, look_up_spec(ctx, where), where)
-        yield from report_errors(linkage, ctx, where, root)
-        yield from _report_fabric(linkage.fabric, where)
+    for part_id, linkage in linked.items():
+        yield from _report_speeds(linkage, look_up_spec(ctx, part_id), part_id)
+        yield from report_errors(linkage, ctx, part_id, root)
+        yield from _report_fabric(linkage.fabric, part_id)
     yield from _compare_fabrics(linked, ctx)
 
 
 def _should_have_links(
-    where: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
+    part_id: str, answers: Mapping[str, Linkage], ctx: Context, params: NvlinkParams
 ) -> bool:
-    if ctx.recall(LINKS_UP, where):
+    if ctx.recall(LINKS_UP, part_id):
         return True
-    sheet = look_up_spec(ctx, where)
+    sheet = look_up_spec(ctx, part_id)
     if sheet and sheet.key in LINKS_PER_BRIDGE:
         return False  # bridges are optional
-    name = find_model(ctx, where)
+    name = find_model(ctx, part_id)
     if any(_list_active(k) for w, k in answers.items() if find_model(ctx, w) == name):
         return True
     # A single GPU, as in a virtual machine, has nothing to link to.
@@ -142,11 +142,13 @@ def _should_have_links(
 def _report_unread(
     linked: Mapping[str, Linkage], missed: frozenset[str]
 ) -> Iterator[Finding | Coverage]:
-    for where, linkage in linked.items():
+    for part_id, linkage in linked.items():
         if linkage.links is None:
             text = "its NVLinks could not be read"
             yield (
-                Finding("nvlink_unread", where, text) if where in missed else Coverage(where, text)
+                Finding("nvlink_unread", part_id, text)
+                if part_id in missed
+                else Coverage(part_id, text)
             )
 
 
@@ -161,7 +163,7 @@ def _list_active(linkage: Linkage) -> frozenset[int]:
 class Wiring(Struct, frozen=True):
     """The links of one GPU, and how many of them should be up."""
 
-    where: str
+    part_id: str
     linkage: Linkage
     sheet: Spec | None
     before: frozenset[int]
@@ -184,22 +186,24 @@ def _report_active_links(
     linked: Mapping[str, Linkage], missed: frozenset[str], ctx: Context, params: NvlinkParams
 ) -> Iterator[CheckItem]:
     counted = {
-        where: _list_active(linkage)
-        for where, linkage in linked.items()
+        part_id: _list_active(linkage)
+        for part_id, linkage in linked.items()
         if any(link.active is not None for link in _list_links(linkage))
-        or (where in missed and linkage.links is not None)
+        or (part_id in missed and linkage.links is not None)
     }
-    for where, links in counted.items():
-        siblings = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, where)]
-        before = frozenset(map(int, (ctx.recall(LINKS_UP, where) or "").split()))
-        sheet = look_up_spec(ctx, where)
-        wiring = Wiring(where, linked[where], sheet, before, params.links)
-        yield Measurement("links", len(links), "", where)
-        yield Coverage(where, f"{len(links)} of {len(_list_links(linked[where]))} NVLinks are up")
+    for part_id, links in counted.items():
+        siblings = [n for w, n in counted.items() if find_model(ctx, w) == find_model(ctx, part_id)]
+        before = frozenset(map(int, (ctx.recall(LINKS_UP, part_id) or "").split()))
+        sheet = look_up_spec(ctx, part_id)
+        wiring = Wiring(part_id, linked[part_id], sheet, before, params.links)
+        yield Measurement("links", len(links), "", part_id)
+        yield Coverage(
+            part_id, f"{len(links)} of {len(_list_links(linked[part_id]))} NVLinks are up"
+        )
         yield from _find_missing(wiring, links, [len(n) for n in siblings])
         # A link that went down stays missing until somebody says that it may be down.
         kept = links if params.links else links | before
-        yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), where)
+        yield CarryOver(LINKS_UP, " ".join(map(str, sorted(kept))), part_id)
 
 
 def _find_missing(
@@ -211,7 +215,7 @@ def _find_missing(
             f"no NVLink is up on any of the {len(siblings)} GPUs of this model: systemctl "
             "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set"
         )
-        yield Finding("nvlink_off", wiring.where, text)
+        yield Finding("nvlink_off", wiring.part_id, text)
     elif wanted:
         if len(links) < wanted:
             yield _report_down(wiring, f"the suite wants {wanted}")
@@ -227,7 +231,7 @@ def _find_missing(
                 "this model: is the board wired that way, or only partly passed through, or "
                 f"is a switch dead? (if that is right: links = {most})"
             )
-            yield Finding("nvlink_fewer", wiring.where, text)
+            yield Finding("nvlink_fewer", wiring.part_id, text)
         else:
             yield _report_down(wiring, f"{max(most, wiring.promised)} should be up")
 
@@ -239,7 +243,7 @@ def _check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
     elif 0 < links < wiring.promised:
         most = wiring.promised // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug in all of them, or none"
-        yield Finding("nvlink_bridge_missing", wiring.where, text)
+        yield Finding("nvlink_bridge_missing", wiring.part_id, text)
 
 
 def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) -> Finding:
@@ -249,11 +253,11 @@ def _report_down(wiring: Wiring, why: str, which: frozenset[int] = frozenset()) 
     names = ", ".join(map(str, sorted(down)))
     what = f"NVLink {names} down" if names else "not all NVLinks are listed"
     return Finding(
-        "nvlink_down", wiring.where, f"{what}, {len(up)} are up: {why}", {"links": names}
+        "nvlink_down", wiring.part_id, f"{what}, {len(up)} are up: {why}", {"links": names}
     )
 
 
-def _report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator[CheckItem]:
+def _report_speeds(linkage: Linkage, sheet: Spec | None, part_id: str) -> Iterator[CheckItem]:
     rates = {
         link.number: link.speed_gbs
         for link in _list_links(linkage)
@@ -262,33 +266,33 @@ def _report_speeds(linkage: Linkage, sheet: Spec | None, where: str) -> Iterator
     if not rates:
         return
     slowest, fastest = min(rates.values()), max(rates.values())
-    yield Measurement("speed", slowest, "GB/s", where)
+    yield Measurement("speed", slowest, "GB/s", part_id)
     if sheet and sheet.nvlink_link_gbs:
         one_way = sheet.nvlink_link_gbs / 2
-        yield Measurement("speed.of_spec", slowest / one_way, "ratio", where)
+        yield Measurement("speed.of_spec", slowest / one_way, "ratio", part_id)
     for number, rate in rates.items():
         if rate < MIN_SPEED_SHARE * fastest:
             text = f"NVLink {number} runs at {rate:g} GB/s, others at {fastest:g}"
-            yield Finding("nvlink_slow", where, text, {"link": str(number)})
+            yield Finding("nvlink_slow", part_id, text, {"link": str(number)})
 
 
-def report_errors(linkage: Linkage, ctx: Context, where: str, root: Path) -> Iterator[CheckItem]:
+def report_errors(linkage: Linkage, ctx: Context, part_id: str, root: Path) -> Iterator[CheckItem]:
     """Report the new errors of each kind, and the link with most of them."""
     links = _list_links(linkage)
     read = {f"{k.number} {e}": n for k in links for e, n in k.errors.items()}
-    new = compare_with_last_run(ctx, where, read, read_moment(root))
+    new = compare_with_last_run(ctx, part_id, read, read_moment(root))
     kept = {error for link in links for error in link.errors}
     for name in (k for k in RETRAINING_KINDS if k in kept):
-        yield Measurement(name, _sum_by_kind(new.shown)[name], "", where)
+        yield Measurement(name, _sum_by_kind(new.shown)[name], "", part_id)
         if new.from_last_run:
-            yield Measurement(f"{name}.delta", _sum_by_kind(new.last.counts)[name], "", where)
+            yield Measurement(f"{name}.delta", _sum_by_kind(new.last.counts)[name], "", part_id)
     for name in (k for k in RATE_UNITS if k in kept):
         unit, seconds = RATE_UNITS[name]
         span = new.choose_delta(seconds)
         rate = span.compute_rate(_sum_by_kind(span.counts)[name], seconds)
         if rate is not None:
-            yield Measurement(f"{name}.rate", rate, unit, where)
-    yield from _find_worst_link(new.last.grown, new.start, where)
+            yield Measurement(f"{name}.rate", rate, unit, part_id)
+    yield from _find_worst_link(new.last.grown, new.start, part_id)
     yield new.carry_over
 
 
@@ -299,7 +303,7 @@ def _sum_by_kind(counts: Mapping[str, int]) -> Counter[str]:
     return total
 
 
-def _find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator[Finding]:
+def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterator[Finding]:
     links: Counter[str] = Counter()
     for name, count in new.items():
         number, _, error = name.partition(" ")
@@ -312,7 +316,7 @@ def _find_worst_link(new: Mapping[str, int], since: str, where: str) -> Iterator
     counted = {error: str(count) for (number, _, error), count in named if number == worst}
     names = ", ".join(f"{error} {count}" for error, count in counted.items())
     text = f"NVLink {worst} has {most} of {links.total()} errors since {since}: {names}"
-    yield Finding("nvlink_errors", where, text, {"link": worst, **counted})
+    yield Finding("nvlink_errors", part_id, text, {"link": worst, **counted})
 
 
 SETUP_FIX = "systemctl start nvidia-fabricmanager, and check its log"
@@ -328,37 +332,37 @@ FABRIC_FLAG_TEXTS = {
 """What the error flags of the fabric mean."""
 
 
-def _report_fabric(fabric: NvlinkFabric | None, where: str) -> Iterator[CheckItem]:
+def _report_fabric(fabric: NvlinkFabric | None, part_id: str) -> Iterator[CheckItem]:
     if fabric is None:
         return
     if fabric.state != "completed":
         state = fabric.state.replace("_", " ")
         text = f"the GPU's registration with the fabric is {state}: {SETUP_FIX}"
-        yield Finding("fabric_not_ready", where, text)
+        yield Finding("fabric_not_ready", part_id, text)
     elif fabric.status != "ok":
         text = f"the GPU could not register with the fabric: {fabric.status}"
-        yield Finding("fabric_failed", where, text)
+        yield Finding("fabric_failed", part_id, text)
     for flag in fabric.trouble:
         text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
-        yield Finding(f"fabric_{flag}", where, text)
+        yield Finding(f"fabric_{flag}", part_id, text)
     if fabric.summary in ("unhealthy", "limited"):
         text = f"fabric health of this GPU: {fabric.summary}"
-        yield Finding(f"fabric_{fabric.summary}", where, text)
+        yield Finding(f"fabric_{fabric.summary}", part_id, text)
 
 
 def _compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Finding]:
     in_fabric = {find_model(ctx, w) for w, linkage in linked.items() if linkage.fabric}
-    for where, linkage in linked.items():
-        if linkage.fabric is None and find_model(ctx, where) in in_fabric:
+    for part_id, linkage in linked.items():
+        if linkage.fabric is None and find_model(ctx, part_id) in in_fabric:
             text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
-            yield Finding("fabric_not_ready", where, text)
+            yield Finding("fabric_not_ready", part_id, text)
 
 
 def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:
     """Report the errors of the links in the worst seconds of the run."""
-    for where, samples in watch.group_by_part("nvlink.errors"):
+    for part_id, samples in watch.group_by_part("nvlink.errors"):
         rate = find_peak_increase(samples, WINDOW_SECONDS) / WINDOW_SECONDS
-        yield Measurement("errors.rate", rate, "1/s", where)
+        yield Measurement("errors.rate", rate, "1/s", part_id)
 
 
 DCGM_CRC_SOURCE = "DCGM 4: NVIDIA's driver team counts checksum errors from 100 a second on"
@@ -395,7 +399,7 @@ CHECK = Check(
         "recovery": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
         "recovery.delta": fail_outside(high=0, source=DCGM_RECOVERY_SOURCE),
         "recovery_failed": warn_outside(high=0, source=DCGM_RECOVERY_SOURCE),
-        "recovery_failed.delta": fail_outside(high=0, hard=True, source=DCGM_RECOVERY_SOURCE),
+        "recovery_failed.delta": fail_outside(high=0, conclusive=True, source=DCGM_RECOVERY_SOURCE),
         "replay.rate": warn_outside(high=60, source="DCGM 4 health watch: one a minute"),
         "crc.rate": fail_outside(high=100, source=DCGM_CRC_SOURCE),
         "receive.rate": warn_outside(high=100, source=DCGM_CRC_SOURCE),

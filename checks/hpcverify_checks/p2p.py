@@ -177,8 +177,8 @@ def report_unused_gpus(ctx: Context) -> Iterator[Coverage]:
     """Report the GPUs that are left out since an earlier check of the run left them hung."""
     for problem in ctx.inventory.problems:
         if problem.code == NOT_USED:
-            label = ctx.inventory.find_label(problem.where)
-            yield Coverage(problem.where, f"{label} was left out of all pairs: {problem.text}")
+            label = ctx.inventory.find_label(problem.part_id)
+            yield Coverage(problem.part_id, f"{label} was left out of all pairs: {problem.text}")
 
 
 def _report_unreachable(rig: Rig, *, linked: bool) -> Iterator[Finding]:
@@ -354,9 +354,9 @@ CHECK = Check(
         **dict.fromkeys(("peer.write", "peer.read", "peer.ring"), warn_outside(of_baseline=0.8)),
     },
     finding_rules={
-        "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        "p2p_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
         "p2p_misrouted": NOT_SET_UP,
-        "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "words_wrong": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
         "p2p_refused": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "p2p_by_host": LISTED,
     },

@@ -92,29 +92,29 @@ def report_links(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> Itera
         raise Skip("no GPU reports its PCIe link", Cause.NOT_OBSERVABLE)
     yield from gpu_source.report_troubles(reply)
     yield from _measure_widths(reply.answers, ctx)
-    for where, link in reply.answers.items():
-        yield from _report_platform_limits(link, ctx, where)
+    for part_id, link in reply.answers.items():
+        yield from _report_platform_limits(link, ctx, part_id)
         text = (
             f"PCIe generation {link.generation or '?'} of {link.max_generation or '?'}, "
             f"{link.width or '?'} of {link.max_width or '?'} lanes, at {link.address}; "
             "the errors of both ends read"
         )
-        yield Coverage(where, text)
+        yield Coverage(part_id, text)
     now = read_moment(root)
-    for where, counts in count_errors(reply.answers, ctx, root).items():
-        growth = compare_with_last_run(ctx, where, counts, now)
-        yield from report_errors(growth, where)
+    for part_id, counts in count_errors(reply.answers, ctx, root).items():
+        growth = compare_with_last_run(ctx, part_id, counts, now)
+        yield from report_errors(growth, part_id)
         yield growth.carry_over
 
 
 def _measure_widths(links: Mapping[str, PcieLink], ctx: Context) -> Iterator[CheckItem]:
     levels = {
-        where: LinkLevel(link.width, link.max_width)
-        for where, link in links.items()
+        part_id: LinkLevel(link.width, link.max_width)
+        for part_id, link in links.items()
         if link.width is not None and link.max_width is not None
     }
-    for where, shown in levels.items():
-        yield Measurement("width", shown.now, "", where)
+    for part_id, shown in levels.items():
+        yield Measurement("width", shown.now, "", part_id)
     yield from _report_missing("width", levels, ctx)
 
 
@@ -128,24 +128,24 @@ class LinkLevel(Struct, frozen=True):
 def _report_missing(
     what: str, levels: Mapping[str, LinkLevel], ctx: Context, suffix: str = ""
 ) -> Iterator[CheckItem]:
-    for where, shown in levels.items():
-        sheet = look_up_spec(ctx, where)
+    for part_id, shown in levels.items():
+        sheet = look_up_spec(ctx, part_id)
         if sheet and sheet.key.startswith(SUPERCHIP_KEY_PREFIXES):
             continue
-        siblings = [s for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, where)]
+        siblings = [s for w, s in levels.items() if find_model(ctx, w) == find_model(ctx, part_id)]
         missing = max(0, shown.best - shown.now)
         if missing and len(siblings) > 1 and set(siblings) == {shown}:
             text = (
                 f"PCIe {what} {shown.now}, although GPU and slot support {shown.best}, as on "
                 f"all {len(siblings)} GPUs of this model: a riser, or a firmware setting?"
             )
-            yield Finding(f"{what}_limited", where, text)
+            yield Finding(f"{what}_limited", part_id, text)
         else:
-            yield Measurement(f"{what}.missing{suffix}", missing, "", where)
+            yield Measurement(f"{what}.missing{suffix}", missing, "", part_id)
 
 
-def _report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterator[Finding]:
-    sheet = look_up_spec(ctx, where)
+def _report_platform_limits(link: PcieLink, ctx: Context, part_id: str) -> Iterator[Finding]:
+    sheet = look_up_spec(ctx, part_id)
     pairs = (
         ("generation", link.max_generation, link.gpu_max_generation),
         ("width", link.max_width, sheet.pcie_width if sheet else None),
@@ -153,7 +153,7 @@ def _report_platform_limits(link: PcieLink, ctx: Context, where: str) -> Iterato
     for what, slot, gpu in pairs:
         if slot is not None and gpu is not None and slot < gpu:
             text = f"the slot supports PCIe {what} {slot}, the GPU {gpu}"
-            yield Finding("platform_limit", where, text)
+            yield Finding("platform_limit", part_id, text)
 
 
 def count_errors(
@@ -170,10 +170,10 @@ def count_errors(
     silent = known - {"", *(k.address for k in links.values())}
     others = [aer.list_ports(address, root) for address in silent]
     shared = Counter(chain.from_iterable([*chains.values(), *others]))
-    found = {where: _count_gpu_errors(link.counters) for where, link in links.items()}
-    for where, addresses in chains.items():
+    found = {part_id: _count_gpu_errors(link.counters) for part_id, link in links.items()}
+    for part_id, addresses in chains.items():
         for address in addresses:
-            owner = where if shared[address] == 1 else "node"
+            owner = part_id if shared[address] == 1 else "node"
             found.setdefault(owner, {}).update(_count_aer_errors(address, root))
     return found
 
@@ -196,22 +196,22 @@ def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
     }
 
 
-def report_errors(new: Growth, where: str) -> Iterator[CheckItem]:
+def report_errors(new: Growth, part_id: str) -> Iterator[CheckItem]:
     """Report the *new* errors of each kind, and who counted them."""
-    yield Measurement("fatal", _sum_kind(new.shown, "fatal"), "", where)
+    yield Measurement("fatal", _sum_kind(new.shown, "fatal"), "", part_id)
     if new.from_last_run:
         for kind in ("fatal", "non_fatal"):
-            yield Measurement(f"{kind}.delta", _sum_kind(new.last.counts, kind), "", where)
+            yield Measurement(f"{kind}.delta", _sum_kind(new.last.counts, kind), "", part_id)
     for kind in ("replays", "correctable"):
         span = new.choose_delta(HOUR_SECONDS)
         rate = span.compute_rate(_sum_kind(span.counts, kind), HOUR_SECONDS)
         if rate is not None:
-            yield Measurement(f"{kind}.rate", rate, "1/h", where)
+            yield Measurement(f"{kind}.rate", rate, "1/h", part_id)
     if new.last.grown:
         worst = sorted(new.last.grown.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{name} {count}" for name, count in worst)
         evidence = {name: str(count) for name, count in worst}
-        yield Finding("pcie_errors", where, f"PCIe errors since {new.start}: {listed}", evidence)
+        yield Finding("pcie_errors", part_id, f"PCIe errors since {new.start}: {listed}", evidence)
 
 
 def _sum_kind(counts: Mapping[str, int], kind: str) -> int:
@@ -228,26 +228,26 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
     """Report how the links did during the run."""
     slowest: dict[str, LinkLevel] = {}
     usage = dict(watch.group_by_part("utilization"))
-    for where, samples in watch.group_by_part("pcie.generation"):
-        best = _read_fact(ctx, where, "pcie_generation")
-        under_load = select_loaded(samples, usage.get(where, []), params.loaded)
+    for part_id, samples in watch.group_by_part("pcie.generation"):
+        best = _read_fact(ctx, part_id, "pcie_generation")
+        under_load = select_loaded(samples, usage.get(part_id, []), params.loaded)
         lowest = _find_steady_low(under_load)
         if best is None or lowest is None:
             why = "never under load in this run" if best else "what it supports is not known"
-            yield Coverage(where, f"generation not judged: {why}")
+            yield Coverage(part_id, f"generation not judged: {why}")
             continue
-        yield Measurement("generation", lowest, "", where)
-        yield Coverage(where, f"generation judged by {len(under_load)} samples under load")
-        slowest[where] = LinkLevel(lowest, best)
+        yield Measurement("generation", lowest, "", part_id)
+        yield Coverage(part_id, f"generation judged by {len(under_load)} samples under load")
+        slowest[part_id] = LinkLevel(lowest, best)
     yield from _report_missing("generation", slowest, ctx)
     yield from _measure_run_widths(watch, ctx)
     for series, name, seconds in PEAKS:
-        for where, samples in watch.group_by_part(series):
-            yield Measurement(name, find_peak_increase(samples, seconds), "", where)
+        for part_id, samples in watch.group_by_part(series):
+            yield Measurement(name, find_peak_increase(samples, seconds), "", part_id)
 
 
-def _read_fact(ctx: Context, where: str, name: str) -> int | None:
-    found = ctx.inventory.find_part(where)
+def _read_fact(ctx: Context, part_id: str, name: str) -> int | None:
+    found = ctx.inventory.find_part(part_id)
     text = found.facts.get(name, "") if found else ""
     return int(text) if text.isdigit() else None
 
@@ -276,9 +276,9 @@ def _find_steady_low(samples: Sequence[Sample]) -> int | None:
 
 def _measure_run_widths(watch: Watch, ctx: Context) -> Iterator[CheckItem]:
     narrowest = {
-        where: LinkLevel(lowest, best)
-        for where, samples in watch.group_by_part("pcie.width")
-        if (best := _read_fact(ctx, where, "pcie_width")) is not None
+        part_id: LinkLevel(lowest, best)
+        for part_id, samples in watch.group_by_part("pcie.width")
+        if (best := _read_fact(ctx, part_id, "pcie_width")) is not None
         and (lowest := _find_steady_low(samples)) is not None
     }
     yield from _report_missing("width", narrowest, ctx, ".run")
@@ -329,7 +329,7 @@ CHECK = Check(
         "width.missing.run": fail_outside(high=0, source=BEST_LINK_SOURCE),
         "generation.missing": fail_outside(high=0, source=BEST_LINK_SOURCE),
         "fatal": warn_outside(high=0, source=FATAL_SOURCE),
-        "fatal.delta": fail_outside(high=0, hard=True, source=FATAL_SOURCE),
+        "fatal.delta": fail_outside(high=0, conclusive=True, source=FATAL_SOURCE),
         "non_fatal.delta": warn_outside(high=0, source="PCI Express: a request was lost"),
         "correctable.rate": warn_outside(high=480, source="hpcverify default: as for replays"),
         "replays.rate": warn_outside(high=480, source=REPLAYS_SOURCE),

@@ -133,23 +133,25 @@ def measure_route(route: Route, ctx: Context, params: PcieBandwidthParams) -> It
     """Verify and time the copies on one *route*."""
     import torch
 
-    where = ctx.device.part
+    part_id = ctx.device.part
     words = make_pattern(ctx.seed, range(params.size // WORD_BYTES), torch.device("cpu"))
     with operation("copies from the host and back", ctx.device):
         buffers = CopyBuffers.allocate(route.device, words)
-        yield from _verify_round_trips(buffers, route, params.rounds, where)
+        yield from _verify_round_trips(buffers, route, params.rounds, part_id)
     for name, step in buffers.make_steps(route).items():
         with operation(f"copies {DIRECTIONS[name]}", ctx.device):
-            yield from _time_direction(name, step, route, params, where)
+            yield from _time_direction(name, step, route, params, part_id)
     cores = format_ranges(sorted(route.cores))
     origin = f"cores {cores}, near the GPU" if cores else "any core"
     text = (
         f"{params.rounds} copies of {params.size // 2**20} MiB out and back compared "
         f"bit by bit, then {params.seconds:g} s timed each way, from {origin}"
     )
-    yield Coverage(where, text)
+    yield Coverage(part_id, text)
     if route.link() is None:
-        yield Coverage(where, "the speed of its link is not known: rates are not compared with it")
+        yield Coverage(
+            part_id, "the speed of its link is not known: rates are not compared with it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class CopyBuffers:
 
 
 def _verify_round_trips(
-    buffers: CopyBuffers, route: Route, rounds: int, where: str
+    buffers: CopyBuffers, route: Route, rounds: int, part_id: str
 ) -> Iterator[Finding]:
     for number in range(rounds):
         for step in buffers.make_steps(route).values():
@@ -187,12 +189,14 @@ def _verify_round_trips(
         wait_for_device(route.device)
         wrong = compare_words(buffers.returned_words, buffers.words)
         if wrong:
-            yield explain_corruption(buffers, wrong, number, where)
+            yield explain_corruption(buffers, wrong, number, part_id)
             return
         buffers.words.bitwise_not_()
 
 
-def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, where: str) -> Finding:
+def explain_corruption(
+    buffers: CopyBuffers, wrong: WrongWords, number: int, part_id: str
+) -> Finding:
     """Say what came back wrong, and in which direction it changed."""
     arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
@@ -201,11 +205,11 @@ def explain_corruption(buffers: CopyBuffers, wrong: WrongWords, number: int, whe
         f"{wrong.index * WORD_BYTES}"
     )
     evidence = {"way": way, "round": str(number), **wrong.to_evidence()}
-    return Finding("transfer_corrupted", where, text, evidence)
+    return Finding("transfer_corrupted", part_id, text, evidence)
 
 
 def _time_direction(
-    name: str, step: Callable[[], None], route: Route, params: PcieBandwidthParams, where: str
+    name: str, step: Callable[[], None], route: Route, params: PcieBandwidthParams, part_id: str
 ) -> Iterator[Measurement]:
     links: list[aer.Link | None] = []
 
@@ -216,15 +220,15 @@ def _time_direction(
     timer = choose_timer(route.device)
     timer(step, params.warm_up_seconds)
     rate = params.size / median(timer(copy_and_read_link, params.seconds)) / GIGA
-    yield Measurement(name, rate, "GB/s", where)
+    yield Measurement(name, rate, "GB/s", part_id)
     link = links[-1]
     if not link:
         return
-    yield Measurement(f"{name}.link", link.bandwidth, "GB/s", where)
-    yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", where)
+    yield Measurement(f"{name}.link", link.bandwidth, "GB/s", part_id)
+    yield Measurement(f"{name}.of_link", rate / link.bandwidth, "ratio", part_id)
     if route.best:
         share = link.bandwidth / route.best.bandwidth
-        yield Measurement(f"{name}.link.of_best", share, "ratio", where)
+        yield Measurement(f"{name}.link.of_best", share, "ratio", part_id)
 
 
 CHECK = Check(
@@ -252,7 +256,9 @@ CHECK = Check(
         ),
         "*.link.of_best": warn_outside(low=1, source="GPU and slot, by the kernel; see pcie"),
     },
-    finding_rules={"transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True)},
+    finding_rules={
+        "transfer_corrupted": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True)
+    },
     placement=Placement.DEVICES_ALONE,
     timeout=120.0,
 )

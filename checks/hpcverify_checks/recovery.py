@@ -33,17 +33,20 @@ from hpcverify_checks.common.fixes import write_fix
 RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
     "gpu_reset": (
         "end all its processes and {reset}",
-        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
+        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, conclusive=True),
     ),
-    "bus_reset": ("reset its PCIe bus", FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True)),
+    "bus_reset": (
+        "reset its PCIe bus",
+        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, conclusive=True),
+    ),
     "drain_and_reset": (
         "give it no new work and {reset}",
-        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, hard=True),
+        FindingRule(Verdict.FAIL, Remedy.RESET_GPU, conclusive=True),
     ),
-    "node_reboot": ("reboot the node", FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True)),
+    "node_reboot": ("reboot the node", FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True)),
     "system_reboot": (
         "reboot the system, with all the nodes that share its NVLinks",
-        FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
+        FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True),
     ),
     "drain_p2p": (
         "end the processes that use it from other GPUs (peer to peer)",
@@ -112,7 +115,7 @@ CHECK = Check(
         **{name: rule for name, (_, rule) in RECOVERY_ACTIONS.items()},
         "action_unknown": FindingRule(Verdict.WARN, Remedy.INSPECT),
         "repair_pending": FindingRule(Verdict.WARN, Remedy.RESET_GPU),
-        "memory_unrepairable": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "memory_unrepairable": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -116,11 +116,13 @@ def refuse_unknown(names: Iterable[str], there: Collection[str]) -> None:
             raise UnknownNameError("node", name, there)
 
 
-def _read_decidable_node(acting: Controller, name: str, there: Mapping[str, HoldReading]) -> Node:
+def _read_decidable_node(
+    controller: Controller, name: str, there: Mapping[str, HoldReading]
+) -> Node:
     """Read the node *name* as it is *there*; an ActionError if somebody else holds it."""
-    seen, node = there[name], acting.ledger.read_node(name)
+    seen, node = there[name], controller.ledger.read_node(name)
     # As it is now: since the last turn somebody may have released or taken it over.
-    node = apply_reading(node, seen, read_hold_history(node, acting.ledger))
+    node = apply_reading(node, seen, read_hold_history(node, controller.ledger))
     if node.foreign or seen.unavailable:
         raise ActionError(
             f"{name} is held by {seen.by or 'somebody else'} "
@@ -138,7 +140,7 @@ def _name_release(name: str, seen: HoldReading) -> str:
 
 
 def decide(
-    acting: Controller,
+    controller: Controller,
     hostlist: str,
     reason: str,
     event: Callable[[Node, Decision], NodeChange],
@@ -156,44 +158,46 @@ def decide(
     """
     names = expand(hostlist)
     decided: list[str] = []
-    with acting.hold_lock():
-        there = acting.observe_holds()
+    with controller.hold_lock():
+        there = controller.observe_holds()
         refuse_unknown(names, there)
-        decision = make_decision(acting, reason)
+        decision = make_decision(controller, reason)
         for name in names:
             try:
-                change = event(_read_decidable_node(acting, name, there), decision)
-                acting.ledger.put(change.node, change.what, change.detail, decision.by)
+                change = event(_read_decidable_node(controller, name, there), decision)
+                controller.ledger.put(change.node, change.what, change.detail, decision.by)
                 if change.node.desired_hold is not Hold.RESERVATION:  # no run is waited for
-                    acting.dispatcher.cancel_verification(name)
+                    controller.dispatcher.cancel_verification(name)
             except ActionError as exc:
                 say(str(exc))
             else:
                 decided.append(name)
-        acting.reconcile()
-    if decided and not acting.choose_exit_status():
+        controller.reconcile()
+    if decided and not controller.choose_exit_status():
         click.echo(f"{fold(decided)}: {done}")
-    return choose_status(acting, len(names) - len(decided))
+    return choose_status(controller, len(names) - len(decided))
 
 
-def make_decision(acting: Controller, reason: str) -> Decision:
+def make_decision(controller: Controller, reason: str) -> Decision:
     """Make a decision for *reason* in the caller's name, now."""
-    last = acting.ledger.read_last_ticket_number()
-    return Decision(by=identify_caller(), reason=reason, at=acting.clock(), last_ticket=last)
+    last = controller.ledger.read_last_ticket_number()
+    return Decision(by=identify_caller(), reason=reason, at=controller.clock(), last_ticket=last)
 
 
-def report_brakes(acting: Controller) -> int:
+def report_brakes(controller: Controller) -> int:
     """
     Print why failures are not acted on, if so; return the exit status for it.
 
     So a site that checks only the status of `collect` and `sweep` notices.
     """
-    brakes = list(describe_brakes(acting.ledger, acting.site.quarantine, acting.clock()))
+    brakes = list(
+        describe_brakes(controller.ledger, controller.site.quarantine, controller.clock())
+    )
     for brake in brakes:
         say(f"{brake}; see: hpcverify breaker")
     return ActionError.exit_code if brakes else 0
 
 
-def choose_status(acting: Controller, refused: int) -> int:
+def choose_status(controller: Controller, refused: int) -> int:
     """Choose the exit status after decisions, *refused* of which were refused."""
-    return ActionError.exit_code if refused else acting.choose_exit_status()
+    return ActionError.exit_code if refused else controller.choose_exit_status()

@@ -111,18 +111,18 @@ def expect_gpus(todo: Plan, count: int | None) -> Plan:
 
 def write_outputs(run: Run, request: RunRequest, store: Store) -> Iterator[StoreError]:
     """Print where *run* is stored and write the requested files; yield the errors."""
-    where = sys.stderr if request.json_file == STDOUT_NAME else sys.stdout
+    stream = sys.stderr if request.json_file == STDOUT_NAME else sys.stdout
     html, json = request.html_file, request.json_file
     if store.get_document_path(run.id).exists():
-        print_to(f"kept as {run.id}: hpcverify show {run.id}", where)
+        print_to(f"kept as {run.id}: hpcverify show {run.id}", stream)
         if needs_vendor(run) and not html:
             page = f"hpcverify report --run {run.id} -o report.html"
-            print_to(f"for the vendor: {page}", where)
+            print_to(f"for the vendor: {page}", stream)
     if html:
         mishaps = [*catch_store_errors(lambda: write_html(run, store, Path(html)))]
         yield from mishaps
         if not mishaps:
-            print_to(f"wrote {html}", where)
+            print_to(f"wrote {html}", stream)
     if json == STDOUT_NAME:
         print_to(msgspec.json.format(msgspec.json.encode(run), indent=1).decode(), sys.stdout)
     elif json:

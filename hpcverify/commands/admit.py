@@ -30,9 +30,9 @@ def command(hostlist: str, suite: str, reason: str) -> None:
       hpcverify admit n[17-32]
       hpcverify admit n17 --suite idle --reason "back from the vendor"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    acting = make_controller()
-    acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
+    controller = make_controller()
+    controller.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
     names = expand(hostlist)
-    batch = fold(names) if acting.site.fabric.period_days and len(names) > 1 else ""
+    batch = fold(names) if controller.site.fabric.period_days and len(names) > 1 else ""
     admit = partial(transitions.admit, suite=suite, batch=batch)
-    sys.exit(decide(acting, hostlist, reason, admit, UNDER_VERIFICATION))
+    sys.exit(decide(controller, hostlist, reason, admit, UNDER_VERIFICATION))

@@ -38,26 +38,26 @@ def command(hostlist: str | None, reason: str) -> None:
       hpcverify adopt
       hpcverify adopt n[17-19] --reason "the disk of ctl1 died"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    acting = make_controller()
+    controller = make_controller()
     asked = expand(hostlist) if hostlist else []
-    with acting.hold_lock():
-        there = acting.observe_holds()
+    with controller.hold_lock():
+        there = controller.observe_holds()
         refuse_unknown(asked, there)
-        unowned = find_unowned(there, acting.ledger)
+        unowned = find_unowned(there, controller.ledger)
         strangers = [name for name in asked if name not in unowned]
         for name in strangers:
             say(f"{name}: it has no hold of hpcverify, or the ledger knows it")
         chosen = asked or [
-            name for name, seen in unowned.items() if not is_taken_over(seen, acting.ledger)
+            name for name, seen in unowned.items() if not is_taken_over(seen, controller.ledger)
         ]
-        checks = set(catalog.list_check_names(acting.site.packages))
-        suite, decision = acting.site.fleet.suite, make_decision(acting, reason)
+        checks = set(catalog.list_check_names(controller.site.packages))
+        suite, decision = controller.site.fleet.suite, make_decision(controller, reason)
         nodes = [
-            adopt(unowned[name], acting.ledger, checks, suite, decision)
+            adopt(unowned[name], controller.ledger, checks, suite, decision)
             for name in chosen
             if name in unowned
         ]
-        acting.reconcile()
+        controller.reconcile()
     for state, text in (
         (State.QUARANTINED, "quarantined; hpcverify repair verifies and releases them"),
         (State.VERIFYING, UNDER_VERIFICATION),
@@ -66,4 +66,4 @@ def command(hostlist: str | None, reason: str) -> None:
             click.echo(f"{fold(names)}: {text}")
     if not (nodes or strangers):
         click.echo("the ledger knows every hold of hpcverify")
-    sys.exit(choose_status(acting, len(strangers)))
+    sys.exit(choose_status(controller, len(strangers)))

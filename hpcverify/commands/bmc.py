@@ -50,24 +50,24 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if accept_parts and hostlist is None:
         raise click.UsageError("--accept-parts needs --nodes: say of which nodes")
-    acting = make_controller()
+    controller = make_controller()
     if fix := find_missing_package():
         raise ConfigError(f"the library of Redfish is not installed: {fix}")
-    accesses = list_accesses(acting.site, choose_nodes(acting, hostlist))
-    check_claim(Path(acting.site.fleet.spool), acting.ledger, gethostname())
+    accesses = list_accesses(controller.site, choose_nodes(controller, hostlist))
+    check_claim(Path(controller.site.fleet.spool), controller.ledger, gethostname())
     with (
-        hold_controller_lock(acting.state / LOCK_NAME, say, LOCK_SECONDS),
+        hold_controller_lock(controller.state / LOCK_NAME, say, LOCK_SECONDS),
         stop_on_signals() as stop,
     ):
         executor = LocalExecutor(should_stop=lambda: False)  # they log out first
         asked = BmcRound(
-            site=acting.site,
-            store=acting.store,
+            site=controller.site,
+            store=controller.store,
             executor=executor,
             accesses=accesses,
             say=say,
             stop=stop,
-            sign=acting.ledger.sign,
+            sign=controller.ledger.sign,
             accept_parts=accept_parts,
         )
         asked.run()
@@ -87,7 +87,7 @@ def choose_exit_status(asked: BmcRound) -> int:
     return 3 if asked.end_reason or Verdict.ERROR in verdicts else 0
 
 
-def choose_nodes(acting: Controller, hostlist: str | None) -> list[str]:
+def choose_nodes(controller: Controller, hostlist: str | None) -> list[str]:
     """
     Name the nodes of *hostlist*, or all that Slurm has.
 
@@ -96,14 +96,14 @@ def choose_nodes(acting: Controller, hostlist: str | None) -> list[str]:
         ConfigError: it knows none yet.
 
     """
-    known = acting.ledger.list_nodes()
+    known = controller.ledger.list_nodes()
     if hostlist is not None:
         names = expand(hostlist)
         if not known:
             raise ConfigError(NO_NODES_TEXT)
         refuse_unknown(names, known)
         return names
-    names = [name for name, node in known.items() if not is_gone(node, acting.clock())]
+    names = [name for name, node in known.items() if not is_gone(node, controller.clock())]
     if not names:
         raise ConfigError(NO_NODES_TEXT)
     return names

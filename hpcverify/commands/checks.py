@@ -161,4 +161,4 @@ def format_remedy(rule: FindingRule) -> str:
     """Say what to do about a finding, and whether it is conclusive."""
     if rule.remedy is Remedy.NONE:
         return ""
-    return rule.remedy.replace("_", " ") + (" (conclusive evidence)" if rule.hard else "")
+    return rule.remedy.replace("_", " ") + (" (conclusive evidence)" if rule.conclusive else "")

@@ -27,12 +27,12 @@ def command() -> None:
     Example:
       hpcverify collect
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    acting = make_controller()
-    with acting.hold_lock():
-        tell_once_of_measurements(acting.ledger, acting.measurements)
-        remove_leftovers(acting)
-        acting.reconcile()
-        judge_finished_night(acting)
-    left = len(acting.ledger.list_open_tickets())
-    click.echo(f"runs taken in: {acting.runs_taken_in}; verifications under way: {left}")
-    sys.exit(report_brakes(acting) or acting.choose_exit_status())
+    controller = make_controller()
+    with controller.hold_lock():
+        tell_once_of_measurements(controller.ledger, controller.measurements)
+        remove_leftovers(controller)
+        controller.reconcile()
+        judge_finished_night(controller)
+    left = len(controller.ledger.list_open_tickets())
+    click.echo(f"runs taken in: {controller.runs_taken_in}; verifications under way: {left}")
+    sys.exit(report_brakes(controller) or controller.choose_exit_status())

@@ -309,8 +309,8 @@ def describe_opinion(run: CollectiveRun, opinion: SecondOpinion) -> Iterator[str
     own = {one.size: one.busbw for one in run.timings if one.operation == "all_reduce"}
     is_alone = all(place.node == opinion.node for place in run.ranks)
     if opinion.rates:
-        where = f"{opinion.program} on {format_count(opinion.ranks, 'GPU')} of {opinion.node}"
-        yield f"second opinion on all_reduce: {where}, the mean of its steps"
+        program = f"{opinion.program} on {format_count(opinion.ranks, 'GPU')} of {opinion.node}"
+        yield f"second opinion on all_reduce: {program}, the mean of its steps"
         if not is_alone:
             yield "it is of this one node; ours went over the network, so the two may well differ"
         yield OPINION_ROW.format("size", "its busbw", "our busbw", "ours/its" if is_alone else "")

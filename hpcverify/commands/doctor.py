@@ -446,7 +446,7 @@ def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple
 
 def _describe_problem(problem: Finding, inventory: Inventory) -> Advice:
     """Name the part of *problem*, and what its finding rule calls for."""
-    part = "" if problem.where == "node" else inventory.find_label(problem.where)
+    part = "" if problem.part_id == "node" else inventory.find_label(problem.part_id)
     step = _write_step(PROBLEM_RULES[problem.code].remedy, part or "the node")
     return Advice(problem.code, ": ".join(filter(None, (part, problem.text))), step)
 
@@ -461,7 +461,7 @@ def _describe_sensors(inventory: Inventory) -> str:
     """Count the sensors of each part; like parts share one entry."""
     kinds = {part.id: part.kind for part in inventory.parts}
     counts = Counter(sensor.partition("/")[0] for sensor in inventory.sensors)
-    alike = Counter((kinds.get(where, where), n) for where, n in counts.items())
+    alike = Counter((kinds.get(part_id, part_id), n) for part_id, n in counts.items())
     entries = [
         f"{format_count(parts, PLURAL_NAMES.get(kind, kind).removesuffix('s'))} with {n}"
         + (" each" if parts > 1 else "")

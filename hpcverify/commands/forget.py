@@ -36,37 +36,39 @@ def command(hostlist: str, reason: str) -> None:
     Example:
       hpcverify forget n[17-32] --reason "rack 4 was sold"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    acting = make_controller()
+    controller = make_controller()
     names = expand(hostlist)
     gone: list[str] = []
-    with acting.hold_lock():
-        before = acting.backend.read_holds()
-        acting.reconcile()  # what they left in the spool is taken in
-        refuse_unknown(names, {*before, *list_known_nodes(acting)})
-        there = {*before, *acting.backend.read_holds()}  # one answer may leave a node out
+    with controller.hold_lock():
+        before = controller.backend.read_holds()
+        controller.reconcile()  # what they left in the spool is taken in
+        refuse_unknown(names, {*before, *list_known_nodes(controller)})
+        there = {*before, *controller.backend.read_holds()}  # one answer may leave a node out
         for name in names:
             try:
-                forget(name, acting, there, identify_caller(), reason)
+                forget(name, controller, there, identify_caller(), reason)
             except (ActionError, StoreError) as exc:
                 say(str(exc))
             else:
                 gone.append(name)
     if gone:
         click.echo(f"{fold(gone)}: forgotten; their runs stay: hpcverify history NODE")
-    sys.exit(choose_status(acting, len(names) - len(gone)))
+    sys.exit(choose_status(controller, len(names) - len(gone)))
 
 
-def list_known_nodes(acting: Controller) -> set[str]:
+def list_known_nodes(controller: Controller) -> set[str]:
     """Name the nodes that are in the ledger, the store or the spool."""
-    ran = {entry.node for entry in acting.store.list_newest()}
+    ran = {entry.node for entry in controller.store.list_newest()}
     return {
-        *acting.ledger.list_nodes(),
-        *(ran - acting.ledger.list_forgotten().keys()),
-        *spool.list_homes(Path(acting.site.fleet.spool)),
+        *controller.ledger.list_nodes(),
+        *(ran - controller.ledger.list_forgotten().keys()),
+        *spool.list_homes(Path(controller.site.fleet.spool)),
     }
 
 
-def forget(name: str, acting: Controller, there: Collection[str], person: str, reason: str) -> None:
+def forget(
+    name: str, controller: Controller, there: Collection[str], person: str, reason: str
+) -> None:
     """
     Forget *name*, as *person* decided; if killed in between, it can be repeated.
 
@@ -78,6 +80,6 @@ def forget(name: str, acting: Controller, there: Collection[str], person: str, r
     """
     if name in there:
         raise ActionError(f"{name}: Slurm still has it: take it out of slurm.conf first")
-    acting.dispatcher.cancel_verification(name)
-    spool.remove_home(Path(acting.site.fleet.spool), name)
-    acting.ledger.forget(name, person, reason)
+    controller.dispatcher.cancel_verification(name)
+    spool.remove_home(Path(controller.site.fleet.spool), name)
+    controller.ledger.forget(name, person, reason)

@@ -97,27 +97,27 @@ def command(
       hpcverify isolate --nodes n[1-232] --budget 2000
       hpcverify isolate --resume
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    acting = make_controller()
-    check_claim(Path(acting.site.fleet.spool), acting.ledger, gethostname())
+    controller = make_controller()
+    check_claim(Path(controller.site.fleet.spool), controller.ledger, gethostname())
     if resume is not None:
         if hostlist or dry_run or reservation or budget or wait is not None:
             raise click.UsageError("--resume goes on with what was ordered: leave out the rest")
-        journal = resume_journal(acting.state, "" if resume == LAST else resume)
+        journal = resume_journal(controller.state, "" if resume == LAST else resume)
         say(f"going on with isolation {journal.order.id}")
     else:
         wait_s = 60 * (WAIT_MINUTES if wait is None else wait)
-        order = make_order(acting, hostlist, reservation, budget or 0.0, wait_s)
+        order = make_order(controller, hostlist, reservation, budget or 0.0, wait_s)
         if len(order.nodes) < ENOUGH_NODES:
             say(f"{TOO_FEW}: add some that are well")
         if dry_run:
             show_plan(forecast_isolation(order, limit), budget or 0.0, as_json=as_json)
             return
-        journal = create_journal(acting.state, order)
+        journal = create_journal(controller.state, order)
         some = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
         say(f"{some}, {fold(order.nodes)}")
     with closing(journal), stop_on_signals() as stop:
         carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
-        answer = carry_out(acting, journal, limit, stop)
+        answer = carry_out(controller, journal, limit, stop)
     if answer is None:
         say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
         sys.exit(EXIT_UNCERTAIN)
@@ -129,7 +129,7 @@ def command(
 
 
 def make_order(
-    acting: Controller, hostlist: str | None, reservation: str, budget: float, wait: float
+    controller: Controller, hostlist: str | None, reservation: str, budget: float, wait: float
 ) -> IsolationOrder:
     """
     Choose the nodes that are idle now, and note why the others are left out.
@@ -139,22 +139,24 @@ def make_order(
         SlurmError: Slurm does not answer.
 
     """
-    hosts = acting.slurm.list_hosts()
-    partition = acting.dispatcher.partition.name
+    hosts = controller.slurm.list_hosts()
+    partition = controller.dispatcher.partition.name
     names = expand(hostlist) if hostlist else list(hosts)
     refuse_unknown(names, hosts)
-    if reservation and reservation not in (there := acting.slurm.list_reservations()):
+    if reservation and reservation not in (there := controller.slurm.list_reservations()):
         raise UnknownNameError("reservation", reservation, there)
-    reserved = set(acting.slurm.list_reservations()[reservation].nodes) if reservation else set()
+    reserved = (
+        set(controller.slurm.list_reservations()[reservation].nodes) if reservation else set()
+    )
     reasons = {n: explain_left_out(hosts[n], partition, reserved, reservation) for n in names}
     left_out = {node: why for node, why in reasons.items() if why and (hostlist or why != OUTSIDE)}
     nodes = [node for node, why in reasons.items() if not why]
     if len(nodes) < MIN_NODES:
         raise ConfigError(f"fewer than two nodes can be tested: {explain(left_out)}")
-    switches = read_switches(acting)
+    switches = read_switches(controller)
     gpus = {hosts[node].gpus for node in nodes}
     return order_isolation(
-        acting,
+        controller,
         nodes,
         switches,
         left_out=left_out,

@@ -125,7 +125,7 @@ def build_json(
     """Build the document of ``--json``: each node with what is shown of it."""
     nodes = [
         {
-            **msgspec.structs.asdict(row.node),
+            **msgspec.to_builtins(row.node),
             "shown": row.state,
             "outcome": row.outcome,
             "attention": row.attention,

@@ -26,8 +26,8 @@ def command(hostlist: str, reason: str, suite: str | None) -> None:
     Example:
       hpcverify repair n17 --reason "GPU 3 replaced"
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    acting = make_controller()
+    controller = make_controller()
     if suite is not None:
-        acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
-    repair = partial(transitions.repair, suite=suite, default=acting.site.fleet.suite)
-    sys.exit(decide(acting, hostlist, reason, repair, UNDER_VERIFICATION))
+        controller.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
+    repair = partial(transitions.repair, suite=suite, default=controller.site.fleet.suite)
+    sys.exit(decide(controller, hostlist, reason, repair, UNDER_VERIFICATION))

@@ -249,10 +249,10 @@ def add_actions(run: Run, store: Store, since: datetime | None) -> dict[str, obj
             "remedy": action.remedy,
             "parts": [
                 {
-                    **msgspec.structs.asdict(part),
-                    "past": past.get(part.where),
-                    "ruled_out": list_ruled_out(part, run, past.get(part.where)),
-                    "not_ruled_out": list_open_causes(part, run, past.get(part.where)),
+                    **msgspec.to_builtins(part),
+                    "past": past.get(part.part_id),
+                    "ruled_out": list_ruled_out(part, run, past.get(part.part_id)),
+                    "not_ruled_out": list_open_causes(part, run, past.get(part.part_id)),
                 }
                 for part in action.parts
             ],
@@ -269,7 +269,7 @@ def count_repetitions(
     read: dict[str, Run | None] = {}
     before = store.load_previous_inventory(run.node)
     return {
-        part.where: msgspec.structs.replace(
+        part.part_id: msgspec.structs.replace(
             count_repetition(part, run, list_looks(part, run, store, since, read)),
             facts=recall_facts(part, before),
         )
@@ -288,7 +288,7 @@ def list_looks(
     documents of these runs. The list ends after `MAX_READ_DOCUMENTS` of them.
     """
     found: list[PastVerdict] = []
-    for entry in store.list_runs_judging(part.where, part.checks, run):
+    for entry in store.list_runs_judging(part.part_id, part.checks, run):
         failed = entry.verdict is Verdict.FAIL
         if not select_started_since(entry, since) or (failed and len(read) >= MAX_READ_DOCUMENTS):
             break
@@ -298,7 +298,7 @@ def list_looks(
         if entry.id not in read:
             read[entry.id] = next(store.read_documents([entry]), None)
         document = read[entry.id]
-        look = find_past_verdict(part.where, part.checks, document) if document else None
+        look = find_past_verdict(part.part_id, part.checks, document) if document else None
         found += [look] if look else []
     return found
 

@@ -93,7 +93,7 @@ class TrialPrinter:
 
     def _print_trial(self, trial: Trial) -> None:
         mark = "ok" if trial.is_as_expected else "WRONG"
-        part = self._inventory.find_label(trial.where)
+        part = self._inventory.find_label(trial.part_id)
         self.print_line(COLUMNS_FORMAT.format(mark, part, trial.fault, trial.expected))
         if not trial.is_as_expected:
             outcome = ": ".join(filter(None, (trial.outcome, trial.detail)))
@@ -106,10 +106,10 @@ class TrialPrinter:
         if result.wrong_trials:
             faults = ", ".join(dict.fromkeys(trial.fault for trial in result.wrong_trials))
             self.print_line(f"{result.check}: do not trust it on this node: {faults}")
-        untried = [(s.where, s.reason) for s in result.shortfalls]
-        untried += [(s.where, s.text) for s in result.skips]
-        for where, why in untried:
-            label = self._inventory.find_label(where)
+        untried = [(s.part_id, s.reason) for s in result.shortfalls]
+        untried += [(s.part_id, s.text) for s in result.skips]
+        for part_id, why in untried:
+            label = self._inventory.find_label(part_id)
             self.print_line(f"{result.check}: not fully tried on {label}: {why}")
         if result.status == SOUND_STATUS:
             count = len(result.trials)

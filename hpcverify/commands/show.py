@@ -151,22 +151,22 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
         UnknownNameError: nothing in *run* is about such a part.
 
     """
-    ids = dict.fromkeys(item.where for result in run.results for item in _list_items(result))
+    ids = dict.fromkeys(item.part_id for result in run.results for item in _list_items(result))
     aliases: dict[str, set[str]] = {}
-    for where in [*(part.id for part in run.inventory.parts), *ids]:
-        names_of = run.inventory.list_aliases(where)
+    for part_id in [*(part.id for part in run.inventory.parts), *ids]:
+        names_of = run.inventory.list_aliases(part_id)
         for alias in (*names_of, names_of[-1].removeprefix("GPU ")):
-            aliases.setdefault(alias.casefold(), set()).add(where)
+            aliases.setdefault(alias.casefold(), set()).add(part_id)
     for name in names:
         if name.casefold() not in aliases:
-            known = {run.inventory.list_aliases(where)[-1] for where in ids}
+            known = {run.inventory.list_aliases(part_id)[-1] for part_id in ids}
             raise UnknownNameError("part", name, known)
     return set[str]().union(*(aliases[name.casefold()] for name in names))
 
 
 def keep_parts(run: Run, ids: Collection[str]) -> Run:
     """Keep only what is about the parts *ids*."""
-    narrowed = [_keep_items(result, lambda item: item.where in ids) for result in run.results]
+    narrowed = [_keep_items(result, lambda item: item.part_id in ids) for result in run.results]
     return replace(run, results=tuple(r for r in narrowed if any(_list_items(r))))
 
 
@@ -235,7 +235,7 @@ def show_details(result: Result, run: Run, console: Console) -> None:
             badge = render_badge(judgement.verdict) if bad else within
             rows.append((badge, format_row(item, result, run)))
         else:
-            facts.setdefault((judgement.verdict, describe(item, run)), []).append(item.where)
+            facts.setdefault((judgement.verdict, describe(item, run)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
         badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
         told = Text(f"{run.inventory.format_names(places)}: {text}")
@@ -250,7 +250,7 @@ def show_details(result: Result, run: Run, console: Console) -> None:
 def describe(item: Fact, run: Run) -> str:
     """Write the text of *item*, without its part: that of several may be the same."""
     if isinstance(item, Shortfall):
-        return item.reason.removeprefix(f"{run.inventory.find_label(item.where)}: ")
+        return item.reason.removeprefix(f"{run.inventory.find_label(item.part_id)}: ")
     return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 
@@ -260,7 +260,7 @@ def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
     format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,
-        run.inventory.find_label(item.where),
+        run.inventory.find_label(item.part_id),
         format_value(item.value),
         "; ".join(format_bounds(limit, format_value) or "too noisy" for limit in limits),
         "; ".join(limit.source for limit in limits),

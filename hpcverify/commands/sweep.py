@@ -98,16 +98,18 @@ def command(
         raise click.UsageError("--suite and --minutes exclude each other: --minutes chooses")
     if explain and not dry_run:
         raise click.UsageError("--explain needs --dry-run")
-    acting = make_controller()
-    suite = suite or (find_suite(acting.site, minutes) if minutes else acting.site.fleet.suite)
+    controller = make_controller()
+    suite = suite or (
+        find_suite(controller.site, minutes) if minutes else controller.site.fleet.suite
+    )
     only = frozenset(expand(hostlist) if hostlist else ())
-    acting.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
-    warn_if_passive(suite, acting.site)
+    controller.dispatcher.compute_job_minutes(suite)  # reports a mistake at once
+    warn_if_passive(suite, controller.site)
     if dry_run:
-        explained = explain_choice(acting, suite) if explain else ()
-        show_plan(acting, only, limit, explained, as_json=as_json)
+        explained = explain_choice(controller, suite) if explain else ()
+        show_plan(controller, only, limit, explained, as_json=as_json)
     else:
-        sys.exit(carry_out(acting, suite, only, limit))
+        sys.exit(carry_out(controller, suite, only, limit))
 
 
 def list_worths(site: Site) -> list[SuiteWorth]:
@@ -142,14 +144,14 @@ def find_suite(site: Site, minutes: int) -> str:
     )
 
 
-def explain_choice(acting: Controller, suite: str) -> tuple[str, ...]:
+def explain_choice(controller: Controller, suite: str) -> tuple[str, ...]:
     """Say what *suite* is worth beside the others, and what risks are judged by."""
-    worths = sorted(list_worths(acting.site), key=lambda one: (one.suite != suite, one.minutes))
+    worths = sorted(list_worths(controller.site), key=lambda one: (one.suite != suite, one.minutes))
     told = "; ".join(describe_worth(one) for one in worths if one.loads or one.suite == suite)
     return (
         f"suite {told}",
         f"shares count the fault classes of {FAULT_SOURCE}; how many a check would find is unknown",
-        f"risk {describe_weighting(acting.rank_risks().weighting)}",
+        f"risk {describe_weighting(controller.rank_risks().weighting)}",
     )
 
 
@@ -162,7 +164,7 @@ def describe_worth(worth: SuiteWorth) -> str:
 
 
 def show_plan(
-    acting: Controller,
+    controller: Controller,
     only: Collection[str],
     limit: int | None,
     explained: Collection[str] = (),
@@ -174,12 +176,12 @@ def show_plan(
 
     If the choice is *explained*, in these lines, so is the risk of each node.
     """
-    hosts = acting.slurm.list_hosts()
+    hosts = controller.slurm.list_hosts()
     refuse_unknown(only, hosts)
-    plan = acting.plan(hosts, only=only, limit=limit)
-    wanted = acting.site.fabric.period_days
-    pairs = plan_fabric(acting, hosts, only).links.pairs if wanted else ()
-    risks = {name: acting.rank_risks().explain(name) for name in plan.due} if explained else {}
+    plan = controller.plan(hosts, only=only, limit=limit)
+    wanted = controller.site.fabric.period_days
+    pairs = plan_fabric(controller, hosts, only).links.pairs if wanted else ()
+    risks = {name: controller.rank_risks().explain(name) for name in plan.due} if explained else {}
     if as_json:
         told: dict[str, object] = {
             "chosen": plan.chosen,
@@ -226,41 +228,41 @@ def describe_link(pair: LinkPair) -> str:
     return f"between the switches {' and '.join(pair.switches)}"
 
 
-def carry_out(acting: Controller, suite: str, only: Collection[str], limit: int | None) -> int:
+def carry_out(controller: Controller, suite: str, only: Collection[str], limit: int | None) -> int:
     """Verify idle nodes until all have had their turn, then links; return the exit status."""
     with stop_on_signals() as stop:
-        sweep = Sweep(acting, suite, stop, only, limit)
+        sweep = Sweep(controller, suite, stop, only, limit)
         while not stop() and sweep.run_turn():
             _wait(stop)
         if stop():
             left = len(sweep.list_under_way())
             say(f"interrupted; still under way: {left}; hpcverify collect takes them in")
             return UNCLEAR_STATUS
-        with acting.hold_lock():
-            tell_once_of_measurements(acting.ledger, acting.measurements)
-            judge_finished_night(acting)
+        with controller.hold_lock():
+            tell_once_of_measurements(controller.ledger, controller.measurements)
+            judge_finished_night(controller)
         statuses = {sweep.choose_exit_status()}
-        tested = BatchTester(acting, limit, stop).test_ready(only)
-        tested = acting.iterate_convenience("tests of admitted nodes", tested)
-        statuses.add(report_isolations(acting, tested))
-        if acting.site.fabric.period_days:
-            tried = try_links(acting, only, limit, stop)
-            tried = acting.iterate_convenience("tests of links", tried)
-            statuses.add(report_isolations(acting, tried))
+        tested = BatchTester(controller, limit, stop).test_ready(only)
+        tested = controller.iterate_convenience("tests of admitted nodes", tested)
+        statuses.add(report_isolations(controller, tested))
+        if controller.site.fabric.period_days:
+            tried = try_links(controller, only, limit, stop)
+            tried = controller.iterate_convenience("tests of links", tried)
+            statuses.add(report_isolations(controller, tried))
             statuses.add(UNCLEAR_STATUS if stop() else 0)
-        statuses.add(acting.choose_exit_status())
+        statuses.add(controller.choose_exit_status())
     return next((status for status in STATUS_RANKS if status in statuses), 0)
 
 
-def report_isolations(acting: Controller, answers: Iterable[IsolationAnswer]) -> int:
+def report_isolations(controller: Controller, answers: Iterable[IsolationAnswer]) -> int:
     """Print what was isolated, and act on it; return the exit status."""
     status = 0
     for answer in answers:
         click.echo("\n".join(describe_answer(answer)))
         status = 1 if answer.has_culprit or status == 1 else UNCLEAR_STATUS
         if answer.accused:
-            with acting.hold_lock():
-                acting.reconcile()
+            with controller.hold_lock():
+                controller.reconcile()
     return status
 
 
@@ -278,14 +280,14 @@ class Sweep:
 
     def __init__(
         self,
-        acting: Controller,
+        controller: Controller,
         suite: str,
         stop: StopFlag,
         only: Collection[str] = (),
         limit: int | None = None,
     ) -> None:
         """Verify *only* these nodes, or all, with at most *limit* at once."""
-        self.acting = acting
+        self.controller = controller
         self.suite = suite
         self.stop = stop
         self.only = only
@@ -303,14 +305,17 @@ class Sweep:
     def run_turn(self) -> bool:
         """Take a turn; return whether there is more to do."""
         try:
-            with self.acting.hold_lock():
+            with self.controller.hold_lock():
                 if not self._began:
-                    with self.acting.run_convenience("users' jobs as a sensor"):
-                        leave_suspicions(self.acting)
-                    self.acting.reconcile()
+                    with self.controller.run_convenience("users' jobs as a sensor"):
+                        leave_suspicions(self.controller)
+                    self.controller.reconcile()
                     self._submit()
-                elif self.acting.collect_results() or self.list_under_way() != self._last_under_way:
-                    self.acting.act()
+                elif (
+                    self.controller.collect_results()
+                    or self.list_under_way() != self._last_under_way
+                ):
+                    self.controller.act()
                     self._submit()
                 self._began = True
                 self._last_under_way = self.list_under_way()
@@ -335,10 +340,10 @@ class Sweep:
             limit = self.limit - len(self.list_under_way())
             if limit <= 0:
                 return
-        hosts = self.acting.slurm.list_hosts()
+        hosts = self.controller.slurm.list_hosts()
         if not self._began:  # a node may well disappear later
             refuse_unknown(self.only, hosts)
-        plan = self.acting.plan(hosts, only=self.only, done=self.tickets.keys(), limit=limit)
+        plan = self.controller.plan(hosts, only=self.only, done=self.tickets.keys(), limit=limit)
         self._passed_over = plan.passed_over
         ordered: list[str] = []
         for pick in plan.chosen:
@@ -364,10 +369,10 @@ class Sweep:
 
         """
         try:
-            ticket = self.acting.dispatcher.order_verification(host, self.suite)
+            ticket = self.controller.dispatcher.order_verification(host, self.suite)
         except (SlurmError, ConfigError) as exc:
             if isinstance(exc, SlurmError):
-                self.acting.backend.read_holds()  # if it answers, the error is this node's
+                self.controller.backend.read_holds()  # if it answers, the error is this node's
             self._refusal = f"{host.name}: {exc}"
             say(self._refusal)
             self.tickets[host.name] = 0
@@ -377,7 +382,7 @@ class Sweep:
 
     def list_under_way(self) -> Collection[str]:
         """Name the nodes still being verified, including reruns of suspects."""
-        busy = {ticket.node for ticket in self.acting.ledger.list_open_tickets()}
+        busy = {ticket.node for ticket in self.controller.ledger.list_open_tickets()}
         return busy & {name for name, number in self.tickets.items() if number}
 
     def _explain_nobody_due(self) -> str:
@@ -387,8 +392,8 @@ class Sweep:
 
     def choose_exit_status(self) -> int:
         """Print the verdicts of the sweep, and choose the exit status."""
-        nodes = self.acting.ledger.list_nodes()
-        ended = self.acting.ledger.find_tickets(self.tickets.values())
+        nodes = self.controller.ledger.list_nodes()
+        ended = self.controller.ledger.find_tickets(self.tickets.values())
         found = [
             Verdict(nodes[t.node].verdict)
             for t in ended
@@ -402,7 +407,7 @@ class Sweep:
         them = format_count(len(self.tickets), "node")
         click.echo(f"{them}: {', '.join(told) or self._explain_nobody_due()}")
         worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
-        not_acted_on = report_brakes(self.acting) or self.acting.choose_exit_status()
+        not_acted_on = report_brakes(self.controller) or self.controller.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)
 
 

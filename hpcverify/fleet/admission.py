@@ -63,7 +63,7 @@ def find_ready_batches(nodes: Collection[Node], now: float) -> Iterator[list[str
 class BatchTester:
     """Tests the nodes of a batch with each other, with at most *limit* jobs at once."""
 
-    acting: Controller
+    controller: Controller
     limit: int | None
     stop: Callable[[], bool]
     sleep: Callable[[float], None] = time.sleep
@@ -80,67 +80,71 @@ class BatchTester:
             ActionError: it takes no job.
 
         """
-        acting = self.acting
+        controller = self.controller
         with ExitStack() as stack:
             try:
-                lock = hold_controller_lock(acting.state / ADMISSION_LOCK_NAME, acting.say, 0)
+                lock = hold_controller_lock(
+                    controller.state / ADMISSION_LOCK_NAME, controller.say, 0
+                )
                 stack.enter_context(lock)
             except UnverifiedError:
-                acting.say("another hpcverify tests the nodes that were admitted")
+                controller.say("another hpcverify tests the nodes that were admitted")
                 return
-            nodes = acting.ledger.list_nodes().values()
-            ready = find_ready_batches(nodes, acting.clock())
+            nodes = controller.ledger.list_nodes().values()
+            ready = find_ready_batches(nodes, controller.clock())
             batches = [names for names in ready if not only or set(names) <= set(only)]
             if batches:
-                remove_batches(acting, self.sleep)
+                remove_batches(controller, self.sleep)
             for names in batches:
                 yield from self._test_batch(names)
 
     def _test_batch(self, names: Collection[str]) -> Iterator[IsolationAnswer]:
         """Test the nodes *names*, each with those of its kind."""
-        acting = self.acting
-        hosts = acting.slurm.list_hosts()
+        controller = self.controller
+        hosts = controller.slurm.list_hosts()
         kinds = {name: name_kind(hosts[name]) for name in names if name in hosts}
         for _, group in groupby(sorted(kinds, key=kinds.__getitem__), kinds.__getitem__):
             members = list(group)
             if why := self._explain_untestable(members):
-                conclude(acting, members, dict.fromkeys(members, why))
+                conclude(controller, members, dict.fromkeys(members, why))
                 continue
             if self.stop():
                 return
             answer = self._isolate([hosts[name] for name in members])
             if answer is None:
-                acting.say(f"interrupted; the next sweep tests {fold(members)} anew")
+                controller.say(f"interrupted; the next sweep tests {fold(members)} anew")
                 return
-            conclude(acting, members, explain_unclear(answer, members), answer)
+            conclude(controller, members, explain_unclear(answer, members), answer)
             if answer.has_culprit or not answer.is_certain:
                 yield answer
 
     def _explain_untestable(self, members: Sequence[str]) -> str:
-        if not self.acting.site.fabric.period_days:
+        if not self.controller.site.fabric.period_days:
             return "[fabric] period_days is 0"
         return "no other node like it has passed" if len(members) == 1 else ""
 
     def _isolate(self, hosts: Sequence[Host]) -> IsolationAnswer | None:
         """Test *hosts* with each other, in a reservation of all; None: interrupted."""
-        acting, names = self.acting, [host.name for host in hosts]
+        controller, names = self.controller, [host.name for host in hosts]
         inside = min(host.gpus for host in hosts) > 1
-        order = order_isolation(acting, names, read_switches(acting), inside=inside, wait=WAIT_S)
+        order = order_isolation(
+            controller, names, read_switches(controller), inside=inside, wait=WAIT_S
+        )
         order = replace(order, reservation=name_reservation(order.id))
         answer = None
         # The journal comes first: whoever finds the reservation knows by it that it is ours.
-        with closing(create_journal(acting.state, order)) as journal:
-            acting.slurm.reserve(order.reservation, *names, minutes=RESERVED_MINUTES)
-            acting.say(f"testing {fold(names)} with each other, isolation {order.id}")
+        with closing(create_journal(controller.state, order)) as journal:
+            controller.slurm.reserve(order.reservation, *names, minutes=RESERVED_MINUTES)
+            controller.say(f"testing {fold(names)} with each other, isolation {order.id}")
             try:
-                at_once = self.limit or acting.site.fleet.at_once
+                at_once = self.limit or controller.site.fleet.at_once
                 answer = carry_out_isolation(
-                    acting, journal, at_once, self.stop, self.sleep, accuse=False
+                    controller, journal, at_once, self.stop, self.sleep, accuse=False
                 )
             finally:
-                unreserve(acting, order.reservation, self.sleep)
+                unreserve(controller, order.reservation, self.sleep)
                 if answer is None:
-                    forget_isolation(acting, order.id)
+                    forget_isolation(controller, order.id)
         return answer
 
 
@@ -152,7 +156,7 @@ def explain_unclear(answer: IsolationAnswer, members: Collection[str]) -> dict[s
 
 
 def conclude(
-    acting: Controller,
+    controller: Controller,
     members: Collection[str],
     unclear: Mapping[str, str],
     answer: IsolationAnswer | None = None,
@@ -164,22 +168,22 @@ def conclude(
     """
     now = datetime.now(UTC)
     accused = {one.node: one for one in answer.accused} if answer else {}
-    make_mark = acting.ledger.make_mark
-    with acting.hold_lock():
-        nodes = acting.ledger.list_nodes()
+    make_mark = controller.ledger.make_mark
+    with controller.hold_lock():
+        nodes = controller.ledger.list_nodes()
         waiting = [name for name in members if name in nodes and awaits_batch(nodes[name])]
         for name in waiting:
             if name in unclear or answer is None:
-                change = admit_untested(nodes[name], unclear[name], acting.clock())
-                acting.ledger.put(change.node, change.what, change.detail)
-                acting.say(f"{name}: {change.node.state}: {change.detail}")
+                change = admit_untested(nodes[name], unclear[name], controller.clock())
+                controller.ledger.put(change.node, change.what, change.detail)
+                controller.say(f"{name}: {change.node.state}: {change.detail}")
                 continue
             run = (
                 build_accusation(answer, accused[name], now, make_mark)
                 if name in accused
                 else build_clearance(answer, name, now, make_mark)
             )
-            ticket = acting.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
-            if not acting.leave_run(run, ticket.token):  # the next sweep tests it anew
-                acting.ledger.close_ticket(ticket, "its folder in the spool takes no run")
-        acting.reconcile()
+            ticket = controller.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
+            if not controller.leave_run(run, ticket.token):  # the next sweep tests it anew
+                controller.ledger.close_ticket(ticket, "its folder in the spool takes no run")
+        controller.reconcile()

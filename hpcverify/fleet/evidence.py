@@ -32,7 +32,7 @@ class Failure(Struct, frozen=True):
 
     check: str
     reason: str
-    hard: bool
+    conclusive: bool
     """Whether no rerun can clear it."""
 
 

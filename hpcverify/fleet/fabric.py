@@ -61,7 +61,7 @@ class FabricPlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_fabric(
-    acting: Controller, hosts: Mapping[str, Host], only: Collection[str] = ()
+    controller: Controller, hosts: Mapping[str, Host], only: Collection[str] = ()
 ) -> FabricPlan:
     """
     Plan which links between *hosts*, or *only* some of them, to try now.
@@ -70,11 +70,11 @@ def plan_fabric(
         SlurmError: Slurm does not answer.
 
     """
-    partition = acting.site.fleet.partition
-    switches = read_switches(acting)
+    partition = controller.site.fleet.partition
+    switches = read_switches(controller)
     kinds = {n: name_kind(host) for n, host in hosts.items() if partition in host.partitions}
-    nodes = acting.ledger.list_nodes()
-    busy = {ticket.node for ticket in acting.ledger.list_open_tickets()}
+    nodes = controller.ledger.list_nodes()
+    busy = {ticket.node for ticket in controller.ledger.list_open_tickets()}
     idle = {
         name: kind
         for name, kind in kinds.items()
@@ -86,18 +86,18 @@ def plan_fabric(
     links = plan_links(
         idle,
         switches,
-        acting.ledger.read_links().history,
-        now=acting.clock(),
-        period=acting.site.fabric.period_days * DAY_S,
-        random=Random(acting.clock()),  # noqa: S311 - which of equals goes first
+        controller.ledger.read_links().history,
+        now=controller.clock(),
+        period=controller.site.fabric.period_days * DAY_S,
+        random=Random(controller.clock()),  # noqa: S311 - which of equals goes first
     )
     return FabricPlan(links=links, idle=idle, switches=switches)
 
 
-def record_fabric(acting: Controller, hosts: Mapping[str, Host], plan: FabricPlan) -> None:
+def record_fabric(controller: Controller, hosts: Mapping[str, Host], plan: FabricPlan) -> None:
     """Record which nodes there are, so that it can be told how many links were tried."""
-    partition = acting.site.fleet.partition
-    acting.ledger.record_fabric(
+    partition = controller.site.fleet.partition
+    controller.ledger.record_fabric(
         {
             name: (name_kind(host), plan.switches.get(name, ""))
             for name, host in hosts.items()
@@ -117,7 +117,7 @@ def _is_in_service(node: Node) -> bool:
     return in_service and not node.foreign and not node.owed_checks
 
 
-def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder]:
+def make_orders(controller: Controller, plan: FabricPlan) -> Iterator[IsolationOrder]:
     """Order the tests of the planned pairs, for each kind of nodes on its own."""
     by_kind: dict[str, list[LinkPair]] = {}
     for pair in plan.links.pairs:
@@ -128,7 +128,7 @@ def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder
         spare = [node for node in others if node not in set(paired)][:MAX_SPARE]
         nodes = (*paired, *spare)
         yield order_isolation(
-            acting,
+            controller,
             nodes,
             plan.switches,
             inside=kind not in {"0 GPUs", "1 GPUs"},  # with one rank there is nothing to exchange
@@ -136,7 +136,7 @@ def make_orders(acting: Controller, plan: FabricPlan) -> Iterator[IsolationOrder
             wait=WAIT_S,
             pairs=tuple(pair.nodes for pair in pairs),
             node_kind=kind,
-            usual=acting.ledger.read_usual_speeds(kind),
+            usual=controller.ledger.read_usual_speeds(kind),
         )
 
 
@@ -151,7 +151,7 @@ def count_jobs_at_once(fleet: Fleet, hosts: Mapping[str, Host], limit: int | Non
     return max(1, nodes // 2)
 
 
-def take_in_links(acting: Controller, journal: Journal, answer: IsolationAnswer) -> None:
+def take_in_links(controller: Controller, journal: Journal, answer: IsolationAnswer) -> None:
     """
     Record the links that were tried, and what pairs that passed have reached.
 
@@ -166,10 +166,10 @@ def take_in_links(acting: Controller, journal: Journal, answer: IsolationAnswer)
         for (one, other), outcome in zip(order.pairs, outcomes, strict=bool(outcomes))
         if outcome is not GroupOutcome.UNKNOWN and open_nodes.isdisjoint((one, other))
     )
-    acting.ledger.record_tried_links(tried, order.at)
-    acting.ledger.record_pair_speeds(order.node_kind, list_speeds(journal), order.at)
+    controller.ledger.record_tried_links(tried, order.at)
+    controller.ledger.record_pair_speeds(order.node_kind, list_speeds(journal), order.at)
     if answer.is_widespread:  # it is told now; the same each night would be no news
-        acting.ledger.forget_pair_speeds(order.node_kind)
+        controller.ledger.forget_pair_speeds(order.node_kind)
 
 
 def _list_outcomes(journal: Journal) -> list[GroupOutcome]:
@@ -188,7 +188,7 @@ def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
 
 
 def try_links(
-    acting: Controller,
+    controller: Controller,
     only: Collection[str],
     limit: int | None,
     stop: Callable[[], bool],
@@ -205,30 +205,32 @@ def try_links(
         ActionError: it takes no job.
 
     """
-    at_once = count_jobs_at_once(acting.site.fleet, acting.slurm.list_hosts(), limit)
-    for journal in list_unfinished(acting.state):
+    at_once = count_jobs_at_once(controller.site.fleet, controller.slurm.list_hosts(), limit)
+    for journal in list_unfinished(controller.state):
         nodes = {*chain.from_iterable(journal.order.pairs)}
         if nodes and (not only or nodes <= {*only}):
-            acting.say(f"going on with isolation {journal.order.id}, which a sweep began")
-            yield from _carry_out(acting, journal, at_once, stop, sleep)
+            controller.say(f"going on with isolation {journal.order.id}, which a sweep began")
+            yield from _carry_out(controller, journal, at_once, stop, sleep)
         if stop():
             return
-    hosts = acting.slurm.list_hosts()
-    plan = plan_fabric(acting, hosts, only)
-    record_fabric(acting, hosts, plan)
+    hosts = controller.slurm.list_hosts()
+    plan = plan_fabric(controller, hosts, only)
+    record_fabric(controller, hosts, plan)
     if plan.links.alone:
-        acting.say(f"{fold(plan.links.alone)}: due, but no node like it is idle to try links with")
-    for order in make_orders(acting, plan):
+        controller.say(
+            f"{fold(plan.links.alone)}: due, but no node like it is idle to try links with"
+        )
+    for order in make_orders(controller, plan):
         pairs = format_count(len(order.pairs), "pair")
-        acting.say(f"trying links: {pairs} of nodes, isolation {order.id}")
-        with closing(create_journal(acting.state, order)) as journal:
-            yield from _carry_out(acting, journal, at_once, stop, sleep)
+        controller.say(f"trying links: {pairs} of nodes, isolation {order.id}")
+        with closing(create_journal(controller.state, order)) as journal:
+            yield from _carry_out(controller, journal, at_once, stop, sleep)
         if stop():
             return
 
 
 def _carry_out(
-    acting: Controller,
+    controller: Controller,
     journal: Journal,
     at_once: int,
     stop: Callable[[], bool],
@@ -236,17 +238,17 @@ def _carry_out(
 ) -> Iterator[IsolationAnswer]:
     """Carry out an isolation of a sweep; yield its answer if it says anything."""
     try:
-        answer = carry_out_pairs(acting, journal, at_once, stop, sleep)
+        answer = carry_out_pairs(controller, journal, at_once, stop, sleep)
     except VersionError as exc:  # its pairs are still due
-        acting.say(str(exc))
-        journal.append(ConcludedIsolation(at=acting.clock(), end_reason=str(exc)))
+        controller.say(str(exc))
+        journal.append(ConcludedIsolation(at=controller.clock(), end_reason=str(exc)))
         return
     except ActionError as exc:
         if not isinstance(exc, SlurmError):  # no job is taken: the next sweep begins anew
-            journal.append(ConcludedIsolation(at=acting.clock(), end_reason=str(exc)))
+            journal.append(ConcludedIsolation(at=controller.clock(), end_reason=str(exc)))
         raise
     if answer is None:
-        acting.say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
+        controller.say(f"interrupted; go on with: hpcverify isolate --resume {journal.order.id}")
     elif GroupOutcome.FAILED in _list_outcomes(journal):
         yield answer
     else:  # one each night would fill the disk
@@ -254,7 +256,7 @@ def _carry_out(
 
 
 def carry_out_pairs(
-    acting: Controller,
+    controller: Controller,
     journal: Journal,
     at_once: int,
     stop: Callable[[], bool],
@@ -263,11 +265,11 @@ def carry_out_pairs(
     """Carry out an isolation of a sweep, from where it is, and record the links it tried."""
 
     def take_in(answer: IsolationAnswer) -> None:
-        take_in_links(acting, journal, answer)
+        take_in_links(controller, journal, answer)
 
-    answer = carry_out_isolation(acting, journal, at_once, stop, sleep, take_in=take_in)
+    answer = carry_out_isolation(controller, journal, at_once, stop, sleep, take_in=take_in)
     if answer is not None:
         came_of = Counter(_list_outcomes(journal))
         told = ", ".join(f"{came_of[one]} {one}" for one in GroupOutcome if came_of[one])
-        acting.say(f"links: {format_count(len(journal.order.pairs), 'pair')} of nodes: {told}")
+        controller.say(f"links: {format_count(len(journal.order.pairs), 'pair')} of nodes: {told}")
     return answer

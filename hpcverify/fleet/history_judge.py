@@ -205,13 +205,13 @@ class Limits:
         if run is None:
             return None
         ids = {each.label: each.id for each in run.inventory.parts}
-        where = NODE_PART if part == NODE_PART else ids.get(part, part)
+        part_id = NODE_PART if part == NODE_PART else ids.get(part, part)
         bounds = [
             bound
             for result in run.results
             if result.check == name.check
             for limit in result.limits
-            if _fits(limit, name.metric, where)
+            if _fits(limit, name.metric, part_id)
             and (bound := limit.low if worse == "low" else limit.high) is not None
         ]
         return bounds[-1] if bounds else None
@@ -224,11 +224,11 @@ class Limits:
         return self._runs[node, suite]
 
 
-def _fits(limit: Limit, metric: str, where: str) -> bool:
+def _fits(limit: Limit, metric: str, part_id: str) -> bool:
     """Whether *limit* is one of a part, and one that fails: one that warns is too weak."""
     return (
         limit.otherwise is Verdict.FAIL
         and not limit.noisy
-        and limit.where in ("", where)
+        and limit.part_id in ("", part_id)
         and fnmatchcase(metric, limit.name)
     )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from hpcverify.fleet.breaker import explain_trip, find_doubted_checks
 from hpcverify.fleet.evidence import Evidence, extract_evidence
-from hpcverify.fleet.ledger import Judgment, Ledger
+from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, HOUR_S, Hold, Node
 from hpcverify.fleet.transitions import apply_evidence, restrain_hold
 from hpcverify.model import BMC_SUITE, FABRIC_SUITE, Run
@@ -111,7 +111,7 @@ class Intake:
         return judged
 
 
-def _build_judgment(each: JudgedRun) -> Judgment:
+def _build_judgment(each: JudgedRun) -> LedgerChange:
     changed = each.after.state is not each.before.state
     moved = changed or each.newly_held
     what = ""  # a hook's run that changes nothing gets no line
@@ -121,7 +121,7 @@ def _build_judgment(each: JudgedRun) -> Judgment:
         what = "verified" if each.evidence.complete else "incomplete"
     if moved and not each.after.enforced and each.evidence.failures:
         what = f"{what} (observed)"
-    return Judgment(
+    return LedgerChange(
         node=each.after,
         run=each.evidence.run,
         outcomes=each.evidence.failed_by_check,

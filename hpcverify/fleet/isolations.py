@@ -23,7 +23,7 @@ from hpcverify.plan.config import Site
 from hpcverify.slurm.topology import index_switches
 
 
-def read_switches(acting: Controller) -> dict[str, str]:
+def read_switches(controller: Controller) -> dict[str, str]:
     """
     Read which nodes are at which switch: what the site says, else Slurm's topology.
 
@@ -32,21 +32,21 @@ def read_switches(acting: Controller) -> dict[str, str]:
         SlurmError: Slurm does not answer.
 
     """
-    if not (named := acting.site.fabric.switches):
-        return acting.slurm.read_switches()
+    if not (named := controller.site.fabric.switches):
+        return controller.slurm.read_switches()
     try:
         return index_switches(named.items())
     except ConfigError as exc:
-        raise ConfigError(f"{acting.site.path}: fabric.switches: {exc}") from exc
+        raise ConfigError(f"{controller.site.path}: fabric.switches: {exc}") from exc
 
 
 def order_isolation(
-    acting: Controller, nodes: Sequence[str], switches: Mapping[str, str], **own: Any
+    controller: Controller, nodes: Sequence[str], switches: Mapping[str, str], **own: Any
 ) -> IsolationOrder:
     """Order the isolation of *nodes* at their *switches*, with *own* fields of the order."""
     return IsolationOrder(
         id=make_isolation_id(),
-        at=acting.clock(),
+        at=controller.clock(),
         version=version("hpcverify"),
         nodes=tuple(nodes),
         switches={node: switches[node] for node in nodes if node in switches},
@@ -56,7 +56,7 @@ def order_isolation(
 
 
 def carry_out_isolation(
-    acting: Controller,
+    controller: Controller,
     journal: Journal,
     at_once: int,
     stop: Callable[[], bool],
@@ -72,21 +72,21 @@ def carry_out_isolation(
     *at_once* jobs run at a time. What the caller has to *take in* from the answer, it does
     before the isolation has ended: if it is killed meanwhile, it does so again.
     """
-    site = acting.site
+    site = controller.site
     tester = RoundTester(
         journal=journal,
-        slurm=acting.slurm,
+        slurm=controller.slurm,
         settings=make_settings(site, journal.order.reservation),
         spool=Path(site.fleet.spool),
         owner=look_up_uid(site.fleet.user),
         at_once=at_once,
-        say=acting.say,
+        say=controller.say,
         stop=stop,
-        clock=acting.clock,
+        clock=controller.clock,
         sleep=sleep,
     )
     tester.prepare()
-    runner = IsolationRunner(journal, tester, acting.say, acting.clock)
+    runner = IsolationRunner(journal, tester, controller.say, controller.clock)
     try:
         found = runner.run()
     except Interrupted:
@@ -94,8 +94,8 @@ def carry_out_isolation(
     answer = build_answer(journal, found, tester.gone, runner.end_reason)
     if journal.concluded is None:
         for accused in answer.accused if accuse else ():
-            make_mark = acting.ledger.make_mark
-            acting.leave_run(build_accusation(answer, accused, datetime.now(UTC), make_mark))
+            make_mark = controller.ledger.make_mark
+            controller.leave_run(build_accusation(answer, accused, datetime.now(UTC), make_mark))
         take_in(answer)
     runner.conclude()
     tester.clean_up()

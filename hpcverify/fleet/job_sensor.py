@@ -149,7 +149,7 @@ def _find_avoided(
         yield JobSuspicion(node=node, code="avoided", reason=reason, at=week)
 
 
-def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
+def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
     """
     Ask Slurm for the jobs of the last day, and leave a run of each node that is suspected.
 
@@ -159,39 +159,39 @@ def leave_suspicions(acting: Controller) -> list[JobSuspicion]:
         SlurmError: Slurm itself does not answer.
 
     """
-    own = acting.site.fleet.partition
-    hosts = acting.slurm.list_hosts()
-    avoided = acting.slurm.list_avoided_nodes()
+    own = controller.site.fleet.partition
+    hosts = controller.slurm.list_hosts()
+    avoided = controller.slurm.list_avoided_nodes()
     jobs: list[UserJob] = []
     try:
-        known = acting.slurm.list_user_jobs(WINDOW_MINUTES)
+        known = controller.slurm.list_user_jobs(WINDOW_MINUTES)
         jobs = [job for job in known or () if job.partition != own]
-        busy = _count_busy(acting, hosts.values())
+        busy = _count_busy(controller, hosts.values())
         if known is not None and not jobs and busy:
-            acting.say(
+            controller.say(
                 f"users' jobs are not looked at: sacct shows none, though some run on "
                 f"{format_count(busy, 'node')}. "
                 "PrivateData hides them: run hpcverify as root, or as an operator of Slurm"
             )
     except SlurmError as exc:
-        acting.say(f"users' jobs are not looked at: {exc}")
-    passed = {name: node.last_pass_at for name, node in acting.ledger.list_nodes().items()}
+        controller.say(f"users' jobs are not looked at: {exc}")
+    passed = {name: node.last_pass_at for name, node in controller.ledger.list_nodes().items()}
     found: list[JobSuspicion] = []
-    for one in find_suspicions(jobs, avoided, len(hosts), acting.clock(), passed):
+    for one in find_suspicions(jobs, avoided, len(hosts), controller.clock(), passed):
         if isinstance(one, str):
-            acting.say(one)
+            controller.say(one)
         elif one.node in hosts:
             found.append(one)
     for one in found:
-        run = build_run(one, acting.ledger.make_mark(one.node, one.code))
-        if not acting.ledger.is_judged(run.id):
-            acting.leave_run(run)
+        run = build_run(one, controller.ledger.make_mark(one.node, one.code))
+        if not controller.ledger.is_judged(run.id):
+            controller.leave_run(run)
     return found
 
 
-def _count_busy(acting: Controller, hosts: Iterable[Host]) -> int:
+def _count_busy(controller: Controller, hosts: Iterable[Host]) -> int:
     """Count the nodes that run jobs of others than us."""
-    ours = {ticket.node for ticket in acting.ledger.list_open_tickets()}
+    ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
     return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
 
 

@@ -174,7 +174,7 @@ class Malfunction(Struct, frozen=True):
     why: str
 
 
-class Judgment(Struct, frozen=True):
+class LedgerChange(Struct, frozen=True):
     """A node as a run has changed it, with its line of the audit log, if it gets one."""
 
     node: Node
@@ -240,7 +240,7 @@ class Ledger:
     def put(
         self, node: Node, what: str, detail: str = "", actor: str = "", *, held: bool = False
     ) -> None:
-        """Write *node* and its audit line together; *held* as in `Judgment`."""
+        """Write *node* and its audit line together; *held* as in `LedgerChange`."""
         with self._open_database(write=True) as db:
             if held:
                 db.execute("insert into holds values (?, ?)", (self.clock(), node.name))
@@ -266,7 +266,7 @@ class Ledger:
         with self._open_database(write=True) as db:
             db.executemany("insert or ignore into nodes values (?, ?)", rows)
 
-    def record_judgments(self, judgments: Iterable[Judgment]) -> int:
+    def record_judgments(self, judgments: Iterable[LedgerChange]) -> int:
         """Write what runs have changed, all or nothing; count those not judged before."""
         now, count = self.clock(), 0
         with self._open_database(write=True) as db:
@@ -282,7 +282,7 @@ class Ledger:
                 db.execute(f"delete from {counted} where at < ?", (now - BREAKER_RETENTION_S,))  # noqa: S608 - our own words
         return count
 
-    def _record_judgment(self, db: Connection, each: Judgment, now: float) -> None:
+    def _record_judgment(self, db: Connection, each: LedgerChange, now: float) -> None:
         db.executemany(
             "insert or replace into outcomes values (?, ?, ?, ?)",
             [(each.node.name, name, now, failed) for name, failed in each.outcomes.items()],

@@ -28,7 +28,7 @@ MAX_RELEASE_TRIES = 60
 """A second apart, until Slurm has seen that no job is left in a reservation."""
 
 
-def remove_leftovers(acting: Controller) -> None:
+def remove_leftovers(controller: Controller) -> None:
     """
     Remove what no process works on: jobs and reservations of batches, jobs of links.
 
@@ -39,38 +39,38 @@ def remove_leftovers(acting: Controller) -> None:
 
     """
     try:
-        with hold_controller_lock(acting.state / ADMISSION_LOCK_NAME, acting.say, 0):
-            remove_batches(acting)
+        with hold_controller_lock(controller.state / ADMISSION_LOCK_NAME, controller.say, 0):
+            remove_batches(controller)
     except UnverifiedError:  # a sweep is at it
         pass
-    for journal in list_unfinished(acting.state):
+    for journal in list_unfinished(controller.state):
         if journal.order.pairs:
-            cancel_isolation(acting, journal.order.id)
+            cancel_isolation(controller, journal.order.id)
 
 
-def remove_batches(acting: Controller, sleep: Callable[[float], None] = time.sleep) -> None:
+def remove_batches(controller: Controller, sleep: Callable[[float], None] = time.sleep) -> None:
     """
     Remove jobs, reservations and files of our batches, whose lock the caller holds.
 
     Only those that have a journal here: a reservation with such a name can be that of another
     controller, or hold a node called fabric-1.
     """
-    there = acting.slurm.list_reservations()
-    unfinished = [journal.order for journal in list_unfinished(acting.state)]
+    there = controller.slurm.list_reservations()
+    unfinished = [journal.order for journal in list_unfinished(controller.state)]
     ended_by_itself = {one.id for one in unfinished if one.reservation == name_reservation(one.id)}
-    for isolation in list_isolations(acting.state):
+    for isolation in list_isolations(controller.state):
         name = name_reservation(isolation)
         if name not in there and isolation not in ended_by_itself:
             continue
-        cancel_isolation(acting, isolation)
+        cancel_isolation(controller, isolation)
         if name in there:
             try:
-                unreserve(acting, name, sleep)
+                unreserve(controller, name, sleep)
             except SlurmError as exc:  # the rest of the turn does not depend on it
-                acting.say(f"{name}: {exc}; the next collect tries again")
+                controller.say(f"{name}: {exc}; the next collect tries again")
                 continue
-            acting.say(f"{name}: removed, a sweep that was killed has left it")
-        forget_isolation(acting, isolation)
+            controller.say(f"{name}: removed, a sweep that was killed has left it")
+        forget_isolation(controller, isolation)
 
 
 def name_reservation(isolation: str) -> str:
@@ -79,27 +79,27 @@ def name_reservation(isolation: str) -> str:
 
 
 def unreserve(
-    acting: Controller, reservation: str, sleep: Callable[[float], None] = time.sleep
+    controller: Controller, reservation: str, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Delete *reservation* once Slurm has seen that its jobs have ended."""
     for _ in range(MAX_RELEASE_TRIES):
         try:
-            return acting.slurm.unreserve(reservation)
+            return controller.slurm.unreserve(reservation)
         except SlurmError as exc:
             if RESERVATION_BUSY_TEXT not in str(exc):
                 raise
         sleep(1.0)
-    return acting.slurm.unreserve(reservation)
+    return controller.slurm.unreserve(reservation)
 
 
-def cancel_isolation(acting: Controller, isolation: str) -> None:
+def cancel_isolation(controller: Controller, isolation: str) -> None:
     """Cancel the jobs of an isolation."""
-    jobs = acting.slurm.list_jobs(f"{JOB_NAME_PREFIX}isolate-{isolation}-")
-    acting.slurm.cancel(*(job.id for job in jobs.values() if not job.end))
+    jobs = controller.slurm.list_jobs(f"{JOB_NAME_PREFIX}isolate-{isolation}-")
+    controller.slurm.cancel(*(job.id for job in jobs.values() if not job.end))
 
 
-def forget_isolation(acting: Controller, isolation: str) -> None:
+def forget_isolation(controller: Controller, isolation: str) -> None:
     """Remove the files of an isolation that cannot go on without its reservation."""
-    outbox = Path(acting.site.fleet.spool) / OUTBOX_NAME
-    for folder in (acting.state / FOLDER_NAME, outbox):
+    outbox = Path(controller.site.fleet.spool) / OUTBOX_NAME
+    for folder in (controller.state / FOLDER_NAME, outbox):
         shutil.rmtree(folder / isolation, ignore_errors=True)

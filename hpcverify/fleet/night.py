@@ -76,19 +76,19 @@ OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
 
 
-def judge_finished_night(acting: Controller) -> None:
+def judge_finished_night(controller: Controller) -> None:
     """Judge the last night that is over, if that was not done; what it costs is in its room."""
-    night = find_night(datetime.fromtimestamp(acting.clock(), UTC)) - timedelta(days=1)
-    with acting.run_convenience(f"judgement of the night of {night}", of="nightly judgement"):
-        before = _read_last_judgement(acting, night)
+    night = find_night(datetime.fromtimestamp(controller.clock(), UTC)) - timedelta(days=1)
+    with controller.run_convenience(f"judgement of the night of {night}", of="nightly judgement"):
+        before = _read_last_judgement(controller, night)
         if before and before.night == night:
             return
-        if is_installed() and Choice(since=night, until=night).list_paths(acting.state):
-            judged = judge_night(acting, night, before)
-            write_judgement(acting.state, _accuse(acting, judged))
+        if is_installed() and Choice(since=night, until=night).list_paths(controller.state):
+            judged = judge_night(controller, night, before)
+            write_judgement(controller.state, _accuse(controller, judged))
 
 
-def _read_last_judgement(acting: Controller, night: date) -> FleetJudgement | None:
+def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement | None:
     """
     Read the judgement before that of *night*; a damaged one is put aside, and nights count anew.
 
@@ -99,14 +99,16 @@ def _read_last_judgement(acting: Controller, night: date) -> FleetJudgement | No
 
     """
     try:
-        before = read_judgement(acting.state)
+        before = read_judgement(controller.state)
     except StoreError as exc:
-        aside = put_judgement_aside(acting.state)
-        acting.say(f"{exc}; it is now {aside}, and whoever stands out is named after two nights")
+        aside = put_judgement_aside(controller.state)
+        controller.say(
+            f"{exc}; it is now {aside}, and whoever stands out is named after two nights"
+        )
         return None
     if before is None or before.night <= night:
         return before
-    later = [one for one in list_nights(acting.state) if night < one <= before.night]
+    later = [one for one in list_nights(controller.state) if night < one <= before.night]
     if len(later) >= MIN_NEWEST_NIGHTS:
         raise StoreError(
             f"{format_count(len(later), 'later night')} were judged, up to {before.night}: check "
@@ -121,7 +123,7 @@ def _read_last_judgement(acting: Controller, night: date) -> FleetJudgement | No
 
 
 def judge_night(
-    acting: Controller, night: date, before: FleetJudgement | None = None
+    controller: Controller, night: date, before: FleetJudgement | None = None
 ) -> FleetJudgement:
     """
     Judge *night*, and follow up what was said *before*.
@@ -131,11 +133,11 @@ def judge_night(
         StoreError: the history is damaged.
 
     """
-    locate = make_locator(acting.site, acting.ledger)
+    locate = make_locator(controller.site, controller.ledger)
     week = Choice(since=night - timedelta(days=PEER_NIGHTS - 1), until=night)
-    peers = judge_peers(acting.state, week, acting.site, locate, newest=True)
+    peers = judge_peers(controller.state, week, controller.site, locate, newest=True)
     quarter = Choice(since=night - timedelta(days=PAST_NIGHTS - 1), until=night)
-    past = judge_past(acting.state, quarter, acting.site)
+    past = judge_past(controller.state, quarter, controller.site)
     followed = follow_up(list_outliers(peers), before, peers.last_nights, night)
     told = (*before.outliers, *before.unconfirmed) if before else ()
     known = {make_key(one) for one in before.outliers} if before else set()
@@ -354,7 +356,7 @@ def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
     )
 
 
-def _accuse(acting: Controller, judgement: FleetJudgement) -> FleetJudgement:
+def _accuse(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
     """
     Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
 
@@ -364,9 +366,9 @@ def _accuse(acting: Controller, judgement: FleetJudgement) -> FleetJudgement:
     for one in judgement.outliers:
         accused = one.accused
         if _is_to_be_accused(one):
-            mark = acting.ledger.make_mark(*make_key(one), str(one.since))
-            run = build_accusing_run(one, mark, acting.clock())
-            accused = acting.ledger.is_judged(run.id) or acting.leave_run(run)
+            mark = controller.ledger.make_mark(*make_key(one), str(one.since))
+            run = build_accusing_run(one, mark, controller.clock())
+            accused = controller.ledger.is_judged(run.id) or controller.leave_run(run)
         told.append(replace(one, accused=accused))
     return replace(judgement, outliers=tuple(told))
 

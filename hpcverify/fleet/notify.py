@@ -174,4 +174,4 @@ def list_accused_parts(run: Run, checks: Collection[str]) -> Iterator[AccusedPar
     """Yield the parts that failed one of *checks* in *run*, each once."""
     for part in list_affected_parts(run):
         if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
-            yield AccusedPart(id=part.where, label=part.label, remedy=part.remedy)
+            yield AccusedPart(id=part.part_id, label=part.label, remedy=part.remedy)

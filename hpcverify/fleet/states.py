@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcverify.model import FABRIC_SUITE
@@ -142,7 +142,7 @@ class Node(Struct, frozen=True, kw_only=True):
     """Whether the state is acted on: False while the site only observes."""
     checks: tuple[str, ...] = ()
     """The checks that failed: a release needs them to pass."""
-    hard: bool = False
+    conclusive: bool = field(default=False, name="hard")
     """Whether no rerun can clear what failed."""
     bmc_failures: dict[str, str] = {}
     """The checks that failed in a run from outside the node, by its BMC, and why; each until a

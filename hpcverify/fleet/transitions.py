@@ -203,8 +203,8 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
     failure = _describe_failures(node, found)
     if node.state in IN_SERVICE_STATES:
         return _enter(node, NodeEvent.UNORDERED_FAILURE, now, **failure)
-    hard = {f.check for f in found.failures if f.hard}
-    if not hard or (node.hard and hard.issubset(node.checks)):
+    conclusive = {f.check for f in found.failures if f.conclusive}
+    if not conclusive or (node.conclusive and conclusive.issubset(node.checks)):
         return node
     if len(node.checks) > MAX_CHECKS:  # no honest node has more in all its runs together
         return node
@@ -258,7 +258,7 @@ def _recall_bmc_failures(node: Node, now: float) -> Node:
         reason="; ".join(reasons)[:MAX_REASON_CHARS],
         by="",
         checks=tuple(node.bmc_failures),
-        hard=False,
+        conclusive=False,
     )
 
 
@@ -272,7 +272,7 @@ def _quarantine(
 
 def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
     """Whether only the brakes have kept hard evidence from being acted on."""
-    if not (node.hard and _must_pass(node)):
+    if not (node.conclusive and _must_pass(node)):
         return False
     return not list_suppressed_checks(node.name, site, now).issuperset(node.checks)
 
@@ -285,7 +285,7 @@ def _still_stands(node: Node, found: Evidence, site: Site, now: float) -> bool:
     check can only say that it stands.
     """
     standing = found.standing_checks.difference(list_suppressed_checks(node.name, site, now))
-    suspected = node.state is State.SUSPECT and node.hard
+    suspected = node.state is State.SUSPECT and node.conclusive
     return suspected and not standing.isdisjoint(node.checks)
 
 
@@ -333,7 +333,7 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
         return _add_failures(node, found, still)
     failure = _describe_failures(node, found)
-    if not (confirmed or any(f.hard for f in found.failures)):
+    if not (confirmed or any(f.conclusive for f in found.failures)):
         return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on or kept, **failure)
     return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
 
@@ -373,7 +373,7 @@ def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
         "reason": "; ".join(reasons)[:MAX_REASON_CHARS],
         "by": "",
         "checks": (*failed, *owed),
-        "hard": any(f.hard for f in found.failures),
+        "conclusive": any(f.conclusive for f in found.failures),
         "run": found.run,
         "suite": found.suite if found.ticket or found.suite == FABRIC_SUITE else node.suite,
         "not_before_ticket": max(node.not_before_ticket, found.ticket),
@@ -465,7 +465,7 @@ def _return_to_service(node: Node, found: Evidence, now: float, reason: str) -> 
     back = add_return(node, now) if node.checks else node
     if node.batch and not (found.passive or awaits_batch(node)):
         waits = f"{reason}; to be tested with the others of {node.batch}"
-        return replace(back, suite=FABRIC_SUITE, reason=waits, checks=(), hard=False)
+        return replace(back, suite=FABRIC_SUITE, reason=waits, checks=(), conclusive=False)
     if not found.passive:
         return _make_healthy(back, now, reason)
     why = f"{reason}, which loads nothing: not fully verified"
@@ -473,7 +473,7 @@ def _return_to_service(node: Node, found: Evidence, now: float, reason: str) -> 
 
 
 def _make_healthy(node: Node, now: float, reason: str, event: NodeEvent = NodeEvent.PASS) -> Node:
-    return _enter(node, event, now, reason=reason, by="", checks=(), hard=False)
+    return _enter(node, event, now, reason=reason, by="", checks=(), conclusive=False)
 
 
 def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> Node:
@@ -503,7 +503,7 @@ def list_refusing_checks(site: Site) -> tuple[str, ...]:
 def explains_refusal(node: Node, site: Site) -> bool:
     """Whether *node* failed a check that makes its prolog refuse jobs."""
     listed = not set(list_refusing_checks(site)).isdisjoint(node.checks)
-    return node.state in FAILED_STATES and node.hard and listed
+    return node.state in FAILED_STATES and node.conclusive and listed
 
 
 def quarantine_refused(node: Node, slurm_reason: str, site: Site, now: float, past: int) -> Node:
@@ -543,7 +543,7 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
         caveat=Caveat.SPARED if free else Caveat.NOT_TIGHTENED,
         caveat_why=why,
         checks=tuple(dict.fromkeys((*before.checks, *after.checks))),
-        hard=before.hard or after.hard,
+        conclusive=before.conclusive or after.conclusive,
         run=after.run,
         last_run_at=after.last_run_at,
         verdict=after.verdict,
@@ -560,7 +560,7 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     """
     if (
         is_suspect_between_nodes(node)
-        or node.hard
+        or node.conclusive
         or not node.checks
         or not doubts.keys() >= set(node.checks)
     ):
@@ -622,7 +622,7 @@ def keep_until_verified(node: Node, now: float, last: int) -> Node:
     after *last* counts.
     """
     after = max(node.not_before_ticket, last)
-    return _enter(node, NodeEvent.OWED_RETURN, now, hard=False, not_before_ticket=after)
+    return _enter(node, NodeEvent.OWED_RETURN, now, conclusive=False, not_before_ticket=after)
 
 
 # -- what a person decides
@@ -670,7 +670,7 @@ def release(node: Node, decision: Decision, *, force: bool = False) -> NodeChang
         node = add_return(node, decision.at)
     what = "release by force" if failed else "release"
     return _decide(
-        node, NodeEvent.RELEASE, decision, what, repeat_offender=False, hard=False, checks=()
+        node, NodeEvent.RELEASE, decision, what, repeat_offender=False, conclusive=False, checks=()
     )
 
 
@@ -691,7 +691,7 @@ def repair(node: Node, decision: Decision, *, suite: str | None, default: str) -
         )
     node = _drop_fabric(node)
     suite = suite or node.suite or default
-    return _decide(node, NodeEvent.REPAIR, decision, "repair", hard=False, suite=suite)
+    return _decide(node, NodeEvent.REPAIR, decision, "repair", conclusive=False, suite=suite)
 
 
 def admit(node: Node, decision: Decision, *, suite: str, batch: str = "") -> NodeChange:
@@ -707,7 +707,7 @@ def admit(node: Node, decision: Decision, *, suite: str, batch: str = "") -> Nod
     if node.desired_hold is Hold.DRAIN:
         raise ActionError(f"{node.name} is {node.state}: hpcverify repair {node.name} --reason …")
     node = _drop_fabric(node)
-    own = {"hard": False, "run": "", "suite": suite, "batch": batch}
+    own = {"conclusive": False, "run": "", "suite": suite, "batch": batch}
     return _decide(node, NodeEvent.ADMISSION, decision, "admit", **own)
 
 
@@ -764,5 +764,10 @@ def _adopt(
     node: Node, event: NodeEvent, decision: Decision, hold_id: str, own: dict[str, Any]
 ) -> Node:
     last = decision.last_ticket
-    common: dict[str, Any] = {"hard": False, "run": "", "foreign": "", "not_before_ticket": last}
+    common: dict[str, Any] = {
+        "conclusive": False,
+        "run": "",
+        "foreign": "",
+        "not_before_ticket": last,
+    }
     return _enter(node, event, decision.at, **common, hold_id=hold_id, **own)

@@ -124,7 +124,7 @@ def collect_cells(run: Run) -> RunCells | None:
         measured = compute_medians(rounds)
         for one in measured:
             cell = Cell(check, one.name, one.value, one.unit, verdict)
-            by_part.setdefault(one.where, []).append(cell)
+            by_part.setdefault(one.part_id, []).append(cell)
     if not by_part:
         return None
     parts = list(_describe_parts(run.inventory, by_part))
@@ -136,14 +136,14 @@ def _describe_parts(inventory: Inventory, by_part: dict[str, list[Cell]]) -> Ite
     gpus = inventory.of_kind("gpu")
     driver = _join(part.facts.get("driver", "") for part in gpus)
     machine = next(iter(inventory.of_kind(NODE_KIND)), Part(NODE_KIND, NODE, NODE))
-    for where, cells in by_part.items():
-        part = machine if where == NODE else known.get(where, Part("", where, where))
+    for part_id, cells in by_part.items():
+        part = machine if part_id == NODE else known.get(part_id, Part("", part_id, part_id))
         facts = part.facts
         model = _name_model(part)
-        if where == NODE:  # the same machine with other GPUs is another model
+        if part_id == NODE:  # the same machine with other GPUs is another model
             model = ", ".join(filter(None, (model, _join(map(_name_model, gpus)))))
         yield PartCells(
-            part=where,
+            part=part_id,
             label=part.label,
             kind=part.kind,
             model=model,

@@ -53,7 +53,7 @@ def resolve(
     """
     judged: dict[RuleKey, list[tuple[Measurement, Rule]]] = {}
     for item in measurements:
-        names = inventory.list_aliases(item.where) if overrides else ()
+        names = inventory.list_aliases(item.part_id) if overrides else ()
         for key, rule in find_rules(rules, overrides, item.name, names):
             judged.setdefault(key, []).append((item, rule))
     limits: list[Limit] = []
@@ -77,7 +77,7 @@ def _is_measured(key: RuleKey, measurements: Sequence[Measurement], inventory: I
         matches(item.name, metric)
         and (
             part == ANY_PART
-            or any(matches(name, part) for name in inventory.list_aliases(item.where))
+            or any(matches(name, part) for name in inventory.list_aliases(item.part_id))
         )
         for item in measurements
     )
@@ -92,7 +92,7 @@ def _make_unmeasured_limit(
     if hit is None or hit[1].optional:
         return
     limit = _make_absolute_limit(metric, hit[1])
-    yield replace(limit, where="" if part == ANY_PART else part)
+    yield replace(limit, part_id="" if part == ANY_PART else part)
 
 
 def _make_absolute_limits(
@@ -108,7 +108,7 @@ def _make_absolute_limits(
         return
     for item, own in pairs:
         if _is_absolute(own):
-            yield replace(_make_absolute_limit(item.name, own), where=item.where)
+            yield replace(_make_absolute_limit(item.name, own), part_id=item.part_id)
 
 
 def _is_absolute(rule: Rule) -> bool:
@@ -148,7 +148,7 @@ def _make_absolute_limit(name: str, rule: Rule) -> Limit:
         otherwise=rule.otherwise,
         remedy=rule.remedy,
         cause=rule.cause,
-        hard=rule.hard,
+        conclusive=rule.conclusive,
         source=rule.source,
     )
 
@@ -159,13 +159,13 @@ def _make_relative_limit(  # a limit is a fraction of a reference, for one part
     bound = fraction * reference
     return Limit(
         name=item.name,
-        where=item.where,
+        part_id=item.part_id,
         low=bound if fraction <= 1 else None,
         high=bound if fraction > 1 else None,
         otherwise=rule.otherwise,
         remedy=rule.remedy,
         cause=rule.cause,
-        hard=rule.hard,
+        conclusive=rule.conclusive,
         source=source,
     )
 
@@ -176,7 +176,7 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
         return
     yield Limit(
         name=item.name,
-        where=item.where,
+        part_id=item.part_id,
         otherwise=rule.otherwise,
         source=rule.source,
         noisy=f"not judged: neither a data sheet nor {MIN_SIBLINGS} siblings to "
@@ -186,15 +186,15 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
 
 def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor | str | None:
     """Look for the floor of a GPU, if the rule needs it; other parts have none."""
-    part = _find_gpu(item.where, inventory)
+    part = _find_gpu(item.part_id, inventory)
     return find_floor(part, item.name) if part and rule.of_spec is not None else None
 
 
-def _find_gpu(where: str, inventory: Inventory) -> Part | None:
-    """Find the GPU *where*; any of them for what they do together, if all are alike."""
+def _find_gpu(part_id: str, inventory: Inventory) -> Part | None:
+    """Find the GPU *part_id*; any of them for what they do together, if all are alike."""
     gpus = inventory.of_kind("gpu")
-    if where != "node":
-        return next((gpu for gpu in gpus if gpu.id == where), None)
+    if part_id != "node":
+        return next((gpu for gpu in gpus if gpu.id == part_id), None)
     return gpus[0] if len({gpu.facts.get("name") for gpu in gpus}) == 1 else None
 
 
@@ -210,7 +210,9 @@ def _make_floor_limit(rule: Rule, item: Measurement, floor: Floor | str | None) 
         floor.describe(rule.of_spec, format_quantity(*scale_unit(promised, item.unit))),
     )
     otherwise = floor.cap_verdict(rule.otherwise)
-    yield replace(limit, otherwise=otherwise, hard=rule.hard and otherwise is rule.otherwise)
+    yield replace(
+        limit, otherwise=otherwise, conclusive=rule.conclusive and otherwise is rule.otherwise
+    )
 
 
 def _make_sibling_limit(
@@ -219,8 +221,10 @@ def _make_sibling_limit(
     if rule.of_siblings is None:
         return
     same = [m for m in measurements if m.name == item.name]
-    kinds = {where: _identify_kind(where, inventory) for where in {m.where for m in same}}
-    values = [m.value for m in same if m.value is not None and kinds[m.where] == kinds[item.where]]
+    kinds = {part_id: _identify_kind(part_id, inventory) for part_id in {m.part_id for m in same}}
+    values = [
+        m.value for m in same if m.value is not None and kinds[m.part_id] == kinds[item.part_id]
+    ]
     if len(values) < MIN_SIBLINGS:
         return
     middle = median(values)
@@ -234,20 +238,20 @@ def _make_sibling_limit(
     )
 
 
-def _identify_kind(where: str, inventory: Inventory) -> tuple[str, ...]:
+def _identify_kind(part_id: str, inventory: Inventory) -> tuple[str, ...]:
     """
-    Return the kind, model and settings of *where*, so that only like parts are siblings.
+    Return the kind, model and settings of *part_id*, so that only like parts are siblings.
 
     A GPU that somebody gave less power is slower than the others, and not defective.
     """
-    part = inventory.find_part(where)
+    part = inventory.find_part(part_id)
     if part is None:
-        return (where.rstrip("0123456789"),)
+        return (part_id.rstrip("0123456789"),)
     return part.kind, *(part.facts.get(fact, "") for fact in ("name", *SPEED_SETTINGS))
 
 
 def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Iterator[Limit]:
-    values = past(item.name, item.where) if rule.of_baseline else ()
+    values = past(item.name, item.part_id) if rule.of_baseline else ()
     if rule.of_baseline is None or len(values) < MIN_BASELINE_RUNS:
         return
     middle = median(values)
@@ -268,7 +272,7 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
         return
     yield Limit(
         name=limit.name,
-        where=limit.where,
+        part_id=limit.part_id,
         otherwise=limit.otherwise,
         source=limit.source,
         noisy=f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves {room:.0%})",

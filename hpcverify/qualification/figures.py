@@ -59,7 +59,7 @@ def is_shown(check: str, item: Measurement) -> bool:
 
 
 def _identify_group(item: Measurement, inventory: Inventory) -> tuple[str, str]:
-    part = inventory.find_part(item.where)
+    part = inventory.find_part(item.part_id)
     is_gpu = part is not None and part.kind == "gpu"
     return item.name, part.facts.get("name", "") if part and is_gpu else ""
 
@@ -87,8 +87,8 @@ def _build_figure(
         median=median(values),
         lowest=min(values),
         highest=max(values),
-        lowest_part=run.inventory.find_label(worst.where) if len(group) > 1 else "",
-        compared=tuple(_list_comparisons(result, first, {m.where for m in group}, model, run)),
+        lowest_part=run.inventory.find_label(worst.part_id) if len(group) > 1 else "",
+        compared=tuple(_list_comparisons(result, first, {m.part_id for m in group}, model, run)),
     )
 
 
@@ -121,7 +121,7 @@ def _compare_with(
         m.value
         for result in run.results
         for m in result.measurements
-        if result.check == check and m.name == name and m.where in wheres and m.value is not None
+        if result.check == check and m.name == name and m.part_id in wheres and m.value is not None
     ]
     if values:
         yield Comparison(what, median(values))

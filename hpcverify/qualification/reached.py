@@ -39,7 +39,7 @@ HELD_BACK_CODES = frozenset(
 def find_held_back(facts: Run) -> frozenset[str]:
     """Find the GPUs that do not run as they were built, by the run of the step `facts`."""
     return frozenset(
-        finding.where
+        finding.part_id
         for result in facts.results
         for finding in result.findings
         if finding.code in HELD_BACK_CODES

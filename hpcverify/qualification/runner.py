@@ -256,15 +256,16 @@ def read_selftests(
         verdict = Verdict.FAIL
     elif statuses == {SOUND_STATUS}:
         verdict = Verdict.PASS
-    untried = [(r.check, s.where, s.reason) for r in results for s in r.shortfalls]
+    untried = [(r.check, s.part_id, s.reason) for r in results for s in r.shortfalls]
     reasons = [
         *(
-            f"{check} on {inventory.find_label(t.where)}: {t.fault}: {t.outcome}, not {t.expected}"
-            for check, t in wrong
+            f"{check} on {inventory.find_label(trial.part_id)}: "
+            f"{trial.fault}: {trial.outcome}, not {trial.expected}"
+            for check, trial in wrong
         ),
         *(
-            f"{check} on {inventory.find_label(where)}: {' '.join(why.split())}"
-            for check, where, why in untried
+            f"{check} on {inventory.find_label(part_id)}: {' '.join(why.split())}"
+            for check, part_id, why in untried
         ),
     ]
     return msgspec.structs.replace(
@@ -303,11 +304,11 @@ def _list_notes(run: Run) -> Iterator[str]:
         if result.check in SETUP_CHECKS:
             wheres: dict[str, list[str]] = {}
             for covered in result.coverage:
-                wheres.setdefault(covered.text, []).append(covered.where)
+                wheres.setdefault(covered.text, []).append(covered.part_id)
             for text, some in wheres.items():
                 yield f"{run.inventory.format_names(some)}: {text}"
         if result.verdict is Verdict.SKIP:
             yield f"{result.check}: left out: {result.reason}"
         for finding in result.findings:
             if finding.code in ("offset_refused", "product_differs"):
-                yield f"{result.check}, {run.inventory.find_label(finding.where)}: {finding.text}"
+                yield f"{result.check}, {run.inventory.find_label(finding.part_id)}: {finding.text}"

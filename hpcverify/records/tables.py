@@ -176,7 +176,7 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
     db.executemany(
         "insert into measurements values (?, ?, ?, ?, ?, ?)",
         [
-            (run.id, check, m.name, m.where, m.value, m.unit)
+            (run.id, check, m.name, m.part_id, m.value, m.unit)
             for check, rounds in group_by_check(run.results).items()
             for m in compute_medians(rounds)
         ],
@@ -228,7 +228,7 @@ def insert_carry_overs(db: sqlite3.Connection, run: Run, where: str, ahead: str 
     """
     if not run.complete:
         return
-    last = {(r.check, m.name, m.where): m.value for r in run.results for m in r.marks}
+    last = {(r.check, m.name, m.part_id): m.value for r in run.results for m in r.marks}
     db.executemany(
         "insert into marks values (:node, :name, :mark, :part, :value, :run)"  # noqa: S608 - our own words
         " on conflict (node, name, mark, part)"

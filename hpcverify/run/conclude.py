@@ -124,8 +124,8 @@ def judge_result(
     holding = [lim for lim in limits if not short or _is_measured(lim, result)]
     names = inventory.recall(result.findings).format_names
     # A lost rank that tells of itself why needs no witness: what others waited for is no cause.
-    told = {one.where for one in result.shortfalls}
-    facts = [f for f in result.findings if f.code != RANK_LOST_CODE or f.where not in told]
+    told = {one.part_id for one in result.shortfalls}
+    facts = [f for f in result.findings if f.code != RANK_LOST_CODE or f.part_id not in told]
     verdict = judge((*result.measurements, *facts), holding, rulings, names)
     total = combine_judgements([verdict, *short]) if short else verdict
     codes = sorted({finding.code for finding in result.findings})
@@ -144,11 +144,11 @@ def _judge_shortfalls(shortfalls: Iterable[Shortfall], inventory: Inventory) -> 
     """Judge what kept parts from being measured; of parts that say the same it is said once."""
     alike: dict[str, list[Shortfall]] = {}
     for one in shortfalls:
-        text = one.reason.removeprefix(f"{inventory.find_label(one.where)}: ")
+        text = one.reason.removeprefix(f"{inventory.find_label(one.part_id)}: ")
         alike.setdefault(text, []).append(one)
     for text, some in alike.items():
         first, *others = some
-        names = inventory.format_names([one.where for one in some])
+        names = inventory.format_names([one.part_id for one in some])
         reason = f"{names}: {text}" if others else first.reason
         yield Judgement(
             verdict=Verdict.ERROR, reason=reason, cause=first.cause, remedy=first.remedy
@@ -211,7 +211,7 @@ def _list_hard(result: Result, inventory: Inventory, verdict: Verdict) -> tuple[
         return ()
     found: list[Measurement | Finding] = [*result.measurements, *result.findings]
     judged = list_judgements(found, result.limits, result.rulings, inventory.format_names)
-    return tuple(j.reason for j in judged if j.hard and j.verdict is verdict)
+    return tuple(j.reason for j in judged if j.conclusive and j.verdict is verdict)
 
 
 def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
@@ -221,7 +221,7 @@ def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -
     That is no ERROR if an earlier round was complete. What was found counts if it is
     bad. Half a check passes nothing: then there is no result.
     """
-    others = any(short.where not in cut for short in result.shortfalls)
+    others = any(short.part_id not in cut for short in result.shortfalls)
     if others or result.verdict is Verdict.FAIL:
         return result
     limits = [limit for limit in result.limits if _applies_to_part_result(limit, result)]

@@ -63,9 +63,9 @@ def explain_cuda_failure(
     if error.verdict is not Verdict.FAIL or not gpus:
         outcome = _build_outcome(error, exc)
         refused = {part for part, e in found.items() if e and e.code == error.code}
-        where = {_find_full_gpu(exc, gpus)} - {""} or refused
-        if isinstance(task, Measure) and 0 < len(where) < len(gpus):
-            labels = task.context.inventory.format_names(sorted(where))
+        holders = {_find_full_gpu(exc, gpus)} - {""} or refused
+        if isinstance(task, Measure) and 0 < len(holders) < len(gpus):
+            labels = task.context.inventory.format_names(sorted(holders))
             outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
         return CudaFailure((), outcome, error.sticky)
     guilty = broken if 0 < len(broken) < len(gpus) else {}
@@ -178,10 +178,10 @@ def raise_pending_error(task: Task) -> None:
             torch.cuda.synchronize()
 
 
-def _build_finding(error: CudaError, where: str, exc: BaseException) -> Finding:
+def _build_finding(error: CudaError, part_id: str, exc: BaseException) -> Finding:
     evidence = {"error": error.title, "raised": _shorten(exc)}
-    text = error.text if where != "node" else f"{error.text}; which GPU, CUDA did not tell"
-    return Finding(error.code, where, text, evidence)
+    text = error.text if part_id != "node" else f"{error.text}; which GPU, CUDA did not tell"
+    return Finding(error.code, part_id, text, evidence)
 
 
 def _build_outcome(error: CudaError, exc: BaseException) -> Outcome:

@@ -387,18 +387,20 @@ class StepRun(Struct, kw_only=True):
 
 def list_proven_wrong(result: Result) -> frozenset[str]:
     """List the parts of which *result* has a finding that no rerun takes back."""
-    hard = {code for code, r in result.rulings.items() if r.hard and r.verdict is Verdict.FAIL}
-    return frozenset(f.where for f in result.findings if f.code in hard)
+    conclusive = {
+        code for code, r in result.rulings.items() if r.conclusive and r.verdict is Verdict.FAIL
+    }
+    return frozenset(f.part_id for f in result.findings if f.code in conclusive)
 
 
 def _drop_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
     """Drop the votes of parts that an earlier check proved *wrong*, and say so."""
     voted = [i for i in answer.items if isinstance(i, Finding) and i.code == ANSWER_CODE]
-    dropped = [vote for vote in voted if vote.where in wrong]
+    dropped = [vote for vote in voted if vote.part_id in wrong]
     if not dropped:
         return answer
     text = "has no vote, since an earlier check of this run proved it wrong"
-    said = [Coverage(where, text) for where in dict.fromkeys(vote.where for vote in dropped)]
+    said = [Coverage(part_id, text) for part_id in dict.fromkeys(vote.part_id for vote in dropped)]
     rest = (item for item in answer.items if item not in dropped)
     return msgspec.structs.replace(answer, items=(*rest, *said))
 
@@ -466,7 +468,7 @@ def find_cut_workers(answers: Mapping[str, Answer]) -> frozenset[str]:
 
 def drop_devices(inventory: Inventory, problems: Sequence[Finding]) -> Inventory:
     """Take the devices that *problems* name out of *inventory*, and say why."""
-    named = {problem.where for problem in problems}
+    named = {problem.part_id for problem in problems}
     return msgspec.structs.replace(
         inventory,
         devices=tuple(d for d in inventory.devices if d.part not in named),
@@ -532,7 +534,7 @@ def probe_node(
             return item.inventory, item.holders
     problem = Finding(
         code="probe_failed",
-        where="node",
+        part_id="node",
         text=f"the hardware could not be listed: {answer.outcome.reason}",
     )
     return Inventory(devices=(HOST_DEVICE,), problems=(problem,)), ()
@@ -575,9 +577,9 @@ def answer_for_unreachable(inventory: Inventory, previous: Inventory | None) -> 
     """
     here = {device.part for device in inventory.devices}
     gone = {
-        p.where: (p.text, problems.UNREACHABLE_CAUSES.get(p.code), p.code)
+        p.part_id: (p.text, problems.UNREACHABLE_CAUSES.get(p.code), p.code)
         for p in inventory.problems
-        if p.where not in here
+        if p.part_id not in here
     }
     for device in list_missing_devices(inventory, previous) if previous else ():
         gone.setdefault(device.part, (f"{device.label} was here before", None, "gpu_missing"))

@@ -96,8 +96,8 @@ def _read_log(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
     error = cuda_errors.find_cuda_error(outcome.trace) if _has_died(outcome) else None
     if error is None or error.verdict is not Verdict.FAIL or not gpus:
         return answer
-    where = worker if worker in gpus else "node"
-    finding = Finding(error.code, where, error.text, {"error": error.title})
+    part_id = worker if worker in gpus else "node"
+    finding = Finding(error.code, part_id, error.text, {"error": error.title})
     ended = replace(outcome, remedy=error.remedy, code=error.code)
     return replace(answer, items=(*answer.items, finding), outcome=ended)
 
@@ -112,13 +112,13 @@ def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
     marked = xids.list_marked(gpus)
     errors: list[Finding] = []
     for error in _list_errors(answer):
-        unknown = error.where == "node"
+        unknown = error.part_id == "node"
         places = marked if unknown and len(marked) < len(gpus) else []
-        for where in places or [error.where]:
-            told = xids.describe(where) or ", ".join(xids.complaints.get(where, ()) * unknown)
+        for part_id in places or [error.part_id]:
+            told = xids.describe(part_id) or ", ".join(xids.complaints.get(part_id, ()) * unknown)
             text = f"{error.text}; {told}" if told else error.text
-            evidence = {**error.evidence, **xids.make_evidence(where)}
-            errors.append(replace(error, where=where, text=text, evidence=evidence))
+            evidence = {**error.evidence, **xids.make_evidence(part_id)}
+            errors.append(replace(error, part_id=part_id, text=text, evidence=evidence))
     return _replace_errors(answer, errors, answer.outcome)
 
 
@@ -167,7 +167,7 @@ def _acquit_all(answers: Answers, gpus: Collection[str], common: frozenset[str])
     places: dict[str, set[str]] = {}
     for answer in answers.values():
         for error in _list_errors(answer):
-            places.setdefault(error.code, set()).add(error.where)
+            places.setdefault(error.code, set()).add(error.part_id)
     if len(gpus) >= MIN_GPUS_ALIKE:
         common |= {c for c, parts in places.items() if c in software and parts >= set(gpus)}
     unknown = {code for code, parts in places.items() if code in software and "node" in parts}

@@ -35,7 +35,7 @@ def extend_history(
     marks = dict(history.carry_overs)
     for r in results:
         known = (*marks.get(r.check, ()), *r.marks)
-        marks[r.check] = tuple({(m.name, m.where): m for m in known}.values())
+        marks[r.check] = tuple({(m.name, m.part_id): m for m in known}.values())
     verdicts = [r.verdict for r in results if r.check == "inventory"]
     previous = history.previous
     if any(verdict in (Verdict.PASS, Verdict.WARN) for verdict in verdicts):

@@ -258,8 +258,8 @@ class Verification(Struct, kw_only=True):
         if result is None:
             place = (now.number - 1) * len(self.plan.steps) + index + 1
             if step.name not in self._skipped:
-                where = _describe_place(step, now.inventory)
-                self.progress.begin_step(step, place, self.plan, where)
+                target = _describe_place(step, now.inventory)
+                self.progress.begin_step(step, place, self.plan, target)
             run = StepRun(step=step, round=now, before_load=first.marks if first else ())
             try:
                 result = run.run(self._find_settle_seconds(index, now))
@@ -315,7 +315,7 @@ def was_interrupted(results: Iterable[Result]) -> bool:
 
 def could_not_run(result: Result) -> bool:
     """Whether a check did nothing, as the node has not what it needs."""
-    is_short = all(s.cause is Cause.MISSING and s.where == "node" for s in result.shortfalls)
+    is_short = all(s.cause is Cause.MISSING and s.part_id == "node" for s in result.shortfalls)
     return result.verdict is Verdict.SKIP or (result.cause is Cause.MISSING and is_short)
 
 

@@ -249,14 +249,14 @@ def _compare(late: LateWorker) -> str:
 
 def describe_overrun(overrun: Overrun) -> Outcome:
     """Say that a worker overran, as far as that can be said of it alone."""
-    where = f" in {overrun.doing}" if overrun.doing else ""
+    place = f" in {overrun.doing}" if overrun.doing else ""
     if overrun.stuck:
-        reason = f"hung{where}: {overrun.stuck}, cannot be ended: reboot the node"
+        reason = f"hung{place}: {overrun.stuck}, cannot be ended: reboot the node"
         cause, remedy = Cause.HUNG, Remedy.REBOOT
     else:
         reason = f"no end after {overrun.seconds:.0f} s"
-        if where:
-            reason += f"{where}, for {overrun.doing_seconds:.0f} s"
+        if place:
+            reason += f"{place}, for {overrun.doing_seconds:.0f} s"
         reason += f": {overrun.hindrance}" if overrun.hindrance else ""
         cause, remedy = Cause.TIMEOUT, Remedy.RERUN
     return Outcome(verdict=Verdict.ERROR, reason=reason, cause=cause, remedy=remedy)
@@ -266,9 +266,9 @@ def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator
     """Name the GPUs that did not come back: nothing else in this run waits for them."""
     for one in late.values():
         if one.is_lost_to_run:
-            where = one.context.device.part
+            part_id = one.context.device.part
             text = (
                 f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "
                 f"more runs on it: see {check}"
             )
-            yield Finding(NOT_USED, where, text)
+            yield Finding(NOT_USED, part_id, text)

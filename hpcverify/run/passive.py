@@ -62,9 +62,9 @@ def merge_results(
 
 def _list_gone(first: Result, last: Result) -> Iterator[Finding]:
     """List the findings that only the first result has, and say so."""
-    seen = {(finding.code, finding.where) for finding in last.findings}
+    seen = {(finding.code, finding.part_id) for finding in last.findings}
     for finding in first.findings:
-        if (finding.code, finding.where) not in seen:
+        if (finding.code, finding.part_id) not in seen:
             yield replace(finding, text=f"{finding.text} ({SEEN_EARLIER})")
 
 
@@ -80,7 +80,7 @@ def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
 
 
 def _identify(item: Measurement) -> tuple[str, str]:
-    return item.name, item.where
+    return item.name, item.part_id
 
 
 def _is_outside(item: Measurement, limits: tuple[Limit, ...]) -> bool:
@@ -96,6 +96,6 @@ def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:
     """
     one, other = (last, first) if last.shortfalls else (first, last)
     marks: Mapping[tuple[str, str], CarryOver] = {
-        (mark.name, mark.where): mark for mark in (*one.marks, *other.marks)
+        (mark.name, mark.part_id): mark for mark in (*one.marks, *other.marks)
     }
     return tuple(marks.values())

@@ -199,11 +199,11 @@ class WorkerServer:
             yield Coverage("node", str(exc))
         for event in xids.merge_xids([*xids.list_sampled(samples, now)], logged, task.parts):
             evidence = {"line": event.line} if event.line else {}
-            yield Finding("xid", event.where, event.text, evidence)
+            yield Finding("xid", event.part_id, event.text, evidence)
         if task.with_complaints:
             from hpcverify.telemetry.complaints import list_complaints  # noqa: PLC0415 - as above
 
-            yield from (c for c in list_complaints(self._inventory) if c.where in task.parts)
+            yield from (c for c in list_complaints(self._inventory) if c.part_id in task.parts)
 
     def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage | Finding]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
@@ -377,12 +377,12 @@ def require_sound_item(
     if _is_ours(check.measure.__module__) or not isinstance(item, CheckItem):
         return item  # what is no item is refused when it is encoded
     msgspec.convert(msgspec.to_builtins(item), type(item))
-    if not isinstance(item, Finding) or item.where == "node" or item.where.startswith("/"):
+    if not isinstance(item, Finding) or item.part_id == "node" or item.part_id.startswith("/"):
         return item
     inventories = filter(None, (ctx.inventory, ctx.previous))
-    if not any(inventory.find_part(item.where) for inventory in inventories):
+    if not any(inventory.find_part(item.part_id) for inventory in inventories):
         raise ValueError(
-            f"{item!r}: the node has no part {item.where!r}; is it Finding(code, where, text)?"
+            f"{item!r}: the node has no part {item.part_id!r}; is it Finding(code, where, text)?"
         )
     return item
 

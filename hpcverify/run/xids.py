@@ -66,10 +66,10 @@ def find_xids(
     complaints: dict[str, tuple[str, ...]] = {}
     for item in answer.items:
         if isinstance(item, Finding) and item.code == COMPLAINT_CODE:
-            complaints[item.where] = (*complaints.get(item.where, ()), item.text)
+            complaints[item.part_id] = (*complaints.get(item.part_id, ()), item.text)
         elif isinstance(item, Finding):
-            by_part[item.where] = (*by_part.get(item.where, ()), item.text)
-            lines[item.where] = (*lines.get(item.where, ()), *item.evidence.values())
+            by_part[item.part_id] = (*by_part.get(item.part_id, ()), item.text)
+            lines[item.part_id] = (*lines.get(item.part_id, ()), *item.evidence.values())
     problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
     if answer.outcome.verdict is not Verdict.PASS:
         problem = f"the telemetry worker did not answer: {answer.outcome.reason}"

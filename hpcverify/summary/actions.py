@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcverify import check
@@ -51,7 +51,7 @@ ALL_SKIPPED_REASON = "every check was skipped"
 class Complaint(Struct, frozen=True, kw_only=True):
     """What one check, or several for one cause, report against one part."""
 
-    where: str
+    part_id: str
     checks: tuple[str, ...]
     name: str
     """The metric, or the code of the finding."""
@@ -70,7 +70,7 @@ class Complaint(Struct, frozen=True, kw_only=True):
 class AffectedPart(Struct, frozen=True, kw_only=True):
     """A part with complaints, the worst first."""
 
-    where: str
+    part_id: str = field(name="where")
     label: str
     facts: dict[str, str]
     """The known `IDENTITY_FACTS`, if necessary from an earlier run."""
@@ -133,21 +133,21 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     by_part: dict[str, list[Complaint]] = {}
     found = [c for result in run.results for c in list_complaints(result, inventory)]
     for complaint in _merge_complaints([*_list_run_complaints(run), *found]):
-        by_part.setdefault(complaint.where, []).append(complaint)
+        by_part.setdefault(complaint.part_id, []).append(complaint)
     places = {part.id: place for place, part in enumerate(inventory.parts)}
-    for where in sorted(by_part, key=lambda where: places.get(where, len(places))):
-        facts = next((p.facts for p in inventory.parts if p.id == where), {})
+    for part_id in sorted(by_part, key=lambda part_id: places.get(part_id, len(places))):
+        facts = next((p.facts for p in inventory.parts if p.id == part_id), {})
         yield AffectedPart(
-            where=where,
-            label=inventory.find_label(where),
+            part_id=part_id,
+            label=inventory.find_label(part_id),
             facts={name: facts[name] for name in IDENTITY_FACTS if name in facts},
-            complaints=tuple(sorted(by_part[where], key=_complaint_sort_key, reverse=True)),
+            complaints=tuple(sorted(by_part[part_id], key=_complaint_sort_key, reverse=True)),
         )
 
 
 def list_part_names(ids: Collection[str], inventory: Inventory) -> list[str]:
     """List what a person calls the parts *ids*; the node itself comes last."""
-    names = inventory.list_names([where for where in ids if where != "node"])
+    names = inventory.list_names([part_id for part_id in ids if part_id != "node"])
     return [*names, "the node"] if "node" in ids else names
 
 
@@ -181,39 +181,41 @@ def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Comp
     for finding in result.findings:
         rule = result.rulings.get(finding.code)
         for judgement in check.list_judgements([finding], (), result.rulings, names):
-            made = _build_complaint(result, finding.where, finding.code, judgement, inventory)
+            made = _build_complaint(result, finding.part_id, finding.code, judgement, inventory)
             key = _make_shared_key(finding) if rule and rule.shared else made.key
             if judgement.verdict > Verdict.SKIP:
                 yield replace(made, evidence=finding.evidence, key=key)
     for item in result.measurements:
         limits = [limit for limit in result.limits if check.applies(limit, item)]
         for judgement in check.list_judgements([item], limits, {}, names):
-            made = _build_complaint(result, item.where, item.name, judgement, inventory)
+            made = _build_complaint(result, item.part_id, item.name, judgement, inventory)
             if judgement.verdict > Verdict.SKIP:
                 beyond = 0 < judgement.distance < math.inf
-                key = (item.where, result.check, item.name) if beyond else made.key
+                key = (item.part_id, result.check, item.name) if beyond else made.key
                 yield replace(made, key=key)
     yield from _list_shortfall_complaints(result, inventory)
     for limit in () if result.shortfalls else find_unmet_limits(result):
         for judgement in check.list_judgements((), [limit], {}):
-            yield _build_complaint(result, limit.where or "node", limit.name, judgement, inventory)
+            yield _build_complaint(
+                result, limit.part_id or "node", limit.name, judgement, inventory
+            )
 
 
 def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
     parts = {part.id for part in inventory.parts} - {"node"}  # it is one on real machines
     found = {finding.code for finding in result.findings}
     for short in result.shortfalls:
-        if short.code in found and (short.where == "node" or short.where not in parts):
+        if short.code in found and (short.part_id == "node" or short.part_id not in parts):
             continue  # the finding says which part it is
         judgement = check.Judgement(
             verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy, distance=math.inf
         )
         code = short.code or short.cause.value
-        made = _build_complaint(result, short.where, code, judgement, inventory)
+        made = _build_complaint(result, short.part_id, code, judgement, inventory)
         # It may be that of a worker without a part, such as the telemetry.
-        where = short.where if short.where in parts else "node"
-        key = _make_shared_key(Finding(code, where, "")) if short.code else (where, made.text)
-        yield replace(made, where=where, key=key)
+        part_id = short.part_id if short.part_id in parts else "node"
+        key = _make_shared_key(Finding(code, part_id, "")) if short.code else (part_id, made.text)
+        yield replace(made, part_id=part_id, key=key)
 
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
@@ -231,22 +233,22 @@ def find_unmet_limits(result: Result) -> Iterator[Limit]:
 
 def _make_shared_key(finding: Finding) -> tuple[str, ...]:
     """Make the key of a finding that means the same in all checks; on the node, by evidence."""
-    evidence = finding.evidence if finding.where == "node" else {}
-    return (finding.where, finding.code, *(f"{name}={value}" for name, value in evidence.items()))
+    evidence = finding.evidence if finding.part_id == "node" else {}
+    return (finding.part_id, finding.code, *(f"{name}={value}" for name, value in evidence.items()))
 
 
 def _build_complaint(
-    result: Result, where: str, name: str, judgement: check.Judgement, inventory: Inventory
+    result: Result, part_id: str, name: str, judgement: check.Judgement, inventory: Inventory
 ) -> Complaint:
-    text = judgement.reason.removeprefix(f"{inventory.find_label(where)}: ")
+    text = judgement.reason.removeprefix(f"{inventory.find_label(part_id)}: ")
     return Complaint(
-        where=where,
+        part_id=part_id,
         checks=(result.check,),
         name=name,
         text=text,
         verdict=cap_beta_verdict(judgement.verdict, result.maturity),
         remedy=_find_effective_remedy(judgement, result),
-        key=(where, text),
+        key=(part_id, text),
         distance=judgement.distance,
     )
 
@@ -259,14 +261,14 @@ def _find_effective_remedy(judgement: check.Judgement, result: Result) -> Remedy
 
 def map_remedies(run: Run) -> dict[str, Remedy]:
     """Map each part with complaints in *run* to the remedy that it is listed under."""
-    return {part.where: action.remedy for action in list_actions(run) for part in action.parts}
+    return {part.part_id: action.remedy for action in list_actions(run) for part in action.parts}
 
 
 def find_common_remedy(
     result: Result, inventory: Inventory, remedies: Mapping[str, Remedy]
 ) -> Remedy | None:
     """Return the one of *remedies* that all parts of *result* share; None if they differ."""
-    shared = {remedies[complaint.where] for complaint in list_complaints(result, inventory)}
+    shared = {remedies[complaint.part_id] for complaint in list_complaints(result, inventory)}
     return None if len(shared) > 1 else next(iter(shared), Remedy.NONE)
 
 
@@ -287,7 +289,7 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
     else:
         return
     yield Complaint(
-        where="node",
+        part_id="node",
         checks=(),
         name="incomplete",
         text=text,

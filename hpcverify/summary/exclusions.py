@@ -60,14 +60,14 @@ class Repetition(Struct, frozen=True, kw_only=True):
     """Its `LASTING_FACTS` from an earlier run, for a GPU that no longer answers."""
 
 
-def find_past_verdict(where: str, checks: Sequence[str], run: Run) -> PastVerdict | None:
-    """Find how the part *where* did by *checks* in *run*; None if it was not there."""
+def find_past_verdict(part_id: str, checks: Sequence[str], run: Run) -> PastVerdict | None:
+    """Find how the part *part_id* did by *checks* in *run*; None if it was not there."""
     for part in list_affected_parts(run):
-        failed = part.where == where and part.verdict is Verdict.FAIL
+        failed = part.part_id == part_id and part.verdict is Verdict.FAIL
         if failed and not set(checks).isdisjoint(part.checks):
             address = part.facts.get("pci_address", "")
             return PastVerdict(started=run.started, failed=True, address=address)
-    known = any(part.id == where for part in run.inventory.parts)
+    known = any(part.id == part_id for part in run.inventory.parts)
     return PastVerdict(started=run.started, failed=False) if known else None
 
 
@@ -87,7 +87,7 @@ def count_repetition(part: AffectedPart, run: Run, before: Sequence[PastVerdict]
 
 def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]:
     """Look up in the inventory *before* the facts that *part* no longer reports."""
-    known = [p.facts for p in before.parts if p.id == part.where] if before else []
+    known = [p.facts for p in before.parts if p.id == part.part_id] if before else []
     return {
         name: facts[name]
         for facts in known
@@ -116,12 +116,12 @@ def list_open_causes(part: AffectedPart, run: Run, past: Repetition | None = Non
 
 def _find_like_parts(part: AffectedPart, run: Run) -> tuple[list[Part], list[Part]]:
     """Find the other parts of the same model, and those of them that passed the same checks."""
-    mine = next((p for p in run.inventory.parts if p.id == part.where), None)
+    mine = next((p for p in run.inventory.parts if p.id == part.part_id), None)
     if mine is None:
         return [], []
     like = [p for p in run.inventory.of_kind(mine.kind) if _is_alike(p, mine)]
     bad = {
-        other.where
+        other.part_id
         for other in list_affected_parts(run)
         for complaint in other.complaints
         if not set(complaint.checks).isdisjoint(part.checks)
@@ -157,8 +157,8 @@ def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
     seen = {
         result.check
         for result in run.results
-        if part.id in {m.where for m in result.measurements}
-        or part.id in {covered.where for covered in result.coverage}
+        if part.id in {m.part_id for m in result.measurements}
+        or part.id in {covered.part_id for covered in result.coverage}
     }
     return set(checks) <= seen
 
@@ -170,7 +170,7 @@ def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[str]:
             pair
             for result in run.results
             for pair in pair_with_limits(result)
-            if pair[0].where == part.where and pair[0].name in names
+            if pair[0].part_id == part.part_id and pair[0].name in names
         ]
         if pairs and all(limit.admits(item.value) for item, limit in pairs):
             values = dict.fromkeys(

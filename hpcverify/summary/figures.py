@@ -103,7 +103,7 @@ def _build_figure(name: str, result: Result, inventory: Inventory, past: PastVal
         parts=len(items),
         share=_find_measured_share(slowest, result.measurements)
         or _compute_sheet_share(slowest, inventory),
-        change=_compute_change(slowest, past(name, slowest.where)),
+        change=_compute_change(slowest, past(name, slowest.part_id)),
     )
 
 
@@ -115,14 +115,14 @@ def _find_measured_share(item: Measurement, among: Sequence[Measurement]) -> str
         **({"mfu": "MFU"} if item.name == "tokens" else {}),
     }
     for other in among:
-        if other.where == item.where and other.value and other.name in wanted:
+        if other.part_id == item.part_id and other.value and other.name in wanted:
             return f"{other.value * 100:.3g} % {wanted[other.name]}"
     return ""
 
 
 def _compute_sheet_share(item: Measurement, inventory: Inventory) -> str:
     """Print *item* as a share of its part's data sheet, if the sheet has it."""
-    part = next((p for p in inventory.of_kind("gpu") if p.id == item.where), None)
+    part = next((p for p in inventory.of_kind("gpu") if p.id == item.part_id), None)
     spec = find_spec(part) if part else None
     promise = spec.find_promise(item.name.partition(".")[0]) if spec else None
     if promise is None:

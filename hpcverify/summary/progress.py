@@ -11,7 +11,7 @@ from hpcverify.plan.suite import Plan, Step
 class Progress(Protocol):
     """Reports the progress of a run."""
 
-    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
         """Report that *step* begins, as number *place* of *plan*, counted through all rounds."""
 
     def tick(self) -> None:

@@ -72,10 +72,10 @@ def compute_medians(rounds: Sequence[Result]) -> tuple[Measurement, ...]:
     found: dict[tuple[str, str, str], list[Measurement]] = {}
     for result in rounds:
         for item in result.measurements:
-            found.setdefault((item.name, item.unit, item.where), []).append(item)
+            found.setdefault((item.name, item.unit, item.part_id), []).append(item)
     return tuple(items[0] if len(items) == 1 else _take_median(items) for items in found.values())
 
 
 def _take_median(items: Sequence[Measurement]) -> Measurement:
     first, known = items[0], [item.value for item in items if item.value is not None]
-    return Measurement(first.name, median(known) if known else None, first.unit, first.where)
+    return Measurement(first.name, median(known) if known else None, first.unit, first.part_id)

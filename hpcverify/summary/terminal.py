@@ -107,10 +107,10 @@ class LiveProgress:
         with suppress(OSError):
             self._bar.stop()
 
-    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
         """Show that *step* is running."""
         self._step_began = time.monotonic()
-        what = f"{format_position(place, plan)} {step.name} on {where}"
+        what = f"{format_position(place, plan)} {step.name} on {target}"
         self._bar.update(self._task, description=escape(what), total=plan.budget)
         self.tick()
 
@@ -238,7 +238,7 @@ def _join_cells(cells: Mapping[str, str]) -> str:
 def _format_figure(figure: Figure, result: Result, inventory: Inventory) -> dict[str, str]:
     """Print a figure of the worst part, one text for each of `SPEED_HEADS`."""
     item = figure.slowest
-    part = "" if item.where == "node" else inventory.find_label(item.where)
+    part = "" if item.part_id == "node" else inventory.find_label(item.part_id)
     tightest = wording.find_tightest(result, figure)
     return {
         "measured": figure.name,

@@ -194,7 +194,7 @@ def write_sentence(action: Action) -> str:
 
 
 def _format_step(action: Action, run: Run) -> str:
-    ids = [part.where for part in action.parts]
+    ids = [part.part_id for part in action.parts]
     if action.remedy is Remedy.FIX_CONFIGURATION and "node" in ids:
         ids = ["node"]  # that of its parts is part of it
     parts = _name_parts(ids, recall_gone_parts(run))
@@ -210,7 +210,7 @@ def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
     if len(names) <= MAX_NAMED:
         return ", ".join(names)
     some = ", ".join(
-        name for where in ids[:MAX_NAMED] for name in list_part_names([where], inventory)
+        name for part_id in ids[:MAX_NAMED] for name in list_part_names([part_id], inventory)
     )
     return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
@@ -252,7 +252,7 @@ def explain_verdict(run: Run) -> str:
     if not found:
         return ""
     _, worst = found[0]
-    alike = [part.where for part, complaint in found if complaint.text == worst.text]
+    alike = [part.part_id for part, complaint in found if complaint.text == worst.text]
     parts = recall_gone_parts(run).format_names(alike)
     more = f" +{len(found) - len(alike)} more" if len(found) > len(alike) else ""
     return ": ".join(filter(None, (_name_checks(worst.checks), f"{parts}{more}", worst.text)))
@@ -268,8 +268,8 @@ def _list_named_clauses(result: Result, inventory: Inventory) -> list[tuple[str,
     places: dict[tuple[str, ...], list[str]] = {}
     for one in list_deciding(result, inventory):
         # What was found, or hindered a check, may concern several parts; a value is of one.
-        own = (one.where,) if 0 < one.distance < math.inf else ()
-        places.setdefault((one.text, one.name, *own), []).append(one.where)
+        own = (one.part_id,) if 0 < one.distance < math.inf else ()
+        places.setdefault((one.text, one.name, *own), []).append(one.part_id)
     return [
         (name, f"{_name_parts(parts, inventory)}: {text}".removeprefix("the node: "))
         for (text, name, *_), parts in places.items()
@@ -283,11 +283,11 @@ def count_others(result: Result, inventory: Inventory, shown: int = 1) -> str:
     if not others:
         return ""
     first = clauses[0]
-    parts = {complaint.where for complaint in list_deciding(result, inventory)}
+    parts = {complaint.part_id for complaint in list_deciding(result, inventory)}
     names = list_part_names(parts, inventory)
     said = len(parts) == 1 or len(names) > 1 or first.startswith(names[0])
-    where = "" if said else f", on {names[0]}"
-    return f"+{len(others)} more{where}"
+    place = "" if said else f", on {names[0]}"
+    return f"+{len(others)} more{place}"
 
 
 def summarize_reason(result: Result, inventory: Inventory) -> str:

@@ -69,9 +69,9 @@ class PlainProgress:
         """Have told nothing."""
         self._told: dict[str, str] = {}
 
-    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
         """Print that *step* begins."""
-        line = f"{format_position(place, plan)} {step.name} on {where}"
+        line = f"{format_position(place, plan)} {step.name} on {target}"
         _print_to_stderr(line)
 
     def tick(self) -> None:
@@ -101,10 +101,10 @@ class TolerantProgress:
         """Pass everything on to *inner*."""
         self.inner = inner
 
-    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
         """Pass it on, if anyone is there."""
         with suppress(OSError):
-            self.inner.begin_step(step, place, plan, where)
+            self.inner.begin_step(step, place, plan, target)
 
     def tick(self) -> None:
         """Pass it on, if anyone is there."""
@@ -163,10 +163,10 @@ def describe_group(group: CauseGroup, run: Run) -> str:
     else:
         covered = list(dict.fromkeys(c.text for c in result.coverage))[:2]
         return "; ".join(filter(None, (result.reason, *covered)))
-    where = "" if item.where == "node" else f"{run.inventory.find_label(item.where)}: "
+    label = "" if item.part_id == "node" else f"{run.inventory.find_label(item.part_id)}: "
     limit = tightest and tightest[1]
     bounds = f", limit {format_bounds(limit, in_words)} ({limit.source})" if limit else ""
-    return "; ".join(filter(None, (f"{where}{item.name} {value}{bounds}", result.reason)))
+    return "; ".join(filter(None, (f"{label}{item.name} {value}{bounds}", result.reason)))
 
 
 def format_conclusion(run: Run) -> str:

@@ -41,6 +41,6 @@ def make_host_readers(inventory: Inventory, root: Path = Path("/")) -> tuple[Rea
     return (CpuReader(root), HwmonReader(root, inventory.of_kind("disk")), EdacReader(root))
 
 
-def name_sensor(where: str, name: str) -> str:
-    """Name the series *name* of the part *where* as `Inventory.sensors` does."""
-    return f"{where}/{name}"
+def name_sensor(part_id: str, name: str) -> str:
+    """Name the series *name* of the part *part_id* as `Inventory.sensors` does."""
+    return f"{part_id}/{name}"

@@ -39,7 +39,7 @@ def survey_gpus(folders: Sequence[Path], root: Path) -> GpuSurvey:
         devices=tuple(Device("cuda", p.id, p.label) for p in parts if p.id not in cut_up),
         problems=(
             *_report_not_started(others, len(started)),
-            *(_report_partition(where, name) for where, name in cut_up.items()),
+            *(_report_partition(part_id, name) for part_id, name in cut_up.items()),
         ),
         holders=tuple(_list_holders(parts, root)),
     )
@@ -62,8 +62,8 @@ def _build_part(index: int, folder: Path, root: Path) -> Part:
         **{VENDOR_FACT: "AMD"},
     )
     # Some drivers show no unique id in a virtual machine.
-    where = f"GPU-{unique_id.lower()}" if unique_id else f"gpu-{address}"
-    return Part("gpu", where, f"GPU {index} (…{where[-4:]})", facts)
+    part_id = f"GPU-{unique_id.lower()}" if unique_id else f"gpu-{address}"
+    return Part("gpu", part_id, f"GPU {index} (…{part_id[-4:]})", facts)
 
 
 def _build_bare_part(folder: Path) -> Part:
@@ -94,12 +94,12 @@ def _report_not_started(folders: Sequence[Path], started: int) -> Iterator[Findi
         yield Finding("gpu_unreadable", folder.name.lower(), text)
 
 
-def _report_partition(where: str, partition: str | None) -> Finding:
+def _report_partition(part_id: str, partition: str | None) -> Finding:
     text = (
         f"it is cut up into partitions ({partition}): "
         f"amd-smi set --gpu all --compute-partition {WHOLE_PARTITION} to verify it"
     )
-    return Finding("gpu_partitioned", where, text)
+    return Finding("gpu_partitioned", part_id, text)
 
 
 def _list_holders(parts: Sequence[Part], root: Path) -> Iterator[tuple[str, int]]:
@@ -110,11 +110,11 @@ def _list_holders(parts: Sequence[Part], root: Path) -> Iterator[tuple[str, int]
     """
     places = {part.facts["pci_address"]: part.id for part in parts}
     for node in sysfs.list_entries(root / KFD_FOLDER / "topology/nodes"):
-        where = places.get(_read_address(node))
+        part_id = places.get(_read_address(node))
         number = sysfs.read_text(node / "gpu_id")
-        for process in sysfs.list_entries(root / KFD_FOLDER / "proc") if where else ():
-            if sysfs.read_number(process / f"vram_{number}") and process.name.isdigit() and where:
-                yield where, int(process.name)
+        for process in sysfs.list_entries(root / KFD_FOLDER / "proc") if part_id else ():
+            if sysfs.read_number(process / f"vram_{number}") and process.name.isdigit() and part_id:
+                yield part_id, int(process.name)
 
 
 def _read_address(node: Path) -> str:

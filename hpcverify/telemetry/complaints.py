@@ -27,12 +27,12 @@ def list_complaints(
         memory, recovery = source.read_memory_errors().answers, source.read_recovery().answers
     except NotStartedError:
         return
-    for where, readings in memory.items():
+    for part_id, readings in memory.items():
         count = sum(r.value for r in readings if r.name == UNCORRECTED)
         if count:
             text = f"the driver counts {count:.0f} uncorrected memory errors since it was loaded"
-            yield Finding(COMPLAINT_CODE, where, text)
-    for where, one in recovery.items():
+            yield Finding(COMPLAINT_CODE, part_id, text)
+    for part_id, one in recovery.items():
         if one.action is not None and one.action not in BLAMELESS_ACTIONS:
             action = one.action.replace("_", " ")
-            yield Finding(COMPLAINT_CODE, where, f"the driver asks for this action: {action}")
+            yield Finding(COMPLAINT_CODE, part_id, f"the driver asks for this action: {action}")

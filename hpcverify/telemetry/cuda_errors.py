@@ -135,7 +135,9 @@ def build_finding_rules() -> Mapping[str, FindingRule]:
     Several checks that meet one on the same GPU are told as one.
     """
     return {
-        row.code: FindingRule(row.verdict, row.remedy, hard=row.code in HARD_CODES, shared=True)
+        row.code: FindingRule(
+            row.verdict, row.remedy, conclusive=row.code in HARD_CODES, shared=True
+        )
         for row in load_rows()
         if row.verdict is Verdict.FAIL
     }

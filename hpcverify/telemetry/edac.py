@@ -23,7 +23,7 @@ def list_parts(root: Path = Path("/")) -> Iterator[Part]:
     """Describe what has counters of its own, by the label that the board gives it."""
     for controller in _list_controllers(root):
         for slot in _list_slots(controller):
-            where = f"{controller.name}/{slot.name}"
+            part_id = f"{controller.name}/{slot.name}"
             facts = sysfs.drop_unknown(
                 size_mib=sysfs.read_text(slot / "size") or sysfs.read_text(slot / "size_mb"),
                 type=sysfs.read_text(slot / "dimm_mem_type") or sysfs.read_text(slot / "mem_type"),
@@ -31,7 +31,7 @@ def list_parts(root: Path = Path("/")) -> Iterator[Part]:
             if facts.get("size_mib") == "0":  # an empty row of an old driver
                 continue
             label = sysfs.read_text(slot / "dimm_label") or sysfs.read_text(slot / "ch0_dimm_label")
-            yield Part("edac", where, label or f"memory {where}", facts)
+            yield Part("edac", part_id, label or f"memory {part_id}", facts)
 
 
 class EdacReader:
@@ -43,10 +43,10 @@ class EdacReader:
 
     def read(self) -> Iterator[Reading]:
         """Yield both counters of every DIMM, and of what is assigned to none."""
-        for name, where, path in self._counters:
+        for name, part_id, path in self._counters:
             value = sysfs.read_number(path)
             if value is not None:
-                yield Reading(name, value, "", where)
+                yield Reading(name, value, "", part_id)
 
     def close(self) -> None:
         """Hold nothing."""
@@ -66,9 +66,9 @@ def _list_counters(root: Path) -> Iterator[tuple[str, str, Path]]:
         slots = _list_slots(controller)
         for slot in slots:
             prefix = "dimm_" if slot.name.startswith("dimm") else ""
-            where = f"{controller.name}/{slot.name}"
-            yield "ecc.corrected", where, slot / f"{prefix}ce_count"
-            yield "ecc.uncorrected", where, slot / f"{prefix}ue_count"
+            part_id = f"{controller.name}/{slot.name}"
+            yield "ecc.corrected", part_id, slot / f"{prefix}ce_count"
+            yield "ecc.uncorrected", part_id, slot / f"{prefix}ue_count"
         rest = "noinfo_" if slots else ""
         yield "ecc.corrected", controller.name, controller / f"ce_{rest}count"
         yield "ecc.uncorrected", controller.name, controller / f"ue_{rest}count"

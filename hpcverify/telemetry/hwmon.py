@@ -35,7 +35,7 @@ class Sensor(Struct, frozen=True):
     path: Path
     name: str
     unit: str
-    where: str
+    part_id: str
     factor: float
     threshold: float | None = None
 
@@ -73,7 +73,7 @@ class HwmonReader:
 
 
 def _make_headroom_sensor(sensor: Sensor) -> Sensor:
-    return Sensor(sensor.path, "temperature.headroom", sensor.unit, sensor.where, sensor.factor)
+    return Sensor(sensor.path, "temperature.headroom", sensor.unit, sensor.part_id, sensor.factor)
 
 
 def _merge_by_part(
@@ -81,10 +81,10 @@ def _merge_by_part(
 ) -> Iterator[Reading]:
     parts: dict[tuple[str, str, str], list[float]] = {}
     for sensor, value in values:
-        key = (sensor.name, sensor.unit, sensor.where)
+        key = (sensor.name, sensor.unit, sensor.part_id)
         parts.setdefault(key, []).append(value)
-    for (name, unit, where), each in parts.items():
-        yield Reading(name, combine(each), unit, where)
+    for (name, unit, part_id), each in parts.items():
+        yield Reading(name, combine(each), unit, part_id)
 
 
 def _find_sensors(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
@@ -92,21 +92,21 @@ def _find_sensors(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
     for chip in sysfs.list_entries(root / "sys/class/hwmon", "hwmon*"):
         found += _list_chip_sensors(chip, disks)
     yield from found
-    if not any(s.where == "cpu" and s.name == "temperature" for s in found):
+    if not any(s.part_id == "cpu" and s.name == "temperature" for s in found):
         yield from _list_zone_sensors(root)
 
 
 def _list_chip_sensors(chip: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
-    where = _find_part(chip, disks)
+    part_id = _find_part(chip, disks)
     for path in sysfs.list_entries(chip, "temp*_input"):
-        yield Sensor(path, "temperature", "°C", where, 1e-3, _read_threshold(path))
+        yield Sensor(path, "temperature", "°C", part_id, 1e-3, _read_threshold(path))
     for kind in ("input", "average"):
         for path in sysfs.list_entries(chip, f"power*_{kind}"):
-            yield Sensor(path, "power", "W", where, 1e-6)
+            yield Sensor(path, "power", "W", part_id, 1e-6)
     for path in sysfs.list_entries(chip, "in*_input"):
         channel = path.name.removesuffix("_input")
         label = sysfs.read_text(chip / f"{channel}_label") or channel
-        yield Sensor(path, f"voltage.{label}", "V", where, 1e-3)
+        yield Sensor(path, f"voltage.{label}", "V", part_id, 1e-3)
 
 
 def _find_part(chip: Path, disks: Sequence[Part]) -> str:

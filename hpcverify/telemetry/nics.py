@@ -115,7 +115,7 @@ MacReader = Callable[[str], str | None]
 class PortReading(Struct, frozen=True, kw_only=True):
     """What a port said of itself."""
 
-    where: str
+    part_id: str
     """The id of its part."""
     label: str
     layer: str
@@ -238,9 +238,9 @@ def _tell_apart(entries: Iterable[tuple[Path, Part]]) -> Iterator[tuple[Path, Pa
     """Add the name to an id that an earlier entry has: nothing promises that they differ."""
     taken: set[str] = set()
     for entry, part in entries:
-        where = f"{part.id} {part.label}" if part.id in taken else part.id
-        taken.add(where)
-        yield entry, replace(part, id=where)
+        part_id = f"{part.id} {part.label}" if part.id in taken else part.id
+        taken.add(part_id)
+        yield entry, replace(part, id=part_id)
 
 
 def _describe_ethernet(port: Path, ask_mac: MacReader) -> Part:
@@ -248,8 +248,8 @@ def _describe_ethernet(port: Path, ask_mac: MacReader) -> Part:
         pci_address=pci.find_address(port / "device"), driver=pci.read_driver(port / "device")
     )
     mac = _read_permanent_mac(port, ask_mac)
-    where = mac or facts.get("pci_address") or f"nic-{port.name}"
-    return Part("nic", where, port.name, facts)
+    part_id = mac or facts.get("pci_address") or f"nic-{port.name}"
+    return Part("nic", part_id, port.name, facts)
 
 
 def _read_permanent_mac(port: Path, ask_mac: MacReader) -> str | None:
@@ -274,8 +274,8 @@ def _describe_infiniband(adapter: Path) -> Part:
     guid = sysfs.read_text(adapter / "node_guid") or ""
     address = facts.get("pci_address")
     # The bare address may be the id of its interface.
-    where = f"rdma-{address}" if address else f"nic-{adapter.name}"
-    return Part("nic", guid if guid.strip(UNSET_CHARACTERS) else where, adapter.name, facts)
+    part_id = f"rdma-{address}" if address else f"nic-{adapter.name}"
+    return Part("nic", guid if guid.strip(UNSET_CHARACTERS) else part_id, adapter.name, facts)
 
 
 class _PortThread(threading.Thread):
@@ -402,7 +402,7 @@ def read_port(place: PortPlace, root: Path, statistics: StatisticsReader) -> Por
     address = facts.get("pci_address", "")
     common = partial(
         PortReading,
-        where=place.part.id,
+        part_id=place.part.id,
         label=place.part.label,
         layer=place.layer,
         model=facts.get("model", ""),

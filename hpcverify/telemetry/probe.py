@@ -63,7 +63,7 @@ def probe_with_holders(root: Path = Path("/")) -> tuple[Inventory, HolderPairs]:
         problems=gpus.problems,
     )
     read = [*gpus.readings, *_read_host(inventory, root)]
-    sensors = sorted({name_sensor(r.where, r.name) for r in read})
+    sensors = sorted({name_sensor(r.part_id, r.name) for r in read})
     return replace(inventory, sensors=tuple(sensors)), gpus.holders
 
 

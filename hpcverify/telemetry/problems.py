@@ -65,8 +65,8 @@ SINGLE_CHECK_CODES = ("gpu_flaky", "gpu_unlike", "gpu_silent")
 """Problems with the questions of one check: another check may have met others."""
 
 _RULES = {
-    "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
-    "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True),
+    "gpu_missing": FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True),
+    "gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True),
     "gpu_reset_required": FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
     "gpu_inforom_corrupted": FindingRule(Verdict.FAIL, Remedy.CONTACT_VENDOR),
     "gpu_unpowered": FindingRule(Verdict.FAIL, Remedy.INSPECT),

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 
 class Reading(Struct, frozen=True):
-    """One number; *where* is the id of a part, *unit* one of `hpcverify.units`."""
+    """One number; *part_id* is the id of a part, *unit* one of `hpcverify.units`."""
 
     name: str
     value: float
     unit: str
-    where: str
+    part_id: str
 
 
 class Reader(Protocol):

@@ -81,10 +81,10 @@ class Window(Samples):
 
     def select_by_name(self, name: str) -> Iterator[Sample]:
         """Give those called *name*, part by part."""
-        for (series, unit, where), track in self._tracks.items():
+        for (series, unit, part_id), track in self._tracks.items():
             if series == name:
                 for t, value in zip(track.t, track.values, strict=True):
-                    yield Sample(name, value, unit, where, t)
+                    yield Sample(name, value, unit, part_id, t)
 
     def _list_names(self) -> Iterable[str]:
         return dict.fromkeys(name for name, _, _ in self._tracks)
@@ -150,8 +150,8 @@ class Sampler:
         """Give the first and the newest reading of *name*, for each part."""
         with self._round:
             return [
-                (where, (track.values[0], track.values[-1]))
-                for (series, _, where), track in self._tracks.items()
+                (part_id, (track.values[0], track.values[-1]))
+                for (series, _, part_id), track in self._tracks.items()
                 if series == name
             ]
 
@@ -187,7 +187,7 @@ class Sampler:
 
     def _keep(self, t: float, readings: Sequence[Reading]) -> None:
         for reading in readings:
-            key = (reading.name, reading.unit, reading.where)
+            key = (reading.name, reading.unit, reading.part_id)
             self._tracks.setdefault(key, Track()).add(t, reading.value)
         self._newest = t
 

@@ -39,4 +39,4 @@ def build_series(samples: Sequence[Sample], start: float) -> Series:
     """Make a `Series`, timed from *start*, of the *samples* of one series."""
     t, values = thin([s.t - start for s in samples], [s.value for s in samples])
     first = samples[0]
-    return Series(first.name, first.unit, first.where, tuple(t), tuple(values))
+    return Series(first.name, first.unit, first.part_id, tuple(t), tuple(values))

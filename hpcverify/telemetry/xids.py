@@ -30,9 +30,9 @@ XID_SAMPLE = "xid"
 
 
 class GpuXid(Struct, frozen=True, kw_only=True):
-    """One Xid of the part *where*; *time* in seconds since 1970, if it is known."""
+    """One Xid of the part *part_id*; *time* in seconds since 1970, if it is known."""
 
-    where: str
+    part_id: str
     xid: int
     time: float | None
     line: str = ""
@@ -81,9 +81,9 @@ def list_logged(
         late = message.time is None or message.time >= since - CLOCK_SLACK_SECONDS
         if match and late:
             address = pci.normalize_address(f"{match['address']}.0")
-            where = parts.get(address, address)
+            part_id = parts.get(address, address)
             found.append(
-                GpuXid(where=where, xid=int(match["xid"]), time=message.time, line=message.text)
+                GpuXid(part_id=part_id, xid=int(match["xid"]), time=message.time, line=message.text)
             )
     return found
 
@@ -93,7 +93,7 @@ def list_sampled(samples: Sequence[Sample], now: float) -> Iterator[GpuXid]:
     ahead = time.time() - now
     for sample in samples:
         if sample.name == XID_SAMPLE:
-            yield GpuXid(where=sample.where, xid=int(sample.value), time=sample.t + ahead)
+            yield GpuXid(part_id=sample.part_id, xid=int(sample.value), time=sample.t + ahead)
 
 
 def merge_xids(
@@ -102,6 +102,6 @@ def merge_xids(
     """Give each Xid of *parts* once, as it was first told; the log has more to say of it."""
     merged: dict[tuple[str, int], GpuXid] = {}
     for event in (*logged, *sampled):
-        if event.where in parts:
-            merged.setdefault((event.where, event.xid), event)
+        if event.part_id in parts:
+            merged.setdefault((event.part_id, event.xid), event)
     return list(merged.values())

@@ -280,8 +280,8 @@ def _describe_opinion(run: CollectiveRun) -> str:
     opinion = run.second_opinion
     if opinion is None:
         return ""
-    where = f"{opinion.program} on {_count(opinion.ranks, 'GPU')} of {opinion.node}"
-    told = [f"{where}, the mean of its steps. It judges nothing."] if opinion.rates else []
+    program = f"{opinion.program} on {_count(opinion.ranks, 'GPU')} of {opinion.node}"
+    told = [f"{program}, the mean of its steps. It judges nothing."] if opinion.rates else []
     if opinion.rates and any(place.node != opinion.node for place in run.ranks):
         told.append("It is of this one node; ours went over the network.")
     if opinion.unable:

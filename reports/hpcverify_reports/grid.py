@@ -104,14 +104,14 @@ def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -
     kinds = {part.id: part.kind for part in inventory.parts}
     by_kind: dict[str, list[JudgedMeasurement]] = {}
     for one in everything:
-        where = one.item.where
+        part_id = one.item.part_id
         # A core such as "cpu3" is in no inventory; its number is not its kind.
-        by_kind.setdefault(kinds.get(where, where.rstrip("0123456789")), []).append(one)
+        by_kind.setdefault(kinds.get(part_id, part_id.rstrip("0123456789")), []).append(one)
     return tuple(_build_grid(some, inventory) for some in by_kind.values())
 
 
 def _build_grid(some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:
-    parts = list(dict.fromkeys(one.item.where for one in some))
+    parts = list(dict.fromkeys(one.item.part_id for one in some))
     metrics: dict[tuple[str, str], list[JudgedMeasurement]] = {}
     for one in some:
         metrics.setdefault((one.item.name, one.item.unit), []).append(one)
@@ -137,7 +137,7 @@ def _build_row(
 ) -> MetricRow:
     cells: dict[str, Cell] = dict.fromkeys(parts, ())
     for one in metric:
-        cells[one.item.where] += ((format_number(one.item.value), _choose_icon(one)),)
+        cells[one.item.part_id] += ((format_number(one.item.value), _choose_icon(one)),)
     return MetricRow(
         name=metric[0].item.name,
         unit=format_unit(metric[0].item.unit),
@@ -173,14 +173,14 @@ def draw_metric_axis(metric: Sequence[JudgedMeasurement]) -> Strip | None:
 def _group_limits(
     metric: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> Iterator[LimitRange]:
-    everyone = dict.fromkeys(one.item.where for one in metric)
+    everyone = dict.fromkeys(one.item.part_id for one in metric)
     by_range: dict[tuple[str, str, str], dict[str, None]] = {}
     for one in metric:
         for limit in one.limits:
             noisy = f"too noisy to judge: {limit.noisy}" if limit.noisy else ""
             source = "; ".join(filter(None, (limit.source, noisy)))
             key = (format_range(limit), ICONS[limit.otherwise].word, source)
-            by_range.setdefault(key, {})[one.item.where] = None
+            by_range.setdefault(key, {})[one.item.part_id] = None
     for (text, word, source), parts in by_range.items():
         named = "" if parts == everyone else name_parts(parts, inventory)
         yield LimitRange(text, named, f"else {word}", source)

@@ -56,7 +56,7 @@ class MetricKey(NamedTuple):
 
     check: str
     name: str
-    where: str
+    part_id: str
     unit: str
 
 
@@ -112,7 +112,7 @@ def _name_decisive(run: Run) -> str:
 def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
     """Yield of each metric the part that deviates most from its own history."""
     judged = {
-        MetricKey(result.check, item.name, item.where, item.unit)
+        MetricKey(result.check, item.name, item.part_id, item.unit)
         for result in run.results
         for item in result.measurements
         if any(applies(limit, item) for limit in result.limits)
@@ -139,7 +139,7 @@ def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
     for check, rounds in group_by_check(run.results).items():
         for item in compute_medians(rounds):
             if item.value is not None and is_drawable(item.value):
-                yield MetricKey(check, item.name, item.where, item.unit), item.value
+                yield MetricKey(check, item.name, item.part_id, item.unit), item.value
 
 
 def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComparison:
@@ -159,7 +159,7 @@ def _build_trend(one: PastComparison, inventory: Inventory) -> MetricTrend:
     return MetricTrend(
         check=one.key.check,
         name=one.key.name,
-        part=inventory.find_label(one.key.where),
+        part=inventory.find_label(one.key.part_id),
         spark=draw_sparkline(
             f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, middle
         ),

@@ -197,7 +197,7 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
         yield figure.share
     if figure.parts > 1:
         value = figure.format_value(figure.slowest.value or 0.0)
-        part = inventory.find_label(figure.slowest.where)
+        part = inventory.find_label(figure.slowest.part_id)
         yield f"median of {figure.parts}; worst: {part} {value}"
 
 
@@ -216,10 +216,10 @@ def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
     """Yield the parts with the same sensors, and these sensors."""
     by_part: dict[str, list[str]] = {}
     for sensor in inventory.sensors:
-        where, _, name = sensor.rpartition("/")
-        by_part.setdefault(where, []).append(name)
+        part_id, _, name = sensor.rpartition("/")
+        by_part.setdefault(part_id, []).append(name)
     alike: dict[tuple[str, ...], list[str]] = {}
-    for where, names in by_part.items():
-        alike.setdefault(tuple(sorted(names)), []).append(where)
+    for part_id, names in by_part.items():
+        alike.setdefault(tuple(sorted(names)), []).append(part_id)
     for some, places in alike.items():
         yield name_parts(filter(None, places), inventory), ", ".join(some)

@@ -90,9 +90,9 @@ def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
         icon=ICONS[action.verdict],
         action=write_sentence(action),
         names=", ".join(
-            list_part_names([part.where for part in action.parts], recall_gone_parts(run))
+            list_part_names([part.part_id for part in action.parts], recall_gone_parts(run))
         ),
-        rows=tuple(_build_row(part, run, past.get(part.where)) for part in action.parts),
+        rows=tuple(_build_row(part, run, past.get(part.part_id)) for part in action.parts),
     )
 
 
@@ -103,7 +103,7 @@ def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> Affecte
     return AffectedRow(
         label=part.label,
         model=next((known[f] for f in MODEL_FACTS if f in known), ""),
-        id=part.where if part.where != part.label else "",
+        id=part.part_id if part.part_id != part.label else "",
         facts=(
             *((label_fact(fact), known[fact]) for fact in TICKET_FACTS if fact in known),
             *([("first failed", first)] if failed else []),

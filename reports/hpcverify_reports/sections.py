@@ -185,14 +185,14 @@ def _list_complaints(
     rows = [
         ComplaintRow(
             icon=ICONS[judgement.verdict],
-            href=f"{place}.{make_anchor(one.item.where)}",
-            part=inventory.find_label(one.item.where),
+            href=f"{place}.{make_anchor(one.item.part_id)}",
+            part=inventory.find_label(one.item.part_id),
             name=one.item.name,
             value=format_with_unit(one.item.value, one.item.unit),
             strip=axes[one.item.name],
             bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_write_remedy(one.item.where, remedies),
+            remedy=_write_remedy(one.item.part_id, remedies),
         )
         for judgement, limit, one in broken
     ]
@@ -201,13 +201,13 @@ def _list_complaints(
         ComplaintRow(
             icon=ICONS[Verdict.ERROR],
             href=place,
-            part=inventory.find_label(limit.where) if limit.where else "all parts",
+            part=inventory.find_label(limit.part_id) if limit.part_id else "all parts",
             name=limit.name,
             value="not measured",
             strip=None,
             bound=format_range(limit),
             source=limit.source,
-            remedy=_write_remedy(limit.where or "node", remedies),
+            remedy=_write_remedy(limit.part_id or "node", remedies),
         )
         for limit in unmet
     ]
@@ -220,13 +220,13 @@ def _build_judged_finding(
     """Lay out a finding; one that passed has no remedy."""
     if verdict is Verdict.PASS:
         return build_finding(finding, inventory, INFO_ICON)
-    remedy = _write_remedy(finding.where, remedies)
+    remedy = _write_remedy(finding.part_id, remedies)
     return build_finding(finding, inventory, ICONS[verdict], remedy)
 
 
-def _write_remedy(where: str, remedies: Mapping[str, Remedy]) -> str:
+def _write_remedy(part_id: str, remedies: Mapping[str, Remedy]) -> str:
     """Say what to do about a part; empty if the run calls for nothing there."""
-    return REMEDY_SENTENCES[remedies[where]] if where in remedies else ""
+    return REMEDY_SENTENCES[remedies[part_id]] if part_id in remedies else ""
 
 
 def build_finding(
@@ -235,7 +235,7 @@ def build_finding(
     """Lay out one finding."""
     return FindingItem(
         icon=icon,
-        part=inventory.find_label(finding.where),
+        part=inventory.find_label(finding.part_id),
         code=finding.code,
         text=finding.text,
         evidence=tuple((label_fact(n), _cut_excerpt(v)) for n, v in finding.evidence.items()),
@@ -253,32 +253,32 @@ def _cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    ruled = ((f.where, find_rule(f, result).verdict) for f in result.findings)
+    ruled = ((f.part_id, find_rule(f, result).verdict) for f in result.findings)
     by_part: dict[str, list[Verdict]] = {}
-    for where, verdict in (
-        *((covered.where, None) for covered in result.coverage),
-        *((one.item.where, one.verdict) for one in everything),
-        *((where, None if verdict is Verdict.PASS else verdict) for where, verdict in ruled),
+    for part_id, verdict in (
+        *((covered.part_id, None) for covered in result.coverage),
+        *((one.item.part_id, one.verdict) for one in everything),
+        *((part_id, None if verdict is Verdict.PASS else verdict) for part_id, verdict in ruled),
     ):
-        by_part.setdefault(where, []).extend([] if verdict is None else [verdict])
-    for where, verdicts in by_part.items():
+        by_part.setdefault(part_id, []).extend([] if verdict is None else [verdict])
+    for part_id, verdicts in by_part.items():
         icon = ICONS[max(verdicts)] if verdicts else None
-        yield f"{place}.{make_anchor(where)}", inventory.find_label(where), icon
+        yield f"{place}.{make_anchor(part_id)}", inventory.find_label(part_id), icon
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
     """Yield the parts with the same coverage, and that coverage."""
     alike: dict[str, list[str]] = {}
     for covered in result.coverage:
-        alike.setdefault(covered.text, []).append(covered.where)
-    for text, where in alike.items():
-        yield name_parts(where, inventory), text
+        alike.setdefault(covered.text, []).append(covered.part_id)
+    for text, part_id in alike.items():
+        yield name_parts(part_id, inventory), text
 
 
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    blamed = {complaint.where for complaint in list_complaints(result, Inventory())}
+    blamed = {complaint.part_id for complaint in list_complaints(result, Inventory())}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
@@ -287,10 +287,10 @@ def _draw_charts(
         unit, factor = choose_unit((v for s in some for v in s.values), stored)
         traces = [
             Trace(
-                inventory.find_label(s.where),
+                inventory.find_label(s.part_id),
                 s.t,
                 tuple(value * factor for value in s.values),
-                flagged=s.where in blamed,
+                flagged=s.part_id in blamed,
             )
             for s in some
         ]

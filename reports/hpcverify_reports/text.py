@@ -182,12 +182,12 @@ def _list_details(
     for one in list_complaints(result, inventory):
         milder = one.verdict < effective_verdict(result)
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
-        own = "" if common else f": {REMEDY_SENTENCES[remedies[one.where]]}"
-        yield f"{one.where}: {one.name}: {one.text}{weight}{own}"
+        own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
+        yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
     for finding in result.findings:
         if find_rule(finding, result).verdict is Verdict.PASS:
-            yield f"{finding.where}: {finding.code}: {finding.text}"
+            yield f"{finding.part_id}: {finding.code}: {finding.text}"
             yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 
 

@@ -28,7 +28,7 @@ class ChassisFault:
     remedy: Remedy
     says: str
     cause: Cause = Cause.NONE
-    hard: bool = False
+    conclusive: bool = False
 
 
 def several(*steps: Callable[[SimulatedBmc], object]) -> Callable[[SimulatedBmc], object]:
@@ -188,7 +188,7 @@ EVENTS = (
         "the log tells an uncorrected error of memory",
         log(bmc.MEMORY, 1),
         *(FAIL, INSPECT, "memory lost data"),
-        hard=True,
+        conclusive=True,
     ),
     ChassisFault(
         "the log tells corrected errors of memory",
@@ -204,19 +204,19 @@ EVENTS = (
         "a processor stopped with an internal error (IERR)",
         log(bmc.PROCESSOR, 0),
         *(FAIL, INSPECT, "a processor stopped with an internal"),
-        hard=True,
+        conclusive=True,
     ),
     ChassisFault(
         "a processor switched off because of heat (thermal trip)",
         log(bmc.PROCESSOR, 1),
         *(FAIL, INSPECT, "switched off because of heat"),
-        hard=True,
+        conclusive=True,
     ),
     ChassisFault(
         "a machine check that was not corrected",
         log(bmc.PROCESSOR, 11),
         *(FAIL, INSPECT, "a machine check error"),
-        hard=True,
+        conclusive=True,
     ),
     ChassisFault(
         "the processors do not fit each other or the board",
@@ -227,7 +227,7 @@ EVENTS = (
         "a fatal error of PCIe",
         log(bmc.INTERRUPT, 10),
         *(FAIL, INSPECT, "a bus had a fatal error"),
-        hard=True,
+        conclusive=True,
     ),
     ChassisFault(
         "the power unit failed",

@@ -29,7 +29,7 @@ IDS = tuple(f"HPN:7f{number}/0042-c" for number in range(4))
 PARTS = tuple(
     Part(
         "gpu",
-        where,
+        part_id,
         f"GPU {number}",
         {
             "vendor": VENDOR,
@@ -40,7 +40,7 @@ PARTS = tuple(
             "memory": "128 GiB",
         },
     )
-    for number, where in enumerate(IDS)
+    for number, part_id in enumerate(IDS)
 )
 INVENTORY = Inventory(
     parts=(Part("cpu", "cpu", "CPU", {"model": "test"}), *PARTS),
@@ -87,9 +87,9 @@ class InventedReader:
 
     def read(self) -> Iterator[Reading]:
         """Yield the temperature and the clock of each GPU."""
-        for where in IDS:
-            yield Reading("temperature", 51.0, "°C", where)
-            yield Reading("clock", 1900.0, "MHz", where)
+        for part_id in IDS:
+            yield Reading("temperature", 51.0, "°C", part_id)
+            yield Reading("clock", 1900.0, "MHz", part_id)
 
     def close(self) -> None:
         """Hold nothing."""
@@ -124,11 +124,11 @@ class InventedSource:
         """Answer with three counters."""
         well = {"ecc.mode": 1.0, "ecc.corrected": 0.0, "ecc.uncorrected.lifetime": 0.0}
 
-        def answer(values: Mapping[str, float], where: str) -> tuple[Reading, ...]:
-            return tuple(Reading(name, value, "", where) for name, value in values.items())
+        def answer(values: Mapping[str, float], part_id: str) -> tuple[Reading, ...]:
+            return tuple(Reading(name, value, "", part_id) for name, value in values.items())
 
         return self._answer(
-            lambda where: answer(well, where), answer({**well, **self.errors}, IDS[2])
+            lambda part_id: answer(well, part_id), answer({**well, **self.errors}, IDS[2])
         )
 
     def read_links(self) -> GpuAnswers[Linkage]:
@@ -138,9 +138,9 @@ class InventedSource:
     def read_pcie(self) -> GpuAnswers[PcieLink]:
         """Answer with the width of the links, and with nothing else."""
 
-        def answer(where: str) -> PcieLink:
+        def answer(part_id: str) -> PcieLink:
             return PcieLink(
-                address=PARTS[IDS.index(where)].facts["pci_address"],
+                address=PARTS[IDS.index(part_id)].facts["pci_address"],
                 generation=None,
                 width=16,
                 max_generation=None,
@@ -160,7 +160,7 @@ class InventedSource:
         return self._answer(lambda _: HEALTHY_RECOVERY, self.recovery)
 
     def _answer(self, usual: Callable[[str], T], third: T) -> GpuAnswers[T]:
-        answers = {where: usual(where) for where in IDS} | {IDS[2]: third}
+        answers = {part_id: usual(part_id) for part_id in IDS} | {IDS[2]: third}
         troubles: tuple[Finding, ...] = ()
         if self.trouble:
             del answers[IDS[2]]

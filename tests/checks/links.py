@@ -103,9 +103,9 @@ def codes(found: Iterable[CheckItem]) -> set[str]:
     return {f.code for f in found if isinstance(f, Finding)}
 
 
-def series(name: str, where: str, values: Sequence[float]) -> list[Sample]:
+def series(name: str, part_id: str, values: Sequence[float]) -> list[Sample]:
     """Make samples of one a second."""
-    return [Sample(name, v, "", where, float(t)) for t, v in enumerate(values)]
+    return [Sample(name, v, "", part_id, float(t)) for t, v in enumerate(values)]
 
 
 def watch(*tracks: list[Sample]) -> Watch:

@@ -65,7 +65,7 @@ class Bench:
         )
         readings = nics.read_ports(self.root, 20)
         found = list(nic.report_ports(readings, ctx, nic.NicParams(), self.root))
-        self.kept |= {(mark.name, mark.where): mark for mark in marks(found)}
+        self.kept |= {(mark.name, mark.part_id): mark for mark in marks(found)}
         verdict = judge_items(nic.CHECK, found, self.inventory).verdict
         sys.stdout.write(f"{what}={verdict.value}\n")
 

@@ -82,7 +82,7 @@ def test_healthy_sums_pass_and_every_number_has_its_unit(healthy: list[CheckItem
     found = healthy
     numbers = [f for f in found if isinstance(f, Measurement)]
     assert not [f for f in found if isinstance(f, Finding)]
-    assert {m.where for m in numbers} == {"node"}
+    assert {m.part_id for m in numbers} == {"node"}
     assert {m.name for m in numbers} >= {"time_p50.1KiB", "time_p99.1MiB"}
     for number in numbers:
         metric = allreduce.CHECK.find_metric(number.name)
@@ -158,7 +158,7 @@ def test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone(
     seen = {f.evidence["size"]: f for f in findings}
     for size, fault in by_size.items():
         finding = seen.pop(format_size(size))
-        assert (finding.code, finding.where) == ("wrong_sum", "cpu")
+        assert (finding.code, finding.part_id) == ("wrong_sum", "cpu")
         if ranks == 2:
             assert finding.evidence["hint"] == HINTS[fault]
     assert not seen
@@ -225,7 +225,7 @@ def blame(*found: Finding) -> tuple[set[tuple[str, str]], Judgement]:
     """Say who is accused, by code and part, and how a node of three GPUs is judged."""
     seen = Inventory(devices=gpus(3))
     items = [f for f in allreduce.reconcile(found, seen) if isinstance(f, Finding)]
-    accused = {(f.code, f.where) for f in items if f.code != "sum_of_wrong"}
+    accused = {(f.code, f.part_id) for f in items if f.code != "sum_of_wrong"}
     return accused, judge(items, [], CHECK.finding_rules)
 
 

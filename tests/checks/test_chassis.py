@@ -51,7 +51,7 @@ class Node:
             seams = ChassisSeams(root=self.root)
             found.extend(chassis.inspect(ctx, ChassisParams(patience=patience), seams))
         finally:
-            self.kept |= {(m.name, m.where): m for m in found if isinstance(m, CarryOver)}
+            self.kept |= {(m.name, m.part_id): m for m in found if isinstance(m, CarryOver)}
         return found
 
 
@@ -139,7 +139,7 @@ def test_a_fault_is_told_as_the_table_says_until_it_is_over(
     if fault.verdict > Verdict.PASS:
         assert judgement.remedy is fault.remedy
     rules = [CHECK.finding_rules[code] for code in list_codes(found)]
-    assert any(rule.hard for rule in rules) == fault.hard
+    assert any(rule.conclusive for rule in rules) == fault.conclusive
 
     if fault in STATES:
         healthy.heal()
@@ -291,8 +291,8 @@ def test_the_table_of_events_is_sound() -> None:
         assert row.meaning
         assert row.source.startswith("IPMI 2.0")
         assert row.fix or row.verdict is Verdict.PASS
-        assert not row.hard or row.verdict is Verdict.FAIL
-        assert not (row.hard and row.lasting)
+        assert not row.conclusive or row.verdict is Verdict.FAIL
+        assert not (row.conclusive and row.lasting)
 
 
 @pytest.mark.parametrize(
@@ -450,5 +450,5 @@ def test_sensors_of_one_name_are_told_apart(
     assert list_codes(node.look()) == []
     own[-1].tell("sensor_set_bit 0x20 0 0x87 1 1 1")
     failed = [f for f in list_findings(node.look()) if f.code == "supply_failed"]
-    assert [f.where for f in failed] == ["PSU 2"]
+    assert [f.part_id for f in failed] == ["PSU 2"]
     assert CHECK.finding_rules["supply_failed"].remedy is Remedy.REPLACE

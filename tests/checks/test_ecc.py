@@ -174,9 +174,9 @@ def test_what_the_host_counted_in_the_same_boot_is_new_only_once(tmp_path: Path)
 def test_what_an_older_version_left_accuses_nobody(tmp_path: Path, old: str) -> None:
     root = trees.edac(tmp_path / "root", uncorrected=3)
     marks = [
-        CarryOver(name, old, where)
+        CarryOver(name, old, part_id)
         for name in ("counters", "ecc.uncorrected.lifetime", "ecc.host.uncorrected")
-        for where in ("GPU-0", "mc0/dimm1")
+        for part_id in ("GPU-0", "mc0/dimm1")
     ]
     answer = says(ecc__uncorrected__lifetime=9)
     found = list(ecc.read_counters(a_gpu(tmp_path, *marks), root, lambda: answer))
@@ -464,15 +464,15 @@ def test_a_healthy_board_passes_every_time(tmp_path: Path, lab: Lab) -> None:
 def test_errors_that_a_load_brings_out_are_found_on_their_gpus(tmp_path: Path, lab: Lab) -> None:
     watch = lab.watch("ecc-row-remap-failure", 60)
     ctx = on_lab(tmp_path, lab)
-    where = [part for part, _ in watch.group_by_part("ecc.corrected")]
+    sampled = [part for part, _ in watch.group_by_part("ecc.corrected")]
     found = observed(watch, ctx)
     rates = {
-        f.where: f.value
+        f.part_id: f.value
         for f in found
         if isinstance(f, Measurement) and f.name == "ecc.corrected.rate" and f.value
     }
     assert list(rates.values()) == [5.0]
-    assert rates.keys() < set(where)
+    assert rates.keys() < set(sampled)
     judgement = judge_items(CHECK, found)
     assert judgement.verdict is Verdict.FAIL
     assert "ecc.uncorrected.delta 2" in judgement.reason

@@ -44,7 +44,7 @@ CPU = torch.device("cpu")
 
 def numbers(found: Sequence[CheckItem]) -> dict[tuple[str, str], float]:
     return {
-        (m.name, m.where): m.value
+        (m.name, m.part_id): m.value
         for m in found
         if isinstance(m, Measurement) and m.value is not None
     }
@@ -66,7 +66,7 @@ def test_every_number_has_the_unit_that_was_declared(found: list[CheckItem]) -> 
 
 
 def test_each_core_is_timed_under_its_own_name(found: list[CheckItem]) -> None:
-    cores = {where for name, where in numbers(found) if name == "fp32.core"}
+    cores = {part_id for name, part_id in numbers(found) if name == "fp32.core"}
     assert cores == {f"cpu{core}" for core in os.sched_getaffinity(0)}
 
 
@@ -125,8 +125,8 @@ def test_what_others_do_on_a_core_does_not_count_as_its_own_time() -> None:
     assert max(slow) < 0.01
 
 
-def load(where: str = "GPU-1", peak: peaks.Peak | None = None) -> gemm.GemmLoad:
-    return gemm.GemmLoad("bf16", where, 2e12, peak)
+def load(part_id: str = "GPU-1", peak: peaks.Peak | None = None) -> gemm.GemmLoad:
+    return gemm.GemmLoad("bf16", part_id, 2e12, peak)
 
 
 def test_burst_is_the_median_and_sustained_the_second_half() -> None:

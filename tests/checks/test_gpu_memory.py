@@ -71,10 +71,10 @@ def examined(
 
 
 def examine(
-    memory: Memory, where: DeviceMemory, laps: int = 1, rest: Callable[[], None] = go_on
+    memory: Memory, part_id: DeviceMemory, laps: int = 1, rest: Callable[[], None] = go_on
 ) -> list[CheckItem]:
     enough = passes(laps)
-    return list(gpu_memory.examine_memory(memory, GPU, where, 1, enough=enough, rest=rest))
+    return list(gpu_memory.examine_memory(memory, GPU, part_id, 1, enough=enough, rest=rest))
 
 
 def put(value: int, word: Tensor) -> marching.Write:
@@ -287,7 +287,7 @@ def test_every_number_has_the_unit_that_was_declared() -> None:
             metric = CHECK.find_metric(item.name)
             assert metric is not None
             assert metric.unit == item.unit
-            assert item.where == GPU
+            assert item.part_id == GPU
 
 
 def test_the_memory_of_the_host_is_not_applicable(tmp_path: Path) -> None:

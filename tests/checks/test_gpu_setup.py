@@ -241,7 +241,7 @@ def firmware(tmp_path: Path, *versions: str, **facts: str) -> list[CheckItem]:
 def test_the_gpu_with_another_firmware_than_its_like_is_named(tmp_path: Path) -> None:
     found = firmware(tmp_path, "A", "A", "B", "A")
     (finding,) = (f for f in found if isinstance(f, Finding))
-    assert (finding.code, finding.where) == ("firmware_differs", "GPU-2")
+    assert (finding.code, finding.part_id) == ("firmware_differs", "GPU-2")
     assert finding.text == "vbios is B, but A on 3 GPUs of the same model"
     assert judge_items(CHECK, found).remedy is Remedy.FIX_CONFIGURATION
 
@@ -326,7 +326,7 @@ def test_gpus_are_named_in_the_order_of_the_node(tmp_path: Path) -> None:
     ghosts = dict.fromkeys(ids, held)
     found = looked(a_node(tmp_path, 3), a_host(tmp_path), ghosts, ghosts)
 
-    assert [f.where for f in found if isinstance(f, Finding)] == ids
+    assert [f.part_id for f in found if isinstance(f, Finding)] == ids
 
 
 def test_a_process_that_was_just_ending_is_not_told(tmp_path: Path) -> None:
@@ -546,7 +546,7 @@ def test_each_setting_of_one_gpu_is_found_on_it(
     lab.write(f"gpu.2.{fault}")
     found = measured(lab)
     assert code in list_codes(found)
-    assert len({f.where for f in found if isinstance(f, Finding)}) == 1
+    assert len({f.part_id for f in found if isinstance(f, Finding)}) == 1
     assert judge_items(CHECK, found).verdict in (Verdict.WARN, Verdict.ERROR)
     assert reason in judge_items(CHECK, found).reason
 
@@ -577,7 +577,7 @@ def test_a_clock_that_is_locked_in_the_lab_is_found(tmp_path: Path, lab: Lab) ->
         f for f in gpu_setup.observe(watch, ctx, GpuSetupParams()) if isinstance(f, Finding)
     )
     assert finding.code == "clocks_locked"
-    assert finding.where == ctx.inventory.of_kind("gpu")[4].id
+    assert finding.part_id == ctx.inventory.of_kind("gpu")[4].id
 
 
 def test_nothing_is_called_that_could_change_a_setting(tmp_path: Path, lab: Lab) -> None:

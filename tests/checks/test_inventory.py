@@ -66,16 +66,16 @@ def plus(node: Inventory, *parts: Part) -> Inventory:
     return msgspec.structs.replace(node, parts=(*node.parts, *parts))
 
 
-def changed(node: Inventory, where: str, **facts: str) -> Inventory:
+def changed(node: Inventory, part_id: str, **facts: str) -> Inventory:
     parts = tuple(
-        msgspec.structs.replace(p, facts=p.facts | facts) if p.id == where else p
+        msgspec.structs.replace(p, facts=p.facts | facts) if p.id == part_id else p
         for p in node.parts
     )
     return msgspec.structs.replace(node, parts=parts)
 
 
-def with_problem(node: Inventory, code: str, where: str = "node") -> Inventory:
-    return msgspec.structs.replace(node, problems=(Finding(code, where, code),))
+def with_problem(node: Inventory, code: str, part_id: str = "node") -> Inventory:
+    return msgspec.structs.replace(node, problems=(Finding(code, part_id, code),))
 
 
 def compare(
@@ -126,7 +126,7 @@ def test_a_part_that_is_gone_is_named(
 ) -> None:
     found, cause = compare(tmp_path, without(NODE, gone), NODE)
     (finding,) = list_findings(found)
-    assert (finding.code, finding.where, cause) == (code, gone, Cause.NONE)
+    assert (finding.code, finding.part_id, cause) == (code, gone, Cause.NONE)
     assert verdict(found) is expected
 
 
@@ -137,7 +137,7 @@ def test_a_gpu_that_is_gone_is_told_by_label_and_serial(tmp_path: Path) -> None:
     (finding,) = list_findings(found)
 
     expected = "gpu NVIDIA H100 (serial 165) is missing since the last run"
-    assert (finding.text, finding.where) == (expected, gpu.id)
+    assert (finding.text, finding.part_id) == (expected, gpu.id)
     assert finding.evidence == {"was": gpu.label} | known
 
 
@@ -189,7 +189,7 @@ def test_a_part_in_place_of_another_was_replaced(tmp_path: Path) -> None:
     now = plus(without(NODE, "eui.2"), Part("disk", "eui.9", "nvme1n1"))
     found, _ = compare(tmp_path, now, NODE)
     (finding,) = list_findings(found)
-    assert (finding.code, finding.where) == ("part_replaced", "eui.9")
+    assert (finding.code, finding.part_id) == ("part_replaced", "eui.9")
     assert verdict(found) is Verdict.WARN
 
 
@@ -206,8 +206,8 @@ def test_an_upgrade_passes_and_is_told_once_for_all_parts(tmp_path: Path) -> Non
     now = changed(now, "eui.1", firmware="B")
     found, _ = compare(tmp_path, now, NODE)
     first, second = list_findings(found)
-    assert (first.code, first.where) == ("software_changed", "eui.1")
-    assert (second.where, second.evidence) == ("node", {"from": "565", "to": "570"})
+    assert (first.code, first.part_id) == ("software_changed", "eui.1")
+    assert (second.part_id, second.evidence) == ("node", {"from": "565", "to": "570"})
     assert verdict(found) is Verdict.PASS
 
 
@@ -218,7 +218,7 @@ def test_another_power_limit_passes_and_is_told_once_for_all_parts(tmp_path: Pat
         now = changed(now, gpu.id, power_limit="500 of 700 W")
     found, _ = compare(tmp_path, now, before)
     (finding,) = list_findings(found)
-    assert (finding.code, finding.where) == ("setting_changed", "node")
+    assert (finding.code, finding.part_id) == ("setting_changed", "node")
     assert finding.evidence == {"from": "700 of 700 W", "to": "500 of 700 W"}
     assert verdict(found) is Verdict.PASS
 
@@ -425,7 +425,7 @@ def test_a_part_that_no_data_sheet_describes_is_said_to_be_unknown(
     node = Inventory(parts=(Part("gpu", "GPU-1", "GPU 1", facts),))
     found, _ = compare(tmp_path, node, None)
 
-    unknown = [f for f in found if isinstance(f, Coverage) and f.where == "GPU-1"]
+    unknown = [f for f in found if isinstance(f, Coverage) and f.part_id == "GPU-1"]
     assert len(unknown) == expected
     assert all("not in the table of parts" in f.text for f in unknown)
 
@@ -444,7 +444,7 @@ def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:
     found, _ = compare(tmp_path, probe_machine(root), before)
 
     (finding,) = list_findings(found)
-    assert (finding.code, finding.where) == ("nic_missing", gone.id)
+    assert (finding.code, finding.part_id) == ("nic_missing", gone.id)
     assert verdict(found) is Verdict.FAIL  # and so it is no reference for the next run
 
 

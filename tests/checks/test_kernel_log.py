@@ -68,7 +68,7 @@ def measured(tmp_path: Path, *texts: str, **changes: object) -> list[CheckItem]:
 
 
 def findings(found: Iterable[CheckItem]) -> list[tuple[str, str]]:
-    return [(f.code, f.where) for f in found if isinstance(f, Finding)]
+    return [(f.code, f.part_id) for f in found if isinstance(f, Finding)]
 
 
 def marks(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
@@ -213,7 +213,7 @@ def test_the_table_is_sound() -> None:
         assert row.source
         assert row.fix or row.verdict is Verdict.PASS
         assert row.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
-        assert not row.hard or row.verdict is Verdict.FAIL
+        assert not row.conclusive or row.verdict is Verdict.FAIL
         assert row.ends in ("", *load_rows())
         assert row.often is None or row.verdict is Verdict.PASS
         assert all(marker.isascii() and '"' not in marker for marker in row.markers)
@@ -244,13 +244,15 @@ FOUND_AGAIN = {
 def test_what_no_check_would_meet_again_is_conclusive() -> None:
     """A rerun reads the log from where it ended: its silence is no acquittal."""
     soft = [
-        row.code for row in load_rows().values() if row.verdict is Verdict.FAIL and not row.hard
+        row.code
+        for row in load_rows().values()
+        if row.verdict is Verdict.FAIL and not row.conclusive
     ]
     assert soft == [code for code in load_rows() if code in FOUND_AGAIN]
 
 
 @pytest.mark.parametrize(
-    ("text", "where"),
+    ("text", "part_id"),
     [
         ("nvidia 0000:b3:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x", "GPU-1"),
         ("mlx5_core 0000:5c:00.0: poll_health:1:(pid 0): Fatal error 3 detected", "mac-1"),
@@ -275,10 +277,10 @@ def test_what_no_check_would_meet_again_is_conclusive() -> None:
     ],
 )
 def test_the_part_that_the_line_names_is_the_one_of_the_inventory(
-    tmp_path: Path, text: str, where: str
+    tmp_path: Path, text: str, part_id: str
 ) -> None:
     ((_, told),) = findings(measured(tmp_path, text))
-    assert told == where
+    assert told == part_id
 
 
 def record_of_firmware(number: int, severity: str, *lines: str) -> list[str]:
@@ -291,7 +293,7 @@ def record_of_firmware(number: int, severity: str, *lines: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("lines_of_part", "where", "section"),
+    ("lines_of_part", "part_id", "section"),
     [
         (("  section_type: PCIe error", "  device_id: 0000:b3:00.0"), "GPU-1", "PCIe error"),
         (("  section_type: PCIe error", "  device_id: 0000:77:00.0"), "0000:77:00.0", "PCIe error"),
@@ -309,15 +311,15 @@ def record_of_firmware(number: int, severity: str, *lines: str) -> list[str]:
     ],
 )
 def test_the_part_of_a_record_of_the_firmware_is_the_one_that_its_later_lines_name(
-    tmp_path: Path, lines_of_part: Sequence[str], where: str, section: str
+    tmp_path: Path, lines_of_part: Sequence[str], part_id: str, section: str
 ) -> None:
     """Where the firmware handles errors first, this is all that the kernel hears of one."""
     other = record_of_firmware(1, "corrected", "  section_type: general processor error")
     found = measured(tmp_path, *other, *record_of_firmware(2, "recoverable", *lines_of_part))
     told = [f for f in found if isinstance(f, Finding)]
-    assert [(f.code, f.where) for f in told] == [
+    assert [(f.code, f.part_id) for f in told] == [
         ("ghes_corrected", "node"),
-        ("ghes_recoverable", where),
+        ("ghes_recoverable", part_id),
     ]
     assert [f.evidence["section"] for f in told] == ["general processor error", section]
 
@@ -342,7 +344,7 @@ def test_what_was_conclusive_stays_so_while_it_stands(tmp_path: Path) -> None:
     ):
         again = measured(tmp_path, text, carry_overs=marks(measured(tmp_path, text)))
         assert findings(again) == [(code, "wwn-1")]
-        assert CHECK.finding_rules[code].hard is (code == "kernel_standing")
+        assert CHECK.finding_rules[code].conclusive is (code == "kernel_standing")
 
 
 def test_the_full_stop_of_the_kernel_does_not_stand_before_our_fix(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Node:
         params = NicParams(patience=patience)
         readings = nics.read_ports(self.root, patience, lambda _name, _names: self.statistics)
         found = list(nic.report_ports(readings, ctx, params, self.root))
-        self.kept |= {(mark.name, mark.where): mark for mark in marks(found)}
+        self.kept |= {(mark.name, mark.part_id): mark for mark in marks(found)}
         return found
 
     def judge(self, found: list[CheckItem]) -> Judgement:
@@ -295,7 +295,7 @@ def look_after_load(node: Node, **files: object) -> list[CheckItem]:
     node.kept = {}
     node.turn(**files)
     found = node.look(hours=0.1, accept=True, boot="new", before_load=before)
-    node.kept = {(mark.name, mark.where): mark for mark in (*before, *marks(found))}
+    node.kept = {(mark.name, mark.part_id): mark for mark in (*before, *marks(found))}
     return found
 
 

@@ -155,8 +155,8 @@ def test_a_part_that_nobody_knows_is_held_against_its_siblings(tmp_path: Path) -
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_a_link_that_is_down_fails_and_is_named(tmp_path: Path, count: int) -> None:
     ctx = node(tmp_path, count=count)
-    where = f"g{count - 1}"
-    answers = all_of(count=count, **{where: changed(5, active=False, speed_gbs=0.0)})
+    part_id = f"g{count - 1}"
+    answers = all_of(count=count, **{part_id: changed(5, active=False, speed_gbs=0.0)})
     judgement = verdict(read(answers, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert judgement.reason.startswith(f"GPU {count - 1}: NVLink 5 down, 17 are up")

@@ -90,8 +90,8 @@ def test_copies_that_arrive_whole_have_no_finding(tmp_path: Path, count: int) ->
         assert facts(ran(ctx)) == []
     found = ran(ctx)
     wiring = classify_wiring(ctx.inventory.devices[1:], ctx)
-    for where in ids(count):
-        assert all((find_value(found, f"{wiring}.{n}", where) or 0) > 0 for n in NAMES)
+    for part_id in ids(count):
+        assert all((find_value(found, f"{wiring}.{n}", part_id) or 0) > 0 for n in NAMES)
 
 
 def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
 
     ctx = node(tmp_path, H100, 3)
     (finding,) = facts(ran(ctx, faulty))
-    assert (finding.code, finding.where) == ("p2p_corrupted", "GPU-2")
+    assert (finding.code, finding.part_id) == ("p2p_corrupted", "GPU-2")
     evidence = finding.evidence
     assert (evidence["from"], evidence["to"]) == ("GPU-2", "GPU-0")
     assert evidence["offset"] == "800"
@@ -157,7 +157,7 @@ def test_one_gpu_that_fails_over_pcie_fails_and_the_set_up_is_named_too(tmp_path
 
     ctx = node(tmp_path, BY_KEY["l40s"], 3)
     found = facts(ran(ctx, faulty))
-    assert [(f.code, f.where) for f in found] == [("p2p_corrupted", "GPU-1")] * 2
+    assert [(f.code, f.part_id) for f in found] == [("p2p_corrupted", "GPU-1")] * 2
     judgement = judge_items(CHECK, found, ctx.inventory)
     assert judgement.verdict is Verdict.FAIL
     assert "the IOMMU or ACS" in judgement.reason
@@ -171,7 +171,7 @@ def test_words_of_another_gpu_are_found(tmp_path: Path) -> None:
         copy(target, sent[0])
 
     found = list(p2p.verify_pairs(rig(node(tmp_path, H100, 3), misled), 1000))
-    assert [f.where for f in found] == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
+    assert [f.part_id for f in found] == ["GPU-1", "GPU-1", "GPU-2", "GPU-2"]
 
 
 def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(tmp_path: Pa
     ctx = node(tmp_path, H100, 2)
     found = facts(ran(ctx, spoilt))
     assert codes(found) == {"words_wrong"}
-    assert [f.where for f in found] == ids(2)
+    assert [f.part_id for f in found] == ids(2)
     judgement = judge_items(CHECK, found, ctx.inventory)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
 
@@ -192,7 +192,7 @@ def test_a_target_that_computes_wrongly_is_blamed_itself(tmp_path: Path) -> None
     truth = int(make_pattern(ctx.seed, range(3, 4), HOST))
     mismatch = WrongWords(words=1, index=3, found=truth, expected=12)
     finding = p2p.explain_corruption(rig(ctx), (0, 1), mismatch, truth)
-    assert (finding.code, finding.where) == ("words_wrong", "GPU-1")
+    assert (finding.code, finding.part_id) == ("words_wrong", "GPU-1")
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,6 @@ def test_a_gpu_that_hung_in_an_earlier_check_is_said_to_be_left_out(tmp_path: Pa
     problem = Finding(NOT_USED, hung.part, "it did not come back from its work in gemm")
     left = replace(ctx.inventory, devices=tuple(kept), problems=(problem,))
     told = [f for f in ran(replace(ctx, inventory=left)) if isinstance(f, Coverage)]
-    [about] = [one for one in told if one.where == hung.part]
+    [about] = [one for one in told if one.part_id == hung.part]
     assert about.text.startswith(f"{hung.label} was left out of all pairs: it did not come back")
     assert not any("left out" in f.text for f in ran(ctx) if isinstance(f, Coverage))

@@ -72,10 +72,10 @@ def observed(seen: Watch, ctx: Context) -> list[CheckItem]:
     return list(pcie.observe(seen, ctx, PcieParams()))
 
 
-def run_of(*generations: float, busy: float = 1.0, where: str = "GPU-3") -> Watch:
+def run_of(*generations: float, busy: float = 1.0, part_id: str = "GPU-3") -> Watch:
     return watch(
-        series("pcie.generation", where, generations),
-        series("utilization", where, [busy] * len(generations)),
+        series("pcie.generation", part_id, generations),
+        series("utilization", part_id, [busy] * len(generations)),
     )
 
 
@@ -101,13 +101,13 @@ def test_loaded_gpus_of_every_part_pass(tmp_path: Path, sheet: Spec) -> None:
     ctx, best = node(tmp_path, sheet), sheet.pcie_gen or 5
     tracks = [
         track
-        for where in ids(8)
+        for part_id in ids(8)
         for track in (
-            series("pcie.generation", where, [1, 1, *[best] * 20, 1, 1]),
-            series("utilization", where, [0, 0.9, *[1] * 20, 1, 0]),
-            series("pcie.width", where, [16] * 24),
-            series("pcie.replays", where, [7, 7, *[8] * 22]),
-            series("pcie.recoveries", where, range(24)),
+            series("pcie.generation", part_id, [1, 1, *[best] * 20, 1, 1]),
+            series("utilization", part_id, [0, 0.9, *[1] * 20, 1, 0]),
+            series("pcie.width", part_id, [16] * 24),
+            series("pcie.replays", part_id, [7, 7, *[8] * 22]),
+            series("pcie.recoveries", part_id, range(24)),
         )
     ]
     found = observed(watch(*tracks), ctx)
@@ -227,7 +227,7 @@ def test_a_counter_that_was_not_read_for_once_is_not_new_afterwards(tmp_path: Pa
 
 def test_marks_are_few_and_small(tmp_path: Path) -> None:
     found = read(links(), node(tmp_path), clock(tmp_path / "root", 10))
-    assert [m.where for m in marks(found)] == ids(8)
+    assert [m.part_id for m in marks(found)] == ids(8)
     assert max(len(m.value) for m in marks(found)) < 200
 
 
@@ -355,7 +355,7 @@ def test_a_link_that_is_slow_under_load_fails(tmp_path: Path) -> None:
 
 def test_a_slow_link_among_fast_ones_names_its_gpu(tmp_path: Path) -> None:
     ctx = node(tmp_path)
-    tracks = [run_of(*[5] * 9, where=w).samples for w in ids(8) if w != "GPU-3"]
+    tracks = [run_of(*[5] * 9, part_id=w).samples for w in ids(8) if w != "GPU-3"]
     seen = watch(*map(list, tracks), list(run_of(*[3] * 9).samples))
     judgement = verdict(observed(seen, ctx), ctx)
     assert "GPU 3: generation.missing 2 > 0" in judgement.reason
@@ -364,7 +364,7 @@ def test_a_slow_link_among_fast_ones_names_its_gpu(tmp_path: Path) -> None:
 
 def test_generations_that_all_gpus_lack_are_warned_of(tmp_path: Path) -> None:
     ctx = node(tmp_path)
-    tracks = [list(run_of(*[4] * 9, where=w).samples) for w in ids(8)]
+    tracks = [list(run_of(*[4] * 9, part_id=w).samples) for w in ids(8)]
     judgement = verdict(observed(watch(*tracks), ctx), ctx)
     assert judgement.verdict is Verdict.WARN
     assert "PCIe generation 4" in judgement.reason

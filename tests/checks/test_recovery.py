@@ -107,7 +107,7 @@ def test_what_a_driver_says_of_one_gpu_is_found_on_it(
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict.value, judgement.remedy.value) == (verdict, remedy)
     assert reason in judgement.reason
-    assert len({f.where for f in found if isinstance(f, Finding)}) == bool(reason)
+    assert len({f.part_id for f in found if isinstance(f, Finding)}) == bool(reason)
 
 
 def test_memory_beyond_repair_is_replaced() -> None:

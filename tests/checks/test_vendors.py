@@ -126,7 +126,7 @@ def observe(check: Check[Any], ctx: Context, source: InventedSource) -> Iterator
     if check.observe is None or ctx.device.kind != "cpu":
         return
     samples = [
-        Sample(r.name, r.value, r.unit, r.where, float(t))
+        Sample(r.name, r.value, r.unit, r.part_id, float(t))
         for t in range(60)
         for r in source.make_reader().read()
     ]

@@ -103,11 +103,11 @@ def spread(texts: Iterable[str], step_s: int) -> Iterable[str]:
 
 
 def findings(found: Iterable[CheckItem]) -> list[tuple[str, str]]:
-    return [(f.code, f.where) for f in found if isinstance(f, Finding)]
+    return [(f.code, f.part_id) for f in found if isinstance(f, Finding)]
 
 
 def counts(found: Iterable[CheckItem]) -> dict[str, float | None]:
-    return {f.where: f.value for f in found if isinstance(f, Measurement)}
+    return {f.part_id: f.value for f in found if isinstance(f, Measurement)}
 
 
 def cursor(found: Iterable[CheckItem]) -> CarryOver:
@@ -200,7 +200,7 @@ def test_an_unknown_code_warns_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "where"),
+    ("place", "part_id"),
     [
         ("PCI:0000:b3:00", "GPU-1"),
         ("PCI:0000:b3:00.0", "GPU-1"),
@@ -211,10 +211,10 @@ def test_an_unknown_code_warns_and_says_so(tmp_path: Path) -> None:
         ("PCI:0009:01:00", "0009:01:00.0"),
     ],
 )
-def test_an_address_is_turned_into_the_part(tmp_path: Path, place: str, where: str) -> None:
+def test_an_address_is_turned_into_the_part(tmp_path: Path, place: str, part_id: str) -> None:
     found = measured(tmp_path, f"NVRM: Xid ({place}): 79, GPU has fallen off the bus.")
-    assert findings(found) == [("xid_79", where)]
-    assert counts(found)[where] == 1
+    assert findings(found) == [("xid_79", part_id)]
+    assert counts(found)[part_id] == 1
 
 
 THREE_LINES = (
@@ -242,7 +242,7 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid_fails_hard_and_is_named(
     assert counts(found) == {"GPU-0": 0, "GPU-1": 1}
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
-    assert CHECK.finding_rules["xid_79"].hard
+    assert CHECK.finding_rules["xid_79"].conclusive
     (lost,) = (f for f in found if isinstance(f, Finding))
     assert "fallen off the bus" in lost.evidence["line"]
     assert "0000:b3:00.0" in lost.evidence["line"]
@@ -486,7 +486,7 @@ def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> No
 
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.REBOOT)
     assert "xid_79" in judgement.reason
-    assert {m.where for m in again if isinstance(m, CarryOver)} == {"node", "GPU-1"}
+    assert {m.part_id for m in again if isinstance(m, CarryOver)} == {"node", "GPU-1"}
 
 
 def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path
     (stands,) = (m for m in failed if isinstance(m, CarryOver) and m.name == "standing")
     failure = msgspec.json.decode(stands.value, type=PartFailure)
     for old in (replace(failure, boot="other"), replace(failure, when=failure.when - 90_000)):
-        mark = CarryOver("standing", msgspec.json.encode(old).decode(), stands.where)
+        mark = CarryOver("standing", msgspec.json.encode(old).decode(), stands.part_id)
         again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
         assert judge_items(CHECK, again).verdict is Verdict.PASS
 
@@ -508,7 +508,7 @@ def test_what_an_older_version_kept_of_a_failure_still_counts(tmp_path: Path) ->
         (f" {failure.when} {failure.code}", Verdict.PASS),  # whose boot was not known
         ("no mark of ours", Verdict.PASS),
     ):
-        mark = CarryOver("standing", old, stands.where)
+        mark = CarryOver("standing", old, stands.part_id)
         again = measured(tmp_path, line(79), carry_overs=(cursor(failed), mark))
         assert judge_items(CHECK, again).verdict is verdict
 
@@ -632,7 +632,7 @@ def test_a_live_event_of_an_unknown_place_is_told(tmp_path: Path, place: str, nu
     root = ring(tmp_path, record(0, line(number)))
     samples = [Sample("xid", float(number), "", place, 5.0)]
     found = list(xid.report_live_xids(Watch(start=0, end=600, samples=samples), ctx, root))
-    assert [where for _, where in findings(found)] == [place]
+    assert [part_id for _, part_id in findings(found)] == [place]
     assert judge_items(CHECK, found).verdict > Verdict.PASS
 
 

@@ -197,7 +197,7 @@ def test_what_is_broken_is_named_in_both_generations(fleet_of_bmcs: BmcFleet) ->
     assert done.returncode == 1
     assert done.stdout == "4 BMCs asked: 4 fail\n"
     found = {node: fleet_of_bmcs.find_result(node) for node in NODES}
-    codes = {node: [(f.code, f.where) for f in r.findings] for node, r in found.items()}
+    codes = {node: [(f.code, f.part_id) for f in r.findings] for node, r in found.items()}
     assert codes == {
         "n1": [("supply_failed", "PSU 2")],
         "n2": [("fan_failed", "Fan 3")],

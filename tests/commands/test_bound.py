@@ -46,7 +46,7 @@ def run_bound(cli: Cli, binding: str, *paths: Path) -> Result:
 
 def list_accused(result: Result) -> set[str]:
     wrong = (f for f in result.findings if f.code == CORRUPTION_CODE)
-    return {finding.where for finding in wrong}
+    return {finding.part_id for finding in wrong}
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -61,7 +61,7 @@ def test_a_fault_of_the_last_core_is_found_whatever_we_were_bound_to(
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_without_it_all_cores_are_verified_and_pass(cli: Cli, binding: str) -> None:
     result = run_bound(cli, binding)
-    verified = {m.where for m in result.measurements if m.name == "products" and m.value}
+    verified = {m.part_id for m in result.measurements if m.name == "products" and m.value}
 
     assert (result.verdict, result.reason) == (Verdict.PASS, "")
     assert verified == {f"cpu{core}" for core in range(LAST + 1)}

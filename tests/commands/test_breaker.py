@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpcverify.fleet.ledger import Judgment, Ledger
+from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import Node
 from tests.cli import Cli
 
@@ -20,7 +20,7 @@ def failing(cli: Cli, failed: int, ran: int, hours: float = 1.0) -> Ledger:
     ledger = Ledger(cli.state, lambda: at)
     for number in range(1, ran + 1):
         node, bad = Node(name=f"n{number}"), number <= failed
-        ledger.record_judgments([Judgment(node, f"run-{number}", {"gemm": bad}, "verified")])
+        ledger.record_judgments([LedgerChange(node, f"run-{number}", {"gemm": bad}, "verified")])
     return Ledger(cli.state)
 
 

@@ -164,7 +164,7 @@ def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read
 
     assert done.returncode == 3, done.stderr
     reboot, rerun = list_deciding_actions(run)
-    assert (reboot.remedy, [part.where for part in reboot.parts]) == (Remedy.REBOOT, [sick])
+    assert (reboot.remedy, [part.part_id for part in reboot.parts]) == (Remedy.REBOOT, [sick])
     assert (rerun.remedy, len(rerun.parts)) == (Remedy.RERUN, GPUS - 1)
     (cause,) = (group for group in group_by_cause(run) if group.result.verdict is Verdict.ERROR)
     assert len(cause.results) == len(PASSIVE)

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.judgement import FleetJudgement, JudgedOutlier, write_judgement
-from hpcverify.fleet.ledger import Judgment, Ledger
+from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, Caveat, Node, State
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
@@ -136,7 +136,7 @@ def test_a_doubted_check_is_said_on_top(cli: Cli) -> None:
         failed = {"gemm": number > 1}
         ledger.record_judgments(
             [
-                Judgment(
+                LedgerChange(
                     node=node,
                     run=f"r{number}",
                     outcomes=failed,

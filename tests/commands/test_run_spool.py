@@ -138,7 +138,7 @@ def test_only_hard_evidence_of_a_named_check_fails_closed(
 def test_a_check_that_is_grouped_behind_another_has_a_line_of_its_own() -> None:
     """Slurm's prolog looks for the line of a check that may refuse a job."""
     lost = Finding("gpu_lost", "node", "GPU with NVML index 2: GPU is lost")
-    rule = FindingRule(Verdict.FAIL, Remedy.REBOOT, hard=True, shared=True)
+    rule = FindingRule(Verdict.FAIL, Remedy.REBOOT, conclusive=True, shared=True)
     results = tuple(
         a_result(name, verdict=Verdict.FAIL, findings=(lost,), rulings={lost.code: rule})
         for name in ("inventory", "recovery")

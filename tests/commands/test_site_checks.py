@@ -116,12 +116,14 @@ def test_a_check_that_yields_nonsense_is_named_and_the_others_are_judged(
     assert str(package / "vendor.py") in results["vendor"]["reason"]
 
 
-@pytest.mark.parametrize("where", ["node", "cpu", "/scratch"])
+@pytest.mark.parametrize("part_id", ["node", "cpu", "/scratch"])
 def test_a_finding_about_the_node_a_part_or_a_path_is_judged(
-    cli: Cli, package: Path, where: str
+    cli: Cli, package: Path, part_id: str
 ) -> None:
     """And a check that measures no number declares none."""
-    (package / "vendor.py").write_text(write_check(f"yield Finding('bad', {where!r}, 'it is off')"))
+    (package / "vendor.py").write_text(
+        write_check(f"yield Finding('bad', {part_id!r}, 'it is off')")
+    )
 
     done = cli("run", "--check", "vendor", "--json", "-")
 

@@ -72,19 +72,19 @@ def test_what_was_isolated_is_told_and_acted_on(
     cluster: Site16, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.slurm.cluster = SimulatedCluster(bad=("n7",))
-    acting = cluster.controller
-    tried = try_links(acting, (), None, lambda: False, cluster.slurm.sleep)
+    controller = cluster.controller
+    tried = try_links(controller, (), None, lambda: False, cluster.slurm.sleep)
 
-    assert report_isolations(acting, tried) == 1
+    assert report_isolations(controller, tried) == 1
     assert capsys.readouterr().out.startswith("n7 spoils collectives with ")
     assert cluster.ledger.read_node("n7").state is State.SUSPECT
 
 
 def test_links_that_all_pass_are_no_news(cluster: Site16) -> None:
-    acting = cluster.controller
-    tried = try_links(acting, (), None, lambda: False, cluster.slurm.sleep)
+    controller = cluster.controller
+    tried = try_links(controller, (), None, lambda: False, cluster.slurm.sleep)
 
-    assert report_isolations(acting, tried) == 0
+    assert report_isolations(controller, tried) == 0
 
 
 def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
@@ -98,16 +98,18 @@ def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
 def test_what_is_explained_is_the_risk_of_each_node_and_why(
     cluster: Site16, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    acting = cluster.controller
-    acting.observe_holds()
-    back = acting.clock() - 2 * DAY_S
-    acting.ledger.put(replace(acting.ledger.read_node("n7"), returned_at=(back,)), "came back")
-    explained = explain_choice(acting, "idle")
+    controller = cluster.controller
+    controller.observe_holds()
+    back = controller.clock() - 2 * DAY_S
+    controller.ledger.put(
+        replace(controller.ledger.read_node("n7"), returned_at=(back,)), "came back"
+    )
+    explained = explain_choice(controller, "idle")
 
     # One place in ten is for who has waited longest: of two, one at least goes by risk.
-    show_plan(acting, (), 2, explained, as_json=False)
+    show_plan(controller, (), 2, explained, as_json=False)
     text = capsys.readouterr().out
-    show_plan(acting, (), 2, explained, as_json=True)
+    show_plan(controller, (), 2, explained, as_json=True)
     told = json.loads(capsys.readouterr().out)
 
     assert re.search(

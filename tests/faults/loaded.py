@@ -49,10 +49,10 @@ def judged(inventory: Inventory, watch: Watch, folder: Path) -> Iterator[Result]
 def _judged(step: Step, inventory: Inventory, watch: Watch, folder: Path) -> Result:
     assert step.check.observe is not None
     items: list[CheckItem] = []
-    for where in _contexts(step, inventory, folder):
+    for part_id in _contexts(step, inventory, folder):
         if step.check.placement is Placement.ALL_DEVICES:
-            _leave_account(watch, where)
-        items += step.check.observe(watch, where, step.params)
+            _leave_account(watch, part_id)
+        items += step.check.observe(watch, part_id, step.params)
     answer = Answer(items=tuple(items), outcome=Outcome())
     return conclude(step, {"observed": answer}, inventory, lambda _n, _w: (), 0.0)
 

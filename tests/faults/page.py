@@ -181,8 +181,8 @@ def _format_rehearsed(fault: Rehearsed) -> Iterator[str]:
 
 def _format_line(row: lines.LineRow) -> str:
     remedy = row.remedy.value.replace("_", " ") if row.verdict is not Verdict.PASS else ""
-    hard = "yes" if row.hard else ""
-    return f"| {row.meaning} | `{row.code}` | {row.verdict.name} | {remedy} | {hard} |"
+    conclusive = "yes" if row.conclusive else ""
+    return f"| {row.meaning} | `{row.code}` | {row.verdict.name} | {remedy} | {conclusive} |"
 
 
 def _format_error(row: CudaError) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.fleet.admission import MAX_WAIT_S, BatchTester
-from hpcverify.fleet.ledger import Judgment
+from hpcverify.fleet.ledger import LedgerChange
 from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
 from hpcverify.fleet.transitions import Decision, Purpose, admit
@@ -161,7 +161,7 @@ def test_a_doubt_of_the_same_check_by_other_runs_lets_nobody_in(site: Site16) ->
         ticket = site.ledger.issue_ticket(name, Purpose.SWEEP, "idle")
         site.ledger.record_judgments(
             [
-                Judgment(
+                LedgerChange(
                     node=site.ledger.read_node(name),
                     run=name,
                     outcomes=doubted,
@@ -406,9 +406,9 @@ def test_a_sweep_of_other_nodes_leaves_them_alone(site: Site16) -> None:
 
 
 def test_no_suite_is_ordered_for_one_that_waits(site: Site16) -> None:
-    acting = site.controller
-    acting.reconcile()
-    plan = acting.plan(acting.slurm.list_hosts(), only=NAMES)
+    controller = site.controller
+    controller.reconcile()
+    plan = controller.plan(controller.slurm.list_hosts(), only=NAMES)
 
     assert site.ledger.list_open_tickets() == []
     assert plan.chosen == ()

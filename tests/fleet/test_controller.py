@@ -102,8 +102,8 @@ class Room:
 
     def chosen(self) -> list[str]:
         """Name whom a sweep would verify now, in order."""
-        acting = self.controller
-        return [pick.node for pick in acting.plan(acting.slurm.list_hosts()).chosen]
+        controller = self.controller
+        return [pick.node for pick in controller.plan(controller.slurm.list_hosts()).chosen]
 
     def questions(self, **turn: Any) -> int:
         """Count what Slurm is asked in a turn."""
@@ -112,14 +112,14 @@ class Room:
         return len(self.slurm.asked) - before
 
 
-def bad(check: str = "sdc", *, hard: bool = True) -> Result:
+def bad(check: str = "sdc", *, conclusive: bool = True) -> Result:
     """Make a failure."""
     return a_result(
         check,
         verdict=Verdict.FAIL,
         reason="a wrong word",
         findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=conclusive)},
     )
 
 
@@ -234,8 +234,8 @@ def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room
     room.quarantine("n2")
     room.collect(times=2)
     drained = room.slurm.nodes["n2"]
-    acting = room.controller
-    seen = {**acting.backend.read_holds()}
+    controller = room.controller
+    seen = {**controller.backend.read_holds()}
 
     class LiesOnce(SlurmBackend):
         """Answers once as if nobody held n2."""
@@ -246,8 +246,8 @@ def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room
             return {**seen, "n2": lies.pop()}
 
     lies = [replace(seen["n2"], drained=False, reason="", hold_id="")]
-    acting.backend = LiesOnce(acting.slurm)
-    acting.reconcile()
+    controller.backend = LiesOnce(controller.slurm)
+    controller.reconcile()
 
     assert room.node("n2").state is State.QUARANTINED
     assert room.slurm.nodes["n2"] == drained
@@ -255,7 +255,7 @@ def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room
 
 def test_a_node_that_is_gone_between_two_answers_keeps_no_other_from_its_rerun(room: Room) -> None:
     for name in ("n1", "n2"):
-        room.finds(name, bad(hard=False))
+        room.finds(name, bad(conclusive=False))
     room.collect()
     for ticket in room.ledger.list_open_tickets():
         room.ledger.close_ticket(ticket, "cancelled")
@@ -449,7 +449,7 @@ def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(r
     room.collect(times=2)
 
     node = room.node("n2")
-    assert (node.state, node.checks, node.hard) == (State.UNVERIFIED, ("sdc",), True)
+    assert (node.state, node.checks, node.conclusive) == (State.UNVERIFIED, ("sdc",), True)
     assert node.reason == (
         "returned to service by somebody else, not verified since: failed sdc; "
         "it was quarantined: sdc: a wrong word"
@@ -469,11 +469,11 @@ def test_a_sweep_has_it_pass_what_it_failed_in_unless_a_person_names_a_suite(
     room.quarantine("n2")
     room.slurm.resume("n2")
     room.collect()
-    acting = room.controller
+    controller = room.controller
 
-    ticket = acting.dispatcher.order_verification(acting.slurm.list_hosts()["n2"], asked)
+    ticket = controller.dispatcher.order_verification(controller.slurm.list_hosts()["n2"], asked)
 
-    assert acting.site.fleet.suite == "idle"
+    assert controller.site.fleet.suite == "idle"
     assert ticket.suite == ordered
 
 
@@ -567,12 +567,12 @@ def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(room: Room
 def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
-    room.finds("n1", bad(hard=False))
+    room.finds("n1", bad(conclusive=False))
     room.collect()
     assert room.slurm.reserved == {"n1"}
 
     for name in ("n2", "n3"):
-        room.finds(name, bad(hard=False))
+        room.finds(name, bad(conclusive=False))
     room.collect(times=2)
 
     assert room.slurm.reserved == set()
@@ -587,7 +587,7 @@ def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: 
 def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
-    room.finds("n1", bad(hard=False))
+    room.finds("n1", bad(conclusive=False))
     room.collect()
     for name in ("n2", "n3"):
         room.finds(name, bad())
@@ -603,10 +603,10 @@ def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_p
 
 def let_wait(room: Room, *names: str) -> None:
     """Have a sweep order verifications whose jobs wait, as while their partition is down."""
-    acting = room.controller
-    hosts = acting.slurm.list_hosts()
+    controller = room.controller
+    hosts = controller.slurm.list_hosts()
     for name in names:
-        acting.dispatcher.order_verification(hosts[name], "quick")
+        controller.dispatcher.order_verification(hosts[name], "quick")
 
 
 def find_waiting(room: Room) -> dict[str, list[bool]]:
@@ -650,7 +650,7 @@ def test_a_job_that_waits_is_cancelled_and_ordered_anew_once_its_node_is_overdue
 
 
 def test_a_job_in_the_reservation_of_its_node_goes_on(room: Room) -> None:
-    room.finds("n1", bad(hard=False))
+    room.finds("n1", bad(conclusive=False))
     room.collect()
     (rerun,) = room.ledger.list_open_tickets()
 

@@ -143,11 +143,11 @@ class Home:
 
     def collect(self) -> Controller:
         """Do what `hpcverify collect` does."""
-        acting = self.controller
-        with acting.hold_lock():
-            acting.reconcile()
-            judge_finished_night(acting)
-        return acting
+        controller = self.controller
+        with controller.hold_lock():
+            controller.reconcile()
+            judge_finished_night(controller)
+        return controller
 
     def leave(self, node: str, ticket: str = "", **changes: Any) -> Run:
         """Have *node* leave a run, with a figure of each of two GPUs."""
@@ -180,7 +180,7 @@ class Home:
             reason="a GPU is lost",
             remedy=Remedy.REPLACE,
             findings=(finding,),
-            rulings={"lost": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
+            rulings={"lost": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)},
         )
         ticket = self.ledger.issue_ticket(node, "sweep", "idle")
         self.leave(node, ticket.token, verdict=Verdict.FAIL, results=(result,))
@@ -278,8 +278,8 @@ def test_a_damaged_ledger_stops_the_turn(home: Home) -> None:
 
     with pytest.raises(DamagedError):
         home.collect()
-    acting = object.__new__(Controller)
-    with pytest.raises(DamagedError), acting.run_convenience("one"):
+    controller = object.__new__(Controller)
+    with pytest.raises(DamagedError), controller.run_convenience("one"):
         raise DamagedError("the ledger")
 
 
@@ -417,16 +417,16 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_a_line_and_no_other_i
     home.paper.ended = "".join(
         f"7|batch|NODE_FAIL|{ended - 8000 * i - 60}|{ended - 8000 * i}|n{7 + i}\n" for i in range(2)
     )
-    acting = home.controller
+    controller = home.controller
 
-    with acting.run_convenience("sensor"):
-        leave_suspicions(acting)
-    acting.reconcile()
+    with controller.run_convenience("sensor"):
+        leave_suspicions(controller)
+    controller.reconcile()
 
     assert home.ledger.read_node("n8").state is State.SUSPECT
     assert [line for line in home.said if line.startswith("n7: ")]
     assert list_malfunctions(home) == []
-    assert acting.choose_exit_status() == ActionError.exit_code
+    assert controller.choose_exit_status() == ActionError.exit_code
 
 
 def leave_bmc_run(home: Home, verdict: Verdict, *checks: str, is_signed: bool) -> Run:
@@ -449,7 +449,7 @@ def leave_bmc_run(home: Home, verdict: Verdict, *checks: str, is_signed: bool) -
                 verdict=verdict,
                 reason="a fan has failed" if found else "",
                 findings=found,
-                rulings={"fan": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=not is_signed)}
+                rulings={"fan": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=not is_signed)}
                 if found
                 else {},
             )
@@ -512,13 +512,15 @@ def test_no_node_can_tell_the_id_of_a_run_of_ours(home: Home, tmp_path: Path) ->
 
 def test_links_that_cannot_be_tried_end_alone_and_are_a_state(home: Home) -> None:
     home.collect()
-    acting = home.controller
-    acting.site = replace(acting.site, fabric=Fabric(period_days=7, switches={"leaf1": "n[1-"}))
-    found = acting.iterate_convenience("links", try_links(acting, (), None, lambda: False))
+    controller = home.controller
+    controller.site = replace(
+        controller.site, fabric=Fabric(period_days=7, switches={"leaf1": "n[1-"})
+    )
+    found = controller.iterate_convenience("links", try_links(controller, (), None, lambda: False))
 
     assert list(found) == []
     assert list_malfunctions(home) == ["links"]
-    assert acting.choose_exit_status() == ActionError.exit_code
+    assert controller.choose_exit_status() == ActionError.exit_code
     home.require_work()
 
 
@@ -593,11 +595,11 @@ def test_a_slurm_that_is_away_still_ends_the_turn(home: Home) -> None:
     def refuse(_: object) -> str:
         raise SlurmError("squeue: nobody answers")
 
-    acting = home.controller
-    acting.slurm = Slurm(run=refuse)
-    with acting.run_convenience("sensor"):
-        leave_suspicions(acting)
-    acting.backend = SlurmBackend(acting.slurm)
+    controller = home.controller
+    controller.slurm = Slurm(run=refuse)
+    with controller.run_convenience("sensor"):
+        leave_suspicions(controller)
+    controller.backend = SlurmBackend(controller.slurm)
 
     with pytest.raises(SlurmError):
-        acting.reconcile()
+        controller.reconcile()

@@ -147,16 +147,16 @@ class Doom:
         os.environ.update(self.fleet.env)
         tempfile.tempdir = None  # TMPDIR is read anew
         sys.path.insert(0, str(SITE))  # where the site's own checks are
-        acting = make_controller(self.run)
-        acting.ledger = Ledger(acting.state, self.clock)
-        acting.say = self.say
-        acting.clock = lambda: time.time() + self.ahead
+        controller = make_controller(self.run)
+        controller.ledger = Ledger(controller.state, self.clock)
+        controller.say = self.say
+        controller.clock = lambda: time.time() + self.ahead
         if sweep:
-            Sweep(acting, acting.site.fleet.suite, StopFlag()).run_turn()
+            Sweep(controller, controller.site.fleet.suite, StopFlag()).run_turn()
             return
-        with acting.hold_lock():
+        with controller.hold_lock():
             try:
-                acting.reconcile()
+                controller.reconcile()
             except SlurmError as exc:
                 sys.exit(exc.exit_code)
 

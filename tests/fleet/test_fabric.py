@@ -89,13 +89,13 @@ class Site16:
 
     def sweep(self, *only: str, limit: int | None = None) -> list[IsolationAnswer]:
         """Try what is due."""
-        acting = self.controller
-        return list(try_links(acting, only, limit, lambda: False, self.slurm.sleep))
+        controller = self.controller
+        return list(try_links(controller, only, limit, lambda: False, self.slurm.sleep))
 
     def plan(self) -> list[set[str]]:
         """Plan what would be tried."""
-        acting = self.controller
-        found = plan_fabric(acting, acting.slurm.list_hosts())
+        controller = self.controller
+        found = plan_fabric(controller, controller.slurm.list_hosts())
         return [set(pair.nodes) for pair in found.links.pairs]
 
     @property
@@ -174,13 +174,13 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_the_accusation_alone(
     site: Site16,
 ) -> None:
     site.slurm.cluster = SimulatedCluster(bad=("n7", "n12"))
-    acting = site.controller
+    controller = site.controller
     folder = site.folder / "spool" / "n7"
     folder.mkdir()
     folder.chmod(0o777)
 
     accused = {one.node for answer in site.sweep() for one in answer.accused}
-    acting.reconcile()
+    controller.reconcile()
 
     assert accused == {"n7", "n12"}
     assert site.ledger.read_node("n12").state is State.SUSPECT
@@ -440,14 +440,14 @@ def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(
 ) -> None:
     site.slurm.cluster = SimulatedCluster(bad=("n7",))
     kill_at(site, LINES + 4, monkeypatch)
-    acting = site.controller
-    with closing(resume_journal(acting.state)) as journal:
-        answer = carry_out_pairs(acting, journal, 8, lambda: False, site.slurm.sleep)
+    controller = site.controller
+    with closing(resume_journal(controller.state)) as journal:
+        answer = carry_out_pairs(controller, journal, 8, lambda: False, site.slurm.sleep)
 
     assert answer is not None
     assert [one.node for one in answer.accused] == ["n7"]
     assert site.tried()[0] == 16
-    assert list(list_unfinished(acting.state)) == []
+    assert list(list_unfinished(controller.state)) == []
 
 
 def test_what_another_version_began_is_ended_and_its_links_are_tried_anew(

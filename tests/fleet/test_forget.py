@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import StoreError
-from hpcverify.fleet.ledger import Judgment, Ledger
+from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.overview import read_overview
 from hpcverify.fleet.states import Node, State
 from hpcverify.model import Verdict
@@ -24,7 +24,7 @@ RUN = "20260101-000000-abcdef"
 def ledger(tmp_path: Path) -> Ledger:
     """Know of a node that failed, and one that did not."""
     made = Ledger(tmp_path / "state")
-    made.record_judgments([Judgment(BAD, RUN, {"gemm": True}, "quarantined", held=True)])
+    made.record_judgments([LedgerChange(BAD, RUN, {"gemm": True}, "quarantined", held=True)])
     made.issue_ticket("n1", "return", "idle")
     made.record_intent("n1", "drain", "hpcverify[aa11bb] slow")
     made.put(Node(name="n2", state=State.HEALTHY), "passed")

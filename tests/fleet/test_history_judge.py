@@ -44,12 +44,12 @@ def save_run(state: Path, *limits: Limit) -> None:
     ("limits", "expected"),
     [
         ((), Verdict.WARN),
-        ((Limit("bf16.sustained", low=490.0, where=GPU),), Verdict.FAIL),
+        ((Limit("bf16.sustained", low=490.0, part_id=GPU),), Verdict.FAIL),
         ((Limit("*.sustained", low=490.0),), Verdict.FAIL),
-        ((Limit("bf16.sustained", low=400.0, where=GPU),), Verdict.WARN),
+        ((Limit("bf16.sustained", low=400.0, part_id=GPU),), Verdict.WARN),
         ((Limit("bf16.sustained", low=490.0, otherwise=Verdict.WARN),), Verdict.WARN),
-        ((Limit("bf16.sustained", low=490.0, where="GPU-17-1"),), Verdict.WARN),
-        ((Limit("bf16.sustained", high=490.0, where=GPU),), Verdict.WARN),
+        ((Limit("bf16.sustained", low=490.0, part_id="GPU-17-1"),), Verdict.WARN),
+        ((Limit("bf16.sustained", high=490.0, part_id=GPU),), Verdict.WARN),
     ],
 )
 def test_it_fails_only_if_peers_and_the_limit_of_its_own_run_agree(
@@ -67,7 +67,7 @@ def test_it_fails_only_if_peers_and_the_limit_of_its_own_run_agree(
 
 def test_a_trend_says_when_it_crosses_the_limit_of_the_part(tmp_path: Path) -> None:
     make_history(tmp_path, nights=30, level="if(n = 17, 1 - 0.001 * t, 1)")
-    save_run(tmp_path, Limit("bf16.sustained", low=470.0, where=GPU))
+    save_run(tmp_path, Limit("bf16.sustained", low=470.0, part_id=GPU))
 
     (judged,) = judge_past(tmp_path, Choice(), Site()).values()
 

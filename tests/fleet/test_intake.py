@@ -25,14 +25,14 @@ BELIEVING = Quarantine(enforce=("*",), check_share=1)
 GOOD = a_result("gemm")
 
 
-def bad(check: str = "gemm", *, hard: bool = True) -> Result:
-    """Make a failure that no rerun takes back, unless it is not *hard*."""
+def bad(check: str = "gemm", *, conclusive: bool = True) -> Result:
+    """Make a failure that no rerun takes back, unless it is not *conclusive*."""
     return replace(
         a_result(check),
         verdict=Verdict.FAIL,
         reason="a wrong word",
         findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=hard)},
+        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=conclusive)},
     )
 
 
@@ -111,7 +111,7 @@ def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
 
 
 def test_suspects_count_as_held_for_they_are(room: Room) -> None:
-    runs = (room.run(node, bad(hard=False)) for node in ("n1", "n2", "n3"))
+    runs = (room.run(node, bad(conclusive=False)) for node in ("n1", "n2", "n3"))
     room.take(*runs)
 
     assert room.held() == set()
@@ -134,7 +134,7 @@ OUT = (State.QUARANTINED, Hold.DRAIN)
 
 
 def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: Room) -> None:
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
     room.ledger.trip("3 of 4 nodes")
 
     room.take(again := room.run("n1", bad("sdc")))
@@ -149,19 +149,19 @@ def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: 
 
 
 def test_once_it_is_reset_what_is_found_from_then_on_counts(room: Room) -> None:
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
     room.ledger.trip("3 of 4 nodes")
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
     room.ledger.reset("ada", "image 41")
     assert room.is_now("n1") == KEPT
 
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
 
     assert room.is_now("n1") == OUT
 
 
 def test_while_it_is_tripped_a_suspect_that_passes_is_let_go(room: Room) -> None:
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
     room.ledger.trip("3 of 4 nodes")
 
     room.take(room.run("n1", GOOD))
@@ -170,10 +170,10 @@ def test_while_it_is_tripped_a_suspect_that_passes_is_let_go(room: Room) -> None
 
 
 def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
     others = [room.run(node, bad()) for node in ("n2", "n3")]
 
-    room.take(room.run("n1", bad(hard=False)), *others)
+    room.take(room.run("n1", bad(conclusive=False)), *others)
 
     assert room.ledger.read_trip_reason()
     assert room.is_now("n1") == KEPT
@@ -181,7 +181,7 @@ def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
 
 
 def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) -> None:
-    run = room.run("n1", bad(hard=False))
+    run = room.run("n1", bad(conclusive=False))
     copy = replace(run, id="20260101-000000-ffffff")
 
     room.take(run, copy)
@@ -192,7 +192,7 @@ def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) 
 def test_a_second_failure_in_the_same_batch_holds_nobody_while_tripped(room: Room) -> None:
     room.ledger.trip("3 of 4 nodes")
 
-    room.take(*(room.run("n1", bad(hard=False)) for _ in range(2)))
+    room.take(*(room.run("n1", bad(conclusive=False)) for _ in range(2)))
 
     assert room.is_now("n1") == (State.QUARANTINED, Hold.NONE)
 
@@ -204,7 +204,7 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
     room.ledger.put(replace(repaired, suite="quick", checks=("sdc",)), "repair")
     room.ledger.trip("3 of 4 nodes")
 
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
 
     assert room.is_now("n1") == (State.VERIFYING, Hold.RESERVATION)
     node = room.ledger.read_node("n1")
@@ -214,7 +214,7 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
 
 
 def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Room) -> None:
-    room.take(room.run("n1", bad(hard=False)))
+    room.take(room.run("n1", bad(conclusive=False)))
     room.ledger.trip("3 of 4 nodes")
     for found in (bad(), GOOD, GOOD):
         room.take(room.run("n1", found))
@@ -230,7 +230,7 @@ def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Roo
 
 def test_hard_evidence_of_a_check_in_doubt_is_acted_on_once_nobody_doubts_it(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n1", bad(conclusive=False)), room.run("n2", bad()), eligible=100)
     room.take(room.run("n3", bad()), room.run("n4", bad()), eligible=100)
     room.take(room.run("n1", bad()), eligible=100)
     room.take(room.run("n1", GOOD), eligible=100)
@@ -332,24 +332,24 @@ def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -
 
 def test_a_suspect_whose_check_is_in_doubt_is_held_no_harder(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n1", bad(conclusive=False)), room.run("n2", bad()), eligible=100)
     room.take(room.run("n3", bad()), eligible=100)
 
-    room.take(room.run("n1", bad(hard=False)), eligible=100)
+    room.take(room.run("n1", bad(conclusive=False)), eligible=100)
 
     assert (room.is_now("n1"), room.is_now("n2")) == (KEPT, OUT)
     assert "gemm fails on 3 of the 3 nodes" in room.ledger.read_node("n1").full_reason
     room.take(*(room.run(f"n{i}", GOOD) for i in range(10, 20)), eligible=100)
-    room.take(room.run("n1", bad(hard=False)), eligible=100)
+    room.take(room.run("n1", bad(conclusive=False)), eligible=100)
     assert room.is_now("n1") == OUT  # nobody doubts it any more
 
 
 def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    room.take(room.run("n1", bad(hard=False)), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n1", bad(conclusive=False)), room.run("n2", bad()), eligible=100)
     room.take(room.run("n3", bad()), eligible=100)
 
-    room.take(room.run("n1", bad(hard=False), bad("sdc", hard=False)), eligible=100)
+    room.take(room.run("n1", bad(conclusive=False), bad("sdc", conclusive=False)), eligible=100)
 
     assert room.is_now("n1") == OUT
 
@@ -363,7 +363,7 @@ def test_what_a_check_said_in_earlier_batches_counts_for_the_doubt(room: Room) -
 
 
 def test_runs_of_one_node_are_judged_in_sequence(room: Room) -> None:
-    first, second = (room.run("n1", bad(hard=False)) for _ in range(2))
+    first, second = (room.run("n1", bad(conclusive=False)) for _ in range(2))
 
     suspect, quarantined = room.take(first, second)
 

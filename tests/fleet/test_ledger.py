@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Judgment, Ledger
+from hpcverify.fleet.ledger import BREAKER_RETENTION_S, MAX_RUN_AGE_S, Ledger, LedgerChange
 from hpcverify.fleet.outages import OutageCause
 from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
@@ -126,9 +126,11 @@ def test_a_node_that_nobody_knows_is_unverified(ledger: Ledger) -> None:
 
 
 def test_a_run_is_judged_once(ledger: Ledger) -> None:
-    assert ledger.record_judgments([Judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)])
+    assert ledger.record_judgments(
+        [LedgerChange(N1, "r1", {"gemm": True}, "quarantined", held=True)]
+    )
     assert not ledger.record_judgments(
-        [Judgment(Node(name="n1"), "r1", {"gemm": False}, "healthy")]
+        [LedgerChange(Node(name="n1"), "r1", {"gemm": False}, "healthy")]
     )
 
     assert ledger.read_node("n1") == N1
@@ -140,7 +142,7 @@ def test_a_run_is_judged_once(ledger: Ledger) -> None:
 
 def test_a_run_uses_its_ticket_up(ledger: Ledger) -> None:
     ticket = ledger.issue_ticket("n1", "sweep", "idle")
-    ledger.record_judgments([Judgment(N1, "r1", {}, "quarantined", ticket=ticket.number)])
+    ledger.record_judgments([LedgerChange(N1, "r1", {}, "quarantined", ticket=ticket.number)])
 
     assert told(ledger, ticket).run == "r1"
 
@@ -185,7 +187,7 @@ def test_a_run_of_another_time_is_not_unless_it_has_a_ticket_that_is_new(
 
     assert "more than 14 days ago or ahead" in ledger.explain_untimely(run_of(NOW + days * DAY_S))
     assert ledger.explain_untimely(run) == ""
-    ledger.record_judgments([Judgment(N1, run.id, {}, "", ticket=ticket.number)])
+    ledger.record_judgments([LedgerChange(N1, run.id, {}, "", ticket=ticket.number)])
     assert "check the clock of the node" in ledger.explain_untimely(run)
 
 
@@ -199,11 +201,11 @@ def test_what_was_judged_is_forgotten_when_it_can_come_no_more(
     ledger: Ledger, clock: Clock
 ) -> None:
     run = run_of(NOW - 13 * DAY_S)
-    ledger.record_judgments([Judgment(N1, run.id, {}, "")])
+    ledger.record_judgments([LedgerChange(N1, run.id, {}, "")])
     for _ in range(40):
         assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
         clock.now += DAY_S
-        ledger.record_judgments([Judgment(N1, run_of(clock.now).id, {}, "")])
+        ledger.record_judgments([LedgerChange(N1, run_of(clock.now).id, {}, "")])
 
     assert not ledger.is_judged(run.id)
     assert judged(ledger) == MAX_RUN_AGE_S / DAY_S + 2
@@ -211,7 +213,9 @@ def test_what_was_judged_is_forgotten_when_it_can_come_no_more(
 
 def test_what_the_breaker_counted_is_forgotten_in_the_end(ledger: Ledger, clock: Clock) -> None:
     for name in ("c1", "c2", "c3"):
-        ledger.record_judgments([Judgment(N1, run_of(clock.now).id, {name: True}, "", held=True)])
+        ledger.record_judgments(
+            [LedgerChange(N1, run_of(clock.now).id, {name: True}, "", held=True)]
+        )
         clock.now += BREAKER_RETENTION_S - DAY_S
 
     assert (judged(ledger, "outcomes"), judged(ledger, "holds")) == (2, 2)
@@ -222,11 +226,11 @@ def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
 ) -> None:
     ticket = ledger.issue_ticket("n1", "sweep", "quick")
     run = run_of(NOW + 100 * DAY_S, token=ticket.token)
-    ledger.record_judgments([Judgment(N1, run.id, {}, "", ticket=ticket.number)])
+    ledger.record_judgments([LedgerChange(N1, run.id, {}, "", ticket=ticket.number)])
     for _ in range(130):
         assert ledger.is_judged(run.id) or ledger.explain_untimely(run)
         clock.now += DAY_S
-        ledger.record_judgments([Judgment(N1, run_of(clock.now).id, {}, "")])
+        ledger.record_judgments([LedgerChange(N1, run_of(clock.now).id, {}, "")])
 
     assert not ledger.is_judged(run.id)
 
@@ -300,9 +304,9 @@ def test_an_intent_without_an_outcome_still_tells_which_reason_is_ours(
 def test_the_window_of_the_breaker_survives_and_moves_on(
     again: Callable[[], Ledger], clock: Clock
 ) -> None:
-    again().record_judgments([Judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)])
+    again().record_judgments([LedgerChange(N1, "r1", {"gemm": True}, "quarantined", held=True)])
     clock.now += HOUR
-    again().record_judgments([Judgment(Node(name="n2"), "r2", {"gemm": False}, "healthy")])
+    again().record_judgments([LedgerChange(Node(name="n2"), "r2", {"gemm": False}, "healthy")])
 
     assert again().list_newly_held(NOW - 1) == {"n1"}
     assert again().read_outcomes(NOW - 1) == {"gemm": {"n1": True, "n2": False}}
@@ -311,8 +315,8 @@ def test_the_window_of_the_breaker_survives_and_moves_on(
 
 
 def test_a_node_counts_with_the_last_that_a_check_said_of_it(ledger: Ledger) -> None:
-    ledger.record_judgments([Judgment(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")])
-    ledger.record_judgments([Judgment(N1, "r2", {"gemm": False}, "healthy")])
+    ledger.record_judgments([LedgerChange(N1, "r1", {"gemm": True, "sdc": False}, "quarantined")])
+    ledger.record_judgments([LedgerChange(N1, "r2", {"gemm": False}, "healthy")])
 
     assert ledger.read_outcomes(0) == {"gemm": {"n1": False}, "sdc": {"n1": False}}
 
@@ -320,7 +324,7 @@ def test_a_node_counts_with_the_last_that_a_check_said_of_it(ledger: Ledger) -> 
 def test_a_tripped_breaker_stays_so_until_a_person_resets_it(
     again: Callable[[], Ledger], clock: Clock
 ) -> None:
-    again().record_judgments([Judgment(N1, "r1", {"gemm": True}, "quarantined", held=True)])
+    again().record_judgments([LedgerChange(N1, "r1", {"gemm": True}, "quarantined", held=True)])
     again().trip("3 of 4 nodes")
     assert again().read_trip_reason() == "3 of 4 nodes"
 
@@ -469,7 +473,7 @@ def test_an_outage_of_a_node_is_one_row_from_its_failure_to_its_return(
 ) -> None:
     for state in (State.SUSPECT, State.QUARANTINED, State.VERIFYING, State.HEALTHY):
         node = replace(N1, state=state)
-        ledger.record_judgments([Judgment(node, f"run {state}", {}, state.value, ticket=1)])
+        ledger.record_judgments([LedgerChange(node, f"run {state}", {}, state.value, ticket=1)])
         clock.now += HOUR
     ledger.put(N1, "quarantined")
 

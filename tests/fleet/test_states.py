@@ -51,7 +51,7 @@ def nodes(draw: st.DrawFn) -> Node:
         state=state,
         enforced=state not in IN_SERVICE_STATES and (state not in FAILED_STATES or draw(MOSTLY)),
         checks=draw(st.sampled_from([("gemm",), ("sdc",), ("gemm", "sdc")])) if failed else (),
-        hard=failed and draw(st.booleans()),
+        conclusive=failed and draw(st.booleans()),
         by=draw(st.sampled_from(["", "ada"])) if state is State.VERIFYING else "",
         suite=draw(SUITES),
         not_before_ticket=draw(st.sampled_from([0, 3, 5])),
@@ -189,8 +189,8 @@ def test_a_doubt_lets_go_of_a_suspect_without_conclusive_evidence_alone() -> Non
     suspect = Node(name="n1", state=State.SUSPECT, enforced=True, checks=("gemm",))
 
     assert transitions.release_if_doubted(suspect, DOUBTS).desired_hold is Hold.NONE
-    hard = replace(suspect, hard=True)
-    assert transitions.release_if_doubted(hard, DOUBTS) == hard
+    conclusive = replace(suspect, conclusive=True)
+    assert transitions.release_if_doubted(conclusive, DOUBTS) == conclusive
 
 
 @pytest.mark.parametrize("state", [State.HEALTHY, State.UNVERIFIED])

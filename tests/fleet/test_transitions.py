@@ -41,7 +41,7 @@ ENFORCING = Site(quarantine=Quarantine(enforce=("*",)))
 OBSERVING = Site()
 OUT = (State.QUARANTINED, Hold.DRAIN)
 REPEATED = (State.REPEAT_OFFENDER, Hold.DRAIN)
-HARD = {"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)}
+HARD = {"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)}
 
 
 def failed(check: str = "gemm", **changes: Any) -> Result:
@@ -218,7 +218,7 @@ def test_hard_evidence_of_a_hook_is_kept_where_a_failure_was_only_observed(
     node = what_becomes(before, run_of(corrupt(), id="hook"), None, CLOSED)
 
     assert (node.state, node.since, node.desired_hold) == (state, 0.0, Hold.NONE)
-    assert (node.checks, node.hard, node.run) == (("sdc", "gemm"), True, "hook")
+    assert (node.checks, node.conclusive, node.run) == (("sdc", "gemm"), True, "hook")
     assert node.reason == "sdc: a wrong word; gemm: slow"
     assert explains_refusal(node, CLOSED)
     assert not explains_refusal(before, CLOSED)
@@ -241,13 +241,13 @@ def test_what_is_held_is_not_changed_by_what_a_hook_found(state: State) -> None:
 
 @pytest.mark.parametrize("state", [s for s in State if s not in OBSERVED])
 def test_old_evidence_explains_no_refusal_once_its_node_is_in_another_state(state: State) -> None:
-    node = in_state(state, checks=("sdc",), hard=True)
+    node = in_state(state, checks=("sdc",), conclusive=True)
 
     assert not explains_refusal(node, CLOSED)
 
 
 def test_a_check_that_is_not_enforced_or_not_listed_explains_no_refusal() -> None:
-    node = in_state(State.QUARANTINED, enforced=False, checks=("gemm",), hard=True)
+    node = in_state(State.QUARANTINED, enforced=False, checks=("gemm",), conclusive=True)
 
     assert not explains_refusal(node, CLOSED)
     assert not explains_refusal(replace(node, checks=("sdc",)), ENFORCING)
@@ -402,7 +402,7 @@ NO_ANSWER = Site(
     ],
 )
 def test_a_turn_is_over_whatever_it_brought(found: Result) -> None:
-    kept = in_state(State.VERIFYING, checks=("acme",), hard=True, repeat_offender=True)
+    kept = in_state(State.VERIFYING, checks=("acme",), conclusive=True, repeat_offender=True)
 
     node = what_becomes(kept, run_of(found), site=NO_ANSWER)
 
@@ -708,7 +708,7 @@ KEPT = [(State.SUSPECT, ""), (State.VERIFYING, "ann")]
 
 def spared(state: State, by: str, **changes: Any) -> Node:
     """Make a node with hard evidence that the brakes kept us from acting on."""
-    kept = {"checks": ("sdc",), "hard": True, "run": "a", **BRAKED, **changes}
+    kept = {"checks": ("sdc",), "conclusive": True, "run": "a", **BRAKED, **changes}
     return in_state(state, by=by, **kept)
 
 
@@ -719,7 +719,7 @@ def test_hard_evidence_that_was_not_acted_on_is_taken_back_by_no_rerun(
 ) -> None:
     node = what_becomes(spared(state, by), run_of(found, id="b"))
 
-    assert (node.state, node.desired_hold, node.hard) == (*OUT, True)
+    assert (node.state, node.desired_hold, node.conclusive) == (*OUT, True)
     assert (node.checks, node.run, node.not_before_ticket) == (("sdc",), "a", 5)
     assert node.full_reason == (
         "conclusive evidence, which no rerun can take back: sdc: a wrong word"
@@ -734,7 +734,7 @@ def test_hard_evidence_stays_beside_what_is_found_later_enforced_or_not(
 
     node = what_becomes(spared(state, by), run_of(failed("gemm"), id="b"), site=site)
 
-    assert (node.state, node.desired_hold, node.hard) == (*OUT, True)
+    assert (node.state, node.desired_hold, node.conclusive) == (*OUT, True)
     assert (node.checks, node.run) == (("sdc", "gemm"), "b")
     assert node.full_reason.endswith(": sdc: a wrong word; gemm: too slow")
 
@@ -770,7 +770,7 @@ def test_hard_evidence_that_is_suppressed_meanwhile_is_not_acted_on() -> None:
 
     node = what_becomes(spared(State.SUSPECT, ""), run_of(a_result("sdc")), site=site)
 
-    assert (node.state, node.hard) == (State.HEALTHY, False)
+    assert (node.state, node.conclusive) == (State.HEALTHY, False)
 
 
 def test_hard_evidence_of_a_hook_is_taken_back_by_a_pass_of_ours() -> None:
@@ -778,8 +778,8 @@ def test_hard_evidence_of_a_hook_is_taken_back_by_a_pass_of_ours() -> None:
 
     node = what_becomes(suspect, run_of(a_result("sdc")))
 
-    assert suspect.hard
-    assert (node.state, node.hard, node.desired_hold) == (State.HEALTHY, False, Hold.NONE)
+    assert suspect.conclusive
+    assert (node.state, node.conclusive, node.desired_hold) == (State.HEALTHY, False, Hold.NONE)
 
 
 # -- what counts as a full pass
@@ -872,7 +872,7 @@ def test_who_passes_after_a_quarantine_came_back_and_who_is_new_did_not() -> Non
 
 
 def test_who_is_taken_back_to_be_verified_is_acquitted_by_a_pass_alone() -> None:
-    kept = keep_until_verified(back(hard=True), NOW, last=4)
+    kept = keep_until_verified(back(conclusive=True), NOW, last=4)
     assert (kept.desired_hold, kept.not_before_ticket) == (Hold.RESERVATION, 4)
 
     assert what_becomes(kept, run_of(a_result())).state is State.HEALTHY
@@ -944,10 +944,10 @@ def test_hard_evidence_is_kept_while_nobody_acts_on_it(
     evidence: tuple[bool, bool], by: str
 ) -> None:
     old, new = evidence
-    before = replace(a_node(State.VERIFYING, enforced=True, by=by), hard=old)
-    after = replace(a_node(State.QUARANTINED, enforced=True), hard=new)
+    before = replace(a_node(State.VERIFYING, enforced=True, by=by), conclusive=old)
+    after = replace(a_node(State.QUARANTINED, enforced=True), conclusive=new)
 
-    assert restrain_hold(before, after, "it tripped").hard is any(evidence)
+    assert restrain_hold(before, after, "it tripped").conclusive is any(evidence)
 
 
 def between_nodes(verdict: Verdict = Verdict.FAIL) -> Run:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpcverify.commands.reliability import command
-from hpcverify.fleet.ledger import Judgment, Ledger
+from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.fleet.worth import assess_worth, describe_worth, list_job_sizes
 from hpcverify.reliability.assumptions import JobAssumptions
@@ -55,7 +55,7 @@ def fail(ledger: Ledger, clock: Clock) -> Callable[..., None]:
             name=name, state=State.QUARANTINED, enforced=True, checks=("gemm",), first_seen_at=NOW
         )
         ledger.record_judgments(
-            [Judgment(bad, f"{name} {clock.now}", {}, "quarantined", ticket=ticket)]
+            [LedgerChange(bad, f"{name} {clock.now}", {}, "quarantined", ticket=ticket)]
         )
         clock.now += DAY_S
         well = Node(name=name, state=State.HEALTHY, first_seen_at=NOW)

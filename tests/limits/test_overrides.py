@@ -228,11 +228,11 @@ def test_two_limits_for_the_same_part_and_node_are_refused(one: Setting, other: 
 
 
 def test_what_a_site_only_warns_of_is_no_conclusive_evidence() -> None:
-    own = Rule(high=0, hard=True)
+    own = Rule(high=0, conclusive=True)
     warned = RuleOverride(metric="m", otherwise=Verdict.WARN, source="site.toml").refine(own)
     tightened = RuleOverride(metric="m", high=1, source="site.toml").refine(own)
 
-    assert (warned.hard, tightened.hard) == (False, True)
+    assert (warned.conclusive, tightened.conclusive) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_a_gpu_with_less_power_than_the_others_is_no_sibling_of_theirs() -> None
         has_no_past,
     )
 
-    assert {limit.where for limit in made} == {"gpu-0", "gpu-1", "gpu-2", "gpu-3"}
+    assert {limit.part_id for limit in made} == {"gpu-0", "gpu-1", "gpu-2", "gpu-3"}
 
 
 def test_only_gpus_have_data_sheets_to_speak_of() -> None:

@@ -28,7 +28,7 @@ def main() -> None:
             new = scenario.with_suffix(".new")
             new.write_text(f"{story}\nfreeze_t = {second}\n")
             new.replace(scenario)
-            samples += [Sample(r.name, r.value, r.unit, r.where, second) for r in reader.read()]
+            samples += [Sample(r.name, r.value, r.unit, r.part_id, second) for r in reader.read()]
     sys.stdout.write(msgspec.json.encode(samples).decode())
 
 

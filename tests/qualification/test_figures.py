@@ -131,7 +131,7 @@ def test_answers_of_like_gpus_are_compared_within_the_same_work() -> None:
 
 
 def trial(fault: str, expected: str, outcome: str) -> Trial:
-    return Trial(fault=fault, where="GPU-0", expected=expected, outcome=outcome)
+    return Trial(fault=fault, part_id="GPU-0", expected=expected, outcome=outcome)
 
 
 def test_missed_faults_and_alarms_without_one_are_counted_apart() -> None:

@@ -66,9 +66,9 @@ def print_result(result: Result, *, verbose: bool) -> None:
     if not verbose:
         return
     for covered in result.coverage:
-        print("      ", covered.where[:12], covered.text)
+        print("      ", covered.part_id[:12], covered.text)
     for measured in result.measurements:
-        print("       =", measured.where[:12], measured.name, measured.value, measured.unit)
+        print("       =", measured.part_id[:12], measured.name, measured.value, measured.unit)
     for short in result.shortfalls:
         print("       !", short)
 

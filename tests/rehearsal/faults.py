@@ -89,11 +89,11 @@ class Fault:
 
         """
         kind, _, rest = text.partition("@")
-        where, _, options = rest.partition(":")
+        place, _, options = rest.partition(":")
         if kind not in KINDS:
             raise ValueError(f"no fault is called {kind!r}: take one of {sorted(KINDS)}")
-        numbers = tuple(int(n) for n in where.split("-") if n not in ("", "*"))
-        pair = numbers if "-" in where else ()
+        numbers = tuple(int(n) for n in place.split("-") if n not in ("", "*"))
+        pair = numbers if "-" in place else ()
         fault = cls(kind, frozenset(numbers), pair)
         for name, _, value in (option.partition("=") for option in options.split(",") if option):
             if name not in ("after", "every", "share", "bit"):

@@ -247,12 +247,12 @@ NUMBERS = (
     ),
     *(
         Rehearsed(
-            f"a word changes {where}",
+            f"a word changes {place}",
             f"memory@1:after={after},every=100000",
             _expect({check: says}, FAIL, Remedy.REPLACE),
             gpus=3,
         )
-        for check, where, after, says in (
+        for check, place, after, says in (
             ("gpu_memory", "in a GPU's memory", 1500, "the memory holds it"),
             ("sdc", "of an operand in a GPU's memory", 900, "memory (operand"),
             ("p2p", "in a GPU's memory before it is compared", 8, "not a link fault"),

@@ -57,7 +57,7 @@ def test_the_gpu_that_keeps_cuda_from_starting_is_the_one_that_nvml_names(
 
     assert run.results
     for result in run.results:
-        accused = {run.inventory.find_label(f.where)[:5] for f in result.findings}
+        accused = {run.inventory.find_label(f.part_id)[:5] for f in result.findings}
         assert (result.verdict, accused) == (Verdict.FAIL, {"GPU 2"}), result.reason
 
 
@@ -73,7 +73,7 @@ def test_of_gpus_in_one_process_the_broken_one_is_named(rehearse: Rehearse) -> N
     run = rehearse(gpus=3, is_reversed=True).run("--check", "p2p", faults="launch@0:after=3")
 
     (finding,) = of(run, "p2p").findings
-    assert run.inventory.find_label(finding.where).startswith("GPU 2 ")
+    assert run.inventory.find_label(finding.part_id).startswith("GPU 2 ")
     assert of(run, "p2p").verdict is Verdict.FAIL
 
 

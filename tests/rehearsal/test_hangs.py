@@ -35,11 +35,11 @@ def test_a_gpu_that_hung_is_left_alone_and_the_others_go_on(rehearse: Rehearse) 
     (short,) = later.shortfalls
 
     assert (gemm.verdict, gemm.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert not gemm.rulings[HUNG_CODE].hard
+    assert not gemm.rulings[HUNG_CODE].conclusive
     assert (later.verdict, later.cause) == (Verdict.ERROR, Cause.HUNG)
     assert "did not come back from fp64 products in gemm" in short.reason
-    assert list_labels(run, finding.where, short.where) == ["GPU 2", "GPU 2"]
-    assert list_labels(run, *sorted({m.where for m in later.measurements})) == ["GPU 0", "GPU 1"]
+    assert list_labels(run, finding.part_id, short.part_id) == ["GPU 2", "GPU 2"]
+    assert list_labels(run, *sorted({m.part_id for m in later.measurements})) == ["GPU 0", "GPU 1"]
 
 
 @pytest.mark.parametrize(("gpus", "faults"), [(1, "hang@0"), (3, "hang@*")])

@@ -32,7 +32,7 @@ def test_the_quick_suite_passes_on_four_gpus(rehearse: Rehearse) -> None:
     parts = {part.id for part in run.inventory.parts if part.kind == "gpu"}
     for name in ACTIVE:
         (result,) = (r for r in run.results if r.check == name)
-        seen = {m.where for m in result.measurements} | {c.where for c in result.coverage}
+        seen = {m.part_id for m in result.measurements} | {c.part_id for c in result.coverage}
         assert seen & parts == parts or "node" in seen
 
 

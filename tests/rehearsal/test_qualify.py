@@ -162,9 +162,9 @@ def test_what_a_library_refuses_is_counted_and_speaks_against_no_gpu(node: Node)
     report = read(out)
     arithmetic = next(step for step in report.steps if step.name == "arithmetic")
     run = msgspec.json.decode((out / arithmetic.run).read_bytes(), type=Run)
-    refused = {f.where for r in run.results for f in r.findings if f.code == "offset_refused"}
+    refused = {f.part_id for r in run.results for f in r.findings if f.code == "offset_refused"}
     compared = {
-        m.where for r in run.results for m in r.measurements if m.name == "fp8.checked_over_bare"
+        m.part_id for r in run.results for m in r.measurements if m.name == "fp8.checked_over_bare"
     }
 
     assert arithmetic.verdict < Verdict.FAIL

@@ -24,15 +24,15 @@ def run_together(rehearse: Rehearse, faults: str) -> Run:
 def list_accused(run: Run, result: Result) -> set[str]:
     """Name the parts that decide the verdict, and those that the reason speaks of first."""
     ruled = {code for code, rule in result.rulings.items() if rule.verdict >= Verdict.WARN}
-    where = {f.where for f in result.findings if f.code in ruled}
-    where |= {s.where for s in result.shortfalls}
-    return {run.inventory.find_label(one).partition(" (")[0] for one in where}
+    named = {f.part_id for f in result.findings if f.code in ruled}
+    named |= {s.part_id for s in result.shortfalls}
+    return {run.inventory.find_label(one).partition(" (")[0] for one in named}
 
 
 def list_witnesses(run: Run, result: Result) -> set[str]:
     """Name the parts that could not be judged without another one."""
     told = [c for c in result.coverage if c.text.startswith("could not be judged without GPU 1")]
-    return {run.inventory.find_label(c.where).partition(" (")[0] for c in told}
+    return {run.inventory.find_label(c.part_id).partition(" (")[0] for c in told}
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def gemm(*, sick: bool = True, drift: float = 1.0) -> Result:
             low=0.95e3 * value,
             otherwise=Verdict.WARN,
             source=f"0.95 {TIMES} median {value:.0f} of 12 runs",
-            where=gpu.id,
+            part_id=gpu.id,
         )
         for i, gpu in enumerate(GPUS)
         for value in (_figure("bf16", i, "burst"),)
@@ -230,7 +230,7 @@ def telemetry(samples: int = 600) -> tuple[Series, ...]:
         Series(
             name=name,
             unit=unit,
-            where=gpu.id,
+            part_id=gpu.id,
             t=tuple(float(t) for t in range(samples)),
             values=tuple(_sample(name, i, t, idle, hot) for t in range(samples)),
         )
@@ -283,7 +283,7 @@ def sdc() -> Result:
     """Find one corrupted word on GPU 3."""
     finding = Finding(
         code="corrupted_word",
-        where=SICK,
+        part_id=SICK,
         text="1 word of 1.2e13 differs from its exact product",
         evidence={
             "seed": "0x9b3f2d11",

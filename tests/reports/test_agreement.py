@@ -208,7 +208,7 @@ def test_every_output_says_the_same(name: str, output: str) -> None:
         names = recall_gone_parts(run)
         for action in list_deciding_actions(run):
             assert REMEDY_SENTENCES[action.remedy] in shown
-            assert all(names.find_label(part.where) in shown for part in action.parts)
+            assert all(names.find_label(part.part_id) in shown for part in action.parts)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

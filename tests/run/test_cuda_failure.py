@@ -118,7 +118,7 @@ def test_each_error_has_the_verdict_remedy_and_cause_of_its_row(
     assert row.text in result.reason
     assert answer.outcome.remedy is not Remedy.FIX_CHECKER
     assert answer.outcome.is_worker_spent is row.sticky
-    accused = [(f.code, f.where) for f in found(answer)]
+    accused = [(f.code, f.part_id) for f in found(answer)]
     assert accused == ([(row.code, "GPU-1")] if row.verdict is Verdict.FAIL else [])
 
 
@@ -146,9 +146,9 @@ def test_a_start_that_the_hardware_prevents_is_no_gpus_of_several(
     task = Measure(name="any", packages=(), params={}, context=context)
     failure = explain_cuda_failure(RuntimeError(text), task)
     assert failure is not None
-    where = "GPU-1" if gpus == 1 or row.software else "node"
+    part_id = "GPU-1" if gpus == 1 or row.software else "node"
 
-    assert [(f.code, f.where) for f in failure.findings] == [(row.code, where)]
+    assert [(f.code, f.part_id) for f in failure.findings] == [(row.code, part_id)]
 
 
 def test_a_check_that_ends_well_accuses_nobody(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def explained(
         lambda parts: {p: contexts[p] for p in contexts if p in parts},
     )
     assert failure is not None
-    return [(f.code, f.where) for f in failure.findings]
+    return [(f.code, f.part_id) for f in failure.findings]
 
 
 LAUNCH, ECC = (

@@ -42,13 +42,13 @@ def node(count: int) -> Inventory:
     return Inventory(parts=tuple(Part("gpu", d.part, d.label) for d in gpus), devices=gpus)
 
 
-def ended(code: str, where: str) -> Answer:
+def ended(code: str, part_id: str) -> Answer:
     """Answer as a worker does that an error of CUDA ended."""
     row = next(row for row in load_rows() if row.code == code)
     outcome = Outcome(
         verdict=Verdict.ERROR, reason="ended early", cause=Cause.CRASHED, code=code, start=5.0
     )
-    return Answer(items=(Finding(code, where, row.text, {"error": row.title}),), outcome=outcome)
+    return Answer(items=(Finding(code, part_id, row.text, {"error": row.title}),), outcome=outcome)
 
 
 def result(answers: Mapping[str, Answer], count: int = 3, xids: GpuXids | None = None) -> Result:
@@ -103,7 +103,7 @@ def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
 def test_what_one_gpu_raises_and_its_siblings_do_not_fails_it(code: str) -> None:
     told = result(on(code, 1))
 
-    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
+    assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
     assert told.reason.startswith("GPU 1: ")
 
 
@@ -162,8 +162,8 @@ def lost(cause: Cause) -> Answer:
 def test_a_gpu_that_met_the_error_of_a_peer_is_a_witness(other: Answer) -> None:
     told = result(on("cuda_contained", 0, 2) | {"gpu-1": other})
 
-    assert [f.where for f in told.findings if f.code == "cuda_contained"] == []
-    assert {s.where: s.remedy for s in told.shortfalls}["gpu-0"] is Remedy.RERUN
+    assert [f.part_id for f in told.findings if f.code == "cuda_contained"] == []
+    assert {s.part_id: s.remedy for s in told.shortfalls}["gpu-0"] is Remedy.RERUN
 
 
 @pytest.mark.parametrize("other", [ENDED, lost(Cause.TIMEOUT)], ids=["well", "in vain"])
@@ -172,7 +172,7 @@ def test_a_gpu_that_contained_an_error_fails_where_its_peers_were_well_or_waited
 ) -> None:
     told = result(on("cuda_contained", 1) | {"gpu-0": other, "gpu-2": other})
 
-    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
+    assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
 XID = GpuXids({"gpu-1": ("Xid 94 at 03:12:05 UTC",)}, {"gpu-1": ("NVRM: Xid 94",)})
@@ -202,7 +202,7 @@ def test_a_worker_that_died_of_an_error_of_cuda_accuses_its_gpu() -> None:
     told = result({"gpu-0": ENDED, "gpu-1": died(ABORTED), "gpu-2": ENDED})
 
     assert (told.verdict, told.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
-    assert [(f.code, f.where) for f in told.findings] == [("ecc_uncorrectable", "gpu-1")]
+    assert [(f.code, f.part_id) for f in told.findings] == [("ecc_uncorrectable", "gpu-1")]
 
 
 @pytest.mark.parametrize("log", ["", "Segmentation fault", "CUDA error: out of memory"])
@@ -230,7 +230,7 @@ def test_a_kernel_log_that_nobody_may_read_is_said_and_changes_no_verdict() -> N
 def test_an_xid_names_the_gpu_that_cuda_did_not() -> None:
     told = result({"node": ended("cuda_launch_failure", "node")}, xids=XID)
 
-    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
+    assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["gpu-1"])
 
 
 def test_without_a_name_what_software_can_cause_fails_nobody() -> None:
@@ -243,7 +243,7 @@ def test_without_a_name_what_software_can_cause_fails_nobody() -> None:
 def test_without_a_name_what_only_hardware_causes_fails_the_node() -> None:
     told = result({"node": ended("ecc_uncorrectable", "node")})
 
-    assert (told.verdict, [f.where for f in told.findings]) == (Verdict.FAIL, ["node"])
+    assert (told.verdict, [f.part_id for f in told.findings]) == (Verdict.FAIL, ["node"])
 
 
 def test_nobody_is_asked_for_xids_where_no_gpu_failed() -> None:

@@ -26,7 +26,7 @@ from hpcverify.run.conclude import judge_result, list_hard_evidence
 
 GPU = Part(kind="gpu", id="gpu-a", label="GPU 3", facts={"name": "test"})
 NODE = Inventory(parts=(GPU,))
-EXACT = {"words": Rule(high=0, hard=True, source="exact")}
+EXACT = {"words": Rule(high=0, conclusive=True, source="exact")}
 SLOW = {"speed": Rule(low=10, source="s")}
 
 
@@ -74,22 +74,22 @@ def test_of_a_failure_with_both_only_the_hard_part_is_evidence() -> None:
     assert list_hard_evidence(result(speed(1), rules=SLOW), NODE) == ()
 
 
-@pytest.mark.parametrize("hard", [True, False])
-def test_a_finding_is_hard_if_its_ruling_is(hard: bool) -> None:  # noqa: FBT001 - a case
-    rulings = {"lost": FindingRule(Verdict.FAIL, hard=hard)}
+@pytest.mark.parametrize("conclusive", [True, False])
+def test_a_finding_is_hard_if_its_ruling_is(conclusive: bool) -> None:  # noqa: FBT001 - a case
+    rulings = {"lost": FindingRule(Verdict.FAIL, conclusive=conclusive)}
     lost = result(Finding("lost", "gpu-a", "is lost"), rulings=rulings)
 
-    assert list_hard_evidence(lost, NODE) == (("GPU 3: is lost",) if hard else ())
+    assert list_hard_evidence(lost, NODE) == (("GPU 3: is lost",) if conclusive else ())
 
 
 def test_a_warning_is_no_evidence_however_hard() -> None:
-    rules = {"words": Rule(high=0, hard=True, otherwise=Verdict.WARN)}
+    rules = {"words": Rule(high=0, conclusive=True, otherwise=Verdict.WARN)}
 
     assert list_hard_evidence(result(words(1), rules=rules), NODE) == ()
 
 
 def test_a_hard_warning_beside_a_soft_failure_is_none_either() -> None:
-    rules = {**SLOW, "words": Rule(high=0, hard=True, otherwise=Verdict.WARN)}
+    rules = {**SLOW, "words": Rule(high=0, conclusive=True, otherwise=Verdict.WARN)}
 
     assert list_hard_evidence(result(words(1), speed(1), rules=rules), NODE) == ()
 
@@ -108,7 +108,7 @@ def test_a_hard_limit_that_nothing_was_measured_against_is_no_evidence() -> None
 
 
 def test_a_limit_of_siblings_is_as_hard_as_its_rule() -> None:
-    rule = {"speed": Rule(of_siblings=0.9, hard=True)}
+    rule = {"speed": Rule(of_siblings=0.9, conclusive=True)}
     places = (Measurement("speed", v, "", f"cpu{i}") for i, v in enumerate([9, 9, 1]))
     (slow,) = list_hard_evidence(result(*places, rules=rule), NODE)
 
@@ -117,8 +117,8 @@ def test_a_limit_of_siblings_is_as_hard_as_its_rule() -> None:
 
 def test_what_was_written_before_there_was_hard_evidence_has_none() -> None:
     old = msgspec.json.decode(b'{"name": "words", "high": 0}', type=Limit)
-    assert not old.hard
-    assert not msgspec.json.decode(b'{"verdict": "fail"}', type=FindingRule).hard
+    assert not old.conclusive
+    assert not msgspec.json.decode(b'{"verdict": "fail"}', type=FindingRule).conclusive
 
 
 def test_evidence_survives_the_document() -> None:
@@ -134,7 +134,7 @@ def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> 
     (step,) = make_plan(suite, Site(limits=limits, path=str(tmp_path))).steps
 
     assert step.rules["ecc.uncorrected.since", "*"].high == 2
-    assert step.rules["ecc.uncorrected.since", "*"].hard
+    assert step.rules["ecc.uncorrected.since", "*"].conclusive
 
 
 HARD_FINDINGS = {
@@ -208,7 +208,7 @@ def test_what_no_rerun_takes_back_is_hard(check: str, code: str) -> None:
     ruling = catalog.load_check(check).finding_rules[code]
 
     assert ruling.verdict is Verdict.FAIL
-    assert ruling.hard is ((check, code) in HARD_FINDINGS)
+    assert ruling.conclusive is ((check, code) in HARD_FINDINGS)
 
 
 @pytest.mark.parametrize(("check", "name"), sorted(HARD_LIMITS | SOFT_LIMITS))
@@ -216,7 +216,7 @@ def test_an_event_is_hard_and_slowness_is_not(check: str, name: str) -> None:
     rule = catalog.load_check(check).rules[name]
 
     assert rule.otherwise is Verdict.FAIL
-    assert rule.hard is ((check, name) in HARD_LIMITS)
+    assert rule.conclusive is ((check, name) in HARD_LIMITS)
 
 
 STANDING = {("xid", "xid_standing"), ("kernel_log", "kernel_standing")}
@@ -226,8 +226,8 @@ STANDING = {("xid", "xid_standing"), ("kernel_log", "kernel_standing")}
 @pytest.mark.parametrize("check", list(catalog.list_check_names()))
 def test_only_a_failure_or_what_is_left_of_one_is_called_hard(check: str) -> None:
     found = catalog.load_check(check)
-    hard = {code: r.verdict for code, r in found.finding_rules.items() if r.hard}
-    verdicts = {verdict for code, verdict in hard.items() if (check, code) not in STANDING}
-    verdicts |= {r.otherwise for r in found.rules.values() if r.hard}
+    conclusive = {code: r.verdict for code, r in found.finding_rules.items() if r.conclusive}
+    verdicts = {verdict for code, verdict in conclusive.items() if (check, code) not in STANDING}
+    verdicts |= {r.otherwise for r in found.rules.values() if r.conclusive}
 
     assert verdicts <= {Verdict.FAIL}

@@ -472,7 +472,7 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
         Limit(
             name="speed",
             low=50.0,
-            where="node",
+            part_id="node",
             source="0.5 x 100, the median of this node's last 9 runs",
         ),
     )
@@ -610,9 +610,9 @@ class Told(SilentProgress):
         self.began: list[int] = []
         self.ended: list[tuple[int, str]] = []
 
-    def begin_step(self, step: Step, place: int, plan: Plan, where: str) -> None:
+    def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
         """Keep its place."""
-        super().begin_step(step, place, plan, where)
+        super().begin_step(step, place, plan, target)
         self.began.append(place)
 
     def end_step(self, result: Result) -> None:

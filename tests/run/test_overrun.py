@@ -92,7 +92,7 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
     found = explained(tmp_path, ended(40), ended(38), late(HANGS), ended(41))
     (finding,) = list_findings(found)
 
-    assert (finding.code, finding.where) == (HUNG_CODE, "gpu-2")
+    assert (finding.code, finding.part_id) == (HUNG_CODE, "gpu-2")
     assert finding.text == (
         "it hung in bf16 products for 180 s until it was ended; 3 like it finished the whole "
         "check in 41 s: reset it, and run again"
@@ -115,7 +115,7 @@ def test_two_gpus_that_hang_where_two_ended_are_both_accused(tmp_path: Path) -> 
     other = replace(HANGS, part="gpu-3", doing="bf16 products on GPU 3")
     found = explained(tmp_path, ended(40), ended(38), late(HANGS), late(other))
 
-    assert [f.where for f in list_findings(found)] == ["gpu-2", "gpu-3"]
+    assert [f.part_id for f in list_findings(found)] == ["gpu-2", "gpu-3"]
 
 
 INNOCENT = {
@@ -323,7 +323,7 @@ def test_the_gpus_that_measure_one_after_the_other_are_siblings(tmp_path: Path) 
     answers = explain_overruns(phases, found, 420, NO_XIDS)
 
     assert found["gpu-2"].ended == (4, 4, 4)
-    assert [f.where for f in list_findings(answers)] == ["gpu-2"]
+    assert [f.part_id for f in list_findings(answers)] == ["gpu-2"]
 
 
 def estimate(_ctx: Context, _params: Params) -> float:
@@ -389,7 +389,7 @@ def test_a_run_fails_for_the_gpu_that_hangs_and_uses_it_no_more(tmp_path: Path) 
     assert (first.verdict, first.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
     assert find_codes(first) == [HUNG_CODE]
     assert [task.parts for task in asked if isinstance(task, FindXids)] == [("gpu-2",)]
-    assert first.rulings[HUNG_CODE].hard is False
+    assert first.rulings[HUNG_CODE].conclusive is False
     assert first.reason.startswith("GPU 2: it hung in bf16 products")
     assert told == [["cpu"], [g.part for g in GPUS], ["cpu"], ["gpu-0", "gpu-1", "gpu-3"]]
     assert (then.verdict, then.cause, then.remedy) == (Verdict.ERROR, Cause.HUNG, Remedy.INSPECT)
@@ -444,7 +444,7 @@ def test_a_gpu_that_is_merely_slow_is_used_again(
     found = list(describe_unused_gpus(list_late_workers([phase], NODE), "gemm"))
 
     expected = [("gpu-2", NOT_USED)] if unused else []
-    assert [(finding.where, finding.code) for finding in found] == expected
+    assert [(finding.part_id, finding.code) for finding in found] == expected
 
 
 def test_a_phase_has_the_time_that_its_parameters_need_and_not_ten_minutes(tmp_path: Path) -> None:

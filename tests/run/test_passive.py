@@ -45,7 +45,7 @@ CHECK = Check(
     metrics={name: Metric(unit="", worse="neither", meaning="m") for name in RULES},
     rules=RULES,
     finding_rules={
-        "xid_79": FindingRule(Verdict.FAIL, hard=True),
+        "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
         "noted": FindingRule(Verdict.WARN),
     },
     placement=Placement.PASSIVE,

@@ -155,7 +155,7 @@ def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(tmp_pa
     executor = node(gpu_1=make_answer(BAD), gpu_2=broken(Cause.CRASHED), telemetry=make_answer())
     made = result(executor, tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
-    assert [short.where for short in made.shortfalls] == ["gpu-2"]
+    assert [short.part_id for short in made.shortfalls] == ["gpu-2"]
 
 
 def test_nobody_is_asked_where_nothing_was_found_to_judge(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_a_check_that_was_skipped_everywhere_stays_skipped(tmp_path: Path) -> No
     assert made.verdict is Verdict.SKIP
 
 
-def answer(where: str, digest: str) -> Finding:
+def answer(part_id: str, digest: str) -> Finding:
     ballot = {"group": "H100", "name": "bf16", "digest": digest}
-    return Finding("answer", where, "first products", data=ballot)
+    return Finding("answer", part_id, "first products", data=ballot)
 
 
 def test_a_worker_puts_the_answers_of_a_real_check_to_the_vote() -> None:

@@ -52,7 +52,7 @@ def test_of_a_gpu_that_nobody_can_ask_the_release_is_said_to_be_unknown(tmp_path
     item, outcome = (decode_response(line)[1] for line in told.getvalue().splitlines())
 
     assert isinstance(item, Coverage)
-    assert (item.where, item.text.startswith("unknown whether its memory")) == ("GPU-0", True)
+    assert (item.part_id, item.text.startswith("unknown whether its memory")) == ("GPU-0", True)
     assert isinstance(outcome, Outcome)
     assert outcome.verdict is Verdict.PASS
 

@@ -70,7 +70,7 @@ def run(*results: Result, **changes: Any) -> Run:
 
 
 def actions_of(of: Run) -> list[tuple[Verdict, Remedy, list[str]]]:
-    return [(a.verdict, a.remedy, [p.where for p in a.parts]) for a in list_actions(of)]
+    return [(a.verdict, a.remedy, [p.part_id for p in a.parts]) for a in list_actions(of)]
 
 
 FOUR = run(
@@ -96,7 +96,7 @@ def test_each_part_is_listed_under_what_its_own_complaints_call_for() -> None:
 
 
 def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
-    (seventh,) = (part for part in list_affected_parts(FOUR) if part.where == "gpu-7")
+    (seventh,) = (part for part in list_affected_parts(FOUR) if part.part_id == "gpu-7")
 
     assert [(c.verdict, c.text) for c in seventh.complaints] == [
         (Verdict.FAIL, "sram 1 > 0 (NVML)"),
@@ -147,7 +147,7 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
     gemm = result("gemm", *slow)
     (action,) = list_actions(run(gemm))
 
-    assert [p.where for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
+    assert [p.part_id for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
     assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
 
 
@@ -170,17 +170,17 @@ def test_a_worker_for_all_gpus_accuses_only_the_one_that_it_found() -> None:
     ended = Shortfall("node", "the check ended early: it is lost", Cause.CRASHED, code="gpu_lost")
     p2p = replace(result("p2p", lost), shortfalls=(ended,))
 
-    assert [part.where for part in list_affected_parts(run(p2p))] == ["gpu-3"]
+    assert [part.part_id for part in list_affected_parts(run(p2p))] == ["gpu-3"]
 
 
 def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() -> None:
-    node, gpu = (Measurement("speed", 50.0, "GB/s", where) for where in ("node", "gpu-3"))
+    node, gpu = (Measurement("speed", 50.0, "GB/s", part_id) for part_id in ("node", "gpu-3"))
     slow = run(result("p2p", node, gpu))
     missing = Shortfall("", "CUDA is set up wrongly", Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
     ruined = replace(
         result("p2p"),
         verdict=Verdict.ERROR,
-        shortfalls=(replace(missing, where="node"), replace(missing, where="gpu-3")),
+        shortfalls=(replace(missing, part_id="node"), replace(missing, part_id="gpu-3")),
     )
 
     assert format_next_steps(slow).startswith("drain the node, replace GPU 3, the node, then:")
@@ -212,7 +212,7 @@ def test_errors_are_kept_apart_from_failures() -> None:
         (Verdict.FAIL, Remedy.REPLACE, ["gpu-3"]),
         (Verdict.ERROR, Remedy.RERUN, ["gpu-4"]),
     ]
-    (fourth,) = (part for part in list_affected_parts(both) if part.where == "gpu-4")
+    (fourth,) = (part for part in list_affected_parts(both) if part.part_id == "gpu-4")
     assert [c.text for c in fourth.complaints] == ["the worker died"]
 
 
@@ -223,7 +223,7 @@ def test_the_worker_that_met_the_error_of_a_gpu_is_not_listed_beside_that_gpu(wo
     inventory = Inventory(parts=(Part("node", "node", "n1"), *GPUS))
     of = run(met, inventory=inventory)
 
-    assert [part.where for part in list_affected_parts(of)] == ["gpu-1"]
+    assert [part.part_id for part in list_affected_parts(of)] == ["gpu-1"]
 
 
 def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
@@ -240,7 +240,7 @@ def test_a_worker_without_a_part_is_not_listed_as_one() -> None:
         run(ruled, Result(check="ecc", verdict=Verdict.ERROR, shortfalls=(short,)))
     )
 
-    assert (part.where, part.label) == ("node", "node")
+    assert (part.part_id, part.label) == ("node", "node")
     assert [c.checks for c in part.complaints] == [("inventory", "ecc")]
 
 
@@ -260,7 +260,7 @@ def test_a_skip_that_counts_is_a_matter_of_the_node() -> None:
     skipped = Result(check="edac", verdict=Verdict.SKIP, reason="no sensor", required=True)
     (part,) = list_affected_parts(run(skipped))
 
-    assert (part.where, part.verdict) == ("node", Verdict.ERROR)
+    assert (part.part_id, part.verdict) == ("node", Verdict.ERROR)
     assert part.complaints[0].text == "no sensor"
 
 

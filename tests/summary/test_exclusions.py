@@ -70,7 +70,7 @@ def test_a_part_that_no_longer_answers_has_its_earlier_serial() -> None:
 
 
 def accused(run: Run) -> AffectedPart:
-    (part,) = (p for p in list_affected_parts(run) if p.where == SICK)
+    (part,) = (p for p in list_affected_parts(run) if p.part_id == SICK)
     return part
 
 

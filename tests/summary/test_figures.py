@@ -28,7 +28,7 @@ def test_the_share_is_of_the_slowest_part_and_the_number_of_the_middle_one() -> 
     )
 
     assert figure.format_value(figure.typical) == "740 TFLOP/s"
-    assert (figure.slowest.where, figure.parts) == ("gpu-1", 3)
+    assert (figure.slowest.part_id, figure.parts) == ("gpu-1", 3)
     assert figure.share == "61.9 % of peak"
 
 
@@ -111,4 +111,4 @@ def test_the_slowest_of_several_times_is_the_longest() -> None:
         Result(check="allreduce", verdict=Verdict.PASS, measurements=found), INVENTORY
     )
 
-    assert figure.slowest.where == "gpu-1"
+    assert figure.slowest.part_id == "gpu-1"

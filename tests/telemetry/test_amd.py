@@ -79,7 +79,7 @@ def test_gpus_that_no_driver_runs_are_told_with_the_command(tmp_path: Path) -> N
     found = probe(tmp_path)
     assert list_ids(found) == addresses
     (problem,) = found.problems
-    assert (problem.code, problem.where) == ("driver_not_loaded", "node")
+    assert (problem.code, problem.part_id) == ("driver_not_loaded", "node")
     assert "2 AMD GPUs" in problem.text
     assert "modprobe amdgpu" in problem.text
     assert len(found.devices) == 1
@@ -89,7 +89,7 @@ def test_one_gpu_that_its_driver_does_not_run_is_named_by_its_place(tmp_path: Pa
     amd_gpu(tmp_path, 0)
     address = amd_gpu(tmp_path, 1, driver="")
     found = probe(tmp_path)
-    assert [(p.code, p.where) for p in found.problems] == [("gpu_unreadable", address)]
+    assert [(p.code, p.part_id) for p in found.problems] == [("gpu_unreadable", address)]
     assert [d.part for d in found.devices[1:]] == [NAMES[0]]
 
 
@@ -97,7 +97,7 @@ def test_a_gpu_in_partitions_is_listed_and_not_worked_on(tmp_path: Path) -> None
     amd_gpu(tmp_path, 0)
     amd_gpu(tmp_path, 1, current_compute_partition="CPX")
     found = probe(tmp_path)
-    assert [(p.code, p.where) for p in found.problems] == [("gpu_partitioned", NAMES[1])]
+    assert [(p.code, p.part_id) for p in found.problems] == [("gpu_partitioned", NAMES[1])]
     assert "amd-smi set --gpu all --compute-partition SPX" in found.problems[0].text
     assert [d.part for d in found.devices[1:]] == [NAMES[0]]
 

@@ -9,7 +9,7 @@ from tests.telemetry import trees
 
 
 def counts(root: Path) -> dict[tuple[str, str], float]:
-    return {(r.where, r.name): r.value for r in edac.EdacReader(root).read()}
+    return {(r.part_id, r.name): r.value for r in edac.EdacReader(root).read()}
 
 
 def test_errors_are_counted_by_dimm_and_never_twice(tmp_path: Path) -> None:

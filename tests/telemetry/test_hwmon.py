@@ -13,7 +13,7 @@ HWMON = "sys/class/hwmon"
 
 def values(root: Path, *disks: Part) -> dict[tuple[str, str], float]:
     readings = HwmonReader(root, disks).read()
-    return {(r.where, r.name): round(r.value, 6) for r in readings}
+    return {(r.part_id, r.name): round(r.value, 6) for r in readings}
 
 
 def coretemp(root: Path, **changes: object) -> Path:

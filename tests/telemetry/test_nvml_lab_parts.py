@@ -163,8 +163,8 @@ def test_a_memory_error_is_corrected_about_once_an_hour(lab: Lab) -> None:
     _, lines = story("h100-sxm5-80gb", busy=True)
     watch = lab.sampled(lines, (0, 3700))
     corrected = {
-        where: [sample.value for sample in samples]
-        for where, samples in watch.group_by_part("ecc.corrected")
+        part_id: [sample.value for sample in samples]
+        for part_id, samples in watch.group_by_part("ecc.corrected")
     }
     assert sorted(corrected.values()) == [[0, 0]] * 7 + [[2, 3]]
 

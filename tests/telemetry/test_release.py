@@ -93,7 +93,7 @@ def test_memory_that_never_becomes_free_is_found_on_its_gpu_with_the_fix() -> No
 
     assert waited == 30
     assert isinstance(item, Finding)
-    assert (item.code, item.where) == (UNOWNED_CODE, "a")
+    assert (item.code, item.part_id) == (UNOWNED_CODE, "a")
     assert item.text == (
         "70.0 GiB of its memory are in use and no process owns them, 30 s after a worker on "
         "it was ended: reset it (nvidia-smi -r), or reboot the node"

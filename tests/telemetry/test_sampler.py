@@ -139,8 +139,8 @@ def test_a_run_of_a_day_keeps_its_ends_and_its_spikes_in_bounded_memory() -> Non
 
 def test_what_is_asked_for_by_name_is_what_lies_among_all() -> None:
     tracks = {
-        (name, "", where): Track(array("d", times), array("d", values))
-        for name, where, times, values in (
+        (name, "", part_id): Track(array("d", times), array("d", values))
+        for name, part_id, times, values in (
             ("speed", "a", (1, 2, 3), (7, 8, 9)),
             ("speed", "b", (1.5,), (5,)),
             ("heat", "a", (0, 4), (1, 2)),
@@ -148,7 +148,7 @@ def test_what_is_asked_for_by_name_is_what_lies_among_all() -> None:
     }
     window = Window({key: track.copy_between(1, 3) for key, track in tracks.items()})
 
-    assert [(s.t, s.where) for s in window] == [(1, "a"), (1.5, "b"), (2, "a"), (3, "a")]
+    assert [(s.t, s.part_id) for s in window] == [(1, "a"), (1.5, "b"), (2, "a"), (3, "a")]
     assert (len(window), window[1].value) == (4, 5)
     for samples in (window, list(window)):
         series = dict(Watch(start=1, end=3, samples=samples).group_by_part("speed"))

@@ -26,4 +26,4 @@ def test_a_series_is_timed_from_the_start_of_the_check() -> None:
     samples = [Sample("clock", 1.0, "MHz", "cpu", 100.0 + i) for i in range(3)]
     series = build_series(samples, 99.0)
     assert series.t == (1.0, 2.0, 3.0)
-    assert (series.name, series.unit, series.where) == ("clock", "MHz", "cpu")
+    assert (series.name, series.unit, series.part_id) == ("clock", "MHz", "cpu")

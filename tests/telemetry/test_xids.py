@@ -40,7 +40,7 @@ def test_an_xid_is_of_the_gpu_at_its_address_and_says_when(tmp_path: Path) -> No
     (found,) = xids.list_logged(BOARD, None, BOOTED + HOUR, root)
 
     stamp = time.strftime("%H:%M:%S", time.gmtime(BOOTED + HOUR))
-    assert (found.where, found.text) == ("GPU-1", f"Xid 94 at {stamp} UTC")
+    assert (found.part_id, found.text) == ("GPU-1", f"Xid 94 at {stamp} UTC")
     assert found.line == line(94)
 
 

@@ -3,7 +3,7 @@ Read the event log of a BMC: the table ``events.csv``, and which entries are new
 
 Its columns: *code* of the finding; *subject*, a pattern of the type of the sensor, and
 *pattern* of what happened, by the words of IPMI 2.0 in *source*; our *verdict*, whether it is
-*hard*, and the *remedy*; *often*, the count in one look from which what is only listed warns;
+*conclusive*, and the *remedy*; *often*, the count in one look from which what is only listed warns;
 *lasting*, for a state that ends, which the sensor shows too: once it has ended it is listed;
 its *meaning*, and the *fix*. The first row that fits speaks for an entry.
 
@@ -55,7 +55,7 @@ class EventRow(Struct, frozen=True, kw_only=True):
     subject: str
     pattern: str
     verdict: Verdict
-    hard: bool
+    conclusive: bool
     remedy: Remedy
     often: int | None
     lasting: bool
@@ -89,7 +89,7 @@ def load_rows() -> Mapping[str, EventRow]:
     values = [
         {
             **line,
-            "hard": line["hard"] == "yes",
+            "conclusive": line["hard"] == "yes",
             "often": line["often"] or None,
             "lasting": line["lasting"] == "yes",
         }
@@ -103,7 +103,7 @@ def build_finding_rules() -> dict[str, FindingRule]:
     rules: dict[str, FindingRule] = {}
     for row in load_rows().values():
         remedy = row.remedy if row.verdict is not Verdict.PASS else Remedy.NONE
-        rules[row.code] = FindingRule(row.verdict, remedy, hard=row.hard)
+        rules[row.code] = FindingRule(row.verdict, remedy, conclusive=row.conclusive)
         if row.often:
             rules[row.code + OFTEN_SUFFIX] = FindingRule(Verdict.WARN, row.remedy)
         if row.lasting:
@@ -193,17 +193,17 @@ def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[
         row = find_row(event)
         # What is to be replaced has a name, if only a number: nobody replaces a node.
         unknown = event.sensor if row and row.remedy is Remedy.REPLACE else "node"
-        where = event.part or unknown
+        part_id = event.part or unknown
         if row is not None:
             is_rooms = event.sensor in inlets and row.verdict is Verdict.FAIL
-            groups.setdefault((where, INLET_CODE if is_rooms else row.code), []).append(event)
+            groups.setdefault((part_id, INLET_CODE if is_rooms else row.code), []).append(event)
         elif event.severity is SensorHealth.CRITICAL:
-            groups.setdefault((where, UNNAMED_CODE), []).append(event)
+            groups.setdefault((part_id, UNNAMED_CODE), []).append(event)
     states = _list_states(chassis)
-    for (where, code), found in groups.items():
+    for (part_id, code), found in groups.items():
         begun = [event for event in found if event.asserted is not False]
         if begun:
-            yield _report_group(where, code, begun, stands=_find_standing(found, states))
+            yield _report_group(part_id, code, begun, stands=_find_standing(found, states))
 
 
 def _list_states(chassis: Chassis) -> dict[str, bool]:
@@ -230,7 +230,7 @@ def _find_standing(found: Sequence[ChassisEvent], states: Mapping[str, bool]) ->
 
 
 def _report_group(
-    where: str, code: str, found: Sequence[ChassisEvent], *, stands: bool | None
+    part_id: str, code: str, found: Sequence[ChassisEvent], *, stands: bool | None
 ) -> Finding:
     first, last = found[0], found[-1]
     row = load_rows().get(code)
@@ -251,7 +251,9 @@ def _report_group(
         "last": end,
         **({"source": row.source} if row else {}),
     }
-    return Finding(code + suffix, where, f"{text}: {fix}" if fix and not ended else text, evidence)
+    return Finding(
+        code + suffix, part_id, f"{text}: {fix}" if fix and not ended else text, evidence
+    )
 
 
 def _format_time(event: ChassisEvent) -> str:

@@ -204,7 +204,7 @@ CHECK = Check(
     rules={"busbw.*": warn_outside(of_baseline=0.7)},
     reconcile=merge_lost_ranks,
     finding_rules={
-        WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        WRONG_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
         RANK_LOST_CODE: RANK_LOST_RULE,
     },
     placement=Placement.DEVICES,

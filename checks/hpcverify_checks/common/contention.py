@@ -52,15 +52,15 @@ class CpuUsage:
         if others <= MAX_OTHER_CORES:
             yield from found
             return
-        where = "node"
+        part_id = "node"
         for item in found:
             if isinstance(item, Measurement):
-                where = item.where
+                part_id = item.part_id
                 if any(matches(item.name, name) for name in names):
                     continue
             yield item
         text = f"other processes used {others:.1f} cores during the measurement; left out:"
-        yield Coverage(where, f"{text} {', '.join(names)}")
+        yield Coverage(part_id, f"{text} {', '.join(names)}")
 
 
 def _read_busy_seconds(root: Path) -> float:

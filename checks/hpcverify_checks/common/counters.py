@@ -130,10 +130,10 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 
 def compare_with_last_run(
-    ctx: Context, where: str, counts: Mapping[str, int], now: Moment
+    ctx: Context, part_id: str, counts: Mapping[str, int], now: Moment
 ) -> Growth:
-    """Compare the *counts* of the part *where* with those of the last run."""
-    known = _load_snapshot(ctx, where)
+    """Compare the *counts* of the part *part_id* with those of the last run."""
+    known = _load_snapshot(ctx, part_id)
     fresh = CounterSnapshot(now.boot, now.seconds, {}, {}, now.seconds, {})
     before = known if known and known.boot == now.boot else fresh
     whole, new = {**before.counts, **counts}, before.compute_increases(counts)
@@ -163,13 +163,13 @@ def compare_with_last_run(
         from_last_run=before is not fresh,
         restarted=known is not None and before is fresh,
         shown=snapshot.counts,
-        carry_over=CarryOver(SNAPSHOT_NAME, msgspec.json.encode(snapshot).decode(), where),
+        carry_over=CarryOver(SNAPSHOT_NAME, msgspec.json.encode(snapshot).decode(), part_id),
     )
 
 
-def _load_snapshot(ctx: Context, where: str) -> CounterSnapshot | None:
+def _load_snapshot(ctx: Context, part_id: str) -> CounterSnapshot | None:
     try:
-        return msgspec.json.decode(ctx.recall(SNAPSHOT_NAME, where) or "", type=CounterSnapshot)
+        return msgspec.json.decode(ctx.recall(SNAPSHOT_NAME, part_id) or "", type=CounterSnapshot)
     except msgspec.MsgspecError:  # there is none, or an older version wrote another format
         return None
 

@@ -30,7 +30,7 @@ SMART_RULES = {
         f"smart.{name}.delta": fail_outside(
             high=0,
             remedy=Remedy.REPLACE,
-            hard=True,
+            conclusive=True,
             source="hpcverify default: no new errors",
         )
         for name in ("media_errors", "pending", "uncorrectable")
@@ -38,9 +38,11 @@ SMART_RULES = {
 }
 
 
-def measure_health(before: smart.Health, after: smart.Health, where: str) -> Iterator[Measurement]:
-    """Report the SMART data of the disk *where*, and which counts grew since *before*."""
+def measure_health(
+    before: smart.Health, after: smart.Health, part_id: str
+) -> Iterator[Measurement]:
+    """Report the SMART data of the disk *part_id*, and which counts grew since *before*."""
     for name, value in after.values.items():
-        yield Measurement(f"smart.{name}", value, SMART_METRICS[f"smart.{name}"].unit, where)
+        yield Measurement(f"smart.{name}", value, SMART_METRICS[f"smart.{name}"].unit, part_id)
     for name, grown in after.compute_growth(before).items():
-        yield Measurement(f"smart.{name}.delta", grown, "", where)
+        yield Measurement(f"smart.{name}.delta", grown, "", part_id)

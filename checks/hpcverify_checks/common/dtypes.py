@@ -355,13 +355,13 @@ DTYPE_REFUSED_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION)
 """A type that the library declines is left out: it says nothing of the part."""
 
 
-def report_refused_dtype(where: str, dtype: str, status: str, undone: str) -> Finding:
+def report_refused_dtype(part_id: str, dtype: str, status: str, undone: str) -> Finding:
     """Report that *dtype* is *undone*, as in "not verified", for the library's *status*."""
     text = (
         f"{dtype} is {undone}: the library refuses its products ({status}): install a torch "
         "whose CUDA libraries support this GPU"
     )
-    return Finding(DTYPE_REFUSED_CODE, where, text, {"dtype": dtype, "status": status})
+    return Finding(DTYPE_REFUSED_CODE, part_id, text, {"dtype": dtype, "status": status})
 
 
 Multiply = Callable[["Tensor", "Tensor", "Tensor"], None]

@@ -109,18 +109,18 @@ def report_unresolved(
     when, in seconds since 1970, and its code.
     """
     boot = log.cursor.partition(" ")[0]
-    for where, failure in failures.items():
+    for part_id, failure in failures.items():
         if failure:
             value = msgspec.json.encode(PartFailure(boot, *failure)).decode()
-            yield CarryOver(UNRESOLVED_FAILURE, value, where)
+            yield CarryOver(UNRESOLVED_FAILURE, value, part_id)
     for mark in ctx.carry_overs:
-        if mark.name != UNRESOLVED_FAILURE or mark.where in failures:
+        if mark.name != UNRESOLVED_FAILURE or mark.part_id in failures:
             continue
         failed = _decode_failure(mark.value)
         if failed and failed.boot == boot and failed.when > time.time() - DAY_SECONDS:
             moment = format_moment(failed.when)
             text = f"failed at {moment} with {failed.code}; the node has not rebooted since"
-            yield Finding(choose_code(failed.code), mark.where, text)
+            yield Finding(choose_code(failed.code), mark.part_id, text)
             yield mark
 
 

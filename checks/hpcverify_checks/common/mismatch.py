@@ -55,7 +55,7 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
         f"{format_count(wrong.words, 'wrong word')}: {details}"
     )
     data = msgspec.to_builtins(Accusation(**data))
-    return Finding(CORRUPTION_CODE, bench.where, text, evidence, data)
+    return Finding(CORRUPTION_CODE, bench.part_id, text, evidence, data)
 
 
 def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
@@ -63,7 +63,7 @@ def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     # A copy even on the host: a row that is written late must not change it meanwhile.
     found = wrong.output.to("cpu", copy=True)
     yield _compare_elements(found, job.reference.cpu())
-    changed = ", ".join(_ask_witnesses(job, bench.where))
+    changed = ", ".join(_ask_witnesses(job, bench.part_id))
     place = f"memory ({changed})" if changed else "compute"
     yield {"place": place}, {"in_memory": bool(changed)}
     reruns = rerun(partial(repeat_product, bench, wrong.number))
@@ -73,17 +73,17 @@ def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
         yield {"sm": f"multiprocessors {units.describe()}"}, {}
 
 
-def _ask_witnesses(job: ProductJob, where: str) -> list[str]:
+def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
     """
     List what changed in memory.
 
     A core of the host does not answer for itself: all cores read the same operands, and each
     would be accused of what memory, or the core that made them, did. So others look.
     """
-    if not is_of_host(where):
+    if not is_of_host(part_id):
         return [*list_changed_memory(job)]
     mine = os.sched_getaffinity(os.getpid())  # of the main thread: this one may be pinned
-    others = [core for core in sorted(mine) if f"cpu{core}" != where][:WITNESSES]
+    others = [core for core in sorted(mine) if f"cpu{core}" != part_id][:WITNESSES]
     seen = run_on_each(others or sorted(mine), lambda _: [*list_changed_memory(job)])
     return [*dict.fromkeys(text for texts in seen for text in texts)]
 

@@ -31,15 +31,15 @@ MIN_LINKS_ALL_PAIRS = 12
 pairs have none (V100)."""
 
 
-def look_up_spec(ctx: Context, where: str) -> Spec | None:
-    """Find the data sheet of the part *where*; None if it is not known."""
-    found = ctx.inventory.find_part(where)
+def look_up_spec(ctx: Context, part_id: str) -> Spec | None:
+    """Find the data sheet of the part *part_id*; None if it is not known."""
+    found = ctx.inventory.find_part(part_id)
     return find_spec(found) if found else None
 
 
-def find_model(ctx: Context, where: str) -> str:
-    """Find the model name of *where*: parts with the same one may be compared."""
-    found = ctx.inventory.find_part(where)
+def find_model(ctx: Context, part_id: str) -> str:
+    """Find the model name of *part_id*: parts with the same one may be compared."""
+    found = ctx.inventory.find_part(part_id)
     return found.facts.get("name", "") if found else ""
 
 

@@ -135,9 +135,9 @@ class ProductBatch:
 
 @dataclass(frozen=True, slots=True)
 class ProductBench:
-    """Jobs and outputs that take turns, on the part or core *where*."""
+    """Jobs and outputs that take turns, on the part or core *part_id*."""
 
-    where: str
+    part_id: str
     dtype: str
     jobs: tuple[ProductJob, ...]
     """Two or more."""
@@ -171,7 +171,7 @@ class ProductBench:
     def run_canary(self, number: int, counts: Tensor) -> tuple[int, ...]:
         """Compare spoiled copies of the product *number*; return the correct counts."""
         reference = view_words(self.get_job(number)[0].reference)
-        chance = random.Random(f"{self.seed} {self.where} {number}")  # noqa: S311 - no secret
+        chance = random.Random(f"{self.seed} {self.part_id} {number}")  # noqa: S311 - no secret
         spoiled = view_words(self.get_output(number)) ^ _make_bit_masks(reference, chance)
         self.seams.compare(spoiled, reference, counts[0])
         few = chance.randint(2, FEW_WORDS)
@@ -229,11 +229,11 @@ class ProductTask:
         size, dtype = self.shape.size, getattr(torch, self.family.output)
         return torch.empty(size, size, dtype=dtype, device=self.device)
 
-    def make_bench(self, where: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
-        """Make a bench with its outputs for the part or core *where*."""
+    def make_bench(self, part_id: str, jobs: tuple[ProductJob, ...]) -> ProductBench:
+        """Make a bench with its outputs for the part or core *part_id*."""
         outputs = tuple(self.make_output() for _ in range(count_outputs(len(jobs), self.device)))
         return ProductBench(
-            where, self.family.name, jobs, outputs, self.ctx.seed, self.seams, self.shifts
+            part_id, self.family.name, jobs, outputs, self.ctx.seed, self.seams, self.shifts
         )
 
 
@@ -320,12 +320,12 @@ def hunt(
 
 
 class BlindComparison(Unable):
-    """Raised if the comparison on the part or core *where* misses flipped bits."""
+    """Raised if the comparison on the part or core *part_id* misses flipped bits."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        """Keep *where*, for the finding."""
-        super().__init__(f"{where}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
-        self.where = where
+    def __init__(self, part_id: str, reason: str) -> None:
+        """Keep *part_id*, for the finding."""
+        super().__init__(f"{part_id}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
+        self.part_id = part_id
 
 
 def _compare_again(
@@ -352,7 +352,7 @@ def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) 
     if batch.canary_counts and tuple(counts) != batch.canary_counts:
         wrong, counted = (", ".join(map(str, one)) for one in (batch.canary_counts, counts))
         raise BlindComparison(
-            bench.where,
+            bench.part_id,
             f"the comparison did not notice flipped bits: with {wrong} wrong words it counted "
             f"{counted}: do not trust its other answers",
         )

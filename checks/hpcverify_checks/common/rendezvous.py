@@ -577,7 +577,7 @@ def merge_lost_ranks(found: Collection[JudgedItem], inventory: Inventory) -> Ite
     lost: dict[str, list[Finding]] = {}
     for item in found:
         if isinstance(item, Finding) and item.code == RANK_LOST_CODE:
-            lost.setdefault(item.where, []).append(item)
+            lost.setdefault(item.part_id, []).append(item)
         else:
             yield item
     for some in lost.values():

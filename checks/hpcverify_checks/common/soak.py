@@ -82,7 +82,7 @@ SOAK_RULES = {
         high=0,
         remedy=Remedy.REPLACE,
         optional=True,  # where all parts agree, the words are disputed instead
-        hard=True,
+        conclusive=True,
         source="the same product of the same part has the same bits",
     )
 }
@@ -297,7 +297,7 @@ class PartSoak:
 
     @classmethod
     def prepare(
-        cls, task: ProductTask, where: str, source: OperandSource, pairs: Sequence[Pair]
+        cls, task: ProductTask, part_id: str, source: OperandSource, pairs: Sequence[Pair]
     ) -> PartSoak:
         """
         Make the first products of *pairs*, and a bench that compares the later ones.
@@ -323,7 +323,7 @@ class PartSoak:
                 unwitnessed.append(pair)
             name = f"{source.name} {pair}"
             jobs.append(ProductJob(name, a, b, first, digest, remake, task.draw))
-        bench = dataclasses.replace(task, shifts=(0,)).make_bench(where, tuple(jobs))
+        bench = dataclasses.replace(task, shifts=(0,)).make_bench(part_id, tuple(jobs))
         soak = cls(task, bench, source.text, is_witnessed=not unwitnessed)
         if odd:
             (wrong_product, others), now = odd[0], time.monotonic()
@@ -397,8 +397,8 @@ class PartSoak:
                 "core of the host or its memory erred, or the part that took the digest: run "
                 "cpu_units and host_memory"
             )
-            return Finding(UNWITNESSED_CODE, self.bench.where, text)
-        return make_answer(self.bench.where, text, Ballot(group, name, self.digest))
+            return Finding(UNWITNESSED_CODE, self.bench.part_id, text)
+        return make_answer(self.bench.part_id, text, Ballot(group, name, self.digest))
 
 
 def _make_product(task: ProductTask, a: Tensor, b: Tensor) -> Tensor:
@@ -426,7 +426,7 @@ def name_vote_group(task: ProductTask) -> str:
 
 def count_by_part(soaks: Sequence[PartSoak]) -> Iterator[Measurement]:
     """Add up the results with all types for each part or core."""
-    for where in dict.fromkeys(soak.bench.where for soak in soaks):
-        done = [d for soak in soaks if soak.bench.where == where for d in soak.done]
-        yield Measurement("stress.products", sum(d.products for d in done), "", where)
-        yield Measurement(MISMATCH_METRIC, sum(d.mismatched_words for d in done), "", where)
+    for part_id in dict.fromkeys(soak.bench.part_id for soak in soaks):
+        done = [d for soak in soaks if soak.bench.part_id == part_id for d in soak.done]
+        yield Measurement("stress.products", sum(d.products for d in done), "", part_id)
+        yield Measurement(MISMATCH_METRIC, sum(d.mismatched_words for d in done), "", part_id)

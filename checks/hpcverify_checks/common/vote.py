@@ -59,8 +59,8 @@ MEMORY_CODE = "memory_changed"
 """The code of a finding that operands or a reference changed in the host's memory."""
 CORES_GROUP = "cores"
 PRODUCT_FINDING_RULES = {
-    CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-    "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+    CORRUPTION_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+    "outvoted": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
     "dissent": FindingRule(Verdict.WARN, Remedy.RERUN),
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
@@ -117,17 +117,17 @@ Accused = tuple[Finding, Accusation]
 """The finding of a wrong product, and its data."""
 
 
-def identify_kind(inventory: Inventory, where: str) -> str:
+def identify_kind(inventory: Inventory, part_id: str) -> str:
     """List what must be the same for two parts to compute the same bits."""
-    part = next((p for p in inventory.parts if p.id == where), None)
+    part = next((p for p in inventory.parts if p.id == part_id), None)
     if part is None:
         return ""
     return " ".join((part.kind, *(part.facts[name] for name in KIND_FACTS if name in part.facts)))
 
 
-def make_answer(where: str, text: str, answer: Ballot) -> Finding:
+def make_answer(part_id: str, text: str, answer: Ballot) -> Finding:
     """Make the finding of a part's vote."""
-    return Finding(ANSWER_CODE, where, text, data=msgspec.to_builtins(answer))
+    return Finding(ANSWER_CODE, part_id, text, data=msgspec.to_builtins(answer))
 
 
 def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
@@ -141,9 +141,9 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     yield from left
 
 
-def is_of_host(where: str) -> bool:
-    """Whether the part *where* is a core of the host, or all of them."""
-    return where == HOST or CORE_PATTERN.fullmatch(where) is not None
+def is_of_host(part_id: str) -> bool:
+    """Whether the part *part_id* is a core of the host, or all of them."""
+    return part_id == HOST or CORE_PATTERN.fullmatch(part_id) is not None
 
 
 def blame_memory(found: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
@@ -153,14 +153,14 @@ def blame_memory(found: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
     All cores read the same, so it is said once, by the first that met it.
     """
     accused = [f for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
-    known = [(f, f.data_as(Accusation)) for f in accused if is_of_host(f.where)]
+    known = [(f, f.data_as(Accusation)) for f in accused if is_of_host(f.part_id)]
     changed = [(f, a) for f, a in known if a.in_memory]
     for finding, _ in changed[:1]:
         text = (
             f"the host's memory did not keep what was written, or a core wrote it wrongly: run "
-            f"host_memory and cpu_units; met by {finding.where}: {finding.text}"
+            f"host_memory and cpu_units; met by {finding.part_id}: {finding.text}"
         )
-        yield replace(finding, code=MEMORY_CODE, where=HOST_MEMORY, text=text)
+        yield replace(finding, code=MEMORY_CODE, part_id=HOST_MEMORY, text=text)
     yield from _dispute(found, changed, known)
 
 
@@ -168,11 +168,11 @@ def _dispute(
     found: Sequence[JudgedItem], excused: Sequence[Accused], accused: Sequence[Accused]
 ) -> Iterator[JudgedItem]:
     """Yield what was *found* without the *excused*, whose words count as disputed."""
-    standing = {(f.where, a.metric) for f, a in accused if (f, a) not in excused}
-    disputed = {(f.where, a.metric) for f, a in excused} - standing
+    standing = {(f.part_id, a.metric) for f, a in accused if (f, a) not in excused}
+    disputed = {(f.part_id, a.metric) for f, a in excused} - standing
     acquitted = [finding for finding, _ in excused]
     for item in found:
-        if isinstance(item, Measurement) and (item.where, item.name) in disputed:
+        if isinstance(item, Measurement) and (item.part_id, item.name) in disputed:
             yield replace(item, name=DISPUTED_METRICS[item.name])
         elif item not in acquitted:
             yield item
@@ -189,8 +189,8 @@ class Poll:
         """List each part's vote; it is empty for a part that contradicts itself."""
         digests: dict[str, set[str]] = {}
         for finding, answer in self.answers:
-            digests.setdefault(finding.where, set()).add(answer.digest)
-        return {where: min(d) if len(d) == 1 else "" for where, d in digests.items()}
+            digests.setdefault(finding.part_id, set()).add(answer.digest)
+        return {part_id: min(d) if len(d) == 1 else "" for part_id, d in digests.items()}
 
     def declare_results(self, gpus: frozenset[str]) -> Iterator[Finding]:
         """Yield each vote with its result."""
@@ -200,12 +200,12 @@ class Poll:
         voters = len(ballots)
         decided = voters >= MIN_VOTERS and 2 * count > voters
         for finding, answer in self.answers:
-            if most and (len(votes) == 1 or (decided and ballots[finding.where] == most)):
+            if most and (len(votes) == 1 or (decided and ballots[finding.part_id] == most)):
                 alone = "no other part did the same work, so there is no vote"
                 agreed = f"{count} of {voters} agree" if voters > 1 else alone
                 yield replace(finding, text=f"{finding.text}; {agreed}")
                 continue
-            if finding.where not in gpus:
+            if finding.part_id not in gpus:
                 code = "dissent"
                 result = f"the {voters} cores gave {len(votes)} different answers"
             elif most and decided:
@@ -229,11 +229,11 @@ def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iter
 
     The vote of a part that already computed wrongly, by what was *found*, proves nothing.
     """
-    wrong = {f.where for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
+    wrong = {f.part_id for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
     polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
-        if finding.where not in wrong:
+        if finding.part_id not in wrong:
             polls.setdefault((answer.group, answer.name), []).append((finding, answer))
     for (_, name), votes in polls.items():
         yield Poll(name, tuple(votes))
@@ -255,13 +255,13 @@ class PartGroup:
         steady = [(f, a) for f, a in accused if a.can_be_excused]
         parts: dict[tuple[str | int, ...], set[str]] = {}
         for finding, accusation in steady:
-            parts.setdefault(accusation.product, set()).add(finding.where)
+            parts.setdefault(accusation.product, set()).add(finding.part_id)
         several = len(self.parts) >= self.min_parts
-        shared = {p for p, where in parts.items() if several and self.parts <= where}
+        shared = {p for p, holders in parts.items() if several and self.parts <= holders}
         types = {(a.dtype, a.metric) for _, a in steady if self.single_plan and a.product in shared}
         for finding, accusation in steady:
             known = accusation.product in shared or (accusation.dtype, accusation.metric) in types
-            if finding.where in self.parts and known:
+            if finding.part_id in self.parts and known:
                 yield finding, accusation
 
 
@@ -271,9 +271,9 @@ def list_part_groups(found: Sequence[JudgedItem], inventory: Inventory) -> Itera
     if _are_even(found, gpus):  # else one of them also erred elsewhere
         yield PartGroup(gpus, 2, "the plan, the library or the reference")
     cores = frozenset(
-        f.where
+        f.part_id
         for f in found
-        if isinstance(f, Measurement) and f.name == "products" and CORE_PATTERN.fullmatch(f.where)
+        if isinstance(f, Measurement) and f.name == "products" and CORE_PATTERN.fullmatch(f.part_id)
     )
     blamed = "the plan, the library, the reference or the cores' shared memory"
     yield PartGroup(cores, count_threads_per_core(inventory) + 1, blamed, single_plan=True)
@@ -283,7 +283,11 @@ def _are_even(found: Iterable[JudgedItem], parts: frozenset[str]) -> bool:
     """Whether all *parts* had the same number of wrong words."""
     counts: dict[str, set[float | None]] = {}
     for item in found:
-        if isinstance(item, Measurement) and item.name in DISPUTED_METRICS and item.where in parts:
+        if (
+            isinstance(item, Measurement)
+            and item.name in DISPUTED_METRICS
+            and item.part_id in parts
+        ):
             counts.setdefault(item.name, set()).add(item.value)
     return all(len(values) == 1 for values in counts.values())
 

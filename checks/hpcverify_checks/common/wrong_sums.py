@@ -20,8 +20,8 @@ S = TypeVar("S", int, tuple[int, int])
 
 WRONG_SUM_CODE, COMMON_CODE, WITNESS_CODE = "wrong_sum", "wrong_sums", "sum_of_wrong"
 WRONG_SUM_RULES: Mapping[str, FindingRule] = {
-    WRONG_SUM_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-    COMMON_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+    WRONG_SUM_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
+    COMMON_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
     WITNESS_CODE: LISTED,
 }
 
@@ -34,15 +34,15 @@ def assign_blame(
 
     *step_of* gives what orders them: each is the first wrong sum of its rank.
     """
-    if len({one.where for one in sums}) <= 1:  # also the ranks of a CPU, which are one part
+    if len({one.part_id for one in sums}) <= 1:  # also the ranks of a CPU, which are one part
         yield from sums
         return
     steps = [step_of(one) for one in sums]
     first = [one for one, step in zip(sums, steps, strict=True) if step == min(steps)]
-    if len({one.where for one in first}) == 1:
+    if len({one.part_id for one in first}) == 1:
         yield from first
     else:
-        names = inventory.format_names([one.where for one in first])
+        names = inventory.format_names([one.part_id for one in first])
         text = (
             f"{names} got a wrong sum in the same step ({first[0].text}): a share changed in a GPU "
             "or on the links between them, and nothing tells where: see what nvlink, p2p, "

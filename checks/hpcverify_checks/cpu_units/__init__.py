@@ -164,11 +164,11 @@ CHECK = Check(
     rules={
         "results": Rule(low=1, otherwise=Verdict.ERROR, source="nothing made, nothing known"),
         "wrong_units": fail_outside(
-            high=0, remedy=Remedy.REPLACE, hard=True, source="a core gives the right answer"
+            high=0, remedy=Remedy.REPLACE, conclusive=True, source="a core gives the right answer"
         ),
     },
     finding_rules={
-        DEFECTIVE_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        DEFECTIVE_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
         UNATTRIBUTED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.NOISY),
         INEXACT_CODE: FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
         BLIND_CODE: FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),

@@ -111,7 +111,7 @@ class Examination:
             yield from self._share(number // SHARED_EVERY)
 
     def _close(self, unit: str, finding: Finding) -> Finding:
-        accused = [c for c in self.cores.numbers if finding.where == f"cpu{c}"]
+        accused = [c for c in self.cores.numbers if finding.part_id == f"cpu{c}"]
         self.closed.update((unit, core) for core in accused or self.cores.numbers)
         return finding
 
@@ -207,4 +207,4 @@ def flip_bit(made: bytes) -> bytes:
 
 def count_wrong(found: Sequence[Finding], core: int) -> int:
     """Count the units in which *core* was found to err."""
-    return sum(f.code == DEFECTIVE_CODE and f.where == f"cpu{core}" for f in found)
+    return sum(f.code == DEFECTIVE_CODE and f.part_id == f"cpu{core}" for f in found)

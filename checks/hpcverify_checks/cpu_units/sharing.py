@@ -241,7 +241,7 @@ def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
             if result.complaint:
                 break
     failed = {p: sum(map(bool, said)) for p, said in results.items()}
-    where = find_common_core(failed)
+    core = find_common_core(failed)
     evidence = {
         "unit": unit.name,
         **{
@@ -249,11 +249,11 @@ def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
         },
     }
     text = f"{unit.name}, cores {pair[0]} and {pair[1]}: {complaint}"
-    if where is None:
+    if core is None:
         text += "; which of them is at fault, or what lies between, is not known"
         return Finding(UNATTRIBUTED_CODE, HOST, text, evidence, {"unit": unit.name})
-    text += f"; so it is for core {where} with other cores, and not for those without it"
-    return Finding(DEFECTIVE_CODE, f"cpu{where}", text, evidence, {"unit": unit.name})
+    text += f"; so it is for core {core} with other cores, and not for those without it"
+    return Finding(DEFECTIVE_CODE, f"cpu{core}", text, evidence, {"unit": unit.name})
 
 
 def find_common_core(failed: Mapping[Pair, int]) -> int | None:

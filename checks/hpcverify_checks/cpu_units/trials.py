@@ -66,7 +66,7 @@ def _try(cores: CoreSet, seed: int, units: tuple[Unit, ...], fault: str, expecte
     shared = () if len(units) == 1 else SHARED_UNITS
     exam = Examination(cores, units, shared, seed)
     found = [f for n in range(TRIAL_ROUNDS) for f in exam.run_round(n)]
-    places = {NOT_ATTRIBUTED if f.where == HOST else f"found: {f.where}" for f in found}
+    places = {NOT_ATTRIBUTED if f.part_id == HOST else f"found: {f.part_id}" for f in found}
     outcome = " and ".join(sorted(places)) or FOUND_NOTHING
     detail = "; ".join(f.text for f in found)
-    return Trial(fault=fault, where=HOST, expected=expected, outcome=outcome, detail=detail)
+    return Trial(fault=fault, part_id=HOST, expected=expected, outcome=outcome, detail=detail)

@@ -196,7 +196,7 @@ def _decide_by_digests(
 
 
 def _report(
-    dispute: Dispute, testimonies: Sequence[Testimony], code: str, where: str, text: str
+    dispute: Dispute, testimonies: Sequence[Testimony], code: str, part_id: str, text: str
 ) -> Finding:
     said = {
         f"cpu{t.core}": ", ".join(f"{d} {'accepts' if ok else 'refuses'}" for d, ok in t.answers)
@@ -213,4 +213,4 @@ def _report(
     asked = format_ranges([t.core for t in testimonies])
     made = f"made on core {dispute.maker} and verified on core {dispute.verifier}"
     whole = f"{dispute.unit.name}, {made}: {text} (asked: cores {asked})"
-    return Finding(code, where, whole, evidence, {"unit": dispute.unit.name})
+    return Finding(code, part_id, whole, evidence, {"unit": dispute.unit.name})

@@ -119,18 +119,18 @@ def measure(ctx: Context, params: GpuMemoryParams) -> Iterator[CheckItem]:
 
     if torch.cuda.get_device_properties(device).is_integrated:
         raise Skip("this GPU has no memory of its own: it shares the host's")
-    where = ctx.device.part
+    part_id = ctx.device.part
     require_memory(device, 2 * BUFFER_BYTES + RESERVE_BYTES)
     timer = choose_timer(device)
     with operation("reading, writing and copying its memory", ctx.device):
-        yield from measure_bandwidths(make_steps(device), where, params.bandwidth_seconds, timer)
+        yield from measure_bandwidths(make_steps(device), part_id, params.bandwidth_seconds, timer)
     with operation("the patterns in its memory", ctx.device):
         room = query_gpu_memory(device)
         memory = Memory(allocate_chunks(room), WORDS_PER_PIECE)
         end = perf_counter() + params.seconds
         yield from examine_memory(
             memory,
-            where,
+            part_id,
             room,
             ctx.seed,
             enough=lambda: perf_counter() >= end,
@@ -152,16 +152,16 @@ def make_steps(device: torch.device, size: int = BUFFER_BYTES) -> Mapping[str, t
 
 
 def measure_bandwidths(
-    steps: Mapping[str, tuple[Step, int]], where: str, seconds: float, timer: Timer
+    steps: Mapping[str, tuple[Step, int]], part_id: str, seconds: float, timer: Timer
 ) -> Iterator[CheckItem]:
     """Time each of *steps* for *seconds*; the median counts."""
     for name, (step, moved) in steps.items():
         timer(step, WARM_UP_SECONDS)
         rate = moved / median(timer(step, seconds)) / GIGA
-        yield Measurement(f"memory.{name}", rate, "GB/s", where)
+        yield Measurement(f"memory.{name}", rate, "GB/s", part_id)
     size = steps["read"][1] / GIB
     yield Coverage(
-        where,
+        part_id,
         f"bandwidth with {size:g} GiB buffers: a float32 sum reads, a fill writes, a "
         f"negation copies (both ways counted), {seconds:g} s each",
     )
@@ -169,7 +169,7 @@ def measure_bandwidths(
 
 def examine_memory(
     memory: Memory,
-    where: str,
+    part_id: str,
     room: DeviceMemory,
     seed: int,
     *,
@@ -192,35 +192,35 @@ def examine_memory(
     tally, chance = PassTally(), random.Random(seed)  # noqa: S311 - no secret
     for background in generate_backgrounds(memory.words_per_piece, seed):
         march = memory.start_pass(background)
-        yield from report_pass(march, where, tally, rest)
+        yield from report_pass(march, part_id, tally, rest)
         if tally.mismatches:
             break
         march.require_canary(chance)
         if enough():
             break
         rest = go_on
-    yield from _report_tally(memory, where, room, tally)
+    yield from _report_tally(memory, part_id, room, tally)
 
 
 def report_pass(
-    march: MarchPass, where: str, tally: PassTally, rest: Callable[[], None]
+    march: MarchPass, part_id: str, tally: PassTally, rest: Callable[[], None]
 ) -> Iterator[Finding]:
     """Make one pass and describe the first wrong words."""
     for wrong in run_pass(march.background.name, march.sweep, tally, rest):
-        yield Finding("memory_corrupted", where, wrong.describe(), wrong.to_evidence())
+        yield Finding("memory_corrupted", part_id, wrong.describe(), wrong.to_evidence())
     if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
-        yield Finding("memory_corrupted", where, "the reference table in GPU memory changed")
+        yield Finding("memory_corrupted", part_id, "the reference table in GPU memory changed")
 
 
 def _report_tally(
-    memory: Memory, where: str, room: DeviceMemory, tally: PassTally
+    memory: Memory, part_id: str, room: DeviceMemory, tally: PassTally
 ) -> Iterator[CheckItem]:
-    yield Measurement("covered", memory.size / room.total, "ratio", where)
-    yield Measurement("passes", tally.passes.total(), "", where)
-    yield Measurement("mismatches", tally.mismatches, "", where)
+    yield Measurement("covered", memory.size / room.total, "ratio", part_id)
+    yield Measurement("passes", tally.passes.total(), "", part_id)
+    yield Measurement("mismatches", tally.mismatches, "", part_id)
     size = f"{memory.size / GIB:.2f} of {room.total / GIB:.2f} GiB"
-    yield Coverage(where, f"{size}, {tally.describe()}")
+    yield Coverage(part_id, f"{size}, {tally.describe()}")
 
 
 CHECK = Check(
@@ -237,7 +237,7 @@ CHECK = Check(
     },
     rules={
         "mismatches": Rule(
-            high=0, remedy=Remedy.REPLACE, hard=True, source="memory holds what was written"
+            high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
         ),
         "covered": Rule(
             low=0.9,
@@ -255,7 +255,7 @@ CHECK = Check(
         ),
     },
     finding_rules={
-        "memory_corrupted": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "memory_corrupted": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
     },
     placement=Placement.DEVICES,
     timeout=600.0,

@@ -136,7 +136,7 @@ def _measure_all(
     ):
         yield item
         if isinstance(item, Finding) and item.code in {"mount_hung", "fuse_hung"}:
-            hung.append(item.where)
+            hung.append(item.part_id)
     yield from compare_files([file for need in needs for file in need.files], seconds, hung)
     users = [user for need in needs for user in need.users]
     hosts = [host for need in needs for host in need.hosts]
@@ -167,7 +167,7 @@ def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterato
             elif not bound.admits(found.value):
                 value = f"{found.value:.6g} {found.unit}".rstrip()
                 text = f"{name} is {value}, the site needs {bound}: correct the node, or the site"
-                yield Finding("outside_bounds", found.where, f"{text}'s params.host.expect")
+                yield Finding("outside_bounds", found.part_id, f"{text}'s params.host.expect")
 
 
 NHC_SOURCE = "NHC's sample configuration"

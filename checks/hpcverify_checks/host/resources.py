@@ -82,7 +82,7 @@ def _recall_counts(ctx: Context, part: Part) -> dict[str, int]:
 
 
 def _compare_counts(
-    where: str, have: Mapping[str, int], had: Mapping[str, int], root: Path
+    part_id: str, have: Mapping[str, int], had: Mapping[str, int], root: Path
 ) -> Iterator[Finding]:
     # The firmware can turn cores off too, but only as many in each socket: what fails does
     # so in one.
@@ -95,7 +95,7 @@ def _compare_counts(
                 "firmware, run once with --accept-parts"
             )
             is_setting = fact == "cores" and _are_sockets_alike(root)
-            yield Finding("cores_fewer" if is_setting else code, where, text)
+            yield Finding("cores_fewer" if is_setting else code, part_id, text)
             return  # a lost socket takes its cores and NUMA nodes with it
 
 

@@ -127,14 +127,14 @@ def count_errors() -> Mapping[str, float]:
     """Count the errors that EDAC has seen, by the id of the DIMM."""
     counts: dict[str, float] = {}
     for reading in EdacReader().read():
-        counts[reading.where] = counts.get(reading.where, 0.0) + reading.value
+        counts[reading.part_id] = counts.get(reading.part_id, 0.0) + reading.value
     return counts
 
 
 def add_dimms(ctx: Context, finding: Finding, before: Mapping[str, float]) -> Finding:
     """Add to *finding* the DIMMs of which EDAC has counted errors meanwhile."""
     now = count_errors()
-    risen = [where for where, count in now.items() if count > before.get(where, 0.0)]
+    risen = [part_id for part_id, count in now.items() if count > before.get(part_id, 0.0)]
     if not risen:
         told = "counted no error meanwhile" if now else "is not there"
         return _extend(finding, f"EDAC {told}")
@@ -143,7 +143,7 @@ def add_dimms(ctx: Context, finding: Finding, before: Mapping[str, float]) -> Fi
 
 def _extend(finding: Finding, told: str) -> Finding:
     return Finding(
-        finding.code, finding.where, f"{finding.text}; {told}", {**finding.evidence, "edac": told}
+        finding.code, finding.part_id, f"{finding.text}; {told}", {**finding.evidence, "edac": told}
     )
 
 
@@ -151,10 +151,10 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
     """Report what was tested of each NUMA node, and what was wrong."""
     tested, is_known = count_tested(exam.regions, exam.host)
     for node in exam.host.nodes:
-        where, size = name_node(node.number), tested[node.number]
+        part_id, size = name_node(node.number), tested[node.number]
         share = size / node.free if node.free else 0.0
-        yield Measurement("tested", size, "B", where)
-        yield Measurement("covered", share, "ratio", where)
+        yield Measurement("tested", size, "B", part_id)
+        yield Measurement("covered", share, "ratio", part_id)
         cores = sorted({r.core for r in exam.regions if r.node == node.number})
         text = (
             f"NUMA node {node.number}: {size / GIB:.2f} of {node.free / GIB:.2f} GiB free "
@@ -163,9 +163,9 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
         short = "; there was no time or no room for half of it" if share < SHARE else ""
         if 0 < size < EVICTING * exam.host.cache_bytes:
             short += f"; a cache of {exam.host.cache_bytes / MIB:.0f} MiB may have answered"
-        yield Coverage(where, text + short)
-    for where, words in exam.count_wrong().items():
-        yield Measurement("mismatches", words, "", where)
+        yield Coverage(part_id, text + short)
+    for part_id, words in exam.count_wrong().items():
+        yield Measurement("mismatches", words, "", part_id)
     yield Measurement("passes", exam.tally.passes.total(), "", MEMORY)
     placed = "" if is_known else "; the kernel does not say on which NUMA node the pages are"
     yield Coverage(
@@ -190,7 +190,7 @@ CHECK = Check(
     },
     rules={
         "mismatches": Rule(
-            high=0, remedy=Remedy.REPLACE, hard=True, source="memory holds what was written"
+            high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
         ),
         "tested": Rule(
             low=1,
@@ -201,7 +201,7 @@ CHECK = Check(
             "hold the memory of this NUMA node",
         ),
     },
-    finding_rules={CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
+    finding_rules={CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)},
     placement=Placement.NODE,
     timeout=300.0,
     selftest=selftest,

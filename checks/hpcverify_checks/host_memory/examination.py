@@ -194,16 +194,16 @@ class HostExamination:
             "same_core": count_reruns(reruns[0]),
             "another_core": count_reruns(reruns[1]) if others else "there is none",
         }
-        place, where = f"NUMA node {node}", name_node(node)
+        place, part_id = f"NUMA node {node}", name_node(node)
         if is_core(reruns):
             self.bad_cores.add(region.core)
-            place, where = f"core {region.core}", name_core(region.core)
+            place, part_id = f"core {region.core}", name_core(region.core)
         text = (
             f"{place}, physical address {evidence['physical']}: {wrong.describe()}; written and "
             f"read again by the same core: {evidence['same_core']}; by another core: "
             f"{evidence['another_core']}"
         )
-        return Finding(CORRUPTED_CODE, where, text, evidence)
+        return Finding(CORRUPTED_CODE, part_id, text, evidence)
 
     def _find_node(self, wrong: WrongPiece) -> int:
         found = find_nodes([wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES])
@@ -216,8 +216,8 @@ class HostExamination:
         """Count the wrong words of each NUMA node, and those that are the fault of a core."""
         counts = {name_node(node.number): 0 for node in self.host.nodes}
         for (core, node), words in self.wrong.items():
-            where = name_core(core) if core in self.bad_cores else name_node(node)
-            counts[where] = counts.get(where, 0) + words
+            part_id = name_core(core) if core in self.bad_cores else name_node(node)
+            counts[part_id] = counts.get(part_id, 0) + words
         return counts
 
 

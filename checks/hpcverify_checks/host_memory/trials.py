@@ -95,8 +95,8 @@ def _try(
         rest=rest,
     )
     outcome, detail = _examine(ctx, host)
-    where = name_node(little.number)
-    return Trial(fault=fault, where=where, expected=expected, outcome=outcome, detail=detail)
+    part_id = name_node(little.number)
+    return Trial(fault=fault, part_id=part_id, expected=expected, outcome=outcome, detail=detail)
 
 
 def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
@@ -114,7 +114,7 @@ def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
         found = list(exam.run())
     except Unable as exc:
         return BROKEN, str(exc)
-    places = {f.where for f in found}
+    places = {f.part_id for f in found}
     if places - {name_node(host.nodes[0].number)}:
         return f"found: {', '.join(sorted(places))}", found[0].text
     return ("found", found[0].text) if found else (FOUND_NOTHING, "")

@@ -118,8 +118,8 @@ def group_events(events: Iterable[KernelEvent], inventory: Inventory) -> Groups:
     """Group *events* by the part that they name, or by its name if it is unknown."""
     groups: Groups = {}
     for event in events:
-        where = find_part(*event.part, inventory)
-        groups.setdefault((where, event.row.code), []).append(event)
+        part_id = find_part(*event.part, inventory)
+        groups.setdefault((part_id, event.row.code), []).append(event)
     return groups
 
 
@@ -162,14 +162,14 @@ def _is_on_disk(name: str, disk: str) -> bool:
 
 
 def _report_groups(groups: Groups) -> Iterator[Finding]:
-    for (where, code), found in groups.items():
+    for (part_id, code), found in groups.items():
         row = found[0].row
         if row.ends:
             continue
         suffix = OVER_SUFFIX if _has_ended(found, groups.values()) else ""
         if row.often and len(found) >= row.often:
             suffix = OFTEN_SUFFIX
-        yield make_finding(code + suffix, where, found)
+        yield make_finding(code + suffix, part_id, found)
 
 
 def _has_ended(found: Sequence[KernelEvent], groups: Iterable[Sequence[KernelEvent]]) -> bool:
@@ -182,7 +182,7 @@ def _has_ended(found: Sequence[KernelEvent], groups: Iterable[Sequence[KernelEve
     return all(name in ends and ends[name] >= when for name, when in last.items())
 
 
-def make_finding(code: str, where: str, group: Sequence[KernelEvent]) -> Finding:
+def make_finding(code: str, part_id: str, group: Sequence[KernelEvent]) -> Finding:
     """Report like lines about one part as one finding."""
     first, last = group[0], group[-1]
     row = first.row
@@ -202,21 +202,21 @@ def make_finding(code: str, where: str, group: Sequence[KernelEvent]) -> Finding
     }
     if last.text != first.text:
         evidence["last line"] = last.text
-    return Finding(code, where, text, evidence)
+    return Finding(code, part_id, text, evidence)
 
 
 def _find_failures(groups: Groups) -> dict[str, tuple[float, str] | None]:
     """Give the last failure of each part that has failed."""
     return {
-        where: (found[-1].time, code)
-        for (where, code), found in groups.items()
+        part_id: (found[-1].time, code)
+        for (part_id, code), found in groups.items()
         if found[-1].row.verdict is Verdict.FAIL and found[-1].time
     }
 
 
 def _choose_standing_code(failed: str) -> str:
     row = load_rows().get(failed)  # none if an older version wrote it
-    return "kernel_standing" if row and row.hard else "kernel_event_standing"
+    return "kernel_standing" if row and row.conclusive else "kernel_event_standing"
 
 
 def _report_older_lines(found: Sequence[KernelEvent]) -> Finding:
@@ -237,7 +237,7 @@ CHECK = Check(
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,
-        "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, hard=True),
+        "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
         GAP_CODE: GAP_RULE,
     },

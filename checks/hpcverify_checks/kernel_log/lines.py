@@ -2,7 +2,7 @@
 Read what the kernel says of faults: the table ``lines.csv``, and the lines that it names.
 
 Its columns: *code* of the finding; *kind* of the part, or ``job`` for what a user's program
-provokes and ``site`` for what is set up or lies outside; our *verdict*, whether it is *hard*,
+provokes and ``site`` for what is set up or lies outside; our *verdict*, whether it is *conclusive*,
 and the *remedy*; *often*, the count in one look from which a line that is only listed warns;
 *ends*, the code of the trouble that this line ends; *markers*, literals of which a line has
 one; the *pattern* of the whole line, by the format strings of the kernel in *source*, with
@@ -65,7 +65,7 @@ class LineRow(Struct, frozen=True, kw_only=True):
     code: str
     kind: str
     verdict: Verdict
-    hard: bool
+    conclusive: bool
     remedy: Remedy
     often: int | None
     ends: str
@@ -94,7 +94,7 @@ def load_rows() -> Mapping[str, LineRow]:
     values = [
         {
             **line,
-            "hard": line["hard"] == "yes",
+            "conclusive": line["hard"] == "yes",
             "often": line["often"] or None,
             "markers": line["markers"].split("|"),
             "pattern": _expand(line["pattern"]),
@@ -136,7 +136,7 @@ def build_finding_rules() -> dict[str, FindingRule]:
     rules: dict[str, FindingRule] = {}
     for row in load_rows().values():
         remedy = row.remedy if row.verdict is not Verdict.PASS else Remedy.NONE
-        rules[row.code] = FindingRule(row.verdict, remedy, hard=row.hard)
+        rules[row.code] = FindingRule(row.verdict, remedy, conclusive=row.conclusive)
         if row.often:
             rules[row.code + OFTEN_SUFFIX] = FindingRule(Verdict.WARN, row.remedy)
         if row.ends:

@@ -64,11 +64,11 @@ def measure(ctx: Context, params: SdcParams) -> Iterator[CheckItem]:
 
 def try_plans(task: DeviceTask) -> Iterator[CheckItem]:
     """Try all plans of one type at all offsets that the library takes."""
-    where, name = task.ctx.device.part, task.family.name
+    part_id, name = task.ctx.device.part, task.family.name
     trial = try_offsets(task)
-    yield Measurement(f"{name}.refused_offsets", len(trial.refused), "", where)
+    yield Measurement(f"{name}.refused_offsets", len(trial.refused), "", part_id)
     if trial.refused:
-        yield Finding("offset_refused", where, trial.describe())
+        yield Finding("offset_refused", part_id, trial.describe())
     if not trial.task.shifts:
         return
     prepared, wrong = prepare(trial.task), list[str]()
@@ -78,11 +78,11 @@ def try_plans(task: DeviceTask) -> Iterator[CheckItem]:
             if words := count_wrong_words(trial.task, job, shift):
                 place = f"plan {job.name} at offset {shift * SHIFT_STEP}"
                 wrong.append(f"{place}: {words} words differ from the proof")
-    yield Measurement(f"{name}.wrong_products", len(wrong), "", where)
+    yield Measurement(f"{name}.wrong_products", len(wrong), "", part_id)
     for text in wrong:
-        yield Finding("product_differs", where, f"{name}: {text}")
+        yield Finding("product_differs", part_id, f"{name}: {text}")
     yield Coverage(
-        where,
+        part_id,
         f"{name}: {len(prepared.jobs)} plans at {len(trial.task.shifts)} offsets, each product "
         "compared with its proof",
     )

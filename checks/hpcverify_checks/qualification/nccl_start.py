@@ -65,7 +65,7 @@ def measure(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
 def _time_phases(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
     import torch
 
-    device, where = find_torch_device(ctx), ctx.device.part
+    device, part_id = find_torch_device(ctx), ctx.device.part
     group = RankGroup(str(ctx.shared), len(ctx.peers), "nccl", params.timeout_seconds)
     torch.ones(1, device=device)
     wait_for_device(device)
@@ -80,11 +80,11 @@ def _time_phases(ctx: Context, params: NcclStartParams) -> Iterator[CheckItem]:
         left, _ = torch.cuda.mem_get_info(device)
         times.append(perf_counter())
     times.append(perf_counter())
-    yield Measurement("nccl.start", times[1] - times[0], "s", where)
-    yield Measurement("nccl.first_reduce", times[2] - times[1], "s", where)
-    yield Measurement("nccl.end", times[4] - times[3], "s", where)
-    yield Measurement("nccl.memory", (free - left) / GIB, "GiB", where)
-    yield Coverage(where, f"a group of {group.world} ranks, made once")
+    yield Measurement("nccl.start", times[1] - times[0], "s", part_id)
+    yield Measurement("nccl.first_reduce", times[2] - times[1], "s", part_id)
+    yield Measurement("nccl.end", times[4] - times[3], "s", part_id)
+    yield Measurement("nccl.memory", (free - left) / GIB, "GiB", part_id)
+    yield Coverage(part_id, f"a group of {group.world} ranks, made once")
 
 
 CHECK = Check(

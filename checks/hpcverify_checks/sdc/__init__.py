@@ -169,7 +169,7 @@ def measure(
             else:
                 yield Coverage(ctx.device.part, "random products: left out: no time was left")
         except BlindComparison as exc:
-            yield Finding("blind", exc.where, str(exc))
+            yield Finding("blind", exc.part_id, str(exc))
             raise
         in_time = end - perf_counter() >= copy_seconds / 2
         yield from check_copies(ctx, device, copy_seconds if in_time else 0.0)
@@ -211,11 +211,11 @@ def report_unplanned(ctx: Context, device: torch.device) -> Iterator[Coverage]:
 
 def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
     """Report the offsets that are left out, or that the whole type is: no fault of the part."""
-    where, family = trial.task.ctx.device.part, trial.task.family.name
+    part_id, family = trial.task.ctx.device.part, trial.task.family.name
     if trial.task.shifts:
-        yield Coverage(where, trial.describe())
+        yield Coverage(part_id, trial.describe())
         return
-    yield report_refused_dtype(where, family, trial.status, "not verified")
+    yield report_refused_dtype(part_id, family, trial.status, "not verified")
 
 
 def check_exact_products(
@@ -310,7 +310,7 @@ class FamilyResult:
         """List how long each part or core multiplied and compared."""
         times: dict[str, float] = {}
         for outcome in self.outcomes:
-            times[outcome.where] = times.get(outcome.where, 0.0) + outcome.seconds
+            times[outcome.part_id] = times.get(outcome.part_id, 0.0) + outcome.seconds
         return [seconds for seconds in times.values() if seconds]
 
 
@@ -322,7 +322,7 @@ def _describe_data(task: DeviceTask) -> str:
 def _describe_cores(task: DeviceTask, outcomes: Sequence[PartResult]) -> str:
     if task.device.type != "cpu":
         return ""
-    wheres = {o.where.removeprefix("cpu") for o in outcomes} - {""}
+    wheres = {o.part_id.removeprefix("cpu") for o in outcomes} - {""}
     done = format_ranges(sorted(map(int, wheres)))
     return f" on cores {done} of {format_ranges(cpu.read_cores().online)}"
 
@@ -432,21 +432,21 @@ def _make_deadline(seconds: float) -> Callable[[int], bool]:
 def sum_by_part(done: Sequence[FamilyResult]) -> Iterator[CheckItem]:
     """Add up the results with all types for each part or core."""
     every = [(d.task.shape, outcome) for d in done for outcome in d.outcomes]
-    for where in dict.fromkeys(outcome.where for _, outcome in every):
-        mine = [(shape, outcome) for shape, outcome in every if outcome.where == where]
+    for part_id in dict.fromkeys(outcome.part_id for _, outcome in every):
+        mine = [(shape, outcome) for shape, outcome in every if outcome.part_id == part_id]
         wrong = sum(o.mismatched_words for _, o in mine)
         operations = sum(o.products * shape.operations for shape, o in mine)
-        yield Measurement("mismatched_words", wrong, "", where)
-        yield Measurement("products", sum(o.products for _, o in mine), "", where)
-        yield Measurement("checked_operations", operations, "", where)
+        yield Measurement("mismatched_words", wrong, "", part_id)
+        yield Measurement("products", sum(o.products for _, o in mine), "", part_id)
+        yield Measurement("checked_operations", operations, "", part_id)
 
 
 def observe(watch: Watch, ctx: Context, _params: SdcParams) -> Iterator[CheckItem]:
     """Report how warm the device was: many faults show only when it is hot."""
-    for where, samples in watch.group_by_part("temperature"):
-        if where == ctx.device.part and samples:
+    for part_id, samples in watch.group_by_part("temperature"):
+        if part_id == ctx.device.part and samples:
             low, high = (f(s.value for s in samples) for f in (min, max))
-            yield Coverage(where, f"at {low:.0f} to {high:.0f} °C")
+            yield Coverage(part_id, f"at {low:.0f} to {high:.0f} °C")
 
 
 CHECK = Check(
@@ -469,17 +469,20 @@ CHECK = Check(
     },
     rules={
         "mismatched_words": fail_outside(
-            high=0, remedy=Remedy.REPLACE, hard=True, source="an exact product has one right answer"
+            high=0,
+            remedy=Remedy.REPLACE,
+            conclusive=True,
+            source="an exact product has one right answer",
         ),
         "products": Rule(low=1, otherwise=Verdict.ERROR, source="nothing compared, nothing known"),
         **SOAK_RULES,
         "copied_wrong_words": Rule(
-            high=0, remedy=Remedy.REPLACE, hard=True, source="a copy has the same bits"
+            high=0, remedy=Remedy.REPLACE, conclusive=True, source="a copy has the same bits"
         ),
     },
     finding_rules={
         **PRODUCT_FINDING_RULES,
-        "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "miscopied": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
         # The library's doing, and the same on all GPUs of the kind.
         DTYPE_REFUSED_CODE: DTYPE_REFUSED_RULE,
         "blind": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),

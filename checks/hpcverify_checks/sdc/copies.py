@@ -211,13 +211,13 @@ class CopyPath:
 
 @dataclass(slots=True)
 class CopyTally:
-    """What was copied on the part or core *where*, and what was wrong."""
+    """What was copied on the part or core *part_id*, and what was wrong."""
 
-    where: str
+    part_id: str
     copies: int = 0
     bytes: int = 0
     wrong: Counter[str] = field(default_factory=Counter[str])
-    """Words of 8 bytes, by the part that is accused: *where*, or the host's memory."""
+    """Words of 8 bytes, by the part that is accused: *part_id*, or the host's memory."""
     findings: tuple[Finding, ...] = ()
     error: Exception | None = None
     """What ended it early."""
@@ -254,9 +254,9 @@ def check_copies(
         text = ", ".join(path.name for path in paths)
     yield Coverage(ctx.device.part, f"{describe_copies(tallies, room // 2)} {text}")
     for tally in tallies:
-        yield Measurement("copied_bytes", tally.bytes, "B", tally.where)
-        yield Measurement("copied_wrong_words", tally.wrong[tally.where], "", tally.where)
-        yield from (f for f in tally.findings if f.where == tally.where)
+        yield Measurement("copied_bytes", tally.bytes, "B", tally.part_id)
+        yield Measurement("copied_wrong_words", tally.wrong[tally.part_id], "", tally.part_id)
+        yield from (f for f in tally.findings if f.part_id == tally.part_id)
     yield from report_memory(tallies)
     for tally in tallies:
         if tally.error:
@@ -265,7 +265,7 @@ def check_copies(
 
 def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:
     """Report the first finding about the host's memory: all cores copy from the same."""
-    found = [f for tally in tallies for f in tally.findings if f.where == HOST_MEMORY]
+    found = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
     if found:
         words = max(tally.wrong[HOST_MEMORY] for tally in tallies)
         yield Measurement("copied_wrong_words", words, "", HOST_MEMORY)
@@ -329,10 +329,10 @@ def make_gpu_paths(device: torch.device, seed: int, room: int, copy: Copy) -> tu
 
 
 def copy_for_seconds(
-    ways: Sequence[CopyPath], where: str, *, seed: int, seconds: float
+    ways: Sequence[CopyPath], part_id: str, *, seed: int, seconds: float
 ) -> CopyTally:
     """Copy on all *ways* in turn for *seconds*, and drop one after its first error."""
-    tally = CopyTally(where)
+    tally = CopyTally(part_id)
     try:
         _copy_until(tally, ways, seed, time.monotonic() + seconds)
     except (Unable, RuntimeError) as exc:  # as CUDA's: what was found by then counts
@@ -341,8 +341,8 @@ def copy_for_seconds(
 
 
 def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: float) -> None:
-    where, good = tally.where, list(ways)
-    chance = random.Random(f"{seed} {where}")  # noqa: S311 - no secret
+    part_id, good = tally.part_id, list(ways)
+    chance = random.Random(f"{seed} {part_id}")  # noqa: S311 - no secret
     while good:
         for way in tuple(good):
             pieces = draw_copies(chance, len(way.target))
@@ -351,9 +351,9 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
             tally.bytes += sum(piece.size for piece in pieces)
             if any(counts):
                 good.remove(way)
-                finding = investigate_miscopy(way, pieces, counts, seed, where)
+                finding = investigate_miscopy(way, pieces, counts, seed, part_id)
                 tally.findings += (finding,)
-                tally.wrong[finding.where] += sum(counts)
+                tally.wrong[finding.part_id] += sum(counts)
             else:
                 way.require_awake(chance.choice(pieces), chance)
         if time.monotonic() >= until:
@@ -361,13 +361,13 @@ def _copy_until(tally: CopyTally, ways: Sequence[CopyPath], seed: int, until: fl
 
 
 def investigate_miscopy(
-    way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, where: str
+    way: CopyPath, pieces: Sequence[PlannedCopy], counts: Sequence[int], seed: int, part_id: str
 ) -> Finding:
     """Find out more about the first wrong copy."""
     number = next(i for i, count in enumerate(counts) if count)
     piece = pieces[number]
     right = remake_bytes(piece, seed)
-    place, accused = _locate_fault(way, piece, right, where)
+    place, accused = _locate_fault(way, piece, right, part_id)
     evidence = {
         "way": way.name,
         "copy": f"{number + 1} of {len(pieces)}",
@@ -416,12 +416,14 @@ def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, s
     }
 
 
-def _locate_fault(way: CopyPath, piece: PlannedCopy, right: Tensor, where: str) -> tuple[str, str]:
+def _locate_fault(
+    way: CopyPath, piece: PlannedCopy, right: Tensor, part_id: str
+) -> tuple[str, str]:
     """Say which memory is wrong, if the copy is not to blame, and whose it is."""
     import torch
 
     for memory, does in ((way.source, "copied from"), (way.expected, "compared with")):
         if not torch.equal(memory[piece.source_slice].cpu(), right):
-            owner = HOST_MEMORY if memory.device.type == "cpu" else where
+            owner = HOST_MEMORY if memory.device.type == "cpu" else part_id
             return f"memory that it was {does}", owner
-    return "the copy itself, or the memory that it was copied to", where
+    return "the copy itself, or the memory that it was copied to", part_id

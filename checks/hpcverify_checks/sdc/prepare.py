@@ -62,7 +62,7 @@ that are asked who is wrong if these do not agree."""
 class PartResult:
     """The result of a hunt on one part or core."""
 
-    where: str
+    part_id: str
     products: int = 0
     seconds: float = 0.0
     """Of GPU, or of the core's time for this thread."""
@@ -116,9 +116,11 @@ class DeviceTask(ProductTask):
         first = turn % len(self.shifts)
         return replace(self, shifts=(*self.shifts[first:], *self.shifts[:first]))
 
-    def hunt(self, where: str, jobs: tuple[ProductJob, ...], should_stop: ShouldStop) -> PartResult:
-        """Hunt on the part or core *where*."""
-        bench = self.make_bench(where, jobs)
+    def hunt(
+        self, part_id: str, jobs: tuple[ProductJob, ...], should_stop: ShouldStop
+    ) -> PartResult:
+        """Hunt on the part or core *part_id*."""
+        bench = self.make_bench(part_id, jobs)
         bag = hunt(bench, should_stop)
         return make_part_result(bench, bag.wrong, bag.products, bag.seconds)
 
@@ -132,7 +134,7 @@ def make_part_result(
     distinct = min(products, len(bench.jobs) * len(bench.shifts))
     places = (bench.get_job(number) for number in range(distinct))
     data = frozenset((job.name, shift) for job, shift in places)
-    return PartResult(bench.where, products, seconds, mismatched, found, data)
+    return PartResult(bench.part_id, products, seconds, mismatched, found, data)
 
 
 @dataclass(frozen=True, slots=True)

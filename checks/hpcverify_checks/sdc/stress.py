@@ -101,11 +101,11 @@ def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
 
 
 def stress_part(
-    task: ProductTask, pairs: Sequence[Pair], end: float, least: float, where: str
+    task: ProductTask, pairs: Sequence[Pair], end: float, least: float, part_id: str
 ) -> PartSoak:
-    """Stress the part or core *where* until it errs or *end*, but for the *least* seconds."""
+    """Stress the part or core *part_id* until it errs or *end*, but for the *least* seconds."""
     with operation(f"the first random {task.family.name} products", task.ctx.device):
-        soak = PartSoak.prepare(task, where, NORMAL_NUMBERS, pairs)
+        soak = PartSoak.prepare(task, part_id, NORMAL_NUMBERS, pairs)
     now = time.monotonic()
     seconds = max(end - now, least)
     for stretch in plan_stretches(now, seconds, WAVE_SHARE, PERIOD_SECONDS):
@@ -117,14 +117,14 @@ def stress_part(
 def report_gpu(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[CheckItem]:
     """Yield what a GPU did with one type, and its answer for the vote."""
     for soak in soaks:
-        yield Coverage(soak.bench.where, f"{task.family.name}: {describe_stress(task, soaks)}")
+        yield Coverage(soak.bench.part_id, f"{task.family.name}: {describe_stress(task, soaks)}")
         yield soak.make_answer(name_vote_group(task))
 
 
 def report_cores(task: ProductTask, soaks: Sequence[PartSoak]) -> Iterator[CheckItem]:
     """Yield what the cores did with one type; if they differ, their answers too."""
     differ = len({soak.digest for soak in soaks}) > 1
-    cores = format_ranges([int(soak.bench.where.removeprefix("cpu")) for soak in soaks])
+    cores = format_ranges([int(soak.bench.part_id.removeprefix("cpu")) for soak in soaks])
     alike = "differ" if differ else "are identical"
     text = f"{task.family.name} on cores {cores}, whose first products {alike}"
     yield Coverage(task.ctx.device.part, f"{text}: {describe_stress(task, soaks)}")

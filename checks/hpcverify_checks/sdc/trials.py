@@ -166,7 +166,7 @@ def set_up_trials(task: DeviceTask) -> TrialSetup:
 def _make_trial(stage: TrialSetup, fault: str, expected: str, outcome: str, detail: str) -> Trial:
     return Trial(
         fault=f"{stage.task.family.name}: {fault}",
-        where=stage.bench.where,
+        part_id=stage.bench.part_id,
         expected=expected,
         outcome=outcome,
         detail=detail,

@@ -138,7 +138,7 @@ CHECK = Check(
     },
     rules={**SPEED_RULES, **SMART_RULES},
     finding_rules={
-        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
+        "corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
         "io_error": FindingRule(Verdict.FAIL, Remedy.REPLACE),
         "remote_corruption": FindingRule(Verdict.ERROR, Remedy.INSPECT),
         "remote_io_error": FindingRule(Verdict.ERROR, Remedy.INSPECT),

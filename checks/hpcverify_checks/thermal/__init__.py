@@ -143,24 +143,24 @@ def measure(
     time.sleep(params.recovery_seconds)
 
 
-def has_gauge(ctx: Context, where: str) -> bool:
-    """Whether any sensor shows how the part *where* copes with its load."""
-    return any(name_sensor(where, name) in ctx.inventory.sensors for name in GAUGES)
+def has_gauge(ctx: Context, part_id: str) -> bool:
+    """Whether any sensor shows how the part *part_id* copes with its load."""
+    return any(name_sensor(part_id, name) in ctx.inventory.sensors for name in GAUGES)
 
 
 def report_work(
-    where: str, account: LoadRecord, meter: Meter, began: float
+    part_id: str, account: LoadRecord, meter: Meter, began: float
 ) -> Iterator[Series | Measurement]:
     """Yield how fast the work went, over time and at the end against the start."""
     t, rates = thin([moment - began for moment in meter.t], meter.rates)
-    yield Series("work", "GFLOP/s", where, tuple(t), tuple(rates))
+    yield Series("work", "GFLOP/s", part_id, tuple(t), tuple(rates))
     if account.rate:
-        yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", where)
+        yield Measurement("rate.mean", account.rate / 1e9, "GFLOP/s", part_id)
     if len(meter.rates) >= MIN_SAMPLES:
-        yield Measurement("rate_sag", compute_sag(meter.rates), "ratio", where)
+        yield Measurement("rate_sag", compute_sag(meter.rates), "ratio", part_id)
     edges = [d.edges for d in account.done if d.period]
     if edges:
-        yield Measurement("wave.edges", sum(edges), "", where)
+        yield Measurement("wave.edges", sum(edges), "", part_id)
 
 
 def describe_coverage(account: LoadRecord, loads: tuple[PartSoak, PartSoak]) -> str:

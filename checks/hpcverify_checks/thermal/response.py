@@ -76,7 +76,7 @@ Values = Mapping[str, Sequence[Sample]]
 class LoadSamples:
     """The samples of one part: all, those under any load, those under steady load."""
 
-    where: str
+    part_id: str
     account: LoadRecord | None
     """None if the worker did not finish: then any sample may be under load."""
     all: Values
@@ -111,18 +111,18 @@ def group_samples(watch: Watch) -> Mapping[str, Values]:
     parts: dict[str, dict[str, list[Sample]]] = {}
     for sample in watch.samples:
         if sample.name in USED_SERIES:
-            parts.setdefault(sample.where, {}).setdefault(sample.name, []).append(sample)
+            parts.setdefault(sample.part_id, {}).setdefault(sample.name, []).append(sample)
     return parts
 
 
-def split_by_load(series: Values, where: str, account: LoadRecord | None) -> LoadSamples:
-    """Split the *series* of the part *where* by the load it was under."""
+def split_by_load(series: Values, part_id: str, account: LoadRecord | None) -> LoadSamples:
+    """Split the *series* of the part *part_id* by the load it was under."""
     if account is None:
-        return LoadSamples(where, None, series, series, series)
+        return LoadSamples(part_id, None, series, series, series)
     start, end, stretches = account.start, account.end, account.steady
     loaded = _filter_series(series, lambda t: start <= t <= end)
     steady = _filter_series(series, lambda t: any(done.contains(t) for done in stretches))
-    return LoadSamples(where, account, series, loaded, steady)
+    return LoadSamples(part_id, account, series, loaded, steady)
 
 
 def _filter_series(series: Values, wanted: Callable[[float], bool]) -> Values:
@@ -131,11 +131,11 @@ def _filter_series(series: Values, wanted: Callable[[float], bool]) -> Values:
 
 def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iterator[CheckItem]:
     """Yield how the part of *ctx* coped with its load, from its samples."""
-    where = ctx.device.part
+    part_id = ctx.device.part
     parts = group_samples(watch)
-    observed = split_by_load(parts.get(where, {}), where, account)
+    observed = split_by_load(parts.get(part_id, {}), part_id, account)
     seen = max(len(observed.all.get(name, ())) for name in GAUGES)
-    yield Measurement("samples", seen, "", where)
+    yield Measurement("samples", seen, "", part_id)
     yield from _report_problems(observed)
     yield from _measure_extremes(observed)
     yield from _measure_throttling(observed)
@@ -154,7 +154,7 @@ def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
         times = [s.t for s in observed.all.get(code, ()) if s.value]
         if times:
             text = f"{code.replace('_', ' ')} at {len(times)} samples of the soak"
-            yield Finding(code, observed.where, text)
+            yield Finding(code, observed.part_id, text)
 
 
 def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
@@ -163,14 +163,14 @@ def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
         values = [sample.value for sample in observed.all.get(name, ())]
         if values:
             unit = observed.all[name][0].unit
-            yield Measurement(f"{name}{suffix}", combine(values), unit, observed.where)
+            yield Measurement(f"{name}{suffix}", combine(values), unit, observed.part_id)
     for name, unit in (("clock", "MHz"), ("power", "W")):
         mean = observed.average(name)
         if mean is not None:
-            yield Measurement(f"{name}.mean", mean, unit, observed.where)
+            yield Measurement(f"{name}.mean", mean, unit, observed.part_id)
     clock = [sample.value for sample in observed.steady.get("clock", ())]
     if len(clock) >= MIN_SAMPLES:
-        yield Measurement("clock.sag", compute_sag(clock), "ratio", observed.where)
+        yield Measurement("clock.sag", compute_sag(clock), "ratio", observed.part_id)
 
 
 def compute_sag(values: Sequence[float]) -> float:
@@ -201,8 +201,8 @@ def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
             growth = sum_increases(counted)[-1][1] if counted else 0.0
             seconds = growth or _sum_event_seconds(sampled)
             name = f"throttled.{cause}"
-            yield Measurement(name, seconds, "s", observed.where)
-            yield Measurement(f"{name}.share", seconds / span, "ratio", observed.where)
+            yield Measurement(name, seconds, "s", observed.part_id)
+            yield Measurement(f"{name}.share", seconds / span, "ratio", observed.part_id)
 
 
 def _sum_event_seconds(event: Sequence[Sample]) -> float:
@@ -224,7 +224,7 @@ def _measure_cooling(observed: LoadSamples) -> Iterator[Measurement]:
     for name in ("temperature", "temperature.memory"):
         rise = _compute_rise(observed, name)
         if rise is not None and rise >= MIN_RISE_CELSIUS:
-            yield Measurement(f"{name}.rise", rise, "°C", observed.where)
+            yield Measurement(f"{name}.rise", rise, "°C", observed.part_id)
     yield from _measure_resistance(observed)
     yield from _measure_recovery(observed)
 
@@ -253,7 +253,7 @@ def _measure_resistance(observed: LoadSamples) -> Iterator[Measurement]:
         return
     added = (power - min(idle)) / 1e3
     if added > 0:
-        yield Measurement("temperature.rise_per_kW", rise / added, "°C", observed.where)
+        yield Measurement("temperature.rise_per_kW", rise / added, "°C", observed.part_id)
 
 
 def _measure_recovery(observed: LoadSamples) -> Iterator[Measurement]:
@@ -263,12 +263,12 @@ def _measure_recovery(observed: LoadSamples) -> Iterator[Measurement]:
     after = [s for s in samples if account and s.t > account.end]
     if account is None or not hot or not after:
         return
-    yield Measurement("temperature.recovered", after[-1].value, "°C", observed.where)
+    yield Measurement("temperature.recovered", after[-1].value, "°C", observed.part_id)
     idle = samples[0].value
     if hot[0] - idle >= MIN_RISE_CELSIUS:
         half = (hot[0] + idle) / 2
         cool = next((s for s in after if s.value <= half), after[-1])
-        yield Measurement("recovery", cool.t - account.end, "s", observed.where)
+        yield Measurement("recovery", cool.t - account.end, "s", observed.part_id)
 
 
 def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
@@ -278,17 +278,17 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
         return
     seen = _compute_busy_share(observed)
     if seen is not None:
-        yield Measurement("loaded", seen, "ratio", observed.where)
+        yield Measurement("loaded", seen, "ratio", observed.part_id)
     if clock:
         per_clock = account.rate / (clock * 1e6)
-        yield Measurement("work_per_clock", per_clock, "", observed.where)
-        spec = look_up_spec(ctx, observed.where)
+        yield Measurement("work_per_clock", per_clock, "", observed.part_id)
+        spec = look_up_spec(ctx, observed.part_id)
         if spec and spec.sms and spec.flop_per_clk_per_sm:
             full = spec.sms * spec.flop_per_clk_per_sm
-            yield Measurement("efficiency", per_clock / full, "ratio", observed.where)
+            yield Measurement("efficiency", per_clock / full, "ratio", observed.part_id)
     watts = _average_watts(observed)
     if watts:
-        yield Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.where)
+        yield Measurement("energy_per_work", watts / account.rate * PETA, "J", observed.part_id)
 
 
 def _compute_busy_share(observed: LoadSamples) -> float | None:
@@ -328,7 +328,7 @@ def _compare_with_siblings(
     Poorer silicon runs slower at the power cap; better silicon needs less power. A part
     that is lower in both is held back by something that its counters may hide.
     """
-    model = find_model(ctx, observed.where)
+    model = find_model(ctx, observed.part_id)
     alike = [p.part for p in ctx.peers if find_model(ctx, p.part) == model]
     reached: list[float] = []
     for name in ("clock", "power"):
@@ -340,4 +340,4 @@ def _compare_with_siblings(
         if own is None or len(means) < MIN_SIBLINGS or not median(means):
             return
         reached.append(own / median(means))
-    yield Measurement("held_back", max(0.0, 1 - max(reached)), "ratio", observed.where)
+    yield Measurement("held_back", max(0.0, 1 - max(reached)), "ratio", observed.part_id)

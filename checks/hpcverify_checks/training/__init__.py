@@ -352,16 +352,16 @@ def find_differences(
     ctx: Context, job: TrainingJob, rank: int, last: Mapping[int, TrainingOutcome]
 ) -> Iterator[Finding]:
     """Yield how *rank* differs from its first replay, from a peer and from the exact sum."""
-    outcome, mine, where = last[rank], last.get(ctx.rank), ctx.device.part
+    outcome, mine, part_id = last[rank], last.get(ctx.rank), ctx.device.part
     if outcome.difference:
-        yield _report_difference(where, job, outcome.difference, rank, len(outcome.first))
+        yield _report_difference(part_id, job, outcome.difference, rank, len(outcome.first))
     if outcome.wrong_sum:
-        yield _report_wrong_sum(where, job, outcome.wrong_sum, rank)
+        yield _report_wrong_sum(part_id, job, outcome.wrong_sum, rank)
     if rank == ctx.rank:
         yield make_answer(ctx, job, outcome)
     # The ranks on a CPU are one part, and do not vote.
     elif mine and (contradiction := compare_replay(mine.first, outcome.first, 0)):
-        yield _report_contradiction(where, job, contradiction, rank)
+        yield _report_contradiction(part_id, job, contradiction, rank)
 
 
 def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
@@ -378,7 +378,7 @@ def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
 
 
 def _report_difference(
-    where: str, job: TrainingJob, one: Difference, rank: int, digests: int
+    part_id: str, job: TrainingJob, one: Difference, rank: int, digests: int
 ) -> Finding:
     code, place = classify_difference(job, one.what)
     expected, found = format_word(one.expected), format_word(one.found)
@@ -396,7 +396,7 @@ def _report_difference(
     }
     finding = Finding(
         code,
-        HOST_PART if code == "misfed" else where,
+        HOST_PART if code == "misfed" else part_id,
         f"replay {one.replay} of {job.steps} training steps differs from {others} on rank "
         f"{rank}: {one.what} is {found}, not {expected} ({place})",
         evidence,
@@ -411,10 +411,10 @@ def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
     return replace(finding, text=f"{finding.text}; {text}", evidence=evidence)
 
 
-def _report_wrong_sum(where: str, job: TrainingJob, wrong: WrongSum, rank: int) -> Finding:
+def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int) -> Finding:
     return Finding(
         WRONG_SUM_CODE,
-        where,
+        part_id,
         f"rank {rank} of {job.world} got {wrong.elements} wrong sums of gradients in "
         f"replay {wrong.replay}, step {wrong.step}",
         {
@@ -427,13 +427,13 @@ def _report_wrong_sum(where: str, job: TrainingJob, wrong: WrongSum, rank: int) 
     )
 
 
-def _report_contradiction(where: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
+def _report_contradiction(part_id: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
     """Report how the first replay of *rank* differs from that of rank 0."""
     expected, found = format_word(one.expected), format_word(one.found)
     code, _ = classify_difference(job, one.what)
     return Finding(
         code,
-        where,
+        part_id,
         f"rank {rank} and rank 0 trained to different bits: {one.what} is {found} on rank "
         f"{rank}, and {expected} on rank 0",
         {"rank": str(rank), "what": one.what, "expected": expected, "found": found},
@@ -465,29 +465,29 @@ def report_training(
     ctx: Context, job: TrainingJob, outcome: TrainingOutcome
 ) -> Iterator[CheckItem]:
     """Report the times of the steps, and what was exercised."""
-    where = ctx.device.part
+    part_id = ctx.device.part
     # The ranks on a CPU are one part, with one peak.
     ranks = job.world if ctx.device.kind == "cpu" else 1
-    yield from measure_steps(where, ranks * job.shape.tokens, outcome.steps)
-    yield Measurement("loss", read_loss(job, outcome), "", where)
-    yield Measurement("replays", outcome.replays, "", where)
+    yield from measure_steps(part_id, ranks * job.shape.tokens, outcome.steps)
+    yield Measurement("loss", read_loss(job, outcome), "", part_id)
+    yield Measurement("replays", outcome.replays, "", part_id)
     yield from _measure_utilization(ctx, job, outcome, ranks)
-    yield Coverage(where, describe_training(job, outcome))
+    yield Coverage(part_id, describe_training(job, outcome))
 
 
-def measure_steps(where: str, tokens: int, steps: Sequence[PhaseTimes]) -> Iterator[Measurement]:
+def measure_steps(part_id: str, tokens: int, steps: Sequence[PhaseTimes]) -> Iterator[Measurement]:
     """Measure *steps* of *tokens* tokens each; leave out a phase that did not occur."""
     whole = [sum(step.values()) for step in steps]
     computed = [step[COMPUTE] for step in steps]
     typical = percentile(whole, 0.5)
-    yield Measurement("step_p50", typical * 1e3, "ms", where)
-    yield Measurement("step_p95", percentile(whole, 0.95) * 1e3, "ms", where)
-    yield Measurement("compute_p50", percentile(computed, 0.5) * 1e3, "ms", where)
-    yield Measurement("tokens", tokens / typical, "1/s", where)
+    yield Measurement("step_p50", typical * 1e3, "ms", part_id)
+    yield Measurement("step_p95", percentile(whole, 0.95) * 1e3, "ms", part_id)
+    yield Measurement("compute_p50", percentile(computed, 0.5) * 1e3, "ms", part_id)
+    yield Measurement("tokens", tokens / typical, "1/s", part_id)
     for phase in (COMPUTE, COMMUNICATION, INPUT):
         if any(phase in step for step in steps):
             spent = sum(step[phase] for step in steps)
-            yield Measurement(f"{phase}.share", spent / sum(whole), "ratio", where)
+            yield Measurement(f"{phase}.share", spent / sum(whole), "ratio", part_id)
 
 
 def _measure_utilization(
@@ -575,7 +575,7 @@ def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[F
     fed: dict[str, list[str]] = {}
     for item in found:
         if isinstance(item, Finding) and item.code == ANSWER_CODE:
-            label = inventory.find_label(item.where)
+            label = inventory.find_label(item.part_id)
             fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(fed) > 1:
         groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
@@ -647,9 +647,9 @@ CHECK = Check(
         ),
     },
     finding_rules={
-        "irreproducible": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True),
-        "miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
-        "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT, hard=True),
+        "irreproducible": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
+        "miscopied": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
+        "misfed": FindingRule(Verdict.FAIL, Remedy.INSPECT, conclusive=True),
         # No CPU library promises the same bits.
         "irreproducible_cpu": FindingRule(Verdict.WARN, Remedy.INSPECT),
         **WRONG_SUM_RULES,

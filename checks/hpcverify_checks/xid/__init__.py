@@ -109,16 +109,16 @@ def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
     known = _list_gpus_by_address(ctx)
     counts = dict.fromkeys((part.id for part in known.values()), 0)
     places = group_by_part(log.messages, known)
-    for where, found in places.items():
-        counts[where] = len(found)
+    for part_id, found in places.items():
+        counts[part_id] = len(found)
         for code in dict.fromkeys(event.row.code for event in found):
-            yield make_finding(where, [event for event in found if event.row.code == code])
-    failures = {where: _find_last_failure(found) for where, found in places.items()}
+            yield make_finding(part_id, [event for event in found if event.row.code == code])
+    failures = {part_id: _find_last_failure(found) for part_id, found in places.items()}
     yield from report_unresolved(ctx, log, failures, lambda _: "xid_standing")
-    for where, count in counts.items():
-        yield Measurement("xids", float(count), "", where)
-    for where, found in group_by_part(log.older, known).items():
-        yield _report_older_lines(where, found)
+    for part_id, count in counts.items():
+        yield Measurement("xids", float(count), "", part_id)
+    for part_id, found in group_by_part(log.older, known).items():
+        yield _report_older_lines(part_id, found)
     yield from report_reading(log)
 
 
@@ -133,12 +133,12 @@ def group_by_part(
     """Sort the events in *messages* by part, or by address if the part is unknown."""
     places: dict[str, list[Event]] = {}
     for event in read_events(messages):
-        where = known[event.where].id if event.where in known else event.where
-        places.setdefault(where, []).append(event)
+        part_id = known[event.part_id].id if event.part_id in known else event.part_id
+        places.setdefault(part_id, []).append(event)
     return places
 
 
-def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
+def _report_older_lines(part_id: str, found: Sequence[Event]) -> Finding:
     # Logged long before the first run: it may be fixed by now.
     worst = max(found, key=lambda event: event.row.verdict)
     text = (
@@ -146,10 +146,10 @@ def _report_older_lines(where: str, found: Sequence[Event]) -> Finding:
         f"{format_moment(found[-1].time)}, logged before the first run; "
         f"the worst: {worst.row.meaning}: {worst.text[:MAX_LINE_CHARACTERS]}"
     )
-    return Finding("before_first_run", where, text, {"line": worst.text})
+    return Finding("before_first_run", part_id, text, {"line": worst.text})
 
 
-def make_finding(where: str, group: Sequence[Event]) -> Finding:
+def make_finding(part_id: str, group: Sequence[Event]) -> Finding:
     """Report equal events as one finding."""
     first, last = group[0], group[-1]
     row = first.row
@@ -164,7 +164,7 @@ def make_finding(where: str, group: Sequence[Event]) -> Finding:
     }
     times = f" ({len(group)} times)" if len(group) > 1 else ""
     text = f"{row.meaning}{times}: {first.text[:MAX_LINE_CHARACTERS]}"
-    return Finding(row.code + (REPEATED_SUFFIX if again else ""), where, text, evidence)
+    return Finding(row.code + (REPEATED_SUFFIX if again else ""), part_id, text, evidence)
 
 
 def _describe_row(row: XidRow) -> dict[str, str]:
@@ -186,7 +186,7 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
     """
     logged, known = _list_logged_xids(ctx, root), _list_gpus_by_address(ctx)
     for place, samples in watch.group_by_part("xid"):
-        where = known[place].id if place in known else place
+        part_id = known[place].id if place in known else place
         for xid in sorted({int(sample.value) for sample in samples}):
             times = [sample.t for sample in samples if int(sample.value) == xid]
             row = find_row(xid)
@@ -195,18 +195,18 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
                 code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
                 what = "during hpcverify's own load (known-good kernels)"
                 text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
-                yield Finding(code, where, text, _describe_row(row))
-            elif (where, xid) not in logged:
+                yield Finding(code, part_id, text, _describe_row(row))
+            elif (part_id, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
-                yield Finding(row.code, where, text, _describe_row(row))
+                yield Finding(row.code, part_id, text, _describe_row(row))
 
 
 def _list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
     with suppress(Unable):
         log = read_new_part(ctx, LINE_MARKERS, root)
         return {
-            (where, event.xid)
-            for where, found in group_by_part(log.messages, _list_gpus_by_address(ctx)).items()
+            (part_id, event.xid)
+            for part_id, found in group_by_part(log.messages, _list_gpus_by_address(ctx)).items()
             for event in found
             if event.xid is not None
         }
@@ -221,7 +221,7 @@ CHECK = Check(
     finding_rules={
         **build_finding_rules(),
         "before_first_run": LISTED,
-        "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, hard=True),
+        "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         GAP_CODE: GAP_RULE,
     },
     placement=Placement.PASSIVE,

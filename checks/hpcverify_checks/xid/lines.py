@@ -73,11 +73,11 @@ QUIET_SECONDS = 10.0
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One line about an error; *where* is a PCI address, or "node"."""
+    """One line about an error; *part_id* is a PCI address, or "node"."""
 
     row: XidRow
     xid: int | None
-    where: str
+    part_id: str
     text: str
     time: float | None
     details: Mapping[str, str]
@@ -91,8 +91,8 @@ def read_events(messages: Sequence[KernelMessage]) -> list[Event]:
     of a GPU holds.
     """
     found = _drop_repeated_losses([*_parse_messages(messages)])
-    last = {event.where: event for event in found if event.xid == RECOVERY_ACTION_XID}
-    return [e for e in found if e.xid != RECOVERY_ACTION_XID or e is last[e.where]]
+    last = {event.part_id: event for event in found if event.xid == RECOVERY_ACTION_XID}
+    return [e for e in found if e.xid != RECOVERY_ACTION_XID or e is last[e.part_id]]
 
 
 FALLEN_OFF_XID = 79
@@ -144,7 +144,7 @@ def _drop_repeated_losses(found: Sequence[Event]) -> list[Event]:
         if e.xid != FALLEN_OFF_XID
         or e in xids
         or not any(
-            e.where == t.where
+            e.part_id == t.part_id
             and (e.time is None or t.time is None or abs(e.time - t.time) <= QUIET_SECONDS)
             for t in xids
         )
@@ -179,7 +179,7 @@ def _make_event(
     return Event(
         row=row,
         xid=xid,
-        where=pci.normalize_address(f"{address}.0") if address else "node",
+        part_id=pci.normalize_address(f"{address}.0") if address else "node",
         text=message.text,
         time=message.time,
         details=details or {},

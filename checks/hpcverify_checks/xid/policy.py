@@ -78,7 +78,7 @@ def build_finding_rules() -> dict[str, FindingRule]:
     nothing back.
     """
     table = {
-        r.code: FindingRule(r.verdict, r.remedy, hard=r.verdict is Verdict.FAIL)
+        r.code: FindingRule(r.verdict, r.remedy, conclusive=r.verdict is Verdict.FAIL)
         for r in load_rows().values()
     }
     for row in load_rows().values():

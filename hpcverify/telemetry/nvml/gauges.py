@@ -82,7 +82,7 @@ class NvmlReader:
 
 
 def _make_trouble_reading(finding: Finding) -> Reading:
-    return Reading(finding.code, 1.0, "", finding.where)
+    return Reading(finding.code, 1.0, "", finding.part_id)
 
 
 def read_all(gpu: GpuQuery) -> list[Reading]:

@@ -87,7 +87,7 @@ def _survey_with_nvml(
     cut_up = [
         _build_mig_finding(g) for g in listing.gpus if (p := heard.answers.get(g.uuid)) and p.mig
     ]
-    unusable = {f.where for f in (*named, *cut_up) if f.code in UNUSABLE_CODES}
+    unusable = {f.part_id for f in (*named, *cut_up) if f.code in UNUSABLE_CODES}
     return GpuSurvey(
         parts=(
             *(_describe_bare_gpu(address, root) for address in unlisted),

@@ -89,13 +89,13 @@ def test_a_wrong_result_of_another_rank_fails_the_node(
     found = found_by(tmp_path)
 
     wrong = [item for item in found if isinstance(item, Finding)]
-    assert {item.where for item in wrong} == {"node"}
+    assert {item.part_id for item in wrong} == {"node"}
     assert {item.evidence["operation"] for item in wrong} == set(OPERATIONS)
     assert {item.evidence["rank"] for item in wrong} == {str(BAD_RANK)}
     assert wrong[0].text.startswith(f"rank {BAD_RANK} got a wrong result of ")
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert all(CHECK.finding_rules[item.code].hard for item in wrong)
+    assert all(CHECK.finding_rules[item.code].conclusive for item in wrong)
 
 
 def test_a_rank_that_dies_is_an_error_that_names_it(

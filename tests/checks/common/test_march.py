@@ -141,13 +141,13 @@ PLACES = {
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("edge", [(0, 1), (1, 0)], ids=["up", "down"])
 @pytest.mark.parametrize("order", [1, -1], ids=["aggressor first", "victim first"])
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("place", PLACES)
 def test_a_cell_that_another_one_changes_is_found_in_one_pass(
-    monkeypatch: pytest.MonkeyPatch, where: str, order: int, edge: tuple[int, int], effect: str
+    monkeypatch: pytest.MonkeyPatch, place: str, order: int, edge: tuple[int, int], effect: str
 ) -> None:
     for places in ((3, 3), (3, 40), (17, 18), (63, 0)):  # equal bits and others, by the hash
         memory = chunks(*SEVERAL)
-        ends = PLACES[where][::order]
+        ends = PLACES[place][::order]
         aggressor, victim = (
             Cell(memory[chunk], index, place)
             for (chunk, index), place in zip(ends, places, strict=True)

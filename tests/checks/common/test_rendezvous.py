@@ -253,9 +253,9 @@ def test_witnesses_accuse_the_lost_rank_once_and_nobody_else(
     for ctx, lost in zip((ranks[0], ranks[2], ranks[3]), (silent, told, silent), strict=True):
         found += report_lost_ranks(ctx, losing(lost))
     items = find_items(*found)
-    assert {item.where for item in items} == {"GPU-1"}
+    assert {item.part_id for item in items} == {"GPU-1"}
     witnesses = [i for i in found if isinstance(i, Coverage)]
-    assert {(i.where, i.text) for i in witnesses} == {
+    assert {(i.part_id, i.text) for i in witnesses} == {
         (f"GPU-{n}", "could not be judged without GPU 1") for n in (0, 2, 3)
     }
     judgement = judge_items(check, items, ranks[0].inventory)

@@ -179,9 +179,9 @@ def test_one_fault_has_one_code_and_one_remedy_in_every_check(tmp_path: Path) ->
     found, _ = accused(soaked(task(tmp_path, by=flipping([FIRST + 1])), PATIENT))
     rules = [check.finding_rules[found.code] for check in (sdc.CHECK, thermal.CHECK)]
     limits = [check.rules[MISMATCH_METRIC] for check in (sdc.CHECK, thermal.CHECK)]
-    assert rules == 2 * [FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)]
+    assert rules == 2 * [FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)]
     assert limits[0] == limits[1]
-    assert (limits[0].high, limits[0].remedy, limits[0].hard) == (0, Remedy.REPLACE, True)
+    assert (limits[0].high, limits[0].remedy, limits[0].conclusive) == (0, Remedy.REPLACE, True)
 
 
 def test_no_product_is_made_once_one_was_wrong_in_each_of_them(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_digest_that_the_host_took_wrongly_once_is_no_vote(
     rule = thermal.CHECK.finding_rules[answer.code]
 
     assert answer.code == "unwitnessed"
-    assert (rule.verdict, rule.cause, rule.hard) == (Verdict.ERROR, Cause.CHECKER, False)
+    assert (rule.verdict, rule.cause, rule.conclusive) == (Verdict.ERROR, Cause.CHECKER, False)
 
 
 def voted(tmp_path: Path, *units: Multiply) -> dict[str, str]:
@@ -220,9 +220,9 @@ def voted(tmp_path: Path, *units: Multiply) -> dict[str, str]:
         made = task(tmp_path, by=unit)
         mine = replace(made, ctx=structs.replace(made.ctx, device=gpu))
         answer = prepared(mine).make_answer(name_vote_group(mine))
-        found.append(structs.replace(answer, where=gpu.part))
+        found.append(structs.replace(answer, part_id=gpu.part))
     items = reconcile(found, Inventory(devices=(CPU, *gpus)))
-    return {f.where: f.code for f in items if isinstance(f, Finding)}
+    return {f.part_id: f.code for f in items if isinstance(f, Finding)}
 
 
 def test_the_vote_finds_the_gpu_whose_fault_repeats_itself(tmp_path: Path) -> None:

@@ -60,21 +60,21 @@ def answers(
     ]
 
 
-def accuse(where: str, text: str = "a wrong product", **changes: Any) -> Finding:
+def accuse(part_id: str, text: str = "a wrong product", **changes: Any) -> Finding:
     data = msgspec.to_builtins(replace(ACCUSATION, **changes))
-    return Finding("corruption", where, text, data=data)
+    return Finding("corruption", part_id, text, data=data)
 
 
-def accused(where: str, **changes: Any) -> list[JudgedItem]:
+def accused(part_id: str, **changes: Any) -> list[JudgedItem]:
     """Accuse a part as the exact phase does, with the numbers that go with it."""
     own = changes.get("metric") == MISMATCH_METRIC
     numbers = {"mismatched_words": 0 if own else 7, "stress.mismatched": 7 * own}
-    return [accuse(where, **changes), *computed(where, **numbers)]
+    return [accuse(part_id, **changes), *computed(part_id, **numbers)]
 
 
-def computed(where: str, **numbers: int) -> list[JudgedItem]:
+def computed(part_id: str, **numbers: int) -> list[JudgedItem]:
     counts = {"products": 100, "mismatched_words": 0, "stress.mismatched": 0} | numbers
-    return [Measurement(name, value, "", where) for name, value in counts.items()]
+    return [Measurement(name, value, "", part_id) for name, value in counts.items()]
 
 
 def gpus_accused(count: int, **changes: Any) -> list[JudgedItem]:
@@ -90,7 +90,7 @@ def codes(found: Sequence[JudgedItem], inventory: Inventory) -> dict[str, list[s
     left: dict[str, list[str]] = {}
     for item in reconcile(found, inventory):
         if isinstance(item, Finding):
-            left.setdefault(item.where, []).append(item.code)
+            left.setdefault(item.part_id, []).append(item.code)
     return left
 
 
@@ -127,7 +127,7 @@ def test_who_is_proven_wrong_has_no_vote(bad: tuple[int, ...]) -> None:
     proven = [item for i in bad for item in accused(f"GPU-{i}", digest=f"0x{i + 10}")]
     left = codes([*answers(*digests), *proven], node(4))
 
-    assert {where for where, said in left.items() if "corruption" in said} == {
+    assert {part_id for part_id, said in left.items() if "corruption" in said} == {
         f"GPU-{i}" for i in bad
     }
     assert {said for codes in left.values() for said in codes} == {"corruption", "answer"}
@@ -312,9 +312,9 @@ def test_one_core_that_computed_rightly_keeps_all_others_accused() -> None:
     assert judge_answers(found, node(0, threads=8, cores=8)).verdict is Verdict.FAIL
 
 
-def of_another_plan(where: str, **changes: Any) -> Finding:
+def of_another_plan(part_id: str, **changes: Any) -> Finding:
     return accuse(
-        where, "its own", **{"plan": "bias+", "expected": "0x5", "digest": OTHER} | changes
+        part_id, "its own", **{"plan": "bias+", "expected": "0x5", "digest": OTHER} | changes
     )
 
 

@@ -76,7 +76,7 @@ def examine(
 
 
 def told(found: Sequence[Finding]) -> set[tuple[str, str, str]]:
-    return {(f.code, f.where, f.data["unit"]) for f in found}
+    return {(f.code, f.part_id, f.data["unit"]) for f in found}
 
 
 def is_bad(core: int = BAD) -> bool:
@@ -251,7 +251,7 @@ def test_threads_of_one_core_are_one_witness() -> None:
     exam = Examination(CoreSet(cores.numbers, threads, cores.run), [unit], (), 1)
     found = [finding for number in range(ROUNDS) for finding in exam.run_round(number)]
 
-    assert {f.where for f in found} == {"cpu0", "cpu1"}
+    assert {f.part_id for f in found} == {"cpu0", "cpu1"}
 
 
 def test_what_all_cores_make_and_none_should_accuses_no_core() -> None:

@@ -156,7 +156,7 @@ def test_a_disk_that_hangs_smartctl_is_named_and_the_others_cost_no_more_waits(
     found = list(measure_disks(ctx, tmp_path / "dev", hang, seconds=1, smartctl=True))
 
     assert asked == ["/dev/sda"]
-    assert [(f.code, f.where) for f in list_findings(found)] == [("disk_hung", "S2")]
+    assert [(f.code, f.part_id) for f in list_findings(found)] == [("disk_hung", "S2")]
     assert "did not end with sda" in str(found)
 
 

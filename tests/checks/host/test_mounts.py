@@ -75,8 +75,8 @@ def find_mark(items: list[CheckItem], name: str = LEFT_BEHIND) -> str:
     return mark
 
 
-def about(items: list[CheckItem], where: object) -> list[str]:
-    return [f.code for f in list_findings(items) if f.where == str(where)]
+def about(items: list[CheckItem], part_id: object) -> list[str]:
+    return [f.code for f in list_findings(items) if f.part_id == str(part_id)]
 
 
 def test_this_machine_as_it_is_is_silent(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_an_image_that_is_full_and_read_only_has_no_room_to_judge(tmp_path: Path
         found = ask(tmp_path)
 
     assert "space.free_share" not in {
-        m.name for m in found if isinstance(m, Measurement) and m.where == str(point)
+        m.name for m in found if isinstance(m, Measurement) and m.part_id == str(point)
     }
 
 

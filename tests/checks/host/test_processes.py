@@ -214,7 +214,7 @@ def test_what_a_user_mounts_in_the_memory_is_not_asked_and_the_rest_counts(
     own_by_user(shared / "left")
     with silent_file_system(point):
         told = list(report_shared_memory(shared, [], Path("/"), 2**19, 60))
-    assert [(f.code, f.where) for f in told] == [("memory_left_over", str(shared))]
+    assert [(f.code, f.part_id) for f in told] == [("memory_left_over", str(shared))]
 
 
 @AS_ROOT
@@ -226,7 +226,7 @@ def test_a_mount_that_the_table_does_not_show_yet_costs_a_process_of_its_own(
     (shared / "x").mkdir(parents=True)
     with silent_file_system(shared / "x"):
         told = list(report_shared_memory(shared, [], node.root, 1, 0.5))
-    assert [(f.code, f.where) for f in told] == [("fuse_hung", str(shared))]
+    assert [(f.code, f.part_id) for f in told] == [("fuse_hung", str(shared))]
     assert "reboot" not in told[0].text
     assert CHECK.finding_rules["fuse_hung"].verdict is Verdict.WARN
 

@@ -187,5 +187,5 @@ def test_what_lies_on_a_mount_that_hangs_is_not_asked(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = list(compare_files([FileNeed(path=str(tmp_path / "none"))], 5))
 
-    assert [f.where for f in found] == [str(tmp_path / "none")]
+    assert [f.part_id for f in found] == [str(tmp_path / "none")]
     assert found[0].text.startswith("No such file")

@@ -143,8 +143,8 @@ def test_what_a_cache_may_have_answered_is_said(
 
 def test_half_of_the_memory_of_each_node_is_tested(tmp_path: Path) -> None:
     found = examine(tmp_path, make_host(chunks=16, nodes=2))
-    for where in ("numa0", "numa1"):
-        assert find_value(found, "covered", where) == 0.5
+    for part_id in ("numa0", "numa1"):
+        assert find_value(found, "covered", part_id) == 0.5
     texts = [item.text for item in found if isinstance(item, Coverage)]
     assert "(50%)" in texts[0]
     assert not any("no time or no room" in text for text in texts)
@@ -265,7 +265,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 def only(found: Sequence[CheckItem]) -> Finding:
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
-    assert CHECK.finding_rules[list_findings(found)[0].code].hard
+    assert CHECK.finding_rules[list_findings(found)[0].code].conclusive
     return list_findings(found)[0]
 
 
@@ -279,7 +279,7 @@ def test_a_stuck_bit_is_found_with_its_place(tmp_path: Path, lab: Lab, value: in
 
     finding = only(examine(tmp_path, make_host(map_chunk=lab.map)))
 
-    assert finding.where == "numa0"
+    assert finding.part_id == "numa0"
     assert finding.evidence[f"bits_{1 - value}_to_{value}"] == "17"
     assert finding.evidence["virtual"] == hex(lab.chunks[2].data_ptr() + 300 * 8)
     assert "physical address 0x1234567890" in finding.text
@@ -337,7 +337,7 @@ def test_a_core_that_reads_wrongly_is_accused_and_not_the_memory(tmp_path: Path)
     found = examine(tmp_path, make_host(seams=MemorySeams(read=read)))
     finding = only(found)
 
-    assert {f.where for f in list_findings(found)} == {f"cpu{BAD}"} == {finding.where}
+    assert {f.part_id for f in list_findings(found)} == {f"cpu{BAD}"} == {finding.part_id}
     assert find_value(found, "mismatches", "numa0") == 0
     assert find_value(found, "mismatches", f"cpu{BAD}")
     assert finding.text.startswith(f"core {BAD}, ")

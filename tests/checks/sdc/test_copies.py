@@ -274,7 +274,7 @@ def test_all_words_that_differ_are_counted(size: int) -> None:
 def test_all_cores_copy_and_pass(tmp_path: Path) -> None:
     found = list(check_copies(make_context(tmp_path), HOST, 0.2))
     numbers = [f for f in found if isinstance(f, Measurement)]
-    assert {m.where for m in numbers} == {f"cpu{c}" for c in os.sched_getaffinity(0)}
+    assert {m.part_id for m in numbers} == {f"cpu{c}" for c in os.sched_getaffinity(0)}
     assert all(m.value == 0 for m in numbers if m.name == "copied_wrong_words")
     assert all(m.value and m.unit == "B" for m in numbers if m.name == "copied_bytes")
     assert not list_findings(found)
@@ -291,7 +291,7 @@ def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
     found = list(check_copies(make_context(tmp_path), HOST, 0.0, faulty))
     judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert {f.where for f in list_findings(found)} == {f"cpu{bad}"}
+    assert {f.part_id for f in list_findings(found)} == {f"cpu{bad}"}
     assert [f.evidence["way"] for f in list_findings(found)] == ["with torch"]
 
 
@@ -317,9 +317,9 @@ def test_a_source_that_rots_fails_and_accuses_the_memory_once(tmp_path: Path, si
     judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
     assert judgement.verdict is Verdict.FAIL
     [finding] = list_findings(found)
-    assert finding.where == "memory"
+    assert finding.part_id == "memory"
     assert finding.evidence["place"] == "memory that it was copied from"
-    wrong = {m.where: m.value for m in found if isinstance(m, Measurement) and "wrong" in m.name}
+    wrong = {m.part_id: m.value for m in found if isinstance(m, Measurement) and "wrong" in m.name}
     assert wrong.pop("memory")
     assert set(wrong.values()) == {0}
 
@@ -337,7 +337,7 @@ def test_a_gpu_copies_on_five_ways_and_each_is_watched(tmp_path: Path) -> None:
     ctx = structs.replace(make_context(tmp_path), device=gpu)
     assert not list_findings(list(check_copies(ctx, HOST, 0.2)))
     found = list(check_copies(ctx, HOST, 0.0, damaging(flip)))
-    assert {f.where for f in list_findings(found)} == {"GPU-0"}
+    assert {f.part_id for f in list_findings(found)} == {"GPU-0"}
     assert [f.evidence["way"] for f in list_findings(found)] == [
         "from pinned memory to the GPU",
         "from pageable memory to the GPU",

@@ -159,7 +159,7 @@ def test_the_selftest_tries_every_type_that_the_part_multiplies(tmp_path: Path) 
     names = {trial.fault.partition(":")[0] for trial in trials}
 
     assert {"fp32", "fp64"} <= names <= FAMILIES.keys()
-    assert all(trial.is_as_expected and trial.where == "cpu" for trial in trials)
+    assert all(trial.is_as_expected and trial.part_id == "cpu" for trial in trials)
 
 
 def test_the_page_is_what_the_tests_hold() -> None:

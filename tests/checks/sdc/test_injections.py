@@ -112,7 +112,7 @@ def examine(tmp_path: Path, types: Collection[str], rotation: int) -> Told:
     judged = judge_items(sdc.CHECK, items, INVENTORY_OF_ONE).verdict
     found = [i for i in items if isinstance(i, (Measurement, Finding))]
     left = list_findings(reconcile(found, INVENTORY_OF_ONE))
-    codes = {(f.code, f.where) for f in left if f.code != "answer"}
+    codes = {(f.code, f.part_id) for f in left if f.code != "answer"}
     return Told(max(judged, ended), codes, tuple(items))
 
 
@@ -270,7 +270,7 @@ def test_a_product_that_is_wrong_after_a_pause_is_found_under_load_steps(
     found = soak.corruption
     assert bool(found) == bool(harm)
     if found:
-        assert found.where == f"cpu{BAD}"
+        assert found.part_id == f"cpu{BAD}"
         assert found.evidence["load"] == "load steps every 10 ms"
 
 
@@ -325,7 +325,7 @@ def test_a_comparison_that_is_blind_while_a_canary_comes_is_found_out(
     spoil_window(monkeypatch, range(CANARY_PRODUCTS - 4, CANARY_PRODUCTS + 4))
     with pytest.raises(BlindComparison) as caught:
         hunt_on_bad_core(task, jobs, 2 * CANARY_PRODUCTS)
-    assert caught.value.where == f"cpu{BAD}"
+    assert caught.value.part_id == f"cpu{BAD}"
 
 
 def test_a_fault_between_two_canaries_to_which_the_comparison_is_blind_passes(
@@ -389,6 +389,6 @@ def test_a_fault_under_a_copy_is_told_as_the_table_says(
     FaultyCopies(COPIES[row.fault]).put_into(monkeypatch)
     tallies = copy_on_each_core(patience=60.0)
     found = [finding for tally in tallies for finding in tally.findings]
-    assert {(f.code, f.where) for f in found} == {("miscopied", part) for part in PARTS[row.part]}
+    assert {(f.code, f.part_id) for f in found} == {("miscopied", part) for part in PARTS[row.part]}
     assert {f.evidence["way"] for f in found} == {"with torch", "with memmove"}
     assert sdc.CHECK.finding_rules["miscopied"].verdict is row.verdict

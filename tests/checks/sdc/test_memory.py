@@ -42,10 +42,10 @@ def require_memory_alone_is_accused(items: list[CheckItem]) -> None:
     wrong = [i.name for i in counts if i.value]
     judgement = judge_items(sdc.CHECK, items)
 
-    assert [(f.code, f.where) for f in accused] == [(MEMORY_CODE, HOST_MEMORY)]
+    assert [(f.code, f.part_id) for f in accused] == [(MEMORY_CODE, HOST_MEMORY)]
     assert not wrong
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert not sdc.CHECK.finding_rules[MEMORY_CODE].hard
+    assert not sdc.CHECK.finding_rules[MEMORY_CODE].conclusive
 
 
 def flip_element(tensor: Tensor) -> None:

@@ -145,18 +145,18 @@ def test_a_first_product_accuses_the_core_that_made_it(tmp_path: Path) -> None:
         seams = ProductSeams(multiply=make_multiply_fault(stick(12, at=1))(multiply))
         ctx = make_context(tmp_path, rotation=rotation)
         prepared = prepare(a_task(tmp_path, ctx=ctx, seams=seams))
-        assert {outcome.where for outcome in prepared.failures} == {f"cpu{core}"}
+        assert {outcome.part_id for outcome in prepared.failures} == {f"cpu{core}"}
 
 
 def test_the_reruns_of_a_first_product_are_made_on_its_core(tmp_path: Path) -> None:
-    where: set[frozenset[int]] = set()
+    pins: set[frozenset[int]] = set()
 
     def noting(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        where.add(frozenset(os.sched_getaffinity(0)))
+        pins.add(frozenset(os.sched_getaffinity(0)))
         make_multiply_fault(stick(12, at=1))(multiply)(a, b, out)
 
     prepared = prepare(a_task(tmp_path, seams=ProductSeams(multiply=noting)))
-    assert [set(cores) for cores in where] == [{min(os.sched_getaffinity(0))}]
+    assert [set(cores) for cores in pins] == [{min(os.sched_getaffinity(0))}]
     found = prepared.failures[0].corruption
     assert found is not None
     assert found.evidence["reruns"] == "persistent: 3 of 3 reruns wrong"

@@ -78,7 +78,7 @@ def wrong_on(cores: set[int]) -> Multiply:
 
 def test_all_cores_are_examined(healthy: list[CheckItem]) -> None:
     products = (m for m in healthy if isinstance(m, Measurement) and m.name == "products")
-    done = {m.where: m.value for m in products}
+    done = {m.part_id: m.value for m in products}
     assert done.keys() == CORES
     assert all(done.values())
 
@@ -97,7 +97,7 @@ def test_a_core_that_computes_wrongly_fails_and_alone(tmp_path: Path, rotation: 
     ctx = make_context(tmp_path, rotation=rotation)
     items = list(sdc.measure(ctx, QUICK, ProductSeams(multiply=wrong_on({bad}))))
     judgement = judge_items(sdc.CHECK, items)
-    left = {f.where for f in facts(items) if f.code != "answer"}
+    left = {f.part_id for f in facts(items) if f.code != "answer"}
     assert judgement.verdict is Verdict.FAIL
     assert judgement.remedy is Remedy.REPLACE
     assert left == {f"cpu{bad}"}
@@ -287,7 +287,7 @@ def test_a_core_that_cannot_be_examined_hides_no_other(tmp_path: Path) -> None:
     accused: list[PartResult] = []
     with pytest.raises(Unable, match="did not notice"):
         accused.extend(run_on_each((blind_core, bad), partial(on_core, task, jobs)))
-    assert [outcome.where for outcome in accused] == [f"cpu{bad}"]
+    assert [outcome.part_id for outcome in accused] == [f"cpu{bad}"]
 
 
 def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
@@ -301,7 +301,9 @@ def test_the_core_whose_comparison_is_blind_is_named(tmp_path: Path) -> None:
     items: list[CheckItem] = []
     with pytest.raises(Unable, match=f"cpu{core}: the comparison did not notice"):
         items.extend(sdc.measure(make_context(tmp_path), QUICK, ProductSeams(compare=compare)))
-    assert [(f.code, f.where) for f in items if isinstance(f, Finding)] == [("blind", f"cpu{core}")]
+    assert [(f.code, f.part_id) for f in items if isinstance(f, Finding)] == [
+        ("blind", f"cpu{core}")
+    ]
     assert sdc.CHECK.finding_rules["blind"].verdict is Verdict.ERROR
 
 

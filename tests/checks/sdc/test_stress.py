@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers(found: Iterable[CheckItem], name: str) -> dict[str, float | None]:
-    return {f.where: f.value for f in found if isinstance(f, Measurement) and f.name == name}
+    return {f.part_id: f.value for f in found if isinstance(f, Measurement) and f.name == name}
 
 
 def test_all_cores_are_stressed_and_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_core_that_flips_bits_is_accused_and_alone(tmp_path: Path) -> None:
 
     seams = ProductSeams(multiply=core_only(bad, spoil))
     found = list(stress.run_stress(make_context(tmp_path), HOST, 0.4, list_families(HOST), seams))
-    codes = {(f.code, f.where) for f in found if isinstance(f, Finding)}
+    codes = {(f.code, f.part_id) for f in found if isinstance(f, Finding)}
     assert codes == {("corruption", f"cpu{bad}")}
     assert numbers(found, "stress.mismatched")[f"cpu{bad}"] == 1
 
@@ -85,7 +85,7 @@ def test_a_core_that_always_differs_is_worth_a_warning(tmp_path: Path) -> None:
     facts = [f for f in found if isinstance(f, Finding)]
     left = [f for f in reconcile(facts, INVENTORY) if isinstance(f, Finding)]
     assert {f.code for f in left} == {"dissent"}
-    assert f"cpu{bad}" in {f.where for f in left}
+    assert f"cpu{bad}" in {f.part_id for f in left}
     assert not any(numbers(found, "stress.mismatched").values())
 
 

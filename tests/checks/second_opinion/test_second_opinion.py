@@ -79,8 +79,8 @@ def test_an_error_that_the_real_stressapptest_injects_fails_the_node(
     judgement = judge_items(CHECK, items)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     (finding,) = list_findings(items)
-    assert (finding.code, finding.where) == ("miscompare", "node")
-    assert not CHECK.finding_rules[finding.code].hard  # we cannot prove what others say
+    assert (finding.code, finding.part_id) == ("miscompare", "node")
+    assert not CHECK.finding_rules[finding.code].conclusive  # we cannot prove what others say
     assert "hardware errors; the first: miscompare on CPU " in finding.text
     assert find_value(items, "stressapptest.errors")
 
@@ -91,7 +91,7 @@ def test_the_core_that_cpu_check_suspects_is_named(tmp_path: Path, install: Inst
     items = found(tmp_path)
     assert judge_items(CHECK, items).verdict is Verdict.FAIL
     (finding,) = list_findings(items)
-    assert (finding.code, finding.where) == ("miscompare", "cpu1")
+    assert (finding.code, finding.part_id) == ("miscompare", "cpu1")
     assert finding.text.startswith("cpu_check counted 6 hardware errors; the first: err: hash, ")
     assert finding.text.endswith("; it suspects core 1")
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
@@ -150,7 +150,7 @@ def test_what_one_tool_found_is_told_before_the_other_fails(
     install("stressapptest", "exit 0")
     install("cpu_check", f"cat {RECORDED}/cpu_check_fail.txt >&2; exit 1")
     items = measure(make_context(tmp_path), SHORT)
-    assert [f.where for f in list_findings([next(items)])] == ["cpu1"]
+    assert [f.part_id for f in list_findings([next(items)])] == ["cpu1"]
 
 
 def test_a_tool_that_was_ended_early_has_told_what_it_found() -> None:

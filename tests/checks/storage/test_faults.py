@@ -105,7 +105,7 @@ def test_a_disk_that_goes_wrong_fails_for_what_it_did(
     assert (scratch.parent / "log").read_text().startswith(fault.how)  # it was injected
     (finding,) = taken.findings
     assert (finding.code, taken.verdict) == ("corruption", Verdict.FAIL)
-    assert finding.where == SERIAL
+    assert finding.part_id == SERIAL
     assert finding.evidence["mount"] == str(scratch.parent)
     assert re.search(said, finding.text), finding.text
 

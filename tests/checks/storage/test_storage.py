@@ -192,7 +192,7 @@ def test_what_is_measured_is_the_disk_that_holds_the_scratch_directory(
     ctx = make_context(tmp_path, scratch=disk, inventory=inventory)
     found = list(measure(ctx, tiny))
 
-    assert {item.where for item in found} == {"SERIAL"}
+    assert {item.part_id for item in found} == {"SERIAL"}
     assert f"{disk} (ext4 on /dev/{loop}, {loop}), past the page cache" in covered(found)
 
 
@@ -488,7 +488,7 @@ def test_a_stall_is_measured(fio: Fio, rng: random.Random) -> None:
 def test_an_error_is_named_for_what_it_is_and_whose(number: int, kind: str, code: str) -> None:
     finding = explain_fault(FaultError(number, "said"), site(kind=kind))
 
-    assert (finding.code, finding.where) == (code, "S1")
+    assert (finding.code, finding.part_id) == (code, "S1")
     assert code in CHECK.finding_rules
 
 

@@ -80,7 +80,7 @@ class Gpu:
             )
         )
 
-    def samples(self, where: str, chance: random.Random, soak: Soak) -> Iterator[Sample]:
+    def samples(self, part_id: str, chance: random.Random, soak: Soak) -> Iterator[Sample]:
         """Sample it once a second, with the noise and the steps of real sensors."""
         heat, energy = self.before, 1e6
         for second in range(int(soak.end) + 1):
@@ -102,7 +102,7 @@ class Gpu:
                 **{f"event.{name}": float(bool(load)) for name in self.events},
             }
             for name, value in readings.items():
-                yield Sample(name, value, UNITS.get(name, ""), where, float(second))
+                yield Sample(name, value, UNITS.get(name, ""), part_id, float(second))
 
 
 UNITS = {
@@ -179,9 +179,11 @@ def judge_board(
     return verdict.verdict, verdict.reason, verdict.remedy.value
 
 
-def value(found: Sequence[CheckItem], name: str, where: str = "GPU-0") -> float:
+def value(found: Sequence[CheckItem], name: str, part_id: str = "GPU-0") -> float:
     [number] = [
-        f.value for f in found if isinstance(f, Measurement) and (f.name, f.where) == (name, where)
+        f.value
+        for f in found
+        if isinstance(f, Measurement) and (f.name, f.part_id) == (name, part_id)
     ]
     assert number is not None
     return number

@@ -64,7 +64,7 @@ def watching(*series: list[Sample]) -> Watch:
 
 def gpus(lab: Lab, tmp_path: Path, story: str) -> list[Judgement]:
     watch = lab.watch(story, SECONDS)
-    parts = dict.fromkeys(s.where for s in watch.samples)  # by index, as NVML lists
+    parts = dict.fromkeys(s.part_id for s in watch.samples)  # by index, as NVML lists
     return [judge_items(CHECK, observed(watch, on(tmp_path, p, "temperature"))) for p in parts]
 
 
@@ -104,7 +104,7 @@ def test_the_load_is_work_whose_rate_is_told_over_time(soaked: Soaked) -> None:
 
 def test_what_was_done_is_said_and_was_right(soaked: Soaked) -> None:
     (covered,) = [f for f in soaked.found if isinstance(f, Coverage)]
-    assert covered.where == "cpu"
+    assert covered.part_id == "cpu"
     edges = values(soaked.found)["wave.edges"]  # none, if the machine was busy for so long
     assert f"{edges:g} edges of a square wave of 0.05 s" in covered.text
     assert not [f for f in soaked.found if isinstance(f, Finding)]
@@ -190,7 +190,7 @@ def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(
 
 def test_a_report_gets_what_was_sampled_and_its_extremes(tmp_path: Path, lab: Lab) -> None:
     watch = lab.watch("thermal-throttle", SECONDS)
-    part = list(dict.fromkeys(s.where for s in watch.samples))[3]
+    part = list(dict.fromkeys(s.part_id for s in watch.samples))[3]
     found = observed(watch, on(tmp_path, part, "temperature"))
     read = values(found)
     assert (read["temperature.idle"], read["temperature.max"]) == (40, 90)

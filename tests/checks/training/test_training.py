@@ -665,7 +665,7 @@ def test_no_wording_decides_over_a_gpu(tmp_path: Path, lost: bool) -> None:  # n
 
     def left(items: Sequence[Finding]) -> list[tuple[str, str]]:
         left = training.reconcile(items, contexts[0].inventory)
-        return [(f.code, f.where) for f in left if isinstance(f, Finding)]
+        return [(f.code, f.part_id) for f in left if isinstance(f, Finding)]
 
     assert {"irreproducible", "misfed", "sum_of_wrong"} <= {code for code, _ in left(found)}
     assert left([reword(f) for f in found]) == left(found)

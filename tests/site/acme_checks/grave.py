@@ -33,6 +33,6 @@ CHECK = Check(
     measure=measure,
     params=GraveParams,
     metrics={},
-    finding_rules={"wrong_word": FindingRule(Verdict.FAIL, hard=True)},
+    finding_rules={"wrong_word": FindingRule(Verdict.FAIL, conclusive=True)},
     placement=Placement.NODE,
 )

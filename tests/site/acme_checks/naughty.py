@@ -40,7 +40,7 @@ def measure(ctx: Context, params: NaughtyParams) -> Iterator[CheckItem]:
     if params.way == "other_unit":
         yield Measurement("after", 1.0, "s")
     if params.way == "wrong_type":
-        yield Measurement("after", 1.0, where=cast("str", 7))
+        yield Measurement("after", 1.0, part_id=cast("str", 7))
     if params.way == "no_finding":
         yield cast("CheckItem", None)
     if params.way in AT_WORK:

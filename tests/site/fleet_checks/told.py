@@ -49,5 +49,5 @@ CHECK = Check(
     measure=measure,
     metrics={"speed": Metric(unit="GB/s", worse="low", meaning="as told")},
     rules={"speed": Rule(low=50, remedy=Remedy.INSPECT)},
-    finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, hard=True)},
+    finding_rules={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)},
 )

@@ -21,9 +21,13 @@ def selftest(ctx: Context) -> Iterator[Trial]:
 
 def trial(ctx: Context, fault: str, outcome: str, expected: str = "nothing found") -> Trial:
     """Make a trial on the part at hand."""
-    where = ctx.device.part
+    part_id = ctx.device.part
     return Trial(
-        fault=fault, where=where, expected=expected, outcome=outcome, detail="by comparing twice"
+        fault=fault,
+        part_id=part_id,
+        expected=expected,
+        outcome=outcome,
+        detail="by comparing twice",
     )
 
 

@@ -148,7 +148,7 @@ def test_whichever_call_it_is_that_an_unwell_gpu_answers_no_more_it_is_found(
     lab.write(f"fault = {call} gpu=2 return={answer}")
     ((answers, findings, _),) = hear(lab, question)
     codes = {"GPU_IS_LOST": "gpu_lost", "RESET_REQUIRED": "gpu_reset_required"}
-    assert [(f.code, f.where) for f in findings] == [(codes[answer], list(answers)[2])]
+    assert [(f.code, f.part_id) for f in findings] == [(codes[answer], list(answers)[2])]
     assert call in findings[0].text
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_had_is_listed_with_its_reason_and_is_no_finding(lab: Lab
     )
     ((_, findings, unanswered),) = hear(lab, "read_memory_errors")
     assert findings == []
-    told = " ".join(item.text for item in unanswered if item.where == "node")
+    told = " ".join(item.text for item in unanswered if item.part_id == "node")
     assert "all GPUs: needs root: nvmlDeviceGetSramEccErrorStatus" in told
     assert "nvmlDeviceGetRowRemapperHistogram" in told
 
@@ -218,7 +218,7 @@ def test_a_gpu_that_hangs_is_named_with_its_call_and_the_others_answer(lab: Lab)
 
 
 def list_places(findings: list[Finding], code: str) -> list[str]:
-    return [finding.where for finding in findings if finding.code == code]
+    return [finding.part_id for finding in findings if finding.code == code]
 
 
 def test_a_call_that_keeps_the_driver_to_itself_is_what_all_others_wait_for(lab: Lab) -> None:
@@ -227,14 +227,14 @@ def test_a_call_that_keeps_the_driver_to_itself_is_what_all_others_wait_for(lab:
     assert (len(first[0]), len(second[0]), len(third[0])) == (6, 0, 0)
     hung, waiting = first[1]
     for _, findings, _ in (first, second, third):
-        assert list_places(findings, "gpu_hung") == [hung.where]
+        assert list_places(findings, "gpu_hung") == [hung.part_id]
         assert findings[0].evidence == {"call": "nvmlDeviceGetRepairStatus"}
         texts = {f.text for f in findings[1:]}
         assert len(texts) == 1
         assert "the driver hangs in nvmlDeviceGetRepairStatus of GPU 6" in texts.pop()
-    assert list_places(first[1], "gpu_blocked") == [waiting.where]
+    assert list_places(first[1], "gpu_blocked") == [waiting.part_id]
     for _, findings, _ in (second, third):
-        assert set(list_places(findings, "gpu_blocked")) == {waiting.where, *first[0]}
+        assert set(list_places(findings, "gpu_blocked")) == {waiting.part_id, *first[0]}
 
 
 def test_gpus_that_hang_each_by_itself_are_both_named(lab: Lab) -> None:
@@ -251,7 +251,7 @@ def test_neighbours_that_hang_by_themselves_are_told_apart_once_another_gpu_answ
     first, second = hear(lab, "read_recovery", "read_pcie", patience=IMPATIENT)
     assert [f.code for f in first[1]] == ["gpu_hung"] + ["gpu_blocked"] * 5
     assert len(second[0]) == 6
-    assert list_places(second[1], "gpu_hung") == [first[1][0].where, first[1][1].where]
+    assert list_places(second[1], "gpu_hung") == [first[1][0].part_id, first[1][1].part_id]
     assert list_places(second[1], "gpu_blocked") == []
 
 
@@ -282,7 +282,7 @@ def test_a_gpu_that_cannot_be_asked_what_its_like_can_is_named(
 ) -> None:
     lab.write(f"fault = nvmlDeviceGetRowRemapperHistogram gpu=3 return={answer}")
     ((answers, findings, _),) = hear(lab, "read_memory_errors")
-    assert [(f.code, f.where) for f in findings] == [(code, list(answers)[3])]
+    assert [(f.code, f.part_id) for f in findings] == [(code, list(answers)[3])]
 
 
 def test_what_half_of_the_like_cannot_say_is_no_oddity(lab: Lab) -> None:

@@ -110,7 +110,7 @@ def test_no_problem_of_nvml_where_there_is_no_gpu(lab: Lab) -> None:
 def test_a_lost_gpu_is_told_from_one_that_never_started(lab: Lab) -> None:
     lab.load("lost-gpu", "freeze_t = 5")
     found = probe(lab)
-    assert {(p.code, p.where) for p in found.problems} == {
+    assert {(p.code, p.part_id) for p in found.problems} == {
         ("gpu_lost", ADDRESSES[2]),
         ("gpu_missing", ADDRESSES[6]),
     }
@@ -156,7 +156,7 @@ def test_a_gpu_whose_facts_cannot_be_read_is_unwell(lab: Lab, answer: str, code:
     found = probe(lab)
     (problem,) = found.problems
     assert problem.code == code
-    assert problem.where == gpus(found)[4].id
+    assert problem.part_id == gpus(found)[4].id
     assert len(found.devices) == 1 + 7
 
 
@@ -172,7 +172,7 @@ def test_a_gpu_whose_facts_cannot_be_read_is_unwell(lab: Lab, answer: str, code:
 def test_why_a_gpu_has_no_handle_decides_what_it_means(lab: Lab, answer: str, code: str) -> None:
     lab.write(f"fault = nvmlDeviceGetHandleBy* gpu=5 return={answer}")
     (problem,) = probe(lab).problems
-    assert (problem.code, problem.where) == (code, ADDRESSES[5])
+    assert (problem.code, problem.part_id) == (code, ADDRESSES[5])
 
 
 @pytest.mark.parametrize(("minor", "code"), [(6, "partial_view"), (None, "gpu_missing")])
@@ -191,7 +191,7 @@ def test_a_gpu_that_no_driver_is_bound_to_is_hidden_not_missing(lab: Lab) -> Non
     assert codes(probe(lab).problems) == {"gpu_missing": 1}  # the driver has it, and lost it
     (lab.root / "sys/bus/pci/devices" / ADDRESSES[6] / "driver").unlink()
     (problem,) = probe(lab).problems
-    assert (problem.code, problem.where) == ("partial_view", ADDRESSES[6])
+    assert (problem.code, problem.part_id) == ("partial_view", ADDRESSES[6])
 
 
 def test_a_gpu_that_was_handed_to_a_virtual_machine_is_not_looked_for(lab: Lab) -> None:
