@@ -30,7 +30,7 @@ verify: $(BIN)/hpcverify
 # The rest needs a tool of Debian, computes for minutes, or takes the lock of this node.
 quick-test: $(VENV)/tests-installed
 	$(BIN)/pytest -m "not slurm and not browser and not lab and not tools" \
-		tests/test_*.py tests/fleet tests/limits tests/plan tests/records tests/reports \
+		tests/test_*.py tests/fleet tests/insight tests/limits tests/plan tests/records tests/reports \
 		tests/slurm tests/summary tests/telemetry
 
 test: test-tools lint

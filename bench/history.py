@@ -24,13 +24,13 @@ from duckdb import DuckDBPyConnection
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.fleet.history_judge import judge_past, judge_peers  # noqa: E402 - as this
 from hpcverify.history.columns import COLUMNS, ORDER  # noqa: E402 - as this
 from hpcverify.history.duck import open_duckdb, read_parquet, write_parquet  # noqa: E402 - below the path
 from hpcverify.history.files import MEASUREMENTS_FOLDER, make_path  # noqa: E402 - as this
 from hpcverify.history.reader import Choice  # noqa: E402 - as this
 from hpcverify.history.rollup import roll_up_weeks  # noqa: E402 - as this
 from hpcverify.history.screen import open_screen  # noqa: E402 - as this
+from hpcverify.insight.comparison import judge_past, judge_peers  # noqa: E402 - as this
 from hpcverify.peers.floors import PeerFloor  # noqa: E402 - as this
 from hpcverify.peers.rule import DEFAULT_FLOOR  # noqa: E402 - as this
 from hpcverify.plan.config import Site  # noqa: E402 - as this

@@ -18,8 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from hpcverify.fleet.judgement import FleetJudgement, JudgedOutlier  # noqa: E402 - below the path
-from hpcverify.fleet.night import MIN_NIGHTS, follow_up  # noqa: E402 - as this
+from hpcverify.insight.judgement import FleetJudgement, JudgedOutlier  # noqa: E402 - below the path
+from hpcverify.insight.night import MIN_NIGHTS, follow_up  # noqa: E402 - as this
 from hpcverify.peers.fleet import judge_metric  # noqa: E402 - as this
 from hpcverify.peers.floors import PeerFloor  # noqa: E402 - as this
 from hpcverify.peers.values import MetricName, PartValue  # noqa: E402 - as this

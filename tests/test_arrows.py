@@ -18,12 +18,13 @@ PACKAGES = {
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust", "reliability"),
-    ("check", "peers", "selection"),
-    ("processes", "limits", "plan", "trends"),
+    ("check", "peers", "processes", "selection"),
+    ("limits", "plan", "trends"),
     ("telemetry", "slurm", "summary"),
     ("records",),
     ("run", "console", "isolation", "history"),
     ("fleet", "qualification", "cli"),
+    ("fabric", "insight", "bmc"),
     ("commands", "testing"),
     ("entry",),
 )
@@ -39,7 +40,17 @@ FROM_OUTSIDE = {
         "records",
     },
     "hpcverify_reports": {
-        *("check", "model", "units", "summary", "telemetry", "records", "isolation", "fleet"),
+        *(
+            "check",
+            "model",
+            "units",
+            "summary",
+            "telemetry",
+            "records",
+            "isolation",
+            "fleet",
+            "insight",
+        ),
     },
 }
 """The rooms of the engine that checks and reports may import."""

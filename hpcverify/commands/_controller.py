@@ -21,11 +21,11 @@ from hpcverify.fleet.validate import refuse_mistakes
 from hpcverify.history.duck import is_installed
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.plan.config import Site, load_site, state_dir
+from hpcverify.plan.hostlist import expand, fold
 from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command
-from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.slurm.pace import RateLimitedRun
 
 UNDER_VERIFICATION = "under verification; hpcverify collect goes on with it"

@@ -10,7 +10,7 @@ import click
 from hpcverify.commands._controller import UNDER_VERIFICATION, decide, make_controller
 from hpcverify.commands._options import reason_option
 from hpcverify.fleet import transitions
-from hpcverify.slurm.hostlist import expand, fold
+from hpcverify.plan.hostlist import expand, fold
 
 
 @click.command("admit")

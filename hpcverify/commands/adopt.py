@@ -18,7 +18,7 @@ from hpcverify.console import say
 from hpcverify.fleet.adopt import adopt, find_unowned, is_taken_over
 from hpcverify.fleet.states import State
 from hpcverify.plan import catalog
-from hpcverify.slurm.hostlist import expand, fold
+from hpcverify.plan.hostlist import expand, fold
 
 
 @click.command("adopt")

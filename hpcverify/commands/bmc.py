@@ -8,18 +8,18 @@ from socket import gethostname
 
 import click
 
+from hpcverify.bmc import BmcRound, summarize_round
 from hpcverify.commands._controller import make_controller, refuse_unknown
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.fleet.bmc_access import list_accesses
-from hpcverify.fleet.bmc_round import BmcRound, summarize_round
 from hpcverify.fleet.claim import check_claim, hold_controller_lock
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.states import is_gone
 from hpcverify.model import Verdict
+from hpcverify.plan.hostlist import expand
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.stop import stop_on_signals
-from hpcverify.slurm.hostlist import expand
+from hpcverify.telemetry.redfish.access import list_accesses
 from hpcverify.telemetry.redfish.client import find_missing_package
 
 LOCK_NAME = "bmc.lock"

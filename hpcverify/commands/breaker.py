@@ -12,7 +12,7 @@ from hpcverify.errors import ActionError
 from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.plan.config import load_site, state_dir
-from hpcverify.slurm.hostlist import fold
+from hpcverify.plan.hostlist import fold
 
 
 @click.group("breaker", invoke_without_command=True)

@@ -12,7 +12,7 @@ from hpcverify.commands._controller import (
     tell_once_of_measurements,
 )
 from hpcverify.fleet.leftovers import remove_leftovers
-from hpcverify.fleet.night import judge_finished_night
+from hpcverify.insight.night import judge_finished_night
 
 
 @click.command("collect")

@@ -61,9 +61,9 @@ def _check_surroundings(site: Site) -> Iterator[str]:
     from hpcverify.errors import HpcverifyError
     from hpcverify.fleet.claim import check_claim
     from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
-    from hpcverify.fleet.partitions import check_slurm
     from hpcverify.fleet.surroundings import check_surroundings
     from hpcverify.slurm.client import Slurm
+    from hpcverify.slurm.partitions import check_slurm
 
     slurm = Slurm(user=site.fleet.user)
     yield from check_slurm(site.fleet, slurm)

@@ -18,8 +18,8 @@ from hpcverify.commands._options import reason_option
 from hpcverify.console import say
 from hpcverify.errors import ActionError, StoreError
 from hpcverify.fleet.controller import Controller
+from hpcverify.plan.hostlist import expand, fold
 from hpcverify.records import spool
-from hpcverify.slurm.hostlist import expand, fold
 
 
 @click.command("forget")

@@ -14,10 +14,10 @@ import msgspec
 from hpcverify.commands._controller import make_controller, refuse_unknown
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, UnknownNameError
+from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
+from hpcverify.fabric.links import carry_out_pairs
 from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.fabric import carry_out_pairs
-from hpcverify.fleet.isolations import carry_out_isolation, order_isolation, read_switches
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
 from hpcverify.isolation.journal import (
@@ -26,9 +26,9 @@ from hpcverify.isolation.journal import (
     resume_journal,
 )
 from hpcverify.isolation.runner import name_members
+from hpcverify.plan.hostlist import expand, fold
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.slurm import Host
-from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.slurm.idle import explain_not_idle
 from hpcverify.summary.terminal import Console, print_table
 from hpcverify.units import format_count

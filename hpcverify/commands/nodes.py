@@ -12,17 +12,18 @@ from rich.text import Text
 
 from hpcverify.console import say
 from hpcverify.errors import UnknownNameError
-from hpcverify.fleet.drift import keep_nodes
-from hpcverify.fleet.drift_wording import list_drift_lines
-from hpcverify.fleet.judgement import (
+from hpcverify.fleet.ledger import AuditEntry, Ledger
+from hpcverify.fleet.outages import NodeOutage
+from hpcverify.fleet.states import Hold, Node
+from hpcverify.insight.drift import keep_nodes
+from hpcverify.insight.drift_wording import list_drift_lines
+from hpcverify.insight.judgement import (
     FleetJudgement,
     keep_judged_nodes,
     list_judgement_lines,
 )
-from hpcverify.fleet.ledger import AuditEntry, Ledger
-from hpcverify.fleet.outages import NodeOutage
-from hpcverify.fleet.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
-from hpcverify.fleet.overview import (
+from hpcverify.insight.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
+from hpcverify.insight.overview import (
     NodeRow,
     Overview,
     add_judgement,
@@ -33,7 +34,6 @@ from hpcverify.fleet.overview import (
     read_overview,
     summarize_fleet,
 )
-from hpcverify.fleet.states import Hold, Node
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
@@ -95,7 +95,7 @@ def command(hostlist: str | None, *, as_json: bool) -> None:
 
 def expand_hostlist(hostlist: str) -> list[str]:
     """Name the nodes of *hostlist*; only this needs ClusterShell."""
-    from hpcverify.slurm import hostlist as shorthand
+    from hpcverify.plan import hostlist as shorthand
 
     return shorthand.expand(hostlist)
 

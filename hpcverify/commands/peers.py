@@ -16,12 +16,12 @@ from rich.text import Text
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import ConfigError
-from hpcverify.fleet.history_judge import judge_past, judge_peers, make_locator
-from hpcverify.fleet.judgement import JudgedChange, describe_day
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
+from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
+from hpcverify.insight.judgement import JudgedChange, describe_day
+from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.model import Verdict
 from hpcverify.peers.document import (
     PeersDocument,
@@ -44,7 +44,7 @@ from hpcverify.peers.values import MetricName, PartRuns, PartValue
 from hpcverify.plan.catalog import make_side_finder
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
-from hpcverify.trends.judge import (
+from hpcverify.trends.fleet import (
     TrendJudgement,
     describe_shared,
     judge_histories,

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.worth import DEFAULT_DAYS, assess_worth, describe_worth
-from hpcverify.fleet.worth_wording import (
+from hpcverify.insight.worth import DEFAULT_DAYS, assess_worth, describe_worth
+from hpcverify.insight.worth_wording import (
     JOB_COLUMNS_NOTE,
     JOB_HEADS,
     describe_assumptions,

@@ -16,8 +16,8 @@ from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.console import say
 from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.outlook import read_outlook
-from hpcverify.fleet.overview import (
+from hpcverify.insight.outlook import read_outlook
+from hpcverify.insight.overview import (
     Overview,
     add_judgement,
     choose_page_results,

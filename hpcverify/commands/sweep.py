@@ -18,22 +18,22 @@ from hpcverify.commands._controller import (
 )
 from hpcverify.console import say
 from hpcverify.errors import ActionError, ConfigError, SlurmError
-from hpcverify.fleet.admission import BatchTester
+from hpcverify.fabric.admission import BatchTester
+from hpcverify.fabric.links import plan_fabric, try_links
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.fabric import plan_fabric, try_links
-from hpcverify.fleet.job_sensor import leave_suspicions
-from hpcverify.fleet.night import judge_finished_night
+from hpcverify.insight.job_sensor import leave_suspicions
+from hpcverify.insight.night import judge_finished_night
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Site
+from hpcverify.plan.hostlist import expand, fold
 from hpcverify.plan.suite import list_suites, load_suite, make_plan
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.selection.suites import FAULT_SOURCE, SuiteWorth, choose_suite, compute_worth
 from hpcverify.selection.weighting import describe_weighting
 from hpcverify.slurm import Host
-from hpcverify.slurm.hostlist import expand, fold
 from hpcverify.summary.terminal import Console, print_items, print_table
 from hpcverify.units import format_count
 

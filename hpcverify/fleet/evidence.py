@@ -18,8 +18,8 @@ from hpcverify.fleet.states import Ticket
 from hpcverify.model import FABRIC_SUITE, Cause, Maturity, Result, Run, Verdict, effective_verdict
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
+from hpcverify.plan.hostlist import expand
 from hpcverify.run.conclude import list_hard_evidence, list_standing_evidence
-from hpcverify.slurm.hostlist import expand
 from hpcverify.summary.rounds import choose_worst_rounds
 
 PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)

@@ -8,8 +8,8 @@ from itertools import chain
 from hpcverify.errors import ConfigError, SlurmError, UnknownNameError
 from hpcverify.fleet.breaker import MIN_ALLOWANCE, compute_allowance
 from hpcverify.plan.config import Fleet, Site
+from hpcverify.plan.hostlist import expand, fold
 from hpcverify.slurm.client import Slurm
-from hpcverify.slurm.hostlist import expand, fold
 
 
 def check_surroundings(site: Site, slurm: Slurm) -> Iterator[str]:

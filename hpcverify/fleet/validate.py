@@ -17,7 +17,6 @@ from itertools import chain
 from pathlib import Path
 
 from hpcverify.errors import ConfigError, UnknownNameError
-from hpcverify.fleet.bmc_access import NODE_PLACE, find_addresses, read_logins, refuse_bad_ca
 from hpcverify.fleet.evidence import ALL_CHECKS, is_enforced
 from hpcverify.fleet.orders import look_up_uid
 from hpcverify.fleet.states import DAY_S, HOUR_S
@@ -25,9 +24,15 @@ from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression, suites_dir
+from hpcverify.plan.hostlist import expand
 from hpcverify.plan.suite import load_suite, make_plan
-from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.submit import check_option
+from hpcverify.telemetry.redfish.access import (
+    NODE_PLACE,
+    find_addresses,
+    read_logins,
+    refuse_bad_ca,
+)
 from hpcverify.trust import refuse_if_others_can_change
 from hpcverify.units import format_count
 

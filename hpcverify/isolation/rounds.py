@@ -30,12 +30,12 @@ from hpcverify.isolation.group_jobs import (
 )
 from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
 from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
+from hpcverify.plan.hostlist import fold
 from hpcverify.records.collectives import CollectiveRun
 from hpcverify.records.documents import write_bytes
 from hpcverify.slurm import Host, Job
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import TIMEOUT_S
-from hpcverify.slurm.hostlist import fold
 from hpcverify.slurm.idle import explain_not_idle
 from hpcverify.slurm.submit import (
     JOB_NAME_PREFIX,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError, SlurmError
-from hpcverify.slurm.hostlist import expand
+from hpcverify.plan.hostlist import expand
 
 JOB_COLUMNS = ("UID", "Partition", "State", "Start", "End", "NodeList")
 """sacct's columns, separated by ``|``."""

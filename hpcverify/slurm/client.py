@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcverify.errors import SlurmError
+from hpcverify.plan.hostlist import NODE_NAME_PATTERN
 from hpcverify.slurm import (
     Host,
     Job,
@@ -30,7 +31,6 @@ from hpcverify.slurm import (
 )
 from hpcverify.slurm.accounting import UserJob
 from hpcverify.slurm.command import RunCommand, run_command
-from hpcverify.slurm.hostlist import NODE_NAME_PATTERN
 
 MIN_JSON_VERSION = (23, 2)
 """The first version whose ``scontrol show nodes`` has JSON."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from hpcverify.errors import ConfigError, SlurmError
+from hpcverify.plan.hostlist import expand
 from hpcverify.slurm import Reservation
-from hpcverify.slurm.hostlist import expand
 
 _FIELD = re.compile(r"(?:^| )(ReservationName|Nodes|Flags|State)=(\S*)")
 _NO_RESERVATIONS_TEXT = "No reservations in the system"

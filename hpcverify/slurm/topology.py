@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from hpcverify.errors import ConfigError, SlurmError
-from hpcverify.slurm.hostlist import expand
+from hpcverify.plan.hostlist import expand
 
 NO_TOPOLOGY_TEXT = "No topology information available"
 """The error of ``scontrol show topology`` without a topology."""

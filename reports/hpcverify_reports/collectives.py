@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import groupby
 from types import SimpleNamespace
 
-from hpcverify.fleet.node_names import fold_names, make_natural_key
+from hpcverify.insight.node_names import fold_names, make_natural_key
 from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.model import Verdict
 from hpcverify.records.collectives import CollectiveRun, RankPlace, Straggler

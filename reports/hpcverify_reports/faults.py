@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hpcverify.fleet.overview import NodeRow, cap_verdict
+from hpcverify.insight.overview import NodeRow, cap_verdict
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 

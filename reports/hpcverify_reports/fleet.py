@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 
-from hpcverify.fleet.drift_wording import DriftLine, list_drift_lines, summarize_drift
-from hpcverify.fleet.node_names import fold_names, guess_rack, make_natural_key
-from hpcverify.fleet.overview import (
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
+from hpcverify.insight.drift_wording import DriftLine, list_drift_lines, summarize_drift
+from hpcverify.insight.node_names import fold_names, guess_rack, make_natural_key
+from hpcverify.insight.overview import (
     NEVER,
     NodeRow,
     Overview,
@@ -29,7 +30,6 @@ from hpcverify.fleet.overview import (
     format_time_since,
     list_malfunction_lines,
 )
-from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
 from hpcverify.summary.verdict import REMEDY_SENTENCES

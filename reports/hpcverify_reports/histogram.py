@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hpcverify.fleet.judgement import JudgedMetric
+from hpcverify.insight.judgement import JudgedMetric
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import Icon, format_number, format_unit, format_with_unit
 from hpcverify_reports.svg import Scale, Tick

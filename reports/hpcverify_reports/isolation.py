@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from hpcverify.fleet.node_names import fold_names, make_natural_key
+from hpcverify.insight.node_names import fold_names, make_natural_key
 from hpcverify.isolation.answer import (
     AccusedNode,
     IsolationAnswer,

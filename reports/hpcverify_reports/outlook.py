@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpcverify.fleet.outlook import DueNode, FleetOutlook
-from hpcverify.fleet.worth import FleetWorth, describe_worth
-from hpcverify.fleet.worth_wording import (
+from hpcverify.insight.outlook import DueNode, FleetOutlook
+from hpcverify.insight.worth import FleetWorth, describe_worth
+from hpcverify.insight.worth_wording import (
     JOB_COLUMNS_NOTE,
     JOB_HEADS,
     describe_assumptions,

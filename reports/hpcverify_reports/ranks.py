@@ -15,7 +15,7 @@ from itertools import groupby
 from math import ceil
 from statistics import median
 
-from hpcverify.fleet.node_names import make_natural_key
+from hpcverify.insight.node_names import make_natural_key
 from hpcverify.isolation.scaling import STEP, time_step
 from hpcverify.records.collectives import CollectiveRun, RankDelay, RankPlace
 from hpcverify.summary.figures import format_scaled

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from hpcverify.fleet.judgement import (
+from hpcverify.insight.judgement import (
     FleetJudgement,
     JudgedChange,
     JudgedMetric,
     JudgedOutlier,
     describe_day,
 )
-from hpcverify.fleet.node_names import fold_names
+from hpcverify.insight.node_names import fold_names
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit

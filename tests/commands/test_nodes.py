@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.fleet.judgement import FleetJudgement, JudgedOutlier, write_judgement
 from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, Caveat, Node, State
+from hpcverify.insight.judgement import FleetJudgement, JudgedOutlier, write_judgement
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Verdict
 from hpcverify.records import documents

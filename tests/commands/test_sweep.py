@@ -17,11 +17,11 @@ from hpcverify.commands.sweep import (
     warn_if_passive,
 )
 from hpcverify.errors import ConfigError
-from hpcverify.fleet.fabric import try_links
+from hpcverify.fabric.links import try_links
 from hpcverify.fleet.states import DAY_S, State
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.plan.config import Fabric, Site
-from tests.fleet.test_fabric import Site16, make_site
+from tests.fabric.test_links import Site16, make_site
 from tests.isolation.stand_in import SimulatedCluster
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hpcverify.errors import SlurmError
-from hpcverify.slurm.hostlist import expand
+from hpcverify.plan.hostlist import expand
 
 PARTITIONS = ("batch", "verify")
 PARTITION = (

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.overview import build_overview
 from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.fleet.transitions import Decision, admit
+from hpcverify.insight.overview import build_overview
 from hpcverify.model import Finding, FindingRule, Remedy, Result, Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit

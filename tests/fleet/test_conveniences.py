@@ -18,18 +18,18 @@ from msgspec.structs import replace
 from hpcverify.cli import cli
 from hpcverify.commands._controller import decide
 from hpcverify.errors import ActionError, DamagedError, SlurmError
+from hpcverify.fabric.links import try_links
 from hpcverify.fleet import transitions
 from hpcverify.fleet.controller import HISTORY, Controller
-from hpcverify.fleet.fabric import try_links
 from hpcverify.fleet.holds_slurm import SlurmBackend
-from hpcverify.fleet.job_sensor import leave_suspicions
-from hpcverify.fleet.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
 from hpcverify.fleet.ledger import LEDGER_FILE_NAME, Ledger
-from hpcverify.fleet.night import judge_finished_night
 from hpcverify.fleet.states import State
 from hpcverify.history.columns import find_night
 from hpcverify.history.files import list_nights, list_weeks
 from hpcverify.history.writer import DAMAGED_NAME, QUEUE_NAME, MeasurementWriter
+from hpcverify.insight.job_sensor import leave_suspicions
+from hpcverify.insight.judgement import JUDGEMENT_NAME, FleetJudgement, read_judgement
+from hpcverify.insight.night import judge_finished_night
 from hpcverify.model import (
     BMC_SUITE,
     Finding,

@@ -9,8 +9,8 @@ import pytest
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.ledger import Ledger, LedgerChange
-from hpcverify.fleet.overview import read_overview
 from hpcverify.fleet.states import Node, State
+from hpcverify.insight.overview import read_overview
 from hpcverify.model import Verdict
 from hpcverify.records.spool import deposit, list_homes, remove_home
 from hpcverify.records.store import Store

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.claim import build_claim_path
-from hpcverify.fleet.judgement import FleetJudgement, read_judgement, write_judgement
 from hpcverify.fleet.states import Node, State
 from hpcverify.history.columns import find_night
+from hpcverify.insight.judgement import FleetJudgement, read_judgement, write_judgement
 from tests.doubles import a_run
 from tests.fleet.cluster import Fleet
 from tests.fleet.test_scenarios import BELIEVED, held, one_line, reserved, swept, verified

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpcverify.fleet.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
 from hpcverify.plan.config import Fleet
 from hpcverify.slurm import Partition, Preemption
+from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
 
 FLEET = Fleet(suite="prolog")
 ON = Preemption(kind=PREEMPT_BY_PARTITION, exempt="00:00:00")

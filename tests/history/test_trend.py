@@ -9,7 +9,7 @@ import pytest
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import PeerMetric, open_screen
 from hpcverify.history.trend import MetricPast, read_pasts
-from hpcverify.trends.judge import judge_histories
+from hpcverify.trends.fleet import judge_histories
 from hpcverify.trends.marks import MarkChange
 from tests.history.fleets import DRIVER, NEW_DRIVER, make_history
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hpcverify.plan.hostlist import expand
 from hpcverify.records.collectives import CollectiveRun, CollectiveTiming, RankPlace
-from hpcverify.slurm.hostlist import expand
 
 GOOD_GB_S = 40.0
 SLOW_SHARE = 0.4

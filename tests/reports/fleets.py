@@ -8,11 +8,11 @@ from random import Random
 
 from msgspec.structs import replace
 
-from hpcverify.fleet.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
-from hpcverify.fleet.outlook import DueNode, FleetOutlook
-from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.fleet.states import Node, State
-from hpcverify.fleet.worth import FleetWorth
+from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
+from hpcverify.insight.outlook import DueNode, FleetOutlook
+from hpcverify.insight.overview import Overview, build_overview
+from hpcverify.insight.worth import FleetWorth
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult

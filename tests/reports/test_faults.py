@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.fleet.overview import build_overview
+from hpcverify.insight.overview import build_overview
 from hpcverify.model import Remedy, Verdict
 from hpcverify_reports.faults import Fault, extract_topic, group_faults, parse_metric
 from tests.reports.fleets import NOW, bad, name_of, said, well

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.fleet.ledger import Malfunction
-from hpcverify.fleet.overview import Overview, build_overview
 from hpcverify.fleet.states import Caveat, Node, State
+from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.told_facts import ToldFacts
 from hpcverify_reports.fleet import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpcverify.fleet.judgement import FleetJudgement
+from hpcverify.insight.judgement import FleetJudgement
 from hpcverify_reports.listing import Listing
 from hpcverify_reports.standing import MAX_FIGURES, MAX_FOLDED_FIGURES, build_standing
 from tests.reports import fleets

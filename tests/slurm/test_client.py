@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.partitions import ZERO_EXEMPT_TIMES
 from hpcverify.slurm import Job
 from hpcverify.slurm.client import MAX_NAMED_NODES, Slurm, parse_minutes
 from hpcverify.slurm.command import run_command
+from hpcverify.slurm.partitions import ZERO_EXEMPT_TIMES
 from tests.slurm_lab.lab import Cluster
 
 NASTY = '"disk" = \'a\' | b [root@5]\n   Reason=x\nNodeName=n9 State=IDLE, $(id) é\\n"'

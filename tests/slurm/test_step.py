@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.errors import ConfigError
+from hpcverify.plan.hostlist import expand
 from hpcverify.plan.hosts import expand_plain
-from hpcverify.slurm.hostlist import expand
 from hpcverify.slurm.step import StepPlace, read_step
 
 STEP = {

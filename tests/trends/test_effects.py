@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.trends.change import find_changes
-from hpcverify.trends.judge import PartChange, TrendJudgement, judge_histories
+from hpcverify.trends.fleet import PartChange, TrendJudgement, judge_histories
 from hpcverify.trends.marks import PartHistory, count_population
 
 DAY = 86400.0

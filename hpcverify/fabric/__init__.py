@@ -1,0 +1,1 @@
+"""What runs between nodes: links, isolations, admissions."""

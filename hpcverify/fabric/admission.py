@@ -1,0 +1,189 @@
+"""
+The end of an admission: nodes that were admitted together are tested with each other.
+
+Each has passed its own suite, and stays in its own reservation. A job cannot span several
+of them (Slurm 22.05 refuses it), so all are in one more for the tests: a maintenance
+reservation may overlap with others. It ends by itself, should nobody be left to delete it.
+
+A node that the tests name becomes a suspect, and is not let in. All others are: of what
+could not be told, the next sweeps try the links.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from hpcverify.errors import UnverifiedError
+from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
+from hpcverify.fabric.links import WAIT_S, name_kind
+from hpcverify.fabric.suspects import build_accusation, build_clearance
+from hpcverify.fleet.claim import hold_controller_lock
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.leftovers import (
+    ADMISSION_LOCK_NAME,
+    forget_isolation,
+    name_reservation,
+    remove_batches,
+    unreserve,
+)
+from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
+from hpcverify.fleet.transitions import Purpose, admit_untested
+from hpcverify.isolation.answer import IsolationAnswer
+from hpcverify.isolation.journal import create_journal
+from hpcverify.model import FABRIC_SUITE
+from hpcverify.plan.hostlist import fold
+from hpcverify.slurm import Host
+
+RESERVED_MINUTES = 240
+"""After that it ends by itself."""
+MAX_WAIT_S = 2 * HOUR_S
+"""How long a node that has passed waits for the others of its batch."""
+
+
+def find_ready_batches(nodes: Collection[Node], now: float) -> Iterator[list[str]]:
+    """List the nodes of each batch of which none is to be waited for any more."""
+    admitted = [node for node in nodes if node.state is State.VERIFYING and node.batch]
+    waiting = [node for node in admitted if awaits_batch(node)]
+    slow = {node.batch for node in admitted if not awaits_batch(node)}
+    for batch, group in groupby(sorted(waiting, key=lambda n: n.batch), lambda n: n.batch):
+        members = list(group)
+        waited = max(compute_elapsed(now, node.last_pass_at) for node in members)
+        if batch not in slow or waited > MAX_WAIT_S:
+            yield [node.name for node in members if node.hold_id and not node.foreign]
+
+
+@dataclass(frozen=True)
+class BatchTester:
+    """Tests the nodes of a batch with each other, with at most *limit* jobs at once."""
+
+    controller: Controller
+    limit: int | None
+    stop: Callable[[], bool]
+    sleep: Callable[[float], None] = time.sleep
+
+    def test_ready(self, only: Collection[str]) -> Iterator[IsolationAnswer]:
+        """
+        Test the batches that are ready, and admit their nodes; yield what was not clean.
+
+        If *only* some nodes are to be touched, a batch must have no others. One process at
+        a time does this; another one leaves it to the first.
+
+        Raises:
+            SlurmError: Slurm does not answer.
+            ActionError: it takes no job.
+
+        """
+        controller = self.controller
+        with ExitStack() as stack:
+            try:
+                lock = hold_controller_lock(
+                    controller.state / ADMISSION_LOCK_NAME, controller.say, 0
+                )
+                stack.enter_context(lock)
+            except UnverifiedError:
+                controller.say("another hpcverify tests the nodes that were admitted")
+                return
+            nodes = controller.ledger.list_nodes().values()
+            ready = find_ready_batches(nodes, controller.clock())
+            batches = [names for names in ready if not only or set(names) <= set(only)]
+            if batches:
+                remove_batches(controller, self.sleep)
+            for names in batches:
+                yield from self._test_batch(names)
+
+    def _test_batch(self, names: Collection[str]) -> Iterator[IsolationAnswer]:
+        """Test the nodes *names*, each with those of its kind."""
+        controller = self.controller
+        hosts = controller.slurm.list_hosts()
+        kinds = {name: name_kind(hosts[name]) for name in names if name in hosts}
+        for _, group in groupby(sorted(kinds, key=kinds.__getitem__), kinds.__getitem__):
+            members = list(group)
+            if why := self._explain_untestable(members):
+                conclude(controller, members, dict.fromkeys(members, why))
+                continue
+            if self.stop():
+                return
+            answer = self._isolate([hosts[name] for name in members])
+            if answer is None:
+                controller.say(f"interrupted; the next sweep tests {fold(members)} anew")
+                return
+            conclude(controller, members, explain_unclear(answer, members), answer)
+            if answer.has_culprit or not answer.is_certain:
+                yield answer
+
+    def _explain_untestable(self, members: Sequence[str]) -> str:
+        if not self.controller.site.fabric.period_days:
+            return "[fabric] period_days is 0"
+        return "no other node like it has passed" if len(members) == 1 else ""
+
+    def _isolate(self, hosts: Sequence[Host]) -> IsolationAnswer | None:
+        """Test *hosts* with each other, in a reservation of all; None: interrupted."""
+        controller, names = self.controller, [host.name for host in hosts]
+        inside = min(host.gpus for host in hosts) > 1
+        order = order_isolation(
+            controller, names, read_switches(controller), inside=inside, wait=WAIT_S
+        )
+        order = replace(order, reservation=name_reservation(order.id))
+        answer = None
+        # The journal comes first: whoever finds the reservation knows by it that it is ours.
+        with closing(create_journal(controller.state, order)) as journal:
+            controller.slurm.reserve(order.reservation, *names, minutes=RESERVED_MINUTES)
+            controller.say(f"testing {fold(names)} with each other, isolation {order.id}")
+            try:
+                at_once = self.limit or controller.site.fleet.at_once
+                answer = carry_out_isolation(
+                    controller, journal, at_once, self.stop, self.sleep, accuse=False
+                )
+            finally:
+                unreserve(controller, order.reservation, self.sleep)
+                if answer is None:
+                    forget_isolation(controller, order.id)
+        return answer
+
+
+def explain_unclear(answer: IsolationAnswer, members: Collection[str]) -> dict[str, str]:
+    """Say of each node that was neither accused nor cleared why that is."""
+    known = {*answer.cleared_nodes, *(one.node for one in answer.accused)}
+    why = f"not certain, see isolation {answer.id}"
+    return {name: answer.untested.get(name, why) for name in members if name not in known}
+
+
+def conclude(
+    controller: Controller,
+    members: Collection[str],
+    unclear: Mapping[str, str],
+    answer: IsolationAnswer | None = None,
+) -> None:
+    """
+    Order and leave a run of each node that the *answer* accuses or clears, and take it in.
+
+    Those that are *unclear* are admitted. What a person has decided in the meantime stands.
+    """
+    now = datetime.now(UTC)
+    accused = {one.node: one for one in answer.accused} if answer else {}
+    make_mark = controller.ledger.make_mark
+    with controller.hold_lock():
+        nodes = controller.ledger.list_nodes()
+        waiting = [name for name in members if name in nodes and awaits_batch(nodes[name])]
+        for name in waiting:
+            if name in unclear or answer is None:
+                change = admit_untested(nodes[name], unclear[name], controller.clock())
+                controller.ledger.put(change.node, change.what, change.detail)
+                controller.say(f"{name}: {change.node.state}: {change.detail}")
+                continue
+            run = (
+                build_accusation(answer, accused[name], now, make_mark)
+                if name in accused
+                else build_clearance(answer, name, now, make_mark)
+            )
+            ticket = controller.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
+            if not controller.leave_run(run, ticket.token):  # the next sweep tests it anew
+                controller.ledger.close_ticket(ticket, "its folder in the spool takes no run")
+        controller.reconcile()

@@ -1,0 +1,114 @@
+"""Isolations of this site: whose jobs they are, where its switches are, and what they leave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hpcverify.errors import ConfigError
+from hpcverify.fabric.suspects import build_accusation
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.orders import list_site_options, look_up_uid
+from hpcverify.isolation.answer import IsolationAnswer, build_answer
+from hpcverify.isolation.group_jobs import GroupJobSettings
+from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_id
+from hpcverify.isolation.rounds import Interrupted, RoundTester
+from hpcverify.isolation.runner import IsolationRunner
+from hpcverify.plan.config import Site
+from hpcverify.slurm.topology import index_switches
+
+
+def read_switches(controller: Controller) -> dict[str, str]:
+    """
+    Read which nodes are at which switch: what the site says, else Slurm's topology.
+
+    Raises:
+        ConfigError: the site file names a switch of no node.
+        SlurmError: Slurm does not answer.
+
+    """
+    if not (named := controller.site.fabric.switches):
+        return controller.slurm.read_switches()
+    try:
+        return index_switches(named.items())
+    except ConfigError as exc:
+        raise ConfigError(f"{controller.site.path}: fabric.switches: {exc}") from exc
+
+
+def order_isolation(
+    controller: Controller, nodes: Sequence[str], switches: Mapping[str, str], **own: Any
+) -> IsolationOrder:
+    """Order the isolation of *nodes* at their *switches*, with *own* fields of the order."""
+    return IsolationOrder(
+        id=make_isolation_id(),
+        at=controller.clock(),
+        version=version("hpcverify"),
+        nodes=tuple(nodes),
+        switches={node: switches[node] for node in nodes if node in switches},
+        seed=os.urandom(8).hex(),
+        **own,
+    )
+
+
+def carry_out_isolation(
+    controller: Controller,
+    journal: Journal,
+    at_once: int,
+    stop: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    accuse: bool = True,
+    take_in: Callable[[IsolationAnswer], object] = lambda _: None,
+) -> IsolationAnswer | None:
+    """
+    Test until it is known who is to blame; None: interrupted.
+
+    Runs of those are left in the spool, unless the caller does it: not *accuse*. At most
+    *at_once* jobs run at a time. What the caller has to *take in* from the answer, it does
+    before the isolation has ended: if it is killed meanwhile, it does so again.
+    """
+    site = controller.site
+    tester = RoundTester(
+        journal=journal,
+        slurm=controller.slurm,
+        settings=make_settings(site, journal.order.reservation),
+        spool=Path(site.fleet.spool),
+        owner=look_up_uid(site.fleet.user),
+        at_once=at_once,
+        say=controller.say,
+        stop=stop,
+        clock=controller.clock,
+        sleep=sleep,
+    )
+    tester.prepare()
+    runner = IsolationRunner(journal, tester, controller.say, controller.clock)
+    try:
+        found = runner.run()
+    except Interrupted:
+        return None
+    answer = build_answer(journal, found, tester.gone, runner.end_reason)
+    if journal.concluded is None:
+        for accused in answer.accused if accuse else ():
+            make_mark = controller.ledger.make_mark
+            controller.leave_run(build_accusation(answer, accused, datetime.now(UTC), make_mark))
+        take_in(answer)
+    runner.conclude()
+    tester.clean_up()
+    return answer
+
+
+def make_settings(site: Site, reservation: str) -> GroupJobSettings:
+    """Take over what the jobs of a sweep have; use the nodes of *reservation*, if any."""
+    fleet = site.fleet
+    return GroupJobSettings(
+        partition=fleet.partition,
+        reservation=reservation,
+        user="" if look_up_uid(fleet.user) == os.geteuid() else fleet.user,
+        program=fleet.program,
+        options=tuple(list_site_options(fleet)),
+    )

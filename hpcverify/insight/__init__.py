@@ -1,0 +1,1 @@
+"""What the nights say of the fleet: peers, past, drift, outlook."""

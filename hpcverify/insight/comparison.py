@@ -1,0 +1,234 @@
+"""
+Judge what the history has of a fleet: each part by its peers, and by its own past.
+
+What the rows of the history do not say is looked up when it is needed: where a node is, and of
+the few parts that stand apart the limit by which their own run judged them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.history.reader import Choice
+from hpcverify.history.screen import PeerMetric, open_screen
+from hpcverify.history.trend import MetricPast, read_pasts
+from hpcverify.history.values import Locate, ScreenedFleet, name_metric, read_fleet
+from hpcverify.model import Limit, Run, Verdict
+from hpcverify.peers.document import PeersDocument, judge_fleet
+from hpcverify.peers.fleet import MetricJudgement
+from hpcverify.peers.floors import FindFloor, Worse, make_floor_finder
+from hpcverify.peers.reference import FleetReference
+from hpcverify.peers.rule import DEFAULT_FLOOR
+from hpcverify.peers.values import NODE_PART, MetricName, PartValue
+from hpcverify.plan.catalog import make_side_finder
+from hpcverify.plan.config import Site
+from hpcverify.records.store import Store
+from hpcverify.selection.places import read_place
+from hpcverify.slurm.topology import index_switches
+from hpcverify.trends.change import DEFAULT_STEP
+from hpcverify.trends.fleet import TrendJudgement, judge_histories
+from hpcverify.trends.marks import PartHistory
+
+PAST_MIB = 256
+"""What DuckDB may take for the past of 80,000 GPUs in a metric."""
+LOOKED_BACK = 20
+"""Of the newest runs of a node, so many are searched for one of the suite."""
+
+
+class JudgedPeers(Struct, frozen=True):
+    """What peers say of a fleet, and what they were judged on."""
+
+    document: PeersDocument
+    fleet: ScreenedFleet
+    last_nights: Mapping[tuple[str, str], date]
+    """The last night of each suite on each node."""
+    left_out: Mapping[str, int]
+    """Nodes that claim more metrics than any node has, and how many: they are not judged."""
+
+
+def make_locator(site: Site, ledger: Ledger) -> Locate:
+    """
+    Make what says where a node is: at its switch, as the site or the last sweep knows it.
+
+    Of nodes without one, the name may tell the rack.
+
+    Raises:
+        ConfigError: the site file names a switch of no node.
+
+    """
+    named = site.fabric.switches
+    switches = index_switches(named.items()) if named else ledger.read_links().switches
+
+    def locate(node: str) -> dict[str, str]:
+        if switch := switches.get(node):
+            return {"switch": switch}
+        racks, _ = read_place(node)
+        return {"rack": racks[-1]} if racks else {}
+
+    return locate
+
+
+def judge_peers(
+    state: Path,
+    choice: Choice,
+    site: Site,
+    locate: Locate,
+    *,
+    newest: bool = False,
+    reference: FleetReference | None = None,
+) -> JudgedPeers:
+    """
+    Judge the parts of *choice* by each other; if *newest*, by the last night of each node.
+
+    Raises:
+        ConfigError: DuckDB is not installed.
+        StoreError: there is no history, or a file is damaged.
+
+    """
+    find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
+    with open_screen(state, choice, newest=newest) as screen:
+        fleet = read_fleet(screen, find_floor, locate)
+        last_nights = screen.read_last_nights() if newest else {}
+        left_out = screen.left_out
+    document = judge_fleet(
+        fleet.values,
+        source="history",
+        find_floor=find_floor,
+        reference=reference,
+        screened=fleet.screened,
+    )
+    document = replace(
+        document,
+        unjudged=(*document.unjudged, *fleet.unjudged),
+        least={**fleet.least, **document.least},
+    )
+    limited = _add_limits(fleet, document.metrics, Limits(Store(state)))
+    if limited:
+        again = judge_fleet(limited, source="", find_floor=find_floor, reference=reference)
+        by_name = {entry.name: entry for entry in again.metrics}
+        metrics = tuple(by_name.get(entry.name, entry) for entry in document.metrics)
+        document = replace(document, metrics=metrics)
+    return JudgedPeers(document, fleet, last_nights, left_out)
+
+
+def _add_limits(
+    fleet: ScreenedFleet, judged: Iterable[MetricJudgement], limits: Limits
+) -> dict[MetricName, list[PartValue]]:
+    """Give the named parts the limits of their runs; return the metrics that have any."""
+    found: dict[MetricName, list[PartValue]] = {}
+    for entry in judged:
+        named = {name for outlier in entry.outliers for name in outlier.members}
+        suite = fleet.suites[entry.name]
+        parts = [
+            replace(part, limit=limits.find(part.node, part.part, suite, entry.name, entry.worse))
+            if part.name in named
+            else part
+            for part in fleet.values[entry.name]
+        ]
+        if any(part.limit is not None for part in parts):
+            found[entry.name] = parts
+    return found
+
+
+def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, TrendJudgement]:
+    """
+    Judge the parts of *choice* by their own past, in each metric in which any may have moved.
+
+    Raises:
+        ConfigError: DuckDB is not installed.
+        StoreError: there is no history, or a file is damaged.
+
+    """
+    limits = Limits(Store(state))
+    find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
+    with open_screen(state, choice, memory_mib=PAST_MIB) as screen:
+        return {
+            name_metric(past.of): judged
+            for past in read_pasts(screen, lambda metric: _find_least(metric, find_floor))
+            if (judged := _judge_past(past, find_floor, limits))
+        }
+
+
+def _find_least(metric: PeerMetric, find_floor: FindFloor) -> float | None:
+    """Find the least change that is worth a word: as much less as the floor between peers is."""
+    line = find_floor(metric.check, metric.metric)
+    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR if line.compared else None
+
+
+def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> TrendJudgement | None:
+    worse = find_floor(past.of.check, past.of.metric).compared
+    least = _find_least(past.of, find_floor)
+    if worse is None or least is None:
+        return None
+
+    def judge(histories: Iterable[PartHistory]) -> TrendJudgement:
+        return judge_histories(
+            list(histories),
+            low_is_bad=worse == "low",
+            least=least,
+            population=past.population,
+        )
+
+    judged = judge(past.histories)
+    trends = {(one.node, one.part) for one in judged.changes if one.kind == "trend"}
+    if trends:  # their limits say when they are crossed
+        name = name_metric(past.of)
+        judged = judge(
+            replace(one, limit=limits.find(one.node, one.part, past.of.suite, name, worse))
+            if (one.node, one.part) in trends
+            else one
+            for one in past.histories
+        )
+    return judged if judged.changes or judged.shared else None
+
+
+class Limits:
+    """The limits by which parts failed or would fail in their own newest runs."""
+
+    def __init__(self, store: Store) -> None:
+        """Of the runs in *store*."""
+        self._store = store
+        self._runs: dict[tuple[str, str], Run | None] = {}
+
+    def find(
+        self, node: str, part: str, suite: str, name: MetricName, worse: Worse
+    ) -> float | None:
+        """Find the limit of a *part* in a metric; None if its run had none that fails."""
+        run = self._read_run(node, suite)
+        if run is None:
+            return None
+        ids = {each.label: each.id for each in run.inventory.parts}
+        part_id = NODE_PART if part == NODE_PART else ids.get(part, part)
+        bounds = [
+            bound
+            for result in run.results
+            if result.check == name.check
+            for limit in result.limits
+            if _fits(limit, name.metric, part_id)
+            and (bound := limit.low if worse == "low" else limit.high) is not None
+        ]
+        return bounds[-1] if bounds else None
+
+    def _read_run(self, node: str, suite: str) -> Run | None:
+        if (node, suite) not in self._runs:
+            entries = self._store.list_runs(node, LOOKED_BACK)
+            of_suite = [entry for entry in entries if entry.suite == suite][:1]
+            self._runs[node, suite] = next(self._store.read_documents(of_suite), None)
+        return self._runs[node, suite]
+
+
+def _fits(limit: Limit, metric: str, part_id: str) -> bool:
+    """Whether *limit* is one of a part, and one that fails: one that warns is too weak."""
+    return (
+        limit.otherwise is Verdict.FAIL
+        and not limit.noisy
+        and limit.part_id in ("", part_id)
+        and fnmatchcase(metric, limit.name)
+    )

@@ -1,0 +1,203 @@
+"""
+Jobs as a sensor: nodes against which users' jobs of the last day speak.
+
+It makes suspects and nothing more: each node that it names gets a run in the spool
+without a ticket, as from a hook, and the next sweep verifies it first. A pass of the
+node by itself clears it. Who the users are is not kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from statistics import median
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from hpcverify.errors import SlurmError
+from hpcverify.fleet.controller import Controller
+from hpcverify.fleet.external_run import build_failed_run
+from hpcverify.fleet.states import DAY_S
+from hpcverify.model import JOBS_SUITE, Finding, Run
+from hpcverify.reliability.job_endings import MIN_USERS, JobEnding, judge_job_endings
+from hpcverify.slurm import Host
+from hpcverify.slurm.accounting import UserJob
+from hpcverify.units import format_count
+
+WINDOW_MINUTES = 24 * 60
+"""How far back jobs are looked at: a nightly sweep then sees each once."""
+EARLY_S = 600
+"""
+A job that fails within so many seconds died young.
+
+By Alibaba's figures 73 % of the jobs that failed did so within ten minutes (Aegis, NSDI
+2025, as quoted by others).
+"""
+MAX_NODES = 4
+"""A job on more nodes says too little of any of them."""
+DEAD_STATES = ("FAILED", "BOOT_FAIL", "NODE_FAIL", "OUT_OF_MEMORY")
+UNCLEAR_STATES = ("CANCELLED", "PREEMPTED", "REVOKED", "REQUEUED", "RESIZING", "SUSPENDED")
+"""A person or the scheduler ended such a job, if it was young."""
+MAX_AVOIDED_SHARE = MAX_SHARED_SHARE = 0.05
+"""Users who avoid more of the nodes than this avoid a kind of nodes. More nodes than this, and
+more than two, that fail within `TOGETHER_S` have a cause in common."""
+TOGETHER_S = 3600
+
+
+class JobSuspicion(Struct, frozen=True, kw_only=True):
+    """What jobs say against a node."""
+
+    node: str
+    code: str
+    """black_hole, node_fail or avoided."""
+    reason: str
+    at: float
+    """When the last of these jobs ended, in seconds since 1970."""
+
+
+def find_suspicions(
+    jobs: Iterable[UserJob],
+    avoided: Mapping[str, set[int]],
+    nodes: int,
+    now: float,
+    passed: Mapping[str, float] = MappingProxyType({}),
+) -> Iterator[JobSuspicion | str]:
+    """
+    Find the nodes, of *nodes* in all, that *jobs* speak against or users avoid.
+
+    Jobs that ended before their node last *passed* are not held against it. Partitions are
+    judged separately: programs that are being tried out die on the nodes that are there
+    for it. A string says what is true of too many nodes to accuse any of them.
+    """
+    by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
+    listed = [job for job in jobs if job.end]
+    for job in listed:
+        by_partition[job.partition].append(job)
+    for partition, there in sorted(by_partition.items()):
+        judged = judge_job_endings(
+            ending
+            for job in there
+            for ending in _list_endings(job)
+            if not ending.died or ending.at > passed.get(ending.node, 0.0)
+        )
+        if judged.widespread:
+            yield (
+                f"jobs die young on {judged.widespread} nodes of partition {partition}: "
+                "look for what they share, such as a file system"
+            )
+        for hole in judged.black_holes:
+            told = (
+                f"jobs of {hole.died} of {hole.users} users died within "
+                f"{EARLY_S // 60} min, where {hole.expected:.1f} were to be expected"
+            )
+            yield JobSuspicion(node=hole.node, code="black_hole", reason=told, at=hole.last)
+    yield from _find_node_failures(listed, nodes, passed)
+    yield from _find_avoided(avoided, nodes, now)
+
+
+def _list_endings(job: UserJob) -> Iterator[JobEnding]:
+    young = job.end - job.start < EARLY_S
+    if len(job.nodes) > MAX_NODES or (young and job.state in UNCLEAR_STATES):
+        return
+    died = young and job.state in DEAD_STATES
+    yield from (JobEnding(job.user, node, died, job.end, job.start) for node in job.nodes)
+
+
+def _find_node_failures(
+    jobs: Iterable[UserJob], nodes: int, passed: Mapping[str, float]
+) -> Iterator[JobSuspicion | str]:
+    """
+    Find the nodes that failed under a job on one node: of several, Slurm does not say which did.
+
+    Nodes that fail together have lost something that they share, such as power or a switch.
+    """
+    last: dict[str, int] = {}
+    for job in jobs:
+        if job.state == "NODE_FAIL" and len(job.nodes) == 1:
+            node = job.nodes[0]
+            last[node] = max(last.get(node, 0), job.end)
+    together = {
+        node: sum(abs(end - other) <= TOGETHER_S for other in last.values())
+        for node, end in last.items()
+    }
+    most = max(2, MAX_SHARED_SHARE * nodes)
+    if shared := sum(count > most for count in together.values()):
+        yield (
+            f"Slurm ended jobs as NODE_FAIL on {shared} nodes within "
+            f"{TOGETHER_S // 60} min of others: look for what they share, such as power or a switch"
+        )
+    for node, end in sorted(last.items()):
+        if together[node] > most or end <= passed.get(node, 0.0):
+            continue
+        yield JobSuspicion(
+            node=node, code="node_fail", reason="Slurm ended a job there as NODE_FAIL", at=end
+        )
+
+
+def _find_avoided(
+    avoided: Mapping[str, set[int]], nodes: int, now: float
+) -> Iterator[JobSuspicion | str]:
+    counts = {node: len(users) for node, users in avoided.items() if len(users) >= MIN_USERS}
+    if len(counts) > max(2, MAX_AVOIDED_SHARE * nodes):
+        yield f"{len(counts)} nodes are avoided by {median(counts.values()):.0f} users each"
+        return
+    for node, count in sorted(counts.items()):
+        week = now - now % (7 * DAY_S)
+        reason = f"jobs of {count} users must not run there (sbatch --exclude)"
+        yield JobSuspicion(node=node, code="avoided", reason=reason, at=week)
+
+
+def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
+    """
+    Ask Slurm for the jobs of the last day, and leave a run of each node that is suspected.
+
+    If its accounting does not answer, this says so, and relies on what users exclude.
+
+    Raises:
+        SlurmError: Slurm itself does not answer.
+
+    """
+    own = controller.site.fleet.partition
+    hosts = controller.slurm.list_hosts()
+    avoided = controller.slurm.list_avoided_nodes()
+    jobs: list[UserJob] = []
+    try:
+        known = controller.slurm.list_user_jobs(WINDOW_MINUTES)
+        jobs = [job for job in known or () if job.partition != own]
+        busy = _count_busy(controller, hosts.values())
+        if known is not None and not jobs and busy:
+            controller.say(
+                f"users' jobs are not looked at: sacct shows none, though some run on "
+                f"{format_count(busy, 'node')}. "
+                "PrivateData hides them: run hpcverify as root, or as an operator of Slurm"
+            )
+    except SlurmError as exc:
+        controller.say(f"users' jobs are not looked at: {exc}")
+    passed = {name: node.last_pass_at for name, node in controller.ledger.list_nodes().items()}
+    found: list[JobSuspicion] = []
+    for one in find_suspicions(jobs, avoided, len(hosts), controller.clock(), passed):
+        if isinstance(one, str):
+            controller.say(one)
+        elif one.node in hosts:
+            found.append(one)
+    for one in found:
+        run = build_run(one, controller.ledger.make_mark(one.node, one.code))
+        if not controller.ledger.is_judged(run.id):
+            controller.leave_run(run)
+    return found
+
+
+def _count_busy(controller: Controller, hosts: Iterable[Host]) -> int:
+    """Count the nodes that run jobs of others than us."""
+    ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
+    return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
+
+
+def build_run(found: JobSuspicion, mark: str) -> Run:
+    """Build the run that says what jobs say of a node; by its *mark*, it counts once."""
+    started = datetime.fromtimestamp(found.at, UTC)
+    finding = Finding(found.code, "node", found.reason)
+    run = f"{started:%Y%m%d-%H%M%S}-{mark}"
+    return build_failed_run(run, found.node, JOBS_SUITE, started, finding)

@@ -1,0 +1,491 @@
+"""
+The whole fleet in one table: what the controller knows, and each check's last result.
+
+The same for a terminal, a page and JSON: a row for each node, worst first. Nodes that
+somebody has to act on come first, then those that nothing is known of.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcverify.fleet.breaker import find_doubts
+from hpcverify.fleet.ledger import Ledger, Malfunction
+from hpcverify.fleet.states import (
+    DAY_S,
+    FAILED_STATES,
+    OTHERS_STATE,
+    REPAIR_ADVICE,
+    Caveat,
+    Hold,
+    Node,
+    State,
+    is_gone,
+    needs_repair,
+)
+from hpcverify.insight.drift import Drift, compare_nodes, gather_node_facts, name_rollouts
+from hpcverify.insight.judgement import FleetJudgement, describe_nodes
+from hpcverify.insight.node_names import make_natural_key
+from hpcverify.insight.outlook import FleetOutlook
+from hpcverify.isolation.links import LinkCoverage, count_coverage
+from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
+from hpcverify.plan.config import load_site
+from hpcverify.records.last_result import LastResult
+from hpcverify.records.store import RunEntry, Store
+from hpcverify.records.told_facts import ToldFacts
+from hpcverify.summary.wording import format_duration
+from hpcverify.units import format_age, format_count
+
+DEFAULT_OVERDUE_S = 7 * DAY_S
+"""Seconds without a full pass that make a node overdue, unless the site sets another
+number: a nightly sweep has had seven turns by then."""
+GONE_REASON = "the scheduler no longer has this node"
+"""Begins the reason of a node that the scheduler has not named for an hour."""
+FAILURE_WINDOW_S = 7 * DAY_S
+"""Seconds for which a failed run is shown, unless a full pass came after it."""
+FACTS_WINDOW_S = 60 * DAY_S
+"""Seconds for which what a node told of its versions is compared, and how it changed."""
+MAX_CLOCK_LEAD = timedelta(days=1)
+"""A run dated further ahead is from a node whose clock was wrong."""
+NEVER = "never"
+STATE_RANKS = {
+    word: rank
+    for rank, word in enumerate(
+        (
+            State.HEALTHY,
+            OTHERS_STATE,
+            State.VERIFYING,
+            State.UNVERIFIED,
+            State.HELD,
+            State.SUSPECT,
+            State.QUARANTINED,
+            State.REPEAT_OFFENDER,
+        )
+    )
+}
+"""How urgent a state is, which is not the order of its life."""
+OUTCOME_LABELS = {
+    Verdict.FAIL: "failed",
+    Verdict.ERROR: "could not be judged",
+    Verdict.WARN: "with warnings",
+    Verdict.PASS: "passed",
+    None: "without a run",
+}
+"""The outcome of a node in words, worst first."""
+
+
+class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for what is cached
+    """A node, what is shown of it, and the newest result of each check."""
+
+    node: Node
+    state: str
+    """That of the node, or held by others."""
+    verdict: Verdict | None
+    """Of its last finished run; None: there is none."""
+    attention: bool
+    """Whether it failed or could not be judged, and nothing has cleared that."""
+    overdue: bool
+    """Whether its last full pass is too long ago."""
+    why: str
+    standing: str = ""
+    """How it is worse than its peers, or than it was, by the newest judgement."""
+    rollouts: Mapping[str, tuple[str, ...]] = {}
+    """The rollouts that changed the node in the run of the last result of a check, by check."""
+    heard: float = 0.0
+    """When its newest finished run began, of any suite, whoever ordered it; 0: never."""
+    said: tuple[LastResult, ...] = ()
+    known: bool = True
+    """Whether the controller knows it; if not, only its own runs are known."""
+    failures: int = 0
+    """Runs that failed in the last seven days and since its last full pass, whoever
+    ordered them."""
+    failed: float = 0.0
+    """When the last of them began; 0: never."""
+
+    @property
+    def state_label(self) -> str:
+        """The state in words, and whether it is acted on."""
+        if self.node.state not in FAILED_STATES or self.node.enforced:
+            return self.state
+        is_spared = self.node.caveat is Caveat.SPARED
+        return f"{self.state} ({'not acted on' if is_spared else 'observed only'})"
+
+    @cached_property
+    def outcome(self) -> Verdict | None:
+        """
+        Its outcome, whatever its state; None: no run is known.
+
+        The worst of its last ordered run and of each check's last result, and a warning if it
+        is worse than its peers. A node that failed and was not released yet still counts as
+        failed.
+        """
+        if self.node.state in FAILED_STATES:
+            return Verdict.FAIL
+        if self.verdict is None and not self.said:
+            return None
+        least = Verdict.WARN if self.standing else Verdict.PASS
+        worst = max(self.worst, self.verdict or Verdict.PASS, least)
+        return Verdict.PASS if worst is Verdict.SKIP else worst
+
+    @cached_property
+    def worst(self) -> Verdict:
+        """The worst of its checks' last results, as far as they count."""
+        return max((cap_verdict(said) for said in self.said), default=Verdict.PASS)
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """The fleet at one moment."""
+
+    made: float
+    """Seconds since 1970."""
+    tripped: str
+    """Why the breaker is tripped; empty if it is not."""
+    doubts: tuple[str, ...] = ()
+    """Which checks are doubted, how widely each fails, and until when that counts."""
+    rows: tuple[NodeRow, ...]
+    """Worst first."""
+    overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
+    """Days without a full pass that make a node overdue."""
+    drift: Drift = Drift()
+    """How the nodes differ from their like in versions and settings."""
+    links: LinkCoverage | None = None
+    """How many links between nodes were tried lately; None: sweeps do not try them."""
+    link_days: float = 0
+    """What is lately."""
+    outlook: FleetOutlook | None = None
+    """What the past says; None: it was not asked for."""
+    malfunctions: tuple[Malfunction, ...] = ()
+    """What the controller does beside holding nodes and does not work at the moment."""
+
+
+def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -> Overview:
+    """Collect what is known of every node, with the results of runs from *since* on."""
+    now = time.time()
+    today = datetime.fromtimestamp(now, UTC)
+    until = today + MAX_CLOCK_LEAD
+    week = today - timedelta(seconds=FAILURE_WINDOW_S)
+    lately = max(week, since.replace(tzinfo=UTC)) if since else week
+    forgotten = ledger.list_forgotten()
+
+    def is_current(run: RunEntry | LastResult) -> bool:
+        """Whether its node was not forgotten since; such runs are kept, but not shown."""
+        return run.started.timestamp() > forgotten.get(run.node, -math.inf)
+
+    site = load_site()
+    days = site.fabric.period_days
+    overview = build_overview(
+        ledger.list_nodes(),
+        filter(is_current, store.list_newest(since, until)),
+        filter(is_current, store.list_last_results(since, until)),
+        now=now,
+        tripped=ledger.read_trip_reason(),
+        doubts=tuple(doubt.text for doubt in find_doubts(ledger, site.quarantine, now)),
+        overdue_days=site.fleet.overdue_days,
+        failures=(
+            (node, when)
+            for node, when in store.list_failures(lately, until)
+            if when > forgotten.get(node, -math.inf)
+        ),
+        told=(
+            one
+            for one in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
+            if one.last > forgotten.get(one.node, -math.inf)
+        ),
+        links=count_coverage(ledger.read_links(), now - days * DAY_S) if days else None,
+        link_days=days,
+    )
+    return replace(overview, malfunctions=tuple(ledger.list_malfunctions()))
+
+
+def build_overview(
+    nodes: Mapping[str, Node],
+    newest: Iterable[RunEntry],
+    said: Iterable[LastResult],
+    *,
+    now: float,
+    tripped: str = "",
+    doubts: tuple[str, ...] = (),
+    overdue_days: float = 0,
+    failures: Iterable[tuple[str, float]] = (),
+    told: Iterable[ToldFacts] = (),
+    links: LinkCoverage | None = None,
+    link_days: float = 0,
+) -> Overview:
+    """
+    Combine what the ledger knows of *nodes* with their runs in the store.
+
+    *newest* is the last finished run of each node, *said* the last result of each
+    check, *failures* the nodes and start times of failed runs, *told* the facts of each
+    node, oldest first. A node that only the store knows was never verified by the
+    controller. *links* counts those that sweeps tried within *link_days*.
+    """
+    entries = {entry.node: entry for entry in newest}
+    by_node: dict[str, list[LastResult]] = {}
+    for one in said:
+        by_node.setdefault(one.node, []).append(one)
+    failed: dict[str, list[float]] = {}
+    for name, when in failures:
+        failed.setdefault(name, []).append(when)
+    long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
+    gone = {name for name, node in nodes.items() if is_gone(node, now)}
+    held = {name for name, node in nodes.items() if _is_out_of_service(node)}
+    facts = gather_node_facts((one for one in told if one.node not in gone), held)
+    drift = compare_nodes(facts, now)
+    moved = name_rollouts(facts, drift)
+    rows = [
+        _build_row(
+            _mark_gone(nodes[name], now)
+            if name in nodes
+            else _build_unknown_node(name, entries.get(name)),
+            entries.get(name),
+            _keep_latest(by_node.get(name, ()), nodes.get(name)),
+            failed.get(name, ()),
+            moved.get(name, {}),
+            now=now,
+            long=long,
+            known=name in nodes,
+        )
+        for name in {*nodes, *entries, *by_node}
+    ]
+    return Overview(
+        made=now,
+        tripped=tripped,
+        doubts=doubts,
+        rows=tuple(sorted(rows, key=_make_badness_key)),
+        overdue_days=long / DAY_S,
+        drift=drift,
+        links=links,
+        link_days=link_days,
+    )
+
+
+def add_judgement(fleet: Overview, judgement: FleetJudgement | None) -> Overview:
+    """Return *fleet* with what the newest *judgement* says about each of its nodes."""
+    standings = describe_nodes(judgement) if judgement else {}
+    rows = (
+        replace(row, standing=standing, why=row.why or standing)
+        if (standing := standings.get(row.node.name, ""))
+        else row
+        for row in fleet.rows
+    )
+    return replace(fleet, rows=tuple(sorted(rows, key=_make_badness_key)))
+
+
+def cap_verdict(said: LastResult) -> Verdict:
+    """Return what a verdict counts as: no more than in its run, where beta is capped."""
+    return min(said.verdict, said.overall)
+
+
+def count_states(rows: Iterable[NodeRow]) -> str:
+    """Count the states, the worst first."""
+    counts = Counter(row.state for row in rows)
+    ordered = sorted(counts, key=lambda state: STATE_RANKS[state], reverse=True)
+    return ", ".join(f"{counts[state]} {state}" for state in ordered)
+
+
+def count_outcomes(rows: Iterable[NodeRow]) -> str:
+    """Count the outcomes, worst first; they add up to all nodes."""
+    counts = Counter(row.outcome for row in rows)
+    return ", ".join(
+        f"{counts[outcome]} {word}" for outcome, word in OUTCOME_LABELS.items() if counts[outcome]
+    )
+
+
+def summarize_fleet(fleet: Overview) -> str:
+    """Sum up in a line the outcomes of all nodes, and the state of the breaker."""
+    nodes = format_count(len(fleet.rows), "node")
+    return f"{nodes}: {count_outcomes(fleet.rows)}; {describe_breaker(fleet)}"
+
+
+def describe_breaker(fleet: Overview) -> str:
+    """Say whether the breaker is tripped, and if so what to do."""
+    if not fleet.tripped:
+        return "the breaker is not tripped"
+    return (
+        f"automatic draining is paused: the breaker tripped ({fleet.tripped}); "
+        "once the cause is clear: hpcverify breaker reset"
+    )
+
+
+def list_malfunction_lines(fleet: Overview) -> list[str]:
+    """Say in a line each what of the controller does not work, and since when."""
+    return [
+        f"{one.name}: not working for {format_duration(fleet.made - one.since)}: {one.why}"
+        for one in fleet.malfunctions
+    ]
+
+
+def describe_links(fleet: Overview) -> str:
+    """Say how many links were tried lately; empty if sweeps do not try them."""
+    if (links := fleet.links) is None:
+        return ""
+    between = ""
+    if links.switch_pairs:
+        between = f", {links.switch_pairs_tried} of {links.switch_pairs} pairs of switches"
+    return (
+        f"{links.nodes_tried} of {links.nodes} nodes{between} in the last "
+        f"{format_count(fleet.link_days, 'day')}"
+    )
+
+
+def format_time_since(when: float, now: float) -> str:
+    """Say how long before *now* the time *when* was; 0 is never."""
+    return format_age(now - when) if when else NEVER
+
+
+def _keep_latest(said: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
+    """
+    Keep the last result of each check of *node*, whatever suite it ran in, by name.
+
+    If the node and its BMC both speak of one, neither takes back what the other found.
+    """
+    newest: dict[tuple[str, bool], LastResult] = {}
+    counting = (one for one in said if not _is_over(one, node))
+    for one in sorted(counting, key=lambda one: one.started):
+        newest[one.check, one.suite == BMC_SUITE] = one
+    worst: dict[str, LastResult] = {}
+    for (check, _), one in sorted(newest.items()):
+        worst[check] = max(worst.get(check, one), one, key=_rank_said)
+    return tuple(worst[check] for check in sorted(worst))
+
+
+def _is_over(said: LastResult, node: Node | None) -> bool:
+    """
+    Whether *node* became healthy after something outside it spoke against it.
+
+    No run of the node itself has such a check again, and could take that back.
+    """
+    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE) and said.verdict is Verdict.FAIL
+    if node is None or node.state is not State.HEALTHY:
+        return False
+    return outside and node.since > said.started.timestamp()
+
+
+def _rank_said(said: LastResult) -> tuple[bool, Verdict]:
+    """Order results by badness; one that was skipped says less than any other."""
+    verdict = cap_verdict(said)
+    return verdict is not Verdict.SKIP, verdict
+
+
+def _mark_gone(node: Node, now: float) -> Node:
+    if not is_gone(node, now):
+        return node
+    was = f"; it was {node.state}: {node.full_reason}" if node.reason else ""
+    return replace(node, foreign=f"{GONE_REASON}{was}")
+
+
+def _build_unknown_node(name: str, entry: RunEntry | None) -> Node:
+    if entry is None:
+        return Node(name=name)
+    ended = entry.started.timestamp() + entry.seconds
+    return Node(name=name, last_run_at=ended, verdict=entry.verdict.value)
+
+
+def _build_row(
+    node: Node,
+    entry: RunEntry | None,
+    said: tuple[LastResult, ...],
+    failed: Iterable[float],
+    moved: Mapping[float, Sequence[str]],
+    *,
+    now: float,
+    long: float,
+    known: bool,
+) -> NodeRow:
+    rollouts = {
+        one.check: tuple(moved[one.started.timestamp()])
+        for one in said
+        if one.started.timestamp() in moved
+    }
+    verdict = Verdict(node.verdict) if node.verdict else None
+    worst = max((cap_verdict(one) for one in said), default=Verdict.PASS)
+    lately = [when for when in failed if when > max(node.last_pass_at, now - FAILURE_WINDOW_S)]
+    return NodeRow(
+        node=node,
+        state=node.shown_state,
+        verdict=verdict,
+        attention=node.state in FAILED_STATES
+        or bool(node.owed_checks)
+        or needs_repair(node, now)
+        or max(worst, verdict or worst) >= Verdict.ERROR,
+        overdue=max(node.last_pass_at, node.first_seen_at) < now - long,
+        why=_choose_reason(node, entry, said, rollouts, failures=len(lately), now=now),
+        rollouts=rollouts,
+        heard=0.0 if entry is None else entry.started.timestamp(),
+        said=said,
+        known=known,
+        failures=len(lately),
+        failed=max(lately, default=0.0),
+    )
+
+
+def _is_out_of_service(node: Node) -> bool:
+    return bool(node.foreign) or node.desired_hold is not Hold.NONE
+
+
+def _choose_reason(
+    node: Node,
+    entry: RunEntry | None,
+    said: tuple[LastResult, ...],
+    rollouts: Mapping[str, Sequence[str]],
+    *,
+    failures: int,
+    now: float,
+) -> str:
+    worst = max(said, key=cap_verdict, default=None)
+    if node.foreign:
+        return node.foreign
+    reason = node.full_reason
+    if needs_repair(node, now) and REPAIR_ADVICE not in reason:
+        reason = f"{REPAIR_ADVICE}; {reason}" if reason else REPAIR_ADVICE
+    if reason:
+        return f"{reason} (by {node.by})" if node.by else reason
+    if worst is not None and cap_verdict(worst) >= Verdict.WARN:
+        company = describe_company(rollouts.get(worst.check, ()))
+        return f"{worst.check}: {worst.reason}{f' ({company})' if company else ''}"
+    if entry is not None and entry.verdict >= Verdict.WARN:
+        return entry.reason
+    if failures:
+        return f"{format_count(failures, 'failed run')} in the last 7 days"
+    return ""
+
+
+def describe_company(rollouts: Sequence[str]) -> str:
+    """Say which *rollouts* a result came with, in the run that first saw them."""
+    return f"first seen with the rollout of {', '.join(rollouts)}" if rollouts else ""
+
+
+def _make_badness_key(row: NodeRow) -> tuple[bool, int, bool, int, float, list[tuple[int, str]]]:
+    """Order rows by urgency: the worst first, then the longest unverified."""
+    seen = max(row.worst, row.verdict or row.worst, row.outcome or row.worst)
+    return (
+        not row.attention,
+        -STATE_RANKS[row.state],
+        not row.failures,
+        -list(Verdict).index(seen),
+        row.node.last_pass_at,
+        make_natural_key(row.node.name),
+    )
+
+
+def choose_page_results(row: NodeRow) -> tuple[LastResult, ...]:
+    """
+    Choose one result of each run of *row* whose page is worth a link.
+
+    First the run with the most checks, then those with a WARN or worse.
+    """
+    counts = Counter(one.suite for one in row.said)
+    by_suite = {one.suite: one for one in row.said}
+    loud = {one.suite for one in row.said if one.verdict >= Verdict.WARN}
+    ordered = sorted(counts, key=lambda suite: (-counts[suite], suite))
+    return tuple(
+        by_suite[suite] for place, suite in enumerate(ordered) if place == 0 or suite in loud
+    )

@@ -1,0 +1,189 @@
+"""
+Where the BMCs of a fleet answer, and the file that has their passwords.
+
+A password comes from a file that only its owner can read, and goes to the worker that logs
+in with it: never into a document, a log, a command line or an environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.errors import ConfigError
+from hpcverify.plan.bmc import BmcAccess
+from hpcverify.plan.config import Bmcs, Site, convert_config
+from hpcverify.plan.hostlist import expand
+from hpcverify.trust import refuse_if_others_can_change, refuse_if_others_can_read
+
+NODE_PLACE = "{node}"
+"""Stands for the name of the node in an address."""
+ADDRESS_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+"""A host name, or an IP address (one of IPv6 in brackets), and a port if any."""
+
+
+class BmcLogin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user of some BMCs: secret, so it never shows its password."""
+
+    user: str
+    password: str
+    nodes: str
+    """The nodes whose BMCs have it, as a host list."""
+
+    def __repr__(self) -> str:
+        """Leave out the password."""
+        return f"BmcLogin(user={self.user!r}, nodes={self.nodes!r})"
+
+
+class BmcLogins(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file of ``[bmc] credentials``: secret too."""
+
+    user: str = ""
+    """Of every BMC that is not in *login*."""
+    password: str = ""
+    login: tuple[BmcLogin, ...] = ()
+    """Of some nodes; the first that has a node counts."""
+
+    def __repr__(self) -> str:
+        """Leave out the passwords."""
+        return f"BmcLogins(user={self.user!r}, login={self.login!r})"
+
+
+def read_logins(path: Path) -> BmcLogins:
+    """
+    Read the file of credentials *path*.
+
+    Raises:
+        ConfigError: others can read or change it, or it is wrong; quotes nothing of it.
+
+    """
+    refuse_if_others_can_change(path)
+    try:
+        with path.open("rb") as file:
+            refuse_if_others_can_read(path, os.fstat(file.fileno()))
+            raw = tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path} does not exist: write user and password into it, and chmod 600 {path}"
+        ) from None
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise ConfigError(f'{path}: not TOML: write user = "…" and password = "…"') from None
+    logins = convert_config(raw, BmcLogins, str(path))
+    if not (logins.user and logins.password) and not logins.login:
+        raise ConfigError(f"{path}: it needs user and password, or [[login]] for some nodes")
+    return logins
+
+
+def refuse_bad_ca(path: str) -> None:
+    """
+    Refuse the file of ``[bmc] ca``: whoever trusts nobody would blame each BMC.
+
+    Raises:
+        ConfigError: it cannot be read, or has no certificate.
+
+    """
+    import ssl  # noqa: PLC0415 - only who asks BMCs needs it
+
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        fix = "it must be PEM, -----BEGIN CERTIFICATE-----"
+        raise ConfigError(f"{path}, the ca of [bmc], has no certificate: {fix}") from None
+    except OSError as exc:
+        raise ConfigError(f"{path}, the ca of [bmc], cannot be read: {exc.strerror}") from None
+
+
+def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, str]:
+    """
+    Find where the BMC of each of *nodes* answers; nodes without one are left out.
+
+    *path* is that of the site file.
+
+    Raises:
+        ConfigError: an address cannot be one, or a list has another length.
+
+    """
+    found = {node: bmc.address.replace(NODE_PLACE, node) for node in nodes if bmc.address}
+    for hostlist, given in bmc.addresses.items():
+        try:
+            names = expand(hostlist)
+            if NODE_PLACE in given:
+                there = [given.replace(NODE_PLACE, name) for name in names]
+            else:
+                there = [given] if len(names) == 1 else _expand_addresses(given)
+        except ConfigError as exc:
+            raise ConfigError(f"{path}: bmc.addresses: {exc}") from exc
+        if len(there) != len(names):
+            raise ConfigError(
+                f"{path}: bmc.addresses: {hostlist!r} are {len(names)} nodes and {given!r} are "
+                f"{len(there)} addresses: write as many, or one with {NODE_PLACE}"
+            )
+        found |= {name: at for name, at in zip(names, there, strict=True) if name in nodes}
+    for node, address in found.items():
+        if not ADDRESS_PATTERN.fullmatch(address):
+            raise ConfigError(
+                f"{path}: bmc: {address!r}, for node {node}, is not an address: write a name or an "
+                "IP address, with :port if it is not 443, and nothing before or after it"
+            )
+    return found
+
+
+def _expand_addresses(given: str) -> list[str]:
+    """Expand a host list of addresses, after which may come a port for all of them."""
+    hosts, colon, port = given.rpartition(":")
+    if colon and port.isdigit():
+        return [f"{host}:{port}" for host in expand(hosts)]
+    return expand(given)
+
+
+def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
+    """
+    List how to reach the BMC of each of *nodes*; those without an address are left out.
+
+    Raises:
+        ConfigError: ``[bmc]`` or the file of credentials is wrong, or lacks a node.
+
+    """
+    bmc = site.bmc
+    if not (bmc.address or bmc.addresses) or not bmc.credentials:
+        raise ConfigError(
+            f'{site.path}: [bmc] needs address = "{NODE_PLACE}-bmc", or what yours are called, and '
+            "credentials = the path of a file with user and password"
+        )
+    if bmc.ca:
+        refuse_bad_ca(bmc.ca)
+    logins = read_logins(Path(bmc.credentials))
+    by_node: dict[str, tuple[str, str]] = {}
+    for one in reversed(logins.login):
+        by_node |= dict.fromkeys(expand(one.nodes), (one.user, one.password))
+    return {
+        node: _make_access(node, address, by_node, logins, bmc)
+        for node, address in sorted(find_addresses(nodes, bmc, site.path).items())
+    }
+
+
+def _make_access(
+    node: str,
+    address: str,
+    by_node: Mapping[str, tuple[str, str]],
+    logins: BmcLogins,
+    bmc: Bmcs,
+) -> BmcAccess:
+    user, password = by_node.get(node, (logins.user, logins.password))
+    if not (user and password):
+        raise ConfigError(f"{bmc.credentials} has no user and password for the BMC of {node}")
+    return BmcAccess(
+        address=address,
+        user=user,
+        password=password,
+        ca=bmc.ca,
+        verify=bmc.verify,
+        seconds=bmc.seconds,
+    )

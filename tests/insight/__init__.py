@@ -1,0 +1,1 @@
+"""Tests of what the nights say of the fleet."""

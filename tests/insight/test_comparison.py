@@ -1,0 +1,127 @@
+"""What the rows of the history do not have is looked up: limits, and where a node is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpcverify.fleet.ledger import Ledger
+from hpcverify.history.reader import Choice
+from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
+from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
+from hpcverify.peers.rule import MIN_PEERS
+from hpcverify.plan.config import Site
+from hpcverify.records.store import Store
+from tests.history.fleets import make_history
+
+GPU = "GPU-17-0"
+
+
+def save_run(state: Path, *limits: Limit) -> None:
+    """Save the document of the run of r1n17, in which its GPU had these *limits*."""
+    measured = Measurement("bf16.sustained", 475.0, "TFLOP/s", GPU)
+    Store(state).save(
+        Run(
+            id="20261102-220000-000011",
+            node="r1n17",
+            suite="idle",
+            started=datetime(2026, 11, 2, 22, tzinfo=UTC),
+            seconds=60,
+            verdict=Verdict.PASS,
+            complete=True,
+            passive=False,
+            inventory=Inventory(parts=(Part("gpu", GPU, "GPU 0", {"name": "H100"}),)),
+            results=(
+                Result(check="gemm", verdict=Verdict.PASS, measurements=(measured,), limits=limits),
+            ),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((), Verdict.WARN),
+        ((Limit("bf16.sustained", low=490.0, part_id=GPU),), Verdict.FAIL),
+        ((Limit("*.sustained", low=490.0),), Verdict.FAIL),
+        ((Limit("bf16.sustained", low=400.0, part_id=GPU),), Verdict.WARN),
+        ((Limit("bf16.sustained", low=490.0, otherwise=Verdict.WARN),), Verdict.WARN),
+        ((Limit("bf16.sustained", low=490.0, part_id="GPU-17-1"),), Verdict.WARN),
+        ((Limit("bf16.sustained", high=490.0, part_id=GPU),), Verdict.WARN),
+    ],
+)
+def test_it_fails_only_if_peers_and_the_limit_of_its_own_run_agree(
+    tmp_path: Path, limits: tuple[Limit, ...], expected: Verdict
+) -> None:
+    make_history(tmp_path, level="if(n = 17, 0.95, 1)")
+    save_run(tmp_path, *limits)
+
+    judged = judge_peers(tmp_path, Choice(), Site(), lambda _: {})
+
+    (entry,) = judged.document.metrics
+    (outlier,) = entry.outliers
+    assert (outlier.name, outlier.verdict) == ("r1n17 GPU 0", expected)
+
+
+def test_a_trend_says_when_it_crosses_the_limit_of_the_part(tmp_path: Path) -> None:
+    make_history(tmp_path, nights=30, level="if(n = 17, 1 - 0.001 * t, 1)")
+    save_run(tmp_path, Limit("bf16.sustained", low=470.0, part_id=GPU))
+
+    (judged,) = judge_past(tmp_path, Choice(), Site()).values()
+
+    (change,) = judged.changes
+    assert (change.node, change.kind) == ("r1n17", "trend")
+    assert change.crossing is not None
+    assert change.crossing.day > change.day
+
+
+def test_a_node_that_did_not_run_lately_is_compared_by_its_last_night(tmp_path: Path) -> None:
+    make_history(tmp_path, nights=2)
+    (_, last) = sorted((tmp_path / "measurements").iterdir())
+    (file,) = last.iterdir()
+    file.unlink()
+
+    judged = judge_peers(tmp_path, Choice(), Site(), lambda _: {}, newest=True)
+
+    assert len(judged.last_nights) >= MIN_PEERS
+    assert judged.document.screened == 2
+
+
+def test_a_slow_rack_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) -> None:
+    slow = "1 + 0.007 * sin(1.7 * n) - if(n // 10 = 2, 0.024, 0)"
+    make_history(tmp_path, level=slow, nodes=40, part_spread=0, run_spread=0)
+    locate = make_locator(Site(), Ledger(tmp_path))
+
+    judged = judge_peers(tmp_path, Choice(), Site(), locate)
+
+    (entry,) = judged.document.metrics
+    assert [(each.level, each.name) for each in entry.outliers] == [("rack", "r2")]
+
+
+def test_of_a_metric_that_is_usually_zero_no_rack_is_named(tmp_path: Path) -> None:
+    rarely = "if(n % 10 < 4, -1, 0)"
+    make_history(tmp_path, level=rarely, nodes=40, part_spread=0, run_spread=0)
+
+    judged = judge_peers(tmp_path, Choice(), Site(), make_locator(Site(), Ledger(tmp_path)))
+
+    assert [each for entry in judged.document.metrics for each in entry.outliers] == []
+
+
+def test_a_slow_driver_is_named_though_none_of_its_nodes_is_far(tmp_path: Path) -> None:
+    slow = "1 + 0.007 * sin(1.7 * n) - if(n % 8 = 2, 0.024, 0)"
+    some = "n % 8 = 2"
+    make_history(tmp_path, level=slow, new_driver=some, nodes=80, part_spread=0, run_spread=0)
+
+    judged = judge_peers(tmp_path, Choice(), Site(), lambda _: {})
+
+    (entry,) = judged.document.metrics
+    assert [each.level for each in entry.outliers] == ["driver"]
+
+
+def test_the_name_of_a_node_without_a_switch_tells_its_rack(tmp_path: Path) -> None:
+    locate = make_locator(Site(), Ledger(tmp_path))
+
+    assert locate("r12c3n4") == {"rack": "r12c3"}
+    assert locate("gpu0017") == {}
