@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from contextlib import suppress
 
 NO_RUNS_MESSAGE = "no runs of this node yet: hpcverify run"
 
@@ -134,3 +135,19 @@ class ActionError(HpcverifyError):
 
 class SlurmError(ActionError):
     """Slurm did not answer, or not completely: do not act on its answer."""
+
+
+def write_install_command(package: str) -> str:
+    """
+    Write the command that installs the Python *package*, in the version that we need.
+
+    It names no extra of ours: a package with our name in a public index is not ours.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - seldom needed
+
+    with suppress(PackageNotFoundError):  # run from a checkout that is not installed
+        for requirement in requires("hpcverify") or ():
+            wanted = requirement.partition(";")[0].strip()
+            if wanted.casefold().startswith(package.casefold()):
+                return f"pip install '{wanted}'"
+    return f"pip install {package}"

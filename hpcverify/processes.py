@@ -313,19 +313,3 @@ def _read_proc(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:  # the process has ended
         return ""
-
-
-def write_install_command(package: str) -> str:
-    """
-    Write the command that installs the Python *package*, in the version that we need.
-
-    It names no extra of ours: a package with our name in a public index is not ours.
-    """
-    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - seldom needed
-
-    with suppress(PackageNotFoundError):  # run from a checkout that is not installed
-        for requirement in requires("hpcverify") or ():
-            wanted = requirement.partition(";")[0].strip()
-            if wanted.casefold().startswith(package.casefold()):
-                return f"pip install '{wanted}'"
-    return f"pip install {package}"

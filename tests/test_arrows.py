@@ -18,8 +18,8 @@ PACKAGES = {
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports"),
     ("units", "trust", "reliability"),
-    ("check", "peers", "processes", "selection"),
-    ("limits", "plan", "trends"),
+    ("check", "peers", "selection"),
+    ("limits", "plan", "processes", "trends"),
     ("telemetry", "slurm", "summary"),
     ("records",),
     ("run", "console", "isolation", "history"),
@@ -32,6 +32,7 @@ FLOORS = (
 FROM_OUTSIDE = {
     "hpcverify_checks": {
         "check",
+        "errors",
         "model",
         "processes",
         "telemetry",

@@ -17,6 +17,7 @@ import pytest
 
 from hpcverify import processes
 from hpcverify.check import Unable
+from hpcverify.errors import write_install_command
 from hpcverify.model import Cause, Remedy
 from hpcverify.processes import (
     KernelWait,
@@ -26,7 +27,6 @@ from hpcverify.processes import (
     read_wait_channel,
     run_tool,
     signal_sessions,
-    write_install_command,
 )
 from tests.fuse import silent_file_system
 from tests.shortage import few_files

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hpcverify.console import say
-from hpcverify.errors import ActionError, ConfigError, UnknownNameError
+from hpcverify.errors import ActionError, ConfigError, UnknownNameError, write_install_command
 from hpcverify.fleet.breaker import describe_brakes
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds import HoldBackend, HoldReading, apply_reading, read_hold_history
@@ -22,7 +22,6 @@ from hpcverify.history.duck import is_installed
 from hpcverify.history.writer import MeasurementWriter
 from hpcverify.plan.config import Site, load_site, state_dir
 from hpcverify.plan.hostlist import expand, fold
-from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.command import RunCommand, run_command

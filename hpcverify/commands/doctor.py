@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from hpcverify.check import Context, Rule, find_rules
-from hpcverify.errors import ConfigError, HpcverifyError
+from hpcverify.errors import ConfigError, HpcverifyError, write_install_command
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, count_missing_from_board, explain_unknown, find_spec
 from hpcverify.model import (
@@ -34,7 +34,6 @@ from hpcverify.model import (
 from hpcverify.plan.catalog import load_check, load_checks
 from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
-from hpcverify.processes import write_install_command
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
 from hpcverify.run.gather import describe_holders, probe_node

@@ -14,7 +14,13 @@ import msgspec
 
 from hpcverify.commands._since import SINCE_TYPE, select_started_since
 from hpcverify.console import say
-from hpcverify.errors import ConfigError, NoRunsError, StoreError, UnknownNameError
+from hpcverify.errors import (
+    ConfigError,
+    NoRunsError,
+    StoreError,
+    UnknownNameError,
+    write_install_command,
+)
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.insight.outlook import read_outlook
 from hpcverify.insight.overview import (
@@ -26,7 +32,6 @@ from hpcverify.insight.overview import (
 from hpcverify.isolation.answer import is_answer, parse_answer
 from hpcverify.model import Run, Verdict
 from hpcverify.plan.config import load_site, node_name, state_dir
-from hpcverify.processes import write_install_command
 from hpcverify.records import documents
 from hpcverify.records.collectives import parse_collective_run
 from hpcverify.records.store import Store

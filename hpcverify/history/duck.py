@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcverify.errors import ConfigError, StoreError
+from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.history.columns import COLUMNS, COLUMNS_VERSION, SCHEMA_KEY
-from hpcverify.processes import write_install_command
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from hpcverify.errors import ConfigError, StoreError
+from hpcverify.errors import ConfigError, StoreError, write_install_command
 from hpcverify.history.columns import COLUMNS, ORDER
 from hpcverify.history.duck import (
     open_duckdb,
@@ -27,7 +27,6 @@ from hpcverify.history.files import (
     list_weeks,
 )
 from hpcverify.plan.config import state_dir
-from hpcverify.processes import write_install_command
 from hpcverify.records import documents
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from hpcverify.errors import ConfigError
-from hpcverify.processes import write_install_command
+from hpcverify.errors import ConfigError, write_install_command
 
 NODE_NAME_PATTERN = re.compile(r"(?!(?i:ALL)$)[A-Za-z0-9][A-Za-z0-9._-]*")
 """What names one node and nothing more: to Slurm, ALL and brackets are several."""

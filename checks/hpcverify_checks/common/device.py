@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Cause, Context, Coverage, Finding, Unable, operation
-from hpcverify.processes import write_install_command
+from hpcverify.errors import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.vendors import AMD, NVIDIA, matches_torch_ids, write_torch_ids
 from hpcverify_checks.common.cores import bind_near_gpu, report_left_out_cores, use_all_cores

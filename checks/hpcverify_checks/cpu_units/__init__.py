@@ -42,7 +42,7 @@ from hpcverify.check import (
     fail_outside,
     operation,
 )
-from hpcverify.processes import write_install_command
+from hpcverify.errors import write_install_command
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import find_torch_device, report_overrides

@@ -25,8 +25,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.errors import write_install_command
 from hpcverify.plan.bmc import BmcAccess
-from hpcverify.processes import write_install_command
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 20.0
