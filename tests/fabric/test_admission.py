@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.fabric.admission import MAX_WAIT_S, BatchTester
+from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fleet.ledger import LedgerChange
-from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
 from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer

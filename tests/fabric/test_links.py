@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, SlurmError
+from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fabric.links import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Node, State
 from hpcverify.insight.overview import build_overview, describe_links
 from hpcverify.isolation.answer import IsolationAnswer
