@@ -56,7 +56,7 @@ START_CHECK = "gemm"
 START_SUBJECT = "computing"
 START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.01, "seconds": 0.01}
 START_SECONDS = 90.0
-"""For the import of torch from a slow file system, and for the driver."""
+"""The time to import torch from a slow file system and to start the driver."""
 INVENTORY = "inventory"
 """The check that counts GPUs."""
 FLOOR_SUITE = "quick"

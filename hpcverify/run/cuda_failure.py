@@ -26,7 +26,7 @@ PROBE_WORDS = 2**16
 FULL_GPU_PATTERN = r"\bGPU (\d+) has a total capacity"
 """In the message of torch's allocator."""
 ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
-"""Of the GPUs with these ids, those whose context is broken, and what it says."""
+"""Returns which of the GPUs with these ids have a broken context, and its error."""
 
 
 class CudaFailure(Struct, frozen=True):

@@ -21,7 +21,7 @@ from hpcverify.run.xids import GpuXids
 from hpcverify.telemetry.problems import NOT_USED
 
 START_UP_SECONDS = 120.0
-"""For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
+"""How long a worker may take to start and to load torch, CUDA and NCCL from a slow disk."""
 ESTIMATE_FACTOR = 3.0
 """Times as long as a check estimates it may take: the node may be busy."""
 MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
