@@ -221,7 +221,7 @@ def plan_step(site: Site, node: str = "") -> Step:
     """
     suite = Suite(
         name=BMC_SUITE,
-        summary="the chassis of a node, as its BMC tells it over the network",
+        summary="the chassis of a node, as reported by its BMC over the network",
         budget=site.bmc.seconds + WORKER_SECONDS,
         check=(SuiteEntry(name=CHECK),),
     )

@@ -55,7 +55,7 @@ class SizeType(click.ParamType[int]):
             return value
         found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", str(value), re.IGNORECASE)
         if not found or not int(found[1]):
-            self.fail(f"{value!r} is no size: write 4K, 64M or 1G", param, ctx)
+            self.fail(f"{value!r} is not a size: write 4K, 64M or 1G", param, ctx)
         return int(found[1]) * SIZE_UNITS[found[2].upper()]
 
 
@@ -100,8 +100,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 @click.option(
     "--algorithm",
     type=click.Choice(["ring", "auto"]),
-    help="What NCCL is told. Default: ring between nodes, so that the network is measured, and "
-    "NCCL's own choice in one node.",
+    help="Algorithm that NCCL must use. Default: ring between nodes, so that the network is "
+    "measured, and NCCL's own choice in one node.",
 )
 @click.option(
     "--alone",
@@ -131,7 +131,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 @click.option(
     "--rank",
     type=click.IntRange(min=0),
-    help="Of this process, without srun. Nodes without MUNGE share a secret: HPCVERIFY_SECRET.",
+    help="Rank of this process, when not started by srun. Nodes without MUNGE share a secret: "
+    "HPCVERIFY_SECRET.",
 )
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
 @click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
@@ -366,7 +367,7 @@ def read_run(name: str) -> CollectiveRun:
     except OSError as exc:
         raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{name} is no result of hpcverify collectives: {exc}") from exc
+        raise ConfigError(f"{name} is not a result of hpcverify collectives: {exc}") from exc
 
 
 def judge_step_log(name: str) -> int:
@@ -374,7 +375,7 @@ def judge_step_log(name: str) -> int:
     Say which ranks slow a job, by its step log; return the exit status.
 
     Raises:
-        ConfigError: it cannot be read, or is no step log.
+        ConfigError: it cannot be read, or is not a step log.
 
     """
     try:
@@ -382,7 +383,7 @@ def judge_step_log(name: str) -> int:
     except OSError as exc:
         raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{name} is no step log: {exc}") from exc
+        raise ConfigError(f"{name} is not a step log: {exc}") from exc
     shares = read_step_log(lines, name)
     found = find_slow_ranks_of_training(shares)
     for one in found:

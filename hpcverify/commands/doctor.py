@@ -172,7 +172,7 @@ def inspect_lock() -> Iterator[Advice]:
         yield Advice("node lock", "free")
         return
     ours = holder.uid in (ROOT, os.geteuid())
-    fix = "" if ours else "find out what it is and end it: it blocks all runs except root's"
+    fix = "" if ours else "find that process and end it: it blocks all runs except root's"
     yield Advice("node lock", f"held by {holder.description}", fix)
 
 

@@ -57,7 +57,9 @@ EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
     show_default=f"{WAIT_MINUTES:g}",
     help="Minutes to wait for a node that a user's job has taken.",
 )
-@click.option("--reservation", default="", metavar="NAME", help="Use the nodes of this one.")
+@click.option(
+    "--reservation", default="", metavar="NAME", help="Run inside this Slurm reservation."
+)
 @click.option(
     "--resume",
     is_flag=False,
@@ -82,8 +84,8 @@ def command(
     Find the node, link or switch that spoils collectives between nodes.
 
     Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
-    Groups that fail are split, and nobody is blamed who did not fail with different
-    partners that pass. A node that is blamed becomes a suspect at the next
+    Groups that fail are split. A node is blamed only if it fails with several
+    known-good partners. It becomes a suspect at the next
     `hpcverify collect`, and no more.
 
     Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.

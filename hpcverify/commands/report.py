@@ -98,7 +98,7 @@ def command(
     documents.refuse_unwritable(output)
     if files:
         if node or run_id or since or fleet or form != "html":
-            raise ConfigError("FILE is a document of its own: give -o only")
+            raise ConfigError("with FILE, only -o is allowed")
         write_text(render_files(files), output)
         return
     store = Store(state_dir())

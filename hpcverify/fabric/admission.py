@@ -121,7 +121,7 @@ class BatchTester:
     def _explain_untestable(self, members: Sequence[str]) -> str:
         if not self.controller.site.fabric.period_days:
             return "[fabric] period_days is 0"
-        return "no other node like it has passed" if len(members) == 1 else ""
+        return "no other node of its kind has passed" if len(members) == 1 else ""
 
     def _isolate(self, hosts: Sequence[Host]) -> IsolationAnswer | None:
         """Test *hosts* with each other, in a reservation of all; None: interrupted."""

@@ -578,7 +578,7 @@ class Store:
         """
         Load the last inventory of *node* that was not refused.
 
-        A run that missed a part is no reference, or the next run would not miss it.
+        A run that missed a part is not a reference, or the next run would not miss it.
         """
         query = f"select inventory {REFERENCE_CLAUSE}"
         values = {"node": node, "now": self._format_latest_time()}

@@ -180,7 +180,7 @@ def raise_pending_error(task: Task) -> None:
 
 def _build_finding(error: CudaError, part_id: str, exc: BaseException) -> Finding:
     evidence = {"error": error.title, "raised": _shorten(exc)}
-    text = error.text if part_id != "node" else f"{error.text}; which GPU, CUDA did not tell"
+    text = error.text if part_id != "node" else f"{error.text}; CUDA did not report which GPU"
     return Finding(error.code, part_id, text, evidence)
 
 

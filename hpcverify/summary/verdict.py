@@ -39,7 +39,7 @@ DRAIN = "drain the node"
 REMEDY_SENTENCES = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
-    Remedy.FIX_CHECKER: "Fix the check: this is no evidence against the hardware.",
+    Remedy.FIX_CHECKER: "Fix the check: this is not evidence against the hardware.",
     Remedy.FIX_CONFIGURATION: "Correct the node's configuration, then run again.",
     Remedy.INSPECT: "Inspect the part: seating, cabling, cooling, logs.",
     Remedy.RESET_GPU: "Drain the node and reset the GPU.",

@@ -209,7 +209,7 @@ def test_one_that_comes_late_and_alone_goes_in_without(site: Site16) -> None:
 
     node = site.ledger.read_node("n1")
     assert node.state is State.HEALTHY
-    assert node.reason.endswith("not tested with its batch: no other node like it has passed")
+    assert node.reason.endswith("not tested with its batch: no other node of its kind has passed")
     assert site.jobs == []
 
 

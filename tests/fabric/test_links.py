@@ -262,7 +262,7 @@ def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(
 def test_a_node_without_a_partner_is_told_and_stays_due(site: Site16) -> None:
     assert site.sweep("n3") == []
 
-    assert site.said == ["n3: due, but no node like it is idle to try links with"]
+    assert site.said == ["n3: due, but no node of its kind is idle to try links with"]
     assert site.tried()[0] == 0
 
 

@@ -166,7 +166,7 @@ GONE = (
         "ecc",
         ERROR,
         Remedy.INSPECT,
-        "cannot be asked what its like can: nvmlDeviceGetFieldValues",
+        "cannot answer questions that its siblings can: nvmlDeviceGetFieldValues",
         Cause.UNMEASURED,
     ),
     Fault(

@@ -94,7 +94,7 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
 
     assert (finding.code, finding.part_id) == (HUNG_CODE, "gpu-2")
     assert finding.text == (
-        "it hung in bf16 products for 180 s until it was ended; 3 like it finished the whole "
+        "it hung in bf16 products for 180 s until it was ended; 3 other GPUs finished the whole "
         "check in 41 s: reset it, and run again"
     )
     assert found["gpu-2"].outcome.cause is Cause.TIMEOUT
@@ -165,7 +165,7 @@ def test_gpus_of_another_model_are_no_siblings(tmp_path: Path) -> None:
     found = explained(tmp_path, ended(4), ended(4), late(HANGS), ended(4), inventory=mixed)
 
     assert list_findings(found) == []
-    assert "none like it" in found["gpu-2"].outcome.reason
+    assert "no other GPU of its kind" in found["gpu-2"].outcome.reason
 
 
 def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
     assert list_findings(found) == []
     assert {a.outcome.remedy for a in found.values()} == {Remedy.INSPECT}
     assert found["gpu-2"].outcome.reason == (
-        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more like it: see the "
+        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more of its kind: see the "
         "kernel log (dmesg | grep -i xid), and run again"
     )
 
@@ -185,7 +185,7 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
 
     assert list_findings(found) == []
     assert found["gpu-2"].outcome.remedy is Remedy.INSPECT
-    assert "there is none like it to compare it with" in found["gpu-2"].outcome.reason
+    assert "there is no other GPU of its kind" in found["gpu-2"].outcome.reason
 
 
 def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait
     found = explained(tmp_path, waits, waits, late(HANGS), waits)
 
     assert list_findings(found) == []
-    assert "for 180 s, while 3 like it waited for others: see" in found["gpu-2"].outcome.reason
+    assert "for 180 s, while 3 other GPUs waited for it: see" in found["gpu-2"].outcome.reason
     assert "in the wait for the others" in found["gpu-0"].outcome.reason
 
 

@@ -425,7 +425,7 @@ def test_a_link_to_another_place_is_not_followed(
     with serve(other):
         bmc.tree["Chassis"]["Members"] = [{"@odata.id": link.format(other=other.address)}]
 
-        assert "is no path of a Redfish service" in read(bmc).unreadable[0]
+        assert "is not a path of a Redfish service" in read(bmc).unreadable[0]
 
     assert other.requests == []
 
@@ -440,7 +440,7 @@ def test_an_answer_of_100_mb_is_not_read_to_its_end(bmc: FakeBmc) -> None:
 @pytest.mark.parametrize(
     ("fault", "cause", "words"),
     [
-        (answer_with(404), Cause.MISSING, "is no Redfish service"),
+        (answer_with(404), Cause.MISSING, "is not a Redfish service"),
         (answer_with(500), Cause.MISCONFIGURED, "answers HTTP 500"),
         (answer_with(503), Cause.MISCONFIGURED, "busy"),
         (answer_with(200, b"<html>"), Cause.MISCONFIGURED, "what is not Redfish"),

@@ -163,8 +163,8 @@ def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
     told = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
     if told:
         text = (
-            f"{len(told)} of {len(part.older)} older entries tell of faults, which may be mended; "
-            f"the last: {quote(told[-1])}"
+            f"{len(told)} of {len(part.older)} older entries report faults, which may have been "
+            f"repaired; the last: {quote(told[-1])}"
         )
         yield Finding("before_first_run", "node", text)
     if part.note:
@@ -197,7 +197,7 @@ def _describe(chassis: Chassis) -> str:
 
 
 CHECK = Check(
-    summary="what the BMC says of fans, power supplies, temperatures, and its event log",
+    summary="fans, power supplies, temperatures and event log, as reported by the BMC",
     measure=measure,
     params=ChassisParams,
     metrics={

@@ -117,9 +117,9 @@ def combine_reports(
     if silent and not reasons:
         # Of most ranks it is no fault of theirs, as when a shared folder does not answer.
         if len(silent) > world / 2:
-            unable.append(f"{len(silent)} of {world} ranks said nothing more")
+            unable.append(f"{len(silent)} of {world} ranks reported nothing more")
         else:
-            reasons = dict.fromkeys(silent, "said nothing more")
+            reasons = dict.fromkeys(silent, "reported nothing more")
     records = {rank: one.recorded for rank, one in reports.items() if one.recorded}
     told = describe_records(records)
     reasons = {

@@ -52,7 +52,7 @@ CREDENTIAL_LENGTH = struct.Struct("!H")
 """After the challenge: the bytes of what the job's user can get the secret from, if any."""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding a message of another version, or of nobody of ours, raises."""
-CROWDED = "who is missing cannot be said: find out (ss -tn) whose connections crowd"
+CROWDED = "which ranks are missing is not known: find (ss -tn) whose connections crowd"
 """Before the address of a board to which many came who do not know its secret."""
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

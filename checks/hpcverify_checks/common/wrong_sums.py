@@ -45,7 +45,7 @@ def assign_blame(
         names = inventory.format_names([one.part_id for one in first])
         text = (
             f"{names} got a wrong sum in the same step ({first[0].text}): a share changed in a GPU "
-            "or on the links between them, and nothing tells where: see what nvlink, p2p, "
+            "or on the links between them, and the place is not known: see what nvlink, p2p, "
             "gpu_memory and xid found, and run the suite burnin"
         )
         yield Finding(COMMON_CODE, "node", text, first[0].evidence)

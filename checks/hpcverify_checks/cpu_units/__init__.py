@@ -140,7 +140,7 @@ def describe_unit(exam: Examination, name: str) -> str:
         "each core"
     )
     if len(exam.cores.numbers) == 1:
-        text += "; verified on the same core, as there is no other"
+        text += "; verified on the same core: there is no other"
     if not least or any(unit == name for unit, _ in exam.closed):
         return text
     rate = compute_excluded_rate(least)

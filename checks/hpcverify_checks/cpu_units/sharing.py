@@ -218,7 +218,7 @@ def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
         unit.work(shared, turn)
         shared.meet(turn)
     except TimeoutError:
-        return f"a core waited {shared.patience} s in vain for the other"
+        return f"a core waited {shared.patience} s for the other, which did not come"
     # Each looks at the words of the other: they have to travel once more.
     expected = unit.compute_expected()[1 - turn]
     signed = expected - MODULUS if expected >= MODULUS // 2 else expected

@@ -231,7 +231,7 @@ def _report_older_lines(found: Sequence[KernelEvent]) -> Finding:
 
 
 CHECK = Check(
-    summary="what the kernel said of faults since the last run, beyond Xids",
+    summary="faults that the kernel reported since the last run, beyond Xids",
     measure=measure,
     metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
     finding_rules={

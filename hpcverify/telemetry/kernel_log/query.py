@@ -118,7 +118,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         if not since.rebooted:
             return f"it does not reach back to {text}, when it was read last", ""
         text = (
-            f"what the kernel said between {text} and the boot at "
+            f"what the kernel logged between {text} and the boot at "
             f"{format_moment(self.booted)} was not seen"
         )
         return (text, "") if self.is_before_boot(oldest) else ("", text)

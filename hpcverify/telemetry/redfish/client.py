@@ -190,7 +190,7 @@ class _Session:
 
         """
         if not PATH_PATTERN.fullmatch(path):
-            raise Unreadable(f"{path[:80]!a} is no path of a Redfish service")
+            raise Unreadable(f"{path[:80]!a} is not a path of a Redfish service")
         self._requests += 1
         if self._requests > MAX_REQUESTS:
             raise _build_wrong_answer(self._access, f"has more than {MAX_REQUESTS} resources")
@@ -312,7 +312,7 @@ def _explain_status(status: int, access: BmcAccess) -> Unable:
         return _build_wrong_answer(access, "is busy (HTTP 503), as during an update")
     if status in ABSENT_STATUSES:
         return Unable(
-            f"{access.address} is no Redfish service (HTTP {status}): correct [bmc] address",
+            f"{access.address} is not a Redfish service (HTTP {status}): correct [bmc] address",
             Cause.MISSING,
         )
     return _build_wrong_answer(access, f"answers HTTP {status}")

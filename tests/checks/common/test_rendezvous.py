@@ -303,7 +303,7 @@ def test_what_the_site_tells_nccl_is_told_and_what_would_end_us_is_ignored(
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     assert [item.text for item in rendezvous.report_nccl_settings(first)] == [
         "set in the environment and ignored: TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "the environment tells NCCL: NCCL_NVLS_ENABLE=0",
+        "NCCL's settings in the environment: NCCL_NVLS_ENABLE=0",
     ]
     assert not list(rendezvous.report_nccl_settings(second))
 
