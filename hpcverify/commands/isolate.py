@@ -83,14 +83,13 @@ def command(
     """
     Find the node, link or switch that spoils collectives between nodes.
 
-    Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
-    Groups that fail are split. A node is blamed only if it fails with several
-    known-good partners. It becomes a suspect at the next
-    `hpcverify collect`, and no more.
+    Groups of idle nodes run collectives, side by side, as jobs that give way to users.
+    Groups that fail are split. A node is named only if it fails with several known-good
+    partners. It then becomes a suspect at the next `hpcverify collect`, nothing worse.
 
     Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
 
-    Exit status 0 if all nodes are cleared, 1 if something is to blame, 3 if that is not
+    Exit status 0 if all nodes pass, 1 if a cause is found, 3 if that is not
     certain: intermittent, untested, out of budget, interrupted.
 
     \b
