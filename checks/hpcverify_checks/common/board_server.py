@@ -53,7 +53,7 @@ BACKLOG = 1024
 """Connections that wait to be taken: all ranks may come at once."""
 ACCEPTS_PER_TURN, TURNS_TO_ADMIT = 4, 8
 """Connections that asyncio takes in a turn of its loop, and turns until each of them has been
-admitted, and another one ended for it: so few descriptors may be in use beyond the bound."""
+admitted, and another one ended for it. Their product bounds the descriptors beyond the limit."""
 BUFFER_BYTES = 2**14
 """What is read of a connection before it is asked for."""
 
