@@ -59,7 +59,7 @@ def list_texts(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and "command" in ast.unparse(node.decorator_list[:1]):
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
             yield ast.get_docstring(node) or ""
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_prose = " " in node.value.strip() and "create table" not in node.value
