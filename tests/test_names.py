@@ -36,6 +36,11 @@ def list_unused_words() -> list[str]:
     return [word.strip() for row in table.splitlines() for word in row.split("|")[1].split(",")]
 
 
+def is_command(function: ast.FunctionDef) -> bool:
+    """Whether click makes a command of *function*, whose docstring is its help."""
+    return any("command" in ast.unparse(made_by) for made_by in function.decorator_list)
+
+
 @cache
 def list_all_texts() -> tuple[tuple[str, str], ...]:
     """List what users may read of the three packages, each with its file."""
@@ -59,7 +64,7 @@ def list_texts(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+        if isinstance(node, ast.FunctionDef) and is_command(node):
             yield ast.get_docstring(node) or ""
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_prose = " " in node.value.strip() and "create table" not in node.value

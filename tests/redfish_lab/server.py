@@ -70,7 +70,7 @@ class FakeBmc:
 
     def make_access(self, **changes: Any) -> BmcAccess:
         """Make what one needs to log in."""
-        usual: dict[str, Any] = {"password": PASSWORD, "ca": str(self.certificate), "seconds": 30}
+        usual: dict[str, Any] = {"password": PASSWORD, "ca": str(self.certificate), "seconds": 600}
         return BmcAccess(address=self.address, user=USER, **(usual | changes))
 
     def write(self) -> None:

@@ -132,6 +132,7 @@ class _Session:
     def __init__(self, access: BmcAccess) -> None:
         self._access = access
         self._library = _load_library()
+        self._adapter = _make_adapter()
         self._requests = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -144,7 +145,7 @@ class _Session:
                 cafile=_find_trusted(access),
                 check_connectivity=False,
                 proxies={"no_proxy": "*"},
-                https_adapter=_make_adapter(),
+                https_adapter=self._adapter,
             )
 
     def log_in(self) -> None:
@@ -170,6 +171,12 @@ class _Session:
 
     def log_out(self) -> None:
         """Delete the session: a BMC has few, and keeps each for half an hour."""
+        try:
+            self._delete_session()
+        finally:
+            self._adapter.close()  # the library leaves its connection open
+
+    def _delete_session(self) -> None:
         location = self._client.get_session_location()
         if not location:
             return

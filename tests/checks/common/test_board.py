@@ -343,7 +343,7 @@ def test_a_board_that_accepts_and_says_nothing_is_given_up() -> None:
         began = time.monotonic()
         with pytest.raises(BoardError, match="does not answer"):
             board.read("here")
-        assert time.monotonic() - began < GENEROUS
+        assert time.monotonic() - began < 600
 
 
 def test_a_board_that_is_slow_to_greet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

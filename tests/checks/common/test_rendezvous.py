@@ -38,7 +38,7 @@ from hpcverify_checks.common.rendezvous import (
 from tests.checks.links import H100, node
 
 CPU = torch.device("cpu")
-PATIENCE = 60.0
+PATIENCE = 600.0
 """Seconds that no test may come near: who is lost must show before."""
 BEGIN = """
 import os, signal, sys, time
