@@ -1,0 +1,146 @@
+"""
+Tables as data: a page states columns and rows, and one macro of the templates prints them.
+
+A long table shows its first rows, folds the others and counts what it has no room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcverify.summary.verdict import shorten
+from hpcverify_reports.histogram import Histogram
+from hpcverify_reports.labels import Icon
+from hpcverify_reports.svg import Sparkline
+
+MAX_SHOWN_ROWS, MAX_LISTED_ROWS = 20, 500
+"""Rows of a table that are shown unfolded, and all rows that it has."""
+CELL_CHARACTERS = 300
+"""Characters of a cell; the page of the node has it in full."""
+FLEET_JSON = "hpcverify report --fleet --format json"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column, and its CSS class: "n" for numbers, "code" for ids."""
+
+    head: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with a sign before it, a bold *lead*, and a *note* in soft letters below."""
+
+    text: str
+    href: str = ""
+    icon: Icon | None = None
+    lead: str = ""
+    note: str = ""
+    spark: Sparkline | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be seen."""
+        return not (self.text or self.icon or self.lead or self.note or self.spark)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The cells of a row, of which the first is its head, and what is folded below it."""
+
+    cells: tuple[Cell, ...]
+    details: RowDetails | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows that are shown, those that are folded, and how many more there are."""
+
+    label: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    folded: tuple[Row, ...]
+    count: int
+    more: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowDetails:
+    """What is folded below a row: a text to copy, and a table."""
+
+    title: str
+    code: str
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A section of a page; *intro* is all there is if nothing is to be listed."""
+
+    id: str
+    title: str
+    intro: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+    figures: tuple[Histogram, ...] = ()
+    folded_figures: tuple[Histogram, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """All rows, listed or not."""
+        return sum(table.count for table in self.tables)
+
+
+def build_table(
+    label: str,
+    columns: Sequence[Column | str],
+    rows: Sequence[Row | Sequence[Cell | str]],
+    *,
+    count: int | None = None,
+    caption: str = "",
+    source: str = FLEET_JSON,
+    shown: int = MAX_SHOWN_ROWS,
+) -> Table:
+    """
+    Build a table without its empty columns.
+
+    *count* is how many rows there are if not all are among *rows*; *source* has them all.
+    """
+    count = len(rows) if count is None else count
+    listed = [_build_row(row) for row in rows[:MAX_LISTED_ROWS]]
+    kept = [
+        place
+        for place in range(len(columns))
+        if place == 0 or any(not row.cells[place].is_empty for row in listed)
+    ]
+    all_columns = [Column(c) if isinstance(c, str) else c for c in columns]
+    narrow = tuple(Row(tuple(row.cells[i] for i in kept), row.details) for row in listed)
+    return Table(
+        label=label,
+        columns=tuple(all_columns[place] for place in kept),
+        rows=narrow[:shown],
+        folded=narrow[shown:],
+        count=count,
+        more=format_more(count - len(listed), source),
+        caption=caption,
+    )
+
+
+def _build_row(row: Row | Sequence[Cell | str]) -> Row:
+    if isinstance(row, Row):
+        return row
+    return Row(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in row))
+
+
+def format_more(left: int, source: str = FLEET_JSON) -> str:
+    """Say where the rows are that have no room; empty if there are none."""
+    return f"and {left} more: {source}" if left > 0 else ""
+
+
+def cut(text: str) -> str:
+    """Shorten *text* to fit into a cell."""
+    return shorten(text, CELL_CHARACTERS)
