@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcverify.check import severity_sort_key
+from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
     Cause,
@@ -262,9 +263,10 @@ def _list_parts(
         *((part_id, None if verdict is Verdict.PASS else verdict) for part_id, verdict in ruled),
     ):
         by_part.setdefault(part_id, []).extend([] if verdict is None else [verdict])
-    for part_id, verdicts in by_part.items():
-        icon = ICONS[max(verdicts)] if verdicts else None
-        yield f"{place}.{make_anchor(part_id)}", inventory.find_label(part_id), icon
+    labels = {part_id: inventory.find_label(part_id) for part_id in by_part}
+    for part_id in sorted(labels, key=lambda part_id: make_natural_key(labels[part_id])):
+        icon = ICONS[max(by_part[part_id])] if by_part[part_id] else None
+        yield f"{place}.{make_anchor(part_id)}", labels[part_id], icon
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:

@@ -2,7 +2,7 @@
 The square map: nodes by checks, ranks by collectives, senders by receivers.
 
 A square has the sign of a verdict, or it is the larger and darker the greater its share, so
-that it reads in grey too. What passed and what is too small to matter is one path for each
+that it reads in grey too. What passed, and what is too little to matter, is one path for each
 block: so the page of thousands of nodes stays small.
 """
 
@@ -24,8 +24,6 @@ NAME_CHARACTERS = 32
 """Characters of a name; the title has the full name."""
 LEVELS = ((0.05, 6, "a"), (0.1, 10, "b"), (0.25, 14, "c"), (0.5, 18, "d"), (1.0, 22, "e"))
 """The least share of each level, and the side of its square in pixels and its shade."""
-TITLED_SHARE = 0.1
-"""From this share on, a square has a title: one for each would make a large page."""
 
 _CHARACTER_PIXELS = 7.9
 """The width of a bold character of a label in a wide font."""
@@ -85,8 +83,8 @@ class PlacedLabel:
 class PlacedSquare:
     """A square with a title: an icon or a shade, and its corner and side in pixels."""
 
-    x: float
-    y: float
+    x: int
+    y: int
     side: int
     icon: Icon | None
     shade: str
@@ -112,8 +110,6 @@ class Block:
     skipped_path: str
     dots_path: str
     """A dot for each share below all levels."""
-    faint_path: str
-    """The squares of the levels without a title."""
     squares: tuple[PlacedSquare, ...]
 
     @property
@@ -171,7 +167,6 @@ def _draw_block(panels: Sequence[Panel], groups: Sequence[Sequence[MapRow]], lef
             for x, y, square, _ in cells
             if square.verdict is None and square.level is None
         ),
-        faint_path="".join(_draw_faint(cells)),
         squares=tuple(_place_squares(cells)),
     )
 
@@ -216,23 +211,13 @@ def _list_cells(
 
 def _place_squares(cells: Sequence[Cell]) -> Iterator[PlacedSquare]:
     for x, y, square, title in cells:
-        level = square.level
         if square.verdict is not None and square.verdict >= Verdict.WARN:
             icon = ICONS[square.verdict]
             yield PlacedSquare(x, y, PITCH_PIXELS, icon, "", title, square.href)
-        elif level and level[0] >= TITLED_SHARE:
+        elif level := square.level:
             _, side, shade = level
-            inset = (PITCH_PIXELS - side) / 2
-            yield PlacedSquare(x + inset, y + inset, side, None, shade, title, square.href)
-
-
-def _draw_faint(cells: Sequence[Cell]) -> Iterator[str]:
-    for x, y, square, _ in cells:
-        level = square.level
-        if level and level[0] < TITLED_SHARE:
-            side = level[1]
             inset = (PITCH_PIXELS - side) // 2
-            yield f"M{x + inset} {y + inset}h{side}v{side}h-{side}z"
+            yield PlacedSquare(x + inset, y + inset, side, None, shade, title, square.href)
 
 
 def _draw_ground(corners: Iterable[tuple[int, int]]) -> str:
