@@ -24,7 +24,6 @@ from hpcverify.records.collectives import (
 )
 from hpcverify_reports.collectives import render
 from hpcverify_reports.ranks import MAX_NODE_ROWS, draw_ranks
-from tests.reports.chromium import chromium
 from tests.reports.collective_runs import COLUMNS, a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
@@ -221,14 +220,6 @@ def test_the_page_has_no_scripts_and_what_others_wrote_is_text() -> None:
     page = Dom(page_of(replace(made, ranks=ranks)))
 
     assert not {"script", "img", "link", "iframe"} & set(page.tags())
-
-
-def test_a_browser_reads_the_page_of_collectives_as_it_was_written(tmp_path: Path) -> None:
-    page = page_of(a_collective_run(16, 8, late=13))
-
-    read = Dom(chromium(page, tmp_path, "--dump-dom"))
-
-    assert read.text == Dom(page).text
 
 
 def test_a_document_becomes_a_page(tmp_path: Path) -> None:

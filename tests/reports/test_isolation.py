@@ -15,7 +15,6 @@ from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify_reports.isolation import render
 from tests.isolation.paper import make_paper
 from tests.isolation.stand_in import SimulatedCluster
-from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
@@ -80,14 +79,6 @@ def test_what_others_wrote_is_text(sender: IsolationAnswer) -> None:
     )
 
     assert not {"script", "img", "link", "iframe"} & set(Dom(page).tags())
-
-
-def test_a_browser_reads_the_page_of_an_isolation_as_it_was_written(
-    sender: IsolationAnswer, tmp_path: Path
-) -> None:
-    page = render(sender)
-
-    assert Dom(chromium(page, tmp_path, "--dump-dom")).text == Dom(page).text
 
 
 def test_an_answer_becomes_a_page_and_is_no_run_of_collectives(
