@@ -22,7 +22,7 @@ from hpcverify_reports.pages import render_page
 from hpcverify_reports.ranks import draw_ranks
 from hpcverify_reports.squares import LEVELS
 from hpcverify_reports.svg import draw_sparkline
-from hpcverify_reports.tables import Cell, PageSection, Table, build_table
+from hpcverify_reports.tables import Cells, PageSection, Table, TableCell, build_table
 
 STRAGGLER_WORDS = {
     "arrives_late": "arrives late",
@@ -48,7 +48,7 @@ SCALING_NOTE = (
 )
 MAX_SHOWN_ROWS = 100
 """Rows of a table that are shown unfolded."""
-Rows = Iterable[Sequence[Cell | str]]
+Rows = Iterable[Cells]
 Places = Mapping[int, RankPlace]
 
 
@@ -280,7 +280,7 @@ def _list_scaling(points: Sequence[ScalingPoint], counts: Sequence[tuple[int, in
         shares = [by_count[count].efficiency for count in counts if count in by_count]
         spark = draw_sparkline(f"Efficiency of {name}", shares, 1.0, least=0.0)
         cells = (_format_point(by_count[c]) if c in by_count else "" for c in counts)
-        yield name, Cell("", spark=spark), *cells
+        yield name, TableCell("", spark=spark), *cells
 
 
 def _format_point(point: ScalingPoint) -> str:

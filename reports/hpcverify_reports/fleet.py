@@ -38,7 +38,16 @@ from hpcverify_reports.labels import ICONS, MAX_NAMED_NODES, Icon, format_time, 
 from hpcverify_reports.outlook import build_outlook
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.squares import BLOCK_ROWS, Block, MapRow, Panel, Square, draw_map
-from hpcverify_reports.tables import Cell, Column, PageSection, Row, RowDetails, build_table, cut
+from hpcverify_reports.tables import (
+    Cells,
+    PageSection,
+    RowDetails,
+    TableCell,
+    TableColumn,
+    TableRow,
+    build_table,
+    cut,
+)
 
 MAX_NODE_ROWS = 2000
 """More nodes are shown by rack: a row for each would be too long to read."""
@@ -60,7 +69,10 @@ DRIFT_NOTE = (
     "Compared with nodes of the same machine, CPUs and GPUs. A difference is not a fault, but it "
     "may explain one."
 )
-FAULT_COLUMNS = ("Fault", "Nodes", Column("Finding", "found"), "What to do", "Last seen")
+FAULT_COLUMNS = (
+    *("Fault", TableColumn("Nodes", "names"), TableColumn("Finding", "found")),
+    *("What to do", "Last seen"),
+)
 
 Links = Mapping[tuple[str, str], str]
 """(node, suite) -> the relative URL of the page of that run."""
@@ -372,7 +384,7 @@ def _build_faults(faults: Sequence[Fault], now: float, links: Links) -> PageSect
     return PageSection("attention", title, tables=(table,))
 
 
-def _build_fault_row(fault: Fault, now: float, links: Links) -> Row:
+def _build_fault_row(fault: Fault, now: float, links: Links) -> TableRow:
     """Build the row of a fault: its first node stands for all of them, which are folded."""
     count = len(fault.sightings)
     hint = (
@@ -387,18 +399,18 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> Row:
     page = _find_page(sightings[0].row, links)
     checks = ", ".join(fault.checks).strip() or NO_RESULT
     cells = (
-        Cell(f"{checks} {fault.metric}".rstrip(), node.href, ICONS[fault.verdict]),
-        Cell(node.text, page, note=f"and {count - 1} more" if count > 1 else state.text),
+        TableCell(f"{checks} {fault.metric}".rstrip(), node.href, ICONS[fault.verdict]),
+        TableCell(node.text, page, note=f"and {count - 1} more" if count > 1 else state.text),
         finding,
-        Cell(f"Otherwise: {next_step}" if hint else next_step, lead=hint),
+        TableCell(f"Otherwise: {next_step}" if hint else next_step, lead=hint),
         last_seen,
     )
     if count == 1:
-        return Row(cells)
+        return TableRow(cells)
     heads = ("Node", "State", "Finding", "Last seen")
-    table = build_table(f"Nodes with {fault.name}", heads, list(map(Row, rows)), count=count)
+    table = build_table(f"Nodes with {fault.name}", heads, list(map(TableRow, rows)), count=count)
     hosts = fold_names(sighting.row.node.name for sighting in fault.sightings)
-    return Row(cells, RowDetails("Which nodes", hosts, table))
+    return TableRow(cells, RowDetails("Which nodes", hosts, table))
 
 
 def _explain_by_rollouts(fault: Fault) -> str:
@@ -413,7 +425,7 @@ def _explain_by_rollouts(fault: Fault) -> str:
     return f"On {len(reached)} nodes, {describe_company(shared)}: look there first."
 
 
-def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[Cell, Cell, Cell, Cell]:
+def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[TableCell, ...]:
     """Build the node with a link to the check, its state, the finding, and when it was seen."""
     row, result = sighting.row, sighting.result
     page = _link_check(result, links) if result else ""
@@ -421,10 +433,10 @@ def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[Cell,
     finding = cut(sighting.reason)
     last_seen = result.started.timestamp() if result else row.node.last_run_at
     return (
-        Cell(row.node.name, page or _find_page(row, links)),
-        Cell(", since ".join(filter(None, (row.state_label, _format_since(row, now))))),
-        Cell(f"{finding} ({company})" if company else finding),
-        Cell(_format_past(last_seen, now)),
+        TableCell(row.node.name, page or _find_page(row, links)),
+        TableCell(", since ".join(filter(None, (row.state_label, _format_since(row, now))))),
+        TableCell(f"{finding} ({company})" if company else finding),
+        TableCell(_format_past(last_seen, now)),
     )
 
 
@@ -495,8 +507,8 @@ def _build_list(
     links: Links,
 ) -> PageSection:
     writers = columns.values()
-    cells: list[Sequence[Cell | str]] = [
-        [Cell(row.node.name, _find_page(row, links)), *(cut(write(row)) for write in writers)]
+    cells: list[Cells] = [
+        [TableCell(row.node.name, _find_page(row, links)), *(cut(write(row)) for write in writers)]
         for row in rows
     ]
     table = build_table(title, ("Node", *columns), cells)

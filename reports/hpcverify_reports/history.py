@@ -21,7 +21,7 @@ from hpcverify.summary.wording import format_duration
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import ICONS, format_time, format_with_unit
 from hpcverify_reports.svg import draw_sparkline, is_drawable
-from hpcverify_reports.tables import Cell, Column, PageSection, build_table
+from hpcverify_reports.tables import Cells, PageSection, TableCell, TableColumn, build_table
 
 MIN_EARLIER_VALUES = 3
 """Fewer earlier values have no meaningful median and spread."""
@@ -34,14 +34,14 @@ TRENDS_NOTE = (
     "For each metric with a limit: the part that deviates most from its own median in earlier runs "
     "of suite"
 )
-TREND_COLUMNS: tuple[Column | str, ...] = (
+TREND_COLUMNS: tuple[TableColumn | str, ...] = (
     *("Metric", "Part", "Trend"),
-    *(Column(head, "n") for head in ("Earlier runs", "Earlier median", "Spread")),
-    *(Column(head, "n") for head in ("This run", "Change")),
+    *(TableColumn(head, "n") for head in ("Earlier runs", "Earlier median", "Spread")),
+    *(TableColumn(head, "n") for head in ("This run", "Change")),
 )
-RUN_COLUMNS: tuple[Column | str, ...] = (
+RUN_COLUMNS: tuple[TableColumn | str, ...] = (
     *("Started", "Verdict", "Decisive checks", "Suite"),
-    *(Column("Took", "n"), Column("Run", "code")),
+    *(TableColumn("Took", "n"), TableColumn("Run", "code")),
 )
 LEAST_SPREAD = 1e-3
 """Relative: without it, a value that never varied would be infinitely far off at any change."""
@@ -109,10 +109,10 @@ def build_history(run: Run, others: Sequence[Run]) -> PageSection | None:
     )
 
 
-def _build_run(run: Run) -> Sequence[Cell | str]:
+def _build_run(run: Run) -> Cells:
     return (
         format_time(run.started),
-        Cell("", icon=ICONS[run.verdict]),
+        TableCell("", icon=ICONS[run.verdict]),
         _name_decisive(run),
         run.suite,
         format_duration(run.seconds),
@@ -167,7 +167,7 @@ def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComp
     return PastComparison(key, value, earlier, middle, spread, distance)
 
 
-def _build_trend(comparison: PastComparison, inventory: Inventory) -> Sequence[Cell | str]:
+def _build_trend(comparison: PastComparison, inventory: Inventory) -> Cells:
     key = comparison.key
     unit, factor = choose_unit((comparison.median, comparison.value), key.unit)
     middle, last = comparison.median * factor, comparison.value * factor
@@ -177,7 +177,7 @@ def _build_trend(comparison: PastComparison, inventory: Inventory) -> Sequence[C
     return (
         f"{key.check} {key.name}",
         inventory.find_label(key.part_id),
-        Cell("", spark=draw_sparkline(title, values, middle)),
+        TableCell("", spark=draw_sparkline(title, values, middle)),
         str(len(comparison.earlier)),
         format_with_unit(middle, unit),
         f"± {format_with_unit(comparison.spread * factor, unit)}",

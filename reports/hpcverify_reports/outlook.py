@@ -24,7 +24,7 @@ from hpcverify.insight.worth_wording import (
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
-from hpcverify_reports.tables import Cell, PageSection, build_table
+from hpcverify_reports.tables import Cells, PageSection, TableCell, build_table
 
 T = TypeVar("T")
 Pages = Mapping[str, str]
@@ -84,14 +84,14 @@ def _group_by_name(judged: Iterable[T], name: Callable[[T], str]) -> list[list[T
     return list(groups.values())
 
 
-def _build_outlier(outliers: Sequence[JudgedOutlier], pages: Pages) -> Sequence[Cell | str]:
+def _build_outlier(outliers: Sequence[JudgedOutlier], pages: Pages) -> Cells:
     """Build the row of a part, a node or a place, which may stand out in several metrics."""
     first = min(outliers, key=lambda outlier: outlier.since)
     icon = ICONS[max(outlier.verdict for outlier in outliers)]
     return (
-        Cell(_name_outlier(first), pages.get(first.node, ""), icon),
+        TableCell(_name_outlier(first), pages.get(first.node, ""), icon),
         "\n".join(f"{format_percent(o.distance)} {o.metric}" for o in outliers),
-        Cell(str(first.since), note=f"({format_count(first.nights, 'night')})"),
+        TableCell(str(first.since), note=f"({format_count(first.nights, 'night')})"),
         "\n".join(dict.fromkeys(o.cause for o in outliers if o.cause)),
     )
 
@@ -174,11 +174,11 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     )
 
 
-def _build_change(changes: Sequence[JudgedChange], pages: Pages) -> Sequence[Cell | str]:
+def _build_change(changes: Sequence[JudgedChange], pages: Pages) -> Cells:
     """Build the row of a part, which may be worse in several metrics."""
     icon = ICONS[max(change.verdict for change in changes)]
     return (
-        Cell(changes[0].name, pages.get(changes[0].node, ""), icon),
+        TableCell(changes[0].name, pages.get(changes[0].node, ""), icon),
         "\n".join(map(_describe_change, changes)),
         "\n".join(dict.fromkeys(change.why for change in changes if change.why)),
     )
@@ -195,7 +195,7 @@ def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
     title = "Next to be verified"
     rows = [
         (
-            Cell(due.node, pages.get(due.node, "")),
+            TableCell(due.node, pages.get(due.node, "")),
             f"{due.risk.score:.1f}x",
             "; ".join(due.risk.reasons),
             due.why,

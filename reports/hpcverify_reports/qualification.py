@@ -7,7 +7,7 @@ Every figure stands beside its reference, and every count beside the rate that i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from hpcverify.model import Verdict
@@ -24,7 +24,14 @@ from hpcverify.summary.printable import make_printable
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.tables import MAX_LISTED_ROWS, Cell, Column, Table, build_table
+from hpcverify_reports.tables import (
+    MAX_LISTED_ROWS,
+    Cells,
+    Table,
+    TableCell,
+    TableColumn,
+    build_table,
+)
 from hpcverify_reports.text import escape
 
 CONTENTS_NOTE = (
@@ -36,7 +43,7 @@ MAX_BOUND = 0.1
 """A bound above one in ten says nothing."""
 FIGURE_HEADS = ("Measured", "Part", "Median", "Lowest to highest", "Beside")
 COUNT_HEADS = ("Counted", "Events", "In", "Excluded at 95 %")
-STEP_COLUMNS = ("Step", "Result", "Question", Column("Took", "n"), Column("At most", "n"))
+STEP_COLUMNS = ("Step", "Result", "Question", TableColumn("Took", "n"), TableColumn("At most", "n"))
 
 
 def render(report: Qualification) -> str:
@@ -143,8 +150,11 @@ def _list_steps(report: Qualification) -> Iterator[tuple[str, StepReport, Icon, 
         yield make_anchor(step.name), step, ICONS[step.verdict], tables
 
 
-def _build_row(step: StepReport) -> Sequence[Cell | str]:
-    name, result = Cell(step.name, f"#{make_anchor(step.name)}"), Cell("", icon=ICONS[step.verdict])
+def _build_row(step: StepReport) -> Cells:
+    name, result = (
+        TableCell(step.name, f"#{make_anchor(step.name)}"),
+        TableCell("", icon=ICONS[step.verdict]),
+    )
     took, budget = format_duration(step.seconds), format_duration(step.budget)
     return name, result, step.question, took, budget
 

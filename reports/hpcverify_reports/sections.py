@@ -41,7 +41,7 @@ from hpcverify_reports.labels import (
     make_anchor,
 )
 from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
-from hpcverify_reports.tables import Column, PageSection, build_table
+from hpcverify_reports.tables import PageSection, TableColumn, build_table
 
 MAX_COMPLAINTS = 16
 """Complaints of one check in its card; the tables below have them all."""
@@ -336,7 +336,11 @@ def _build_kind_table(kind: str, parts: Sequence[Part]) -> PageSection:
     values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
     common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
     others = [fact for fact in facts if fact not in common]
-    columns = [Column("Part"), Column("Id", "code"), *(Column(label_fact(f)) for f in others)]
+    columns = [
+        TableColumn("Part"),
+        TableColumn("Id", "code"),
+        *(TableColumn(label_fact(f)) for f in others),
+    ]
     rows = [(part.label, part.id, *(part.facts.get(f, "") for f in others)) for part in parts]
     table = build_table(
         f"Hardware: {name}", columns, rows, source="see the run's JSON document", shown=len(rows)

@@ -22,7 +22,7 @@ FLEET_JSON = "hpcverify report --fleet --format json"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """The head of a column, and its CSS class: "n" for numbers, "code" for ids."""
 
     head: str
@@ -30,7 +30,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """A text with a sign before it, a bold *lead*, and a *note* in soft letters below."""
 
     text: str
@@ -46,11 +46,15 @@ class Cell:
         return not (self.text or self.icon or self.lead or self.note or self.spark)
 
 
+Cells = Sequence[TableCell | str]
+"""A row as a page states it; a text is a cell without anything else."""
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """The cells of a row, of which the first is its head, and what is folded below it."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     details: RowDetails | None = None
 
 
@@ -59,9 +63,9 @@ class Table:
     """The rows that are shown, those that are folded, and how many more there are."""
 
     label: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    folded: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
+    rows: tuple[TableRow, ...]
+    folded: tuple[TableRow, ...]
     count: int
     more: str
     caption: str
@@ -97,8 +101,8 @@ class PageSection:
 
 def build_table(
     label: str,
-    columns: Sequence[Column | str],
-    rows: Sequence[Row | Sequence[Cell | str]],
+    columns: Sequence[TableColumn | str],
+    rows: Sequence[TableRow | Cells],
     *,
     count: int | None = None,
     caption: str = "",
@@ -117,8 +121,8 @@ def build_table(
         for place in range(len(columns))
         if place == 0 or any(not row.cells[place].is_empty for row in listed)
     ]
-    all_columns = [Column(c) if isinstance(c, str) else c for c in columns]
-    narrow = tuple(Row(tuple(row.cells[i] for i in kept), row.details) for row in listed)
+    all_columns = [TableColumn(c) if isinstance(c, str) else c for c in columns]
+    narrow = tuple(TableRow(tuple(row.cells[i] for i in kept), row.details) for row in listed)
     return Table(
         label=label,
         columns=tuple(all_columns[place] for place in kept),
@@ -130,10 +134,10 @@ def build_table(
     )
 
 
-def _build_row(row: Row | Sequence[Cell | str]) -> Row:
-    if isinstance(row, Row):
+def _build_row(row: TableRow | Cells) -> TableRow:
+    if isinstance(row, TableRow):
         return row
-    return Row(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in row))
+    return TableRow(tuple(TableCell(cell) if isinstance(cell, str) else cell for cell in row))
 
 
 def format_more(left: int, source: str = FLEET_JSON) -> str:

@@ -23,7 +23,7 @@ from hpcverify_reports.fleet import (
     render,
 )
 from hpcverify_reports.squares import BLOCK_ROWS, PITCH_PIXELS, Block
-from hpcverify_reports.tables import MAX_LISTED_ROWS, Cell, PageSection, Row
+from hpcverify_reports.tables import MAX_LISTED_ROWS, PageSection, TableCell, TableRow
 from tests.reports import fleets
 from tests.reports.dom import Dom
 
@@ -110,7 +110,7 @@ def find_section(shown: Overview, name: str) -> PageSection:
     return next(section for section in lay_out(shown, {}).sections if section.id == name)
 
 
-def rows(shown: Overview, name: str) -> list[Row]:
+def rows(shown: Overview, name: str) -> list[TableRow]:
     """List the rows of the table in the section called *name*."""
     (table,) = find_section(shown, name).tables
     return [*table.rows, *table.folded]
@@ -121,7 +121,7 @@ def texts(shown: Overview, name: str) -> list[list[str]]:
     return [[cell.text for cell in row.cells] for row in rows(shown, name)]
 
 
-def list_faults(shown: Overview) -> list[tuple[Cell, ...]]:
+def list_faults(shown: Overview) -> list[tuple[TableCell, ...]]:
     """List the cells of each fault: fault, nodes, finding, what to do, last seen."""
     return [row.cells for row in rows(shown, "attention")]
 
@@ -505,11 +505,17 @@ def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_that_knows_no_past_says_what_is_missing() -> None:
-    page = Dom(render(fleets.judged(None, due=(), due_count=0), {})).text
+def test_a_past_that_is_not_known_has_its_sections_all_the_same() -> None:
+    laid = lay_out(fleets.judged(None, due=(), due_count=0), {})
 
-    assert page.count("No night was judged yet. hpcverify collect") == 2
-    assert "No node is due" in page
+    assert {"peers", "past", "next"} <= {section.id for section in laid.sections}
+
+
+def test_a_name_that_is_cut_has_the_full_name_as_a_title() -> None:
+    (cut, *_) = [name for block in drawn(fleets.bare()) for name in block.names if name.title]
+
+    assert cut.title.startswith(cut.text.removesuffix("…"))
+    assert cut.title.endswith(".example.org")
 
 
 def test_hostile_text_of_a_judgement_comes_out_as_text() -> None:
