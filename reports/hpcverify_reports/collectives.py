@@ -8,6 +8,7 @@ on the most nodes, and says how speed held up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from hpcverify_reports.pages import render_page
 from hpcverify_reports.ranks import draw_ranks
 from hpcverify_reports.squares import LEVELS
 from hpcverify_reports.svg import draw_sparkline
-from hpcverify_reports.tables import Cells, PageSection, Table, TableCell, build_table
+from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
 
 STRAGGLER_WORDS = {
     "arrives_late": "arrives late",
@@ -48,6 +49,7 @@ SCALING_NOTE = (
 )
 MAX_SHOWN_ROWS = 100
 """Rows of a table that are shown unfolded."""
+_build_list = partial(build_list, source="see the document", shown=MAX_SHOWN_ROWS)
 Rows = Iterable[Cells]
 Places = Mapping[int, RankPlace]
 
@@ -76,29 +78,22 @@ def render(runs: Sequence[CollectiveRun]) -> str:
 
 
 def _list_faults(run: CollectiveRun, places: Places) -> Iterator[PageSection]:
-    stragglers = _build("Stragglers", STRAGGLER_HEADS, _list_stragglers(run, places))
-    missing = _build("Missing ranks", MISSING_HEADS, _list_missing(run, places))
-    wrong = _build("Wrong results", WRONG_HEADS, _list_wrong(run, places))
-    yield PageSection("stragglers", "Stragglers", tables=(stragglers,))
-    yield PageSection("missing", "No answer", (MISSING_NOTE,), tables=(missing,))
-    yield PageSection("wrong", "Wrong results", tables=(wrong,))
+    stragglers, missing = _list_stragglers(run, places), _list_missing(run, places)
+    yield _build_list("stragglers", "Stragglers", (), STRAGGLER_HEADS, stragglers)
+    yield _build_list("missing", "No answer", (MISSING_NOTE,), MISSING_HEADS, missing)
+    yield _build_list("wrong", "Wrong results", (), WRONG_HEADS, _list_wrong(run, places))
 
 
 def _list_speeds(run: CollectiveRun, points: Sequence[ScalingPoint]) -> Iterator[PageSection]:
-    timings = _build("Timings", TIMING_HEADS, _list_timings(run))
-    yield PageSection("timings", "Timings", (TIMING_NOTE,), tables=(timings,))
+    yield _build_list("timings", "Timings", (TIMING_NOTE,), TIMING_HEADS, _list_timings(run))
     if source := _describe_opinion(run):
-        opinion = _build("Second opinion", OPINION_HEADS, _list_opinion(run))
-        wire = _build("Second opinion on the wire", WIRE_HEADS, _list_wire_opinions(run))
+        opinion = build_table("Second opinion", OPINION_HEADS, list(_list_opinion(run)))
+        wires = list(_list_wire_opinions(run))
+        wire = build_table("Second opinion on the wire", WIRE_HEADS, wires, shown=len(wires))
         yield PageSection("opinion", "Second opinion", (source,), tables=(opinion, wire))
     counts = sorted({(point.nodes, point.ranks) for point in points})
     heads = ("Measured", "Efficiency", *(_describe_place_count(*count) for count in counts))
-    scaling = _build("Scaling", heads, _list_scaling(points, counts))
-    yield PageSection("scaling", "Scaling", (SCALING_NOTE,), tables=(scaling,))
-
-
-def _build(label: str, heads: Sequence[str], rows: Rows) -> Table:
-    return build_table(label, heads, list(rows), source="see the document", shown=MAX_SHOWN_ROWS)
+    yield _build_list("scaling", "Scaling", (SCALING_NOTE,), heads, _list_scaling(points, counts))
 
 
 def _judge(run: CollectiveRun) -> Verdict:

@@ -45,6 +45,7 @@ from hpcverify_reports.tables import (
     TableCell,
     TableColumn,
     TableRow,
+    build_list,
     build_table,
     cut,
 )
@@ -362,7 +363,15 @@ def _fold_column(names: Sequence[str], column: Sequence[Square | None]) -> Squar
 def _list_sections(fleet: Overview, faults: Sequence[Fault], links: Links) -> Iterator[PageSection]:
     """Yield the lists that are not empty, and what the past shows even if that is nothing."""
     if faults:
-        yield _build_faults(faults, fleet.made, links)
+        yield build_list(
+            "attention",
+            "Failures and warnings",
+            (),
+            FAULT_COLUMNS,
+            (_build_fault_row(fault, fleet.made, links) for fault in faults[:MAX_FAULTS]),
+            count=len(faults),
+            shown=MAX_FAULTS,
+        )
     lists = [section for section in _build_lists(fleet, links) if section.count]
     if fleet.outlook is None:
         yield from lists
@@ -373,15 +382,7 @@ def _list_sections(fleet: Overview, faults: Sequence[Fault], links: Links) -> It
     if lines := list_drift_lines(fleet.drift, fleet.made):
         title = "Versions and settings"
         rows = [(line.kind, line.hosts or "nodes of the same kind", line.text) for line in lines]
-        table = build_table(title, ("What", "Nodes", title), rows)
-        yield PageSection("versions", title, (DRIFT_NOTE,), tables=(table,))
-
-
-def _build_faults(faults: Sequence[Fault], now: float, links: Links) -> PageSection:
-    title = "Failures and warnings"
-    rows = [_build_fault_row(fault, now, links) for fault in faults[:MAX_FAULTS]]
-    table = build_table(title, FAULT_COLUMNS, rows, count=len(faults), shown=MAX_FAULTS)
-    return PageSection("attention", title, tables=(table,))
+        yield build_list("versions", title, (DRIFT_NOTE,), ("What", "Nodes", title), rows)
 
 
 def _build_fault_row(fault: Fault, now: float, links: Links) -> TableRow:
@@ -511,8 +512,7 @@ def _build_list(
         [TableCell(row.node.name, _find_page(row, links)), *(cut(write(row)) for write in writers)]
         for row in rows
     ]
-    table = build_table(title, ("Node", *columns), cells)
-    return PageSection(name, title, (summary,), tables=(table,))
+    return build_list(name, title, (summary,), ("Node", *columns), cells)
 
 
 def _describe_newest_run(row: NodeRow, now: float) -> str:

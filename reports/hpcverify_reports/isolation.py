@@ -22,7 +22,7 @@ from hpcverify.model import Verdict
 from hpcverify_reports.labels import ICONS, format_names, format_number
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.squares import Block, MapRow, Panel, Square, draw_map
-from hpcverify_reports.tables import PageSection, build_table
+from hpcverify_reports.tables import PageSection, build_list
 
 EVIDENCE_HEADS = ("Round", "With", "Result", "Measured")
 OUTCOME_WORDS = {
@@ -90,9 +90,9 @@ def _build_section(place: int, faulty: AccusedNode) -> PageSection:
         )
         for outcome, record in sorted(records, key=lambda pair: pair[1].round)
     ]
-    label = f"Tests of {faulty.node}"
-    table = build_table(label, EVIDENCE_HEADS, rows, source="see the journal", shown=len(rows))
-    return PageSection(f"accused-{place}", faulty.node, (f"It {faulty.summary}",), tables=(table,))
+    intro = (f"It {faulty.summary}",)
+    anchor, shown = f"accused-{place}", len(rows)
+    return build_list(anchor, faulty.node, intro, EVIDENCE_HEADS, rows, shown=shown)
 
 
 def _draw_matrix(sent: Sequence[SendRecord]) -> tuple[Block, ...]:

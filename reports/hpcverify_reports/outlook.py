@@ -24,7 +24,7 @@ from hpcverify.insight.worth_wording import (
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
-from hpcverify_reports.tables import Cells, PageSection, TableCell, build_table
+from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
 
 T = TypeVar("T")
 Pages = Mapping[str, str]
@@ -165,13 +165,8 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     groups = _group_by_name(judgement.changes, lambda change: change.name)
     rows = [_build_change(changes, pages) for changes in groups]
     worse = "Parts that are worse than they were. Changes caused by a rollout are listed below."
-    return PageSection(
-        "past",
-        title,
-        (worse if rows else "No part is worse than it was.",),
-        tables=(build_table(title, PAST_HEADS, rows),),
-        notes=judgement.notes,
-    )
+    intro = worse if rows else "No part is worse than it was."
+    return build_list("past", title, (intro,), PAST_HEADS, rows, notes=judgement.notes)
 
 
 def _build_change(changes: Sequence[JudgedChange], pages: Pages) -> Cells:
@@ -204,26 +199,23 @@ def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
     ]
     risk = f"Risk of failing next (1 = an average node), judged {outlook.judged_by}."
     nobody = "No node is due: all were verified lately, are being verified or are held."
-    return PageSection(
-        "next",
-        title,
-        (ORDER_NOTE, risk) if rows else (nobody,),
-        tables=(build_table(title, NEXT_HEADS, rows, count=outlook.due_count),),
-        notes=("What a sweep would do now: hpcverify sweep --dry-run --explain",),
-    )
+    intro = (ORDER_NOTE, risk) if rows else (nobody,)
+    notes = ("What a sweep would do now: hpcverify sweep --dry-run --explain",)
+    count = outlook.due_count
+    return build_list("next", title, intro, NEXT_HEADS, rows, count=count, notes=notes)
 
 
 def _build_worth(worth: FleetWorth) -> PageSection:
-    title = "What verification is worth"
     lines = [f"{line[:1].upper()}{line[1:]}" for line in describe_worth(worth)]
     heads = [f"{head[:1].upper()}{head[1:]}" for head in JOB_HEADS]
     rows = list(list_job_rows(worth))
     figures = (line.partition(": ") for line in lines[1:])
-    return PageSection(
+    return build_list(
         "worth",
-        title,
+        "What verification is worth",
         (f"{lines[0]}. Intervals are of 95 %." if rows else f"{lines[0]}.",),
-        facts=tuple((name, figure) for name, _, figure in figures),
-        tables=(build_table(title, heads, rows),),
+        heads,
+        rows,
+        facts=[(name, figure) for name, _, figure in figures],
         notes=(JOB_COLUMNS_NOTE, describe_assumptions(worth)) if rows else (),
     )

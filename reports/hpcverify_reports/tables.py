@@ -6,7 +6,7 @@ A long table shows its first rows, folds the others and counts what it has no ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcverify.summary.verdict import shorten
@@ -132,6 +132,24 @@ def build_table(
         more=format_more(count - len(listed), source),
         caption=caption,
     )
+
+
+def build_list(
+    place: str,
+    title: str,
+    intro: Sequence[str],
+    columns: Sequence[TableColumn | str],
+    rows: Iterable[TableRow | Cells],
+    *,
+    count: int | None = None,
+    facts: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+    source: str = FLEET_JSON,
+    shown: int = MAX_SHOWN_ROWS,
+) -> PageSection:
+    """Build a section with one table, whose anchor is *place*; the rest as in `build_table`."""
+    table = build_table(title, columns, list(rows), count=count, source=source, shown=shown)
+    return PageSection(place, title, tuple(intro), tuple(facts), (table,), tuple(notes))
 
 
 def _build_row(row: TableRow | Cells) -> TableRow:
