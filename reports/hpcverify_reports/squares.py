@@ -43,9 +43,15 @@ class Square:
     href: str = ""
 
     @property
-    def level(self) -> tuple[float, int, str] | None:
-        """The highest of `LEVELS` that its share reaches."""
-        return next((level for level in reversed(LEVELS) if self.share >= level[0]), None)
+    def icon(self) -> Icon | None:
+        """The sign of a verdict that is not good."""
+        return ICONS[self.verdict] if self.verdict and self.verdict >= Verdict.WARN else None
+
+    @property
+    def level(self) -> tuple[int, str] | None:
+        """The side and the shade of the highest of `LEVELS` that its share reaches."""
+        reached = ((side, shade) for least, side, shade in LEVELS[::-1] if self.share >= least)
+        return next(reached, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +87,12 @@ class PlacedLabel:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSquare:
-    """A square with a title: an icon or a shade, and its corner and side in pixels."""
+    """A square with its title, and the corner of its cell in pixels."""
 
     x: int
     y: int
-    side: int
-    icon: Icon | None
-    shade: str
     title: str
-    href: str
+    square: Square
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Block:
     @property
     def has_links(self) -> bool:
         """Whether a name or a square leads to another page."""
-        return any(label.href for label in self.names) or any(s.href for s in self.squares)
+        return any(n.href for n in self.names) or any(s.square.href for s in self.squares)
 
 
 def draw_map(panels: Sequence[Panel], groups: Iterable[Sequence[MapRow]]) -> tuple[Block, ...]:
@@ -156,18 +159,16 @@ def _draw_block(panels: Sequence[Panel], groups: Sequence[Sequence[MapRow]], lef
             for y, row in enumerate(rows)
         ),
         rules_path=_draw_rules(groups, left + right) if len(rows) > len(groups) else "",
-        passed_path=_draw_ground(
-            (x, y) for x, y, square, _ in cells if square.verdict is Verdict.PASS
-        ),
+        passed_path=_draw_ground(c for c in cells if c.square.verdict is Verdict.PASS),
         skipped_path="".join(
-            f"M{x + 8} {y + 12}h8" for x, y, square, _ in cells if square.verdict is Verdict.SKIP
+            f"M{c.x + 8} {c.y + 12}h8" for c in cells if c.square.verdict is Verdict.SKIP
         ),
         dots_path="".join(
-            f"M{x + 12} {y + 12}h0"
-            for x, y, square, _ in cells
-            if square.verdict is None and square.level is None
+            f"M{c.x + 12} {c.y + 12}h0"
+            for c in cells
+            if c.square.verdict is None and c.square.level is None
         ),
-        squares=tuple(_place_squares(cells)),
+        squares=tuple(c for c in cells if c.square.icon or c.square.level),
     )
 
 
@@ -193,42 +194,27 @@ def _place_label(x: float, y: float, name: str, row: MapRow | None = None) -> Pl
     return PlacedLabel(x, y, text, weight, title, row.href if row else "")
 
 
-Cell = tuple[int, int, Square, str]
-"""The corner of a square in pixels, the square, and its title."""
-
-
 def _list_cells(
     panels: Sequence[Panel], starts: Sequence[int], rows: Sequence[MapRow]
-) -> Iterator[Cell]:
+) -> Iterator[PlacedSquare]:
     for y, row in enumerate(rows):
         for panel, start, squares in zip(panels, starts, row.panels, strict=True):
             for x, (head, square) in enumerate(zip(panel.heads, squares, strict=True)):
                 if square:
                     subject = ", ".join(filter(None, (row.name, panel.title, head)))
                     left, top = start + x * PITCH_PIXELS, y * PITCH_PIXELS
-                    yield left, top, square, f"{subject}: {square.text}"
+                    yield PlacedSquare(left, top, f"{subject}: {square.text}", square)
 
 
-def _place_squares(cells: Sequence[Cell]) -> Iterator[PlacedSquare]:
-    for x, y, square, title in cells:
-        if square.verdict is not None and square.verdict >= Verdict.WARN:
-            icon = ICONS[square.verdict]
-            yield PlacedSquare(x, y, PITCH_PIXELS, icon, "", title, square.href)
-        elif level := square.level:
-            _, side, shade = level
-            inset = (PITCH_PIXELS - side) // 2
-            yield PlacedSquare(x + inset, y + inset, side, None, shade, title, square.href)
-
-
-def _draw_ground(corners: Iterable[tuple[int, int]]) -> str:
-    """Draw squares; those that touch in a row are one."""
+def _draw_ground(squares: Iterable[PlacedSquare]) -> str:
+    """Draw *squares*; those that touch in a row are one."""
     stretches: list[tuple[int, int, int]] = []
-    for x, y in corners:
+    for square in squares:
         start, top, width = stretches[-1] if stretches else (0, -1, 0)
-        if (top, start + width) == (y, x):
-            stretches[-1] = start, y, width + PITCH_PIXELS
+        if (top, start + width) == (square.y, square.x):
+            stretches[-1] = start, top, width + PITCH_PIXELS
         else:
-            stretches.append((x, y, PITCH_PIXELS))
+            stretches.append((square.x, square.y, PITCH_PIXELS))
     return "".join(f"M{x} {y}h{width}v{PITCH_PIXELS}h-{width}z" for x, y, width in stretches)
 
 

@@ -65,35 +65,25 @@ def _list_delays(ranks: tuple[RankPlace, ...], late: int | None) -> Iterator[Ran
 
 
 def an_isolation(nodes: int = 48) -> IsolationAnswer:
-    """Make an answer in which n7 sends slowly, to all of the nodes."""
-    names = [f"n{i}" for i in range(1, nodes + 1)]
-    slow, well = "all_reduce 16 GB/s, 40% of what others reach", "all_reduce 40 GB/s"
-    failed = tuple(
-        TestRecord(
-            round=place,
-            purpose=GroupPurpose.PAIR,
-            partners=(f"n{place + 20}",),
-            outcome=GroupOutcome.FAILED,
-            reason=slow,
-        )
-        for place in range(1, 5)
+    """Make an answer in which n7 sends slowly to all of the *nodes*."""
+    names = tuple(f"n{i}" for i in range(1, nodes + 1))
+    reason = "all_reduce 16 GB/s, 40% of what others reach"
+    failed, passed = GroupOutcome.FAILED, GroupOutcome.PASSED
+    test = TestRecord(
+        round=1, purpose=GroupPurpose.PAIR, partners=("n20",), outcome=failed, reason=reason
+    )
+    slow = AccusedNode(
+        node="n7", is_alone=False, directions=("sends",), failed=(test,) * 4, passed=()
     )
     sent = tuple(
-        SendRecord(
-            sender=sender,
-            receiver=receiver,
-            outcome=GroupOutcome.FAILED if sender == "n7" else GroupOutcome.PASSED,
-            reason=slow if sender == "n7" else well,
-        )
-        for sender in names
-        for receiver in names
-        if sender != receiver
+        SendRecord(sender=a, receiver=b, outcome=failed if a == "n7" else passed, reason=reason)
+        for a in names
+        for b in names
+        if a != b
     )
     return IsolationAnswer(
         id="20261122-120000-abcdef",
-        accused=(
-            AccusedNode(node="n7", is_alone=False, directions=("sends",), failed=failed, passed=()),
-        ),
+        accused=(slow,),
         cleared=nodes - 1,
         cleared_nodes=tuple(name for name in names if name != "n7"),
         sent=sent,

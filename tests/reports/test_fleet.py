@@ -347,7 +347,7 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     ((fault, _, _, step, _),) = list_faults(shown)
 
     assert not shown.rows[0].attention
-    assert [s.icon and s.icon.key for s in drawn(shown)[0].squares] == ["warn"]
+    assert [s.square.verdict for s in drawn(shown)[0].squares] == [Verdict.WARN]
     assert (fault.icon and fault.icon.key, "replace" in step.text) == ("warn", False)
 
 
@@ -444,7 +444,7 @@ def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
     assert names[0] == "gpu-r001 (32)"
     assert len(names) == 64 == 2 * BLOCK_ROWS
     assert sign.title.startswith("gpu-r001 (32), allreduce: fail on 1 of 32, e.g. gpu-r001-n01: ")
-    assert sign.href == "nodes/gpu-r001-n01/idle.html#allreduce"
+    assert sign.square.href == "nodes/gpu-r001-n01/idle.html#allreduce"
 
 
 def test_rows_are_in_the_order_that_people_count() -> None:
