@@ -116,6 +116,7 @@ def build_table(
     """
     count = len(rows) if count is None else count
     listed = [_build_row(row) for row in rows[:MAX_LISTED_ROWS]]
+    left = count - len(listed)
     kept = [
         place
         for place in range(len(columns))
@@ -129,7 +130,7 @@ def build_table(
         rows=narrow[:shown],
         folded=narrow[shown:],
         count=count,
-        more=format_more(count - len(listed), source),
+        more=f"and {left} more: {source}" if left else "",
         caption=caption,
     )
 
@@ -156,11 +157,6 @@ def _build_row(row: TableRow | Cells) -> TableRow:
     if isinstance(row, TableRow):
         return row
     return TableRow(tuple(TableCell(cell) if isinstance(cell, str) else cell for cell in row))
-
-
-def format_more(left: int, source: str = FLEET_JSON) -> str:
-    """Say where the rows are that have no room; empty if there are none."""
-    return f"and {left} more: {source}" if left > 0 else ""
 
 
 def cut(text: str) -> str:
