@@ -338,5 +338,9 @@ def summarize_skips(run: Run) -> str:
 
 
 def shorten(text: str, characters: int = MAX_LINE_CHARACTERS) -> str:
-    """Shorten *text* to fit in a line."""
-    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+    """Shorten *text* to fit in a line: at the end of a word, unless that leaves too little."""
+    if len(text) <= characters:
+        return text
+    words = text[:characters].rpartition(" ")[0]
+    kept = words if len(words) > characters // 3 else text[: characters - 1]
+    return f"{kept.rstrip(' (,;:')}…"
