@@ -245,7 +245,7 @@ def test_the_drivers_own_message_of_three_lines_is_read_as_one(tmp_path: Path) -
     texts = XID_FAULTS[5].split(r"\x0a")
     for number, name in enumerate(("file", "journal")):
         (event,) = read_xids(READERS[name](tmp_path / str(number), "\n".join(texts)))
-        assert (event.xid, event.part_id) == (79, "0000:b3:00.0")
+        assert (event.xid, event.address) == (79, "0000:b3:00.0")
 
 
 def test_every_row_still_speaks_for_its_line() -> None:

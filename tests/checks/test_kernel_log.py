@@ -26,17 +26,12 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
+from hpcverify.telemetry.fault_table import OFTEN_SUFFIX, OVER_SUFFIX
 from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import kernel_log, xid
 from hpcverify_checks.kernel_log import CHECK, lines, pstore
-from hpcverify_checks.kernel_log.lines import (
-    JOB_KIND,
-    OFTEN_SUFFIX,
-    OVER_SUFFIX,
-    load_rows,
-    read_events,
-)
+from hpcverify_checks.kernel_log.lines import JOB_KIND, load_rows, read_events
 from tests.checks.kernel_lines import FAULTY, ORDINARY, compose_ordinary_log
 from tests.telemetry import test_kernel_log as logs
 from tests.telemetry import trees
@@ -214,6 +209,7 @@ def test_the_table_is_sound() -> None:
         assert row.fix or row.verdict is Verdict.PASS
         assert row.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
         assert not row.conclusive or row.verdict is Verdict.FAIL
+        assert row.lasting is (row.code in {other.ends for other in load_rows().values()})
         assert row.ends in ("", *load_rows())
         assert row.often is None or row.verdict is Verdict.PASS
         assert all(marker.isascii() and '"' not in marker for marker in row.markers)

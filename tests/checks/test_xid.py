@@ -156,6 +156,7 @@ def test_the_table_is_sound() -> None:
         assert (row.verdict is Verdict.PASS) == passes, row.code
         assert (row.remedy is Remedy.NONE) == (row.kind == "context"), row.code
         assert row.verdict is not Verdict.FAIL or row.kind == "gpu", row.code
+        assert row.conclusive is (row.verdict is Verdict.FAIL), row.code
         assert row.xid is None or row.mnemonic
         assert set(CHECK.finding_rules) > {row.code}
 

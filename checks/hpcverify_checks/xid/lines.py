@@ -18,13 +18,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.telemetry import pci
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
 from hpcverify_checks.common.kernel_log import begins_with_process
+from hpcverify_checks.common.log_events import LogEvent
 from hpcverify_checks.xid.policy import XidRow, find_row, load_rows
 
 LINE_MARKERS = (
@@ -72,27 +72,23 @@ QUIET_SECONDS = 10.0
 """One fault writes many lines within a second; later lines are another fault."""
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """One line about an error; *part_id* is a PCI address, or "node"."""
+class XidEvent(LogEvent[XidRow], frozen=True, kw_only=True):
+    """One line about an error; *address* is that of the PCI device, or "node"."""
 
-    row: XidRow
     xid: int | None
-    part_id: str
-    text: str
-    time: float | None
-    details: Mapping[str, str]
+    address: str
 
 
-def read_events(messages: Sequence[KernelMessage]) -> list[Event]:
+def read_events(messages: Sequence[KernelMessage]) -> list[XidEvent]:
     """
     Read *messages*.
 
     A lost GPU that an Xid reports as well counts once, and only the last recovery action
     of a GPU holds.
     """
-    found = _drop_repeated_losses([*_parse_messages(messages)])
-    last = {event.part_id: event for event in found if event.xid == RECOVERY_ACTION_XID}
-    return [e for e in found if e.xid != RECOVERY_ACTION_XID or e is last[e.part_id]]
+    events = _drop_repeated_losses([*_parse_messages(messages)])
+    last = {event.address: event for event in events if event.xid == RECOVERY_ACTION_XID}
+    return [e for e in events if e.xid != RECOVERY_ACTION_XID or e is last[e.address]]
 
 
 FALLEN_OFF_XID = 79
@@ -103,7 +99,7 @@ NVLINK5_XIDS = range(144, 151)
 GSP_XIDS = (119, 120)
 
 
-def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[Event]:
+def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[XidEvent]:
     opening: re.Match[str] | None = None
     for message in messages:
         if begins_with_process(message.text):
@@ -125,7 +121,7 @@ def _split_message(text: str) -> list[str]:
 
 def _make_loss_event(
     message: KernelMessage, match: re.Match[str], opening: re.Match[str] | None
-) -> Event:
+) -> XidEvent:
     # As the Xid reports it; *opening* names the GPU if *match* does not.
     address = match["address"]
     if address is None and opening is not None:
@@ -135,23 +131,23 @@ def _make_loss_event(
     return _make_event(message, find_row(FALLEN_OFF_XID), address, FALLEN_OFF_XID)
 
 
-def _drop_repeated_losses(found: Sequence[Event]) -> list[Event]:
+def _drop_repeated_losses(events: Sequence[XidEvent]) -> list[XidEvent]:
     # An Xid at the same time reports the same loss.
-    xids = [e for e in found if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
+    xids = [e for e in events if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
     return [
         e
-        for e in found
+        for e in events
         if e.xid != FALLEN_OFF_XID
         or e in xids
         or not any(
-            e.part_id == t.part_id
-            and (e.time is None or t.time is None or abs(e.time - t.time) <= QUIET_SECONDS)
-            for t in xids
+            e.address == other.address
+            and (e.time is None or other.time is None or abs(e.time - other.time) <= QUIET_SECONDS)
+            for other in xids
         )
     ]
 
 
-def _parse_message(message: KernelMessage) -> Iterator[Event]:
+def _parse_message(message: KernelMessage) -> Iterator[XidEvent]:
     text = message.text
     if match := re.match(XID_PATTERN, text):
         xid, rest = int(match["xid"]), match["rest"]
@@ -175,11 +171,11 @@ def _make_event(
     address: str | None = None,
     xid: int | None = None,
     details: Mapping[str, str] | None = None,
-) -> Event:
-    return Event(
+) -> XidEvent:
+    return XidEvent(
         row=row,
         xid=xid,
-        part_id=pci.normalize_address(f"{address}.0") if address else "node",
+        address=pci.normalize_address(f"{address}.0") if address else "node",
         text=message.text,
         time=message.time,
         details=details or {},
@@ -224,7 +220,7 @@ def count_occasions(times: Sequence[float]) -> int:
     return 1 + sum(b - a > QUIET_SECONDS for a, b in pairwise(sorted(times)))
 
 
-def recurs(group: Sequence[Event]) -> bool:
+def recurs(group: Sequence[XidEvent]) -> bool:
     """Whether it came on several occasions, and from more than one process."""
     known = [e for e in group if "pid" in e.details and e.time is not None]
     processes = {(e.details["pid"], e.details["process"]) for e in known}
