@@ -92,6 +92,22 @@ def load_rows(path: Path, kind: type[Row]) -> tuple[Row, ...]:
     )
 
 
+def index_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
+    """
+    Read the table at *path*, whose rows are of *kind*, by code.
+
+    Raises:
+        msgspec.ValidationError: a cell does not fit its column, or no field has its name.
+        ValueError: two rows have the same code.
+
+    """
+    rows = load_rows(path, kind)
+    by_code = {row.code: row for row in rows}
+    if len(by_code) < len(rows):
+        raise ValueError(f"{path.name} has two rows of one code")
+    return by_code
+
+
 def build_finding_rules(rows: Iterable[KnownFault]) -> dict[str, FindingRule]:
     """Build the rule of every code that a finding on a fault of *rows* may have."""
     return {row.code + suffix: rule for row in rows for suffix, rule in row.rules.items()}

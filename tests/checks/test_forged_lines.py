@@ -20,7 +20,7 @@ from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import kernel_log, xid
 from hpcverify_checks.kernel_log import pstore
-from hpcverify_checks.kernel_log.lines import JOB_KIND, load_rows, read_events
+from hpcverify_checks.kernel_log.lines import JOB_KIND, ROWS, read_events
 from hpcverify_checks.xid.lines import LINE_MARKERS
 from hpcverify_checks.xid.lines import read_events as read_xids
 from tests.checks.kernel_lines import FAULTY
@@ -44,7 +44,7 @@ XID_FAULTS = (
 )
 FAULTS = (
     *XID_FAULTS,
-    *(t for code, texts in FAULTY.items() if load_rows()[code].kind != JOB_KIND for t in texts),
+    *(t for code, texts in FAULTY.items() if ROWS[code].kind != JOB_KIND for t in texts),
 )
 
 QUOTES = (
@@ -252,4 +252,4 @@ def test_every_row_still_speaks_for_its_line() -> None:
     for code, texts in FAULTY.items():
         for text in texts:
             (event,) = read_events([KernelMessage(text, 0.0, "0")])
-            assert event.row is load_rows()[code]
+            assert event.row is ROWS[code]

@@ -31,7 +31,7 @@ from hpcverify.telemetry.kernel_log import KernelMessage, format_moment
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import kernel_log, xid
 from hpcverify_checks.kernel_log import CHECK, lines, pstore
-from hpcverify_checks.kernel_log.lines import JOB_KIND, load_rows, read_events
+from hpcverify_checks.kernel_log.lines import JOB_KIND, ROWS, read_events
 from tests.checks.kernel_lines import FAULTY, ORDINARY, compose_ordinary_log
 from tests.telemetry import test_kernel_log as logs
 from tests.telemetry import trees
@@ -79,7 +79,7 @@ def read_code(text: str) -> str | None:
 @pytest.mark.parametrize(("code", "text"), [(c, t) for c, ts in FAULTY.items() for t in ts])
 def test_a_line_of_a_fault_is_told_as_its_row_says(tmp_path: Path, code: str, text: str) -> None:
     assert read_code(text) == code
-    row = load_rows()[code]
+    row = ROWS[code]
     found = measured(tmp_path, *ORDINARY, text)
     told = [f for f in found if isinstance(f, Finding)]
     assert [f.code for f in told] == ([] if row.ends else [code])
@@ -92,7 +92,7 @@ def test_a_line_of_a_fault_is_told_as_its_row_says(tmp_path: Path, code: str, te
 
 
 def test_every_row_has_a_line_of_its_own() -> None:
-    assert FAULTY.keys() == load_rows().keys()
+    assert FAULTY.keys() == ROWS.keys()
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -143,7 +143,7 @@ def test_a_user_cannot_fail_a_node_by_the_name_of_a_program(crash: str) -> None:
 def test_a_user_cannot_fail_a_node_by_words_that_the_kernel_quotes(quote: str) -> None:
     for texts in FAULTY.values():
         codes = filter(None, (read_code(quote.format(text)) for text in texts))
-        assert all(load_rows()[code].verdict is not Verdict.FAIL for code in codes)
+        assert all(ROWS[code].verdict is not Verdict.FAIL for code in codes)
 
 
 def sample(parsed: Iterable[tuple[object, Any]]) -> list[str]:
@@ -187,7 +187,7 @@ def pick(kind: object, value: Any) -> str:
             return "x"
 
 
-@pytest.mark.parametrize("row", load_rows().values(), ids=load_rows())
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_each_way_through_a_pattern_has_a_marker_of_its_row(row: lines.LineRow) -> None:
     lacking = [
         text
@@ -198,7 +198,7 @@ def test_each_way_through_a_pattern_has_a_marker_of_its_row(row: lines.LineRow) 
 
 
 def test_the_table_is_sound() -> None:
-    for row in load_rows().values():
+    for row in ROWS.values():
         re.compile(row.pattern)
         assert row.kind in {
             *("cpu", "memory", "pcie", "nic", "gpu", "disk", "file system", "kernel"),
@@ -209,14 +209,14 @@ def test_the_table_is_sound() -> None:
         assert row.fix or row.verdict is Verdict.PASS
         assert row.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
         assert not row.conclusive or row.verdict is Verdict.FAIL
-        assert row.lasting is (row.code in {other.ends for other in load_rows().values()})
-        assert row.ends in ("", *load_rows())
+        assert row.lasting is (row.code in {other.ends for other in ROWS.values()})
+        assert row.ends in ("", *ROWS)
         assert row.often is None or row.verdict is Verdict.PASS
         assert all(marker.isascii() and '"' not in marker for marker in row.markers)
         assert set(CHECK.finding_rules) > {row.code}
 
 
-@pytest.mark.parametrize("row", load_rows().values(), ids=load_rows())
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_what_a_job_or_the_site_provokes_never_fails_a_node(row: lines.LineRow) -> None:
     if row.kind == JOB_KIND:
         assert (row.verdict, row.often) == (Verdict.PASS, None)
@@ -239,12 +239,8 @@ FOUND_AGAIN = {
 
 def test_what_no_check_would_meet_again_is_conclusive() -> None:
     """A rerun reads the log from where it ended: its silence is no acquittal."""
-    soft = [
-        row.code
-        for row in load_rows().values()
-        if row.verdict is Verdict.FAIL and not row.conclusive
-    ]
-    assert soft == [code for code in load_rows() if code in FOUND_AGAIN]
+    soft = [row.code for row in ROWS.values() if row.verdict is Verdict.FAIL and not row.conclusive]
+    assert soft == [code for code in ROWS if code in FOUND_AGAIN]
 
 
 @pytest.mark.parametrize(

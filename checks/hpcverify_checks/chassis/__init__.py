@@ -48,10 +48,10 @@ from hpcverify.telemetry import fault_table, ipmi
 from hpcverify.telemetry.chassis import Chassis, SensorHealth, SensorKind
 from hpcverify.units import format_count
 from hpcverify_checks.chassis.events import (
+    ROWS,
     LogMark,
     LogPart,
     find_row,
-    load_rows,
     make_mark,
     quote,
     report_events,
@@ -204,7 +204,7 @@ CHECK = Check(
     },
     finding_rules={
         **PART_RULES,
-        **fault_table.build_finding_rules(load_rows().values()),
+        **fault_table.build_finding_rules(ROWS.values()),
         "log_full": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "log_unread": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
         "before_first_run": LISTED,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,7 +30,6 @@ from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.units import DAY_SECONDS
 from hpcverify_checks.common.log_events import LogEvent, format_span, group_events, make_finding
 
-TABLE_PATH = Path(__file__).with_name("events.csv")
 INLET_CODE = "inlet_event"
 """The code of a temperature of the room, which is not a fault of the node."""
 UNNAMED_CODE = "event_critical"
@@ -43,6 +41,9 @@ class EventRow(KnownFault, frozen=True, kw_only=True):
 
     subject: str = ""
     pattern: str = ""
+
+
+ROWS = fault_table.index_rows(Path(__file__).with_name("events.csv"), EventRow)
 
 
 class LogEntry(LogEvent[EventRow], frozen=True, kw_only=True):
@@ -68,12 +69,6 @@ class LogPart(Struct, frozen=True):
     older: tuple[ChassisEvent, ...] = ()
     note: str = ""
     """Why the mark could not be used, if so."""
-
-
-@cache
-def load_rows() -> Mapping[str, EventRow]:
-    """Read the table, by code."""
-    return {row.code: row for row in fault_table.load_rows(TABLE_PATH, EventRow)}
 
 
 def select_new(log: EventLog, mark: LogMark | None) -> LogPart:
@@ -143,7 +138,7 @@ def make_mark(log: EventLog) -> LogMark:
 
 def find_row(event: ChassisEvent) -> EventRow | None:
     """Find the row whose pattern fits *event*."""
-    for row in load_rows().values():
+    for row in ROWS.values():
         if (
             row.pattern
             and re.fullmatch(row.subject, event.subject, re.IGNORECASE)
@@ -170,9 +165,9 @@ def _read_entries(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[
         # What is to be replaced has a name, if only a number: nobody replaces a node.
         unknown = event.sensor if row and row.remedy is Remedy.REPLACE else "node"
         if row and row.verdict is Verdict.FAIL and event.sensor in inlets:
-            row = load_rows()[INLET_CODE]
+            row = ROWS[INLET_CODE]
         elif row is None and event.severity is SensorHealth.CRITICAL:
-            row = load_rows()[UNNAMED_CODE]
+            row = ROWS[UNNAMED_CODE]
         if row:
             text = quote(event)
             yield LogEntry(

@@ -56,7 +56,7 @@ from hpcverify_checks.common.log_events import (
     make_finding,
     report_older,
 )
-from hpcverify_checks.kernel_log.lines import LineEvent, list_markers, load_rows, read_events
+from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, read_events
 from hpcverify_checks.kernel_log.pstore import read_dumps
 
 DUMPS = "pstore"
@@ -83,7 +83,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
 
     """
     try:
-        log = yield from read_new_part(ctx, list_markers(), root)
+        log = yield from read_new_part(ctx, LINE_MARKERS, root)
     except Unable as unable:
         if unable.cause is Cause.DENIED and ctx.recall(CURSOR) is None:
             raise Skip(str(unable), Cause.NOT_OBSERVABLE) from None
@@ -159,7 +159,7 @@ def _has_ended(group: Sequence[LineEvent], groups: Groups) -> bool:
 
 
 def _choose_standing_code(code: str) -> str:
-    row = load_rows().get(code)  # none if another version wrote it
+    row = ROWS.get(code)  # none if another version wrote it
     return "kernel_standing" if row and row.conclusive else "kernel_event_standing"
 
 
@@ -168,7 +168,7 @@ CHECK = Check(
     measure=measure,
     metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
     finding_rules={
-        **fault_table.build_finding_rules(load_rows().values()),
+        **fault_table.build_finding_rules(ROWS.values()),
         "before_first_run": LISTED,
         "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -27,7 +26,6 @@ from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify_checks.common.kernel_log import begins_with_process
 from hpcverify_checks.common.log_events import LogEvent
 
-TABLE_PATH = Path(__file__).with_name("lines.csv")
 JOB_KIND = "job"
 """The kind of what a user's program provokes: it is never a fault of the node."""
 
@@ -72,13 +70,6 @@ class LineEvent(LogEvent[LineRow], frozen=True, kw_only=True):
     part: tuple[str, str]
 
 
-@cache
-def load_rows() -> Mapping[str, LineRow]:
-    """Read the table, by code."""
-    rows = fault_table.load_rows(TABLE_PATH, LineRow)
-    return {row.code: replace(row, pattern=_expand(row.pattern)) for row in rows}
-
-
 def _expand(pattern: str) -> str:
     """Put the fragments in, and number their groups."""
     for name, fragment in FRAGMENTS.items():
@@ -88,23 +79,22 @@ def _expand(pattern: str) -> str:
     return pattern
 
 
-@cache
-def list_markers() -> tuple[bytes, ...]:
-    """List the literals of which a line that matters has one."""
-    rows = (marker for row in load_rows().values() for marker in row.markers)
-    return tuple({marker.encode(): None for marker in (*rows, *RECORD_MARKERS)})
-
-
-@cache
-def _list_pairs() -> tuple[tuple[str, LineRow], ...]:
-    """List each marker with its row, in the order of the table."""
-    return tuple((marker, row) for row in load_rows().values() for marker in row.markers)
+ROWS = {
+    row.code: replace(row, pattern=_expand(row.pattern))
+    for row in fault_table.load_rows(Path(__file__).with_name("lines.csv"), LineRow)
+}
+MARKED_ROWS = tuple((marker, row) for row in ROWS.values() for marker in row.markers)
+"""Each marker with its row, in the order of the table."""
+LINE_MARKERS = tuple(
+    {marker.encode(): None for marker in (*(m for m, _ in MARKED_ROWS), *RECORD_MARKERS)}
+)
+"""Only lines with one of these matter."""
 
 
 def read_events(messages: Sequence[KernelMessage]) -> Iterator[LineEvent]:
     """Read *messages*; each gives one event at most."""
     everything = "\n".join(message.text for message in messages)  # of many, most logs have few
-    pairs = [(marker, row) for marker, row in _list_pairs() if marker in everything]
+    pairs = [(marker, row) for marker, row in MARKED_ROWS if marker in everything]
     records = _find_records(messages) if RECORD_MARKERS[-1] in everything else {}
     for index, message in enumerate(messages):
         for marker, row in pairs:

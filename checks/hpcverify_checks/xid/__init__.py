@@ -11,7 +11,7 @@ Lost lines warn (``log_gap``) only if a log is kept that should have them. Where
 never survives a reboot, every planned reboot would warn: the last lines before it are
 then listed as not seen.
 
-The table in `policy` says what each Xid means. A crash of a user's program causes Xids too (13,
+The table `xids.csv` says what each Xid means. A crash of a user's program causes Xids too (13,
 31 and others): a single one is only listed; it warns when it comes again, more than
 `QUIET_SECONDS` later, from another process on the same GPU.
 While a run loads the GPUs, NVML reports Xids as they happen, and program Xids are then
@@ -56,12 +56,15 @@ from hpcverify_checks.common.kernel_log import (
 from hpcverify_checks.common.log_events import group_events, make_finding, report_older
 from hpcverify_checks.xid.lines import (
     LINE_MARKERS,
+    REPEATED_SUFFIX,
+    ROWS,
+    UNDER_LOAD_SUFFIX,
     XidEvent,
     count_occasions,
+    find_row,
     read_events,
     recurs,
 )
-from hpcverify_checks.xid.policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
 
 
 def measure(ctx: Context, params: Params) -> Iterator[CheckItem]:
@@ -163,7 +166,7 @@ CHECK = Check(
     observe=observe,
     metrics={"xids": Metric(unit="", worse="high", meaning="new error lines about this GPU")},
     finding_rules={
-        **fault_table.build_finding_rules(load_rows().values()),
+        **fault_table.build_finding_rules(ROWS.values()),
         "before_first_run": LISTED,
         "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         GAP_CODE: GAP_RULE,

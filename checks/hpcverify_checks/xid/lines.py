@@ -1,5 +1,12 @@
 """
-Read what NVIDIA's drivers write to the kernel log: Xids, SXids, lost GPUs.
+Read what NVIDIA's drivers write to the kernel log: Xids, SXids, lost GPUs; ``xids.csv``.
+
+The columns of the table besides those of all tables: *xid* and NVIDIA's *mnemonic*; *kind*:
+``app`` if a program can cause it, ``context`` if it only accompanies another one, ``gpu`` or
+``driver``; what *nvidia* and *others* do about it, and their *disagreement*; *when*, for an Xid
+with several meanings: the recovery action of 154, which is judged as in `recovery`, or what a
+line about NVLink must say. For an ``app`` Xid the verdict is that on a single one, and the
+remedy that of repeated ones.
 
 The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
 GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
@@ -17,16 +24,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpcverify.telemetry import pci
+from hpcverify.check import FindingRule, Remedy, Verdict
+from hpcverify.telemetry import fault_table, pci
+from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
 from hpcverify_checks.common.kernel_log import begins_with_process
 from hpcverify_checks.common.log_events import LogEvent
-from hpcverify_checks.xid.policy import XidRow, find_row, load_rows
 
+REPEATED_SUFFIX, UNDER_LOAD_SUFFIX = "_repeated", "_under_load"
+"""Added to the code of an ``app`` Xid that came again, or came under our load."""
 LINE_MARKERS = (
     b"Xid (",
     b"RmInitAdapter failed",
@@ -72,11 +83,62 @@ QUIET_SECONDS = 10.0
 """One fault writes many lines within a second; later lines are another fault."""
 
 
+class XidRow(KnownFault, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    xid: int | None = None
+    mnemonic: str = ""
+    kind: str
+    nvidia: str = ""
+    others: str = ""
+    disagreement: str = ""
+    when: tuple[str, ...] = ()
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """The columns that say what NVIDIA and others make of the Xid."""
+        columns = {
+            "mnemonic": self.mnemonic,
+            "nvidia": self.nvidia,
+            "others": self.others,
+            "disagreement": self.disagreement,
+        }
+        return {name: value for name, value in columns.items() if value}
+
+    @property
+    def rules(self) -> dict[str, FindingRule]:
+        """
+        The rule of each suffix.
+
+        An Xid that a program can cause is most likely the job's, so a single one is listed. If
+        it comes again from another process on the same GPU, or while our own known-good kernels
+        run, somebody should look; if our kernels cause it again, the GPU fails. The next run
+        begins after these lines, so a FAIL is conclusive.
+        """
+        rules = super().rules
+        if self.kind == "app":
+            remedy = max(self.remedy, Remedy.INSPECT, key=list(Remedy).index)
+            warning = FindingRule(Verdict.WARN, remedy)
+            rules |= {REPEATED_SUFFIX: warning, UNDER_LOAD_SUFFIX: warning}
+            rules[UNDER_LOAD_SUFFIX + REPEATED_SUFFIX] = FindingRule(Verdict.FAIL, remedy)
+        return rules
+
+
+ROWS = fault_table.index_rows(Path(__file__).with_name("xids.csv"), XidRow)
+ROWS_BY_SIGN = {(row.xid, sign): row for row in ROWS.values() for sign in row.when}
+
+
 class XidEvent(LogEvent[XidRow], frozen=True, kw_only=True):
     """One line about an error; *address* is that of the PCI device, or "node"."""
 
     xid: int | None
     address: str
+
+
+def find_row(xid: int, *signs: str) -> XidRow:
+    """Find the row of *xid* by the first of *signs* in the table, or else by number."""
+    known = (ROWS_BY_SIGN[xid, sign] for sign in signs if (xid, sign) in ROWS_BY_SIGN)
+    return next(known, ROWS.get(f"xid_{xid}", ROWS["xid_unknown"]))
 
 
 def read_events(messages: Sequence[KernelMessage]) -> list[XidEvent]:
@@ -155,14 +217,14 @@ def _parse_message(message: KernelMessage) -> Iterator[XidEvent]:
         row = find_row(xid, *_list_signs(xid, rest))
         yield _make_event(message, row, match["address"], xid, details)
     elif text.startswith("NVRM: Xid"):
-        yield _make_event(message, load_rows()["xid_unparsed"])
+        yield _make_event(message, ROWS["xid_unparsed"])
     elif match := re.match(SXID_PATTERN, text):
         if not match["rest"].startswith(SXID_DETAIL_PREFIXES):
             weight = match["rest"].partition(",")[0]
-            row = load_rows()[SXID_CODES.get(weight, "sxid_unknown")]
+            row = ROWS[SXID_CODES.get(weight, "sxid_unknown")]
             yield _make_event(message, row, match["address"], details={"sxid": match["xid"]})
     elif match := re.match(INIT_FAILED_PATTERN, text):
-        yield _make_event(message, load_rows()["init_failed"], match["address"])
+        yield _make_event(message, ROWS["init_failed"], match["address"])
 
 
 def _make_event(
