@@ -97,8 +97,7 @@ def index_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
     Read the table at *path*, whose rows are of *kind*, by code.
 
     Raises:
-        msgspec.ValidationError: a cell does not fit its column, or no field has its name.
-        ValueError: two rows have the same code.
+        ValueError: two rows have the same code, or as in `load_rows`.
 
     """
     rows = load_rows(path, kind)

@@ -329,6 +329,18 @@ def test_what_was_told_once_is_not_told_again_and_does_not_fail_again(tmp_path: 
     assert findings(measured(tmp_path, text, carry_overs=reset)) == []
 
 
+def test_a_log_that_cannot_be_read_forgets_no_mark(tmp_path: Path) -> None:
+    dumped(tmp_path)
+    first = marks(measured(tmp_path, "nvme nvme0: Disabling device after reset failure: -19"))
+    assert {mark.name for mark in first} == {"cursor", "pstore", "standing"}
+
+    kept: list[CheckItem] = []
+    ctx = make_context(tmp_path, inventory=BOARD, carry_overs=first)
+    with pytest.raises(Unable):
+        kept.extend(kernel_log.read_log(ctx, tmp_path / "elsewhere"))
+    assert tuple(kept) == first
+
+
 def test_what_was_conclusive_stays_so_while_it_stands(tmp_path: Path) -> None:
     for text, code in (
         ("nvme nvme0: Disabling device after reset failure: -19", "kernel_standing"),

@@ -484,6 +484,15 @@ def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> No
     assert {m.part_id for m in again if isinstance(m, CarryOver)} == {"node", "GPU-1"}
 
 
+def test_a_part_that_failed_is_not_passed_by_the_crash_of_a_job(tmp_path: Path) -> None:
+    failed = measured(tmp_path, line(79))
+    marks = tuple(item for item in failed if isinstance(item, CarryOver))
+    again = measured(tmp_path, line(79), by(7, 31), carry_overs=marks)
+
+    assert findings(again) == [("xid_31", "GPU-1"), ("xid_standing", "GPU-1")]
+    assert judge_items(CHECK, again).verdict is Verdict.WARN
+
+
 def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path) -> None:
     failed = measured(tmp_path, line(79))
     (stands,) = (m for m in failed if isinstance(m, CarryOver) and m.name == "standing")

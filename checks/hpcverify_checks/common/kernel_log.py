@@ -105,7 +105,7 @@ def report_unresolved(
     for that of the failure.
 
     A failed part must not pass just because the check runs again: it stays reported for a
-    day, or until the node is rebooted. The log does not tell whether it was mended since.
+    day, or until the node is rebooted. The log does not show whether it was mended since.
     """
     failures: dict[str, PartFailure] = {}
     for (part_id, code), group in groups.items():

@@ -1,8 +1,8 @@
 """
 Events of a log, by the tables of faults: grouped, counted, and reported once per part and code.
 
-The kernel log and the event log of a BMC are read by this one engine. What an event is, which
-row of which table speaks for it, and whether it has ended, the checks say.
+The checks of the kernel log and of a BMC's event log use this one engine. Each of them reads its
+log, finds the row of a line or an entry, and decides whether a fault has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcverify.telemetry.kernel_log import format_moment
 from hpcverify.units import format_count
 
 MAX_LINE_CHARACTERS = 240
-"""The length of a line in a message; the evidence has all of it."""
+"""How much of a line a message quotes; the evidence has all of it."""
 
 Row_co = TypeVar("Row_co", bound=KnownFault, covariant=True)
 

@@ -13,9 +13,8 @@ then listed as not seen.
 
 The table `xids.csv` says what each Xid means. A crash of a user's program causes Xids too (13,
 31 and others): a single one is only listed; it warns when it comes again, more than
-`QUIET_SECONDS` later, from another process on the same GPU.
-While a run loads the GPUs, NVML reports Xids as they happen, and program Xids are then
-from our own program.
+`QUIET_SECONDS` later, from another process on the same GPU. While a run loads the GPUs, NVML
+reports Xids as they happen, and program Xids are then from our own program.
 """
 
 from __future__ import annotations

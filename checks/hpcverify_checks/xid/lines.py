@@ -6,7 +6,7 @@ The columns of the table besides those of all tables: *xid* and NVIDIA's *mnemon
 ``driver``; what *nvidia* and *others* do about it, and their *disagreement*; *when*, for an Xid
 with several meanings: the recovery action of 154, which is judged as in `recovery`, or what a
 line about NVLink must say. For an ``app`` Xid the verdict is that on a single one, and the
-remedy that of repeated ones.
+remedy is that of repeated ones.
 
 The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
 GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
@@ -55,14 +55,14 @@ INIT_FAILED_PATTERN = (
     rf"NVRM: (?:(?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}: )?(?:\w+: )?RmInitAdapter failed"
     r"|The NVIDIA probe routine failed)"
 )
-"""From the beginning: the driver also quotes the version that a program claims to have."""
+"""A pattern of the whole beginning: the driver also quotes the version that a program claims."""
 LOST_PATTERN = (
     rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}:? (?:GPU )?has )?fallen off the bus"
 )
 LOST_OPENING_PATTERN = rf"NVRM: The NVIDIA GPU {ADDRESS_PATTERN}"
 """The first of three lines, which names the GPU; the last says it is lost."""
 LINE_END_PATTERN = r"\n|\\x0a|#012"
-"""Between the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
+"""What separates the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
 SXID_CODES = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
 SXID_DETAIL_PREFIXES = ("Severity ", "Data ")
 """The starts of the lines that follow an SXid."""
@@ -97,13 +97,8 @@ class XidRow(KnownFault, frozen=True, kw_only=True):
     @property
     def evidence(self) -> dict[str, str]:
         """The columns that say what NVIDIA and others make of the Xid."""
-        columns = {
-            "mnemonic": self.mnemonic,
-            "nvidia": self.nvidia,
-            "others": self.others,
-            "disagreement": self.disagreement,
-        }
-        return {name: value for name, value in columns.items() if value}
+        names = ("mnemonic", "nvidia", "others", "disagreement")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     @property
     def rules(self) -> dict[str, FindingRule]:
@@ -176,7 +171,7 @@ def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[XidEvent]:
 
 
 def _split_message(text: str) -> list[str]:
-    """Split the one message that the driver writes in several lines; of others give the first."""
+    """Split the one message that the driver writes in several lines; return the first of others."""
     lines = [line.strip() for line in re.split(LINE_END_PATTERN, text)]
     return lines if re.match(LOST_OPENING_PATTERN, lines[0]) else lines[:1]
 
@@ -246,7 +241,7 @@ def _make_event(
 
 def _list_signs(xid: int, rest: str) -> Iterator[str]:
     """
-    List the signs by which `find_row` tells what *xid* means here, the surest first.
+    List the signs by which `find_row` knows what *xid* means here, the surest first.
 
     A recovery action goes by its number: its text changed from "Node Reboot Required" to
     "OS Reboot" in R610. An NVLink 5 fault goes by unit and status as in NVIDIA's sheet,
