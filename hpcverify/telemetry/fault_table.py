@@ -72,23 +72,24 @@ def load_rows(path: Path, kind: type[Row]) -> tuple[Row, ...]:
 
     Raises:
         msgspec.ValidationError: a cell does not fit its column, or no field has its name.
+        ValueError: a row has not as many cells as there are columns.
 
     """
     import csv  # noqa: PLC0415 - a prolog on a healthy node reads no table of CUDA's errors
 
     lists = {field.name for field in msgspec.structs.fields(kind) if field.type == tuple[str, ...]}
-    lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    names, *lines = csv.reader(path.read_text(encoding="utf-8").splitlines())
     return tuple(
         msgspec.convert(
             {
                 name: cell.split("|") if name in lists else BOOLEANS.get(cell, cell)
-                for name, cell in line.items()
+                for name, cell in zip(names, cells, strict=True)
                 if cell
             },
             kind,
             strict=False,
         )
-        for line in lines
+        for cells in lines
     )
 
 

@@ -58,6 +58,12 @@ def test_a_cell_or_a_column_that_is_not_understood_is_refused(
         read(tmp_path, line, head=head)
 
 
+@pytest.mark.parametrize("line", ["a,warn,,inspect,,,x,,y", "a,warn,,inspect,,,x,,y,,"])
+def test_a_row_that_is_too_short_or_too_long_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ValueError, match="argument 2"):
+        read(tmp_path, line)
+
+
 def test_a_code_that_two_rows_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"table.csv has two rows of one code"):
         read(tmp_path, *["a,warn,,inspect,,,x,,y,"] * 2)
