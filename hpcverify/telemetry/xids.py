@@ -70,11 +70,7 @@ def list_logged(
         Unable: the log cannot be read.
 
     """
-    parts = {
-        pci.normalize_address(gpu.facts["pci_address"]): gpu.id
-        for gpu in inventory.of_kind("gpu")
-        if "pci_address" in gpu.facts
-    }
+    parts = pci.map_addresses(inventory.of_kind("gpu"))
     xids: list[GpuXid] = []
     for message in kernel_log.read(cursor, (XID_MARKER,), root).messages:
         match = re.match(XID_PATTERN, message.text)

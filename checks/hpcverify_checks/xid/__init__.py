@@ -34,7 +34,6 @@ from hpcverify.check import (
     Measurement,
     Metric,
     Params,
-    Part,
     Placement,
     Remedy,
     Skip,
@@ -87,13 +86,13 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         text = f"this node's GPUs are {vendor}: hpcverify does not read what their driver logs"
         raise Skip(text, Cause.NOT_OBSERVABLE)
     log = yield from read_new_part(ctx, LINE_MARKERS, root)
-    gpus = _list_gpus_by_address(ctx)
+    gpus = _map_addresses(ctx)
 
     def find_part(event: XidEvent) -> str:
-        return _find_part(event.address, gpus)
+        return gpus.get(event.address, event.address)
 
     groups = group_events(read_events(log.messages), find_part)
-    counts = dict.fromkeys((part.id for part in gpus.values()), 0)
+    counts = dict.fromkeys(gpus.values(), 0)
     for (part_id, _), group in groups.items():
         counts[part_id] = counts.get(part_id, 0) + len(group)
         suffix = REPEATED_SUFFIX if group[0].row.kind == "app" and recurs(group) else ""
@@ -106,18 +105,9 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     yield from report_reading(log)
 
 
-def _list_gpus_by_address(ctx: Context) -> dict[str, Part]:
-    parts = ctx.previous.of_kind("gpu") if ctx.previous else ()
-    return {
-        pci.normalize_address(part.facts["pci_address"]): part
-        for part in (*parts, *ctx.inventory.of_kind("gpu"))
-        if "pci_address" in part.facts
-    }
-
-
-def _find_part(place: str, gpus: Mapping[str, Part]) -> str:
-    """Find the id of the GPU at *place*; if there is none, the place itself."""
-    return gpus[place].id if place in gpus else place
+def _map_addresses(ctx: Context) -> dict[str, str]:
+    past = ctx.previous.of_kind("gpu") if ctx.previous else ()
+    return pci.map_addresses((*past, *ctx.inventory.of_kind("gpu")))
 
 
 def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
@@ -132,10 +122,10 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
     A run with load starts only when nobody else holds a GPU (unless forced), so a
     program's Xid was caused by ours.
     """
-    gpus = _list_gpus_by_address(ctx)
+    gpus = _map_addresses(ctx)
     logged = _list_logged_xids(ctx, root, gpus)
     for place, samples in watch.group_by_part("xid"):
-        part_id = _find_part(place, gpus)
+        part_id = gpus.get(place, place)
         for xid in sorted({int(sample.value) for sample in samples}):
             times = [sample.t for sample in samples if int(sample.value) == xid]
             row = find_row(xid)
@@ -151,11 +141,11 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
 
 
 def _list_logged_xids(
-    ctx: Context, root: Path, gpus: Mapping[str, Part]
+    ctx: Context, root: Path, gpus: Mapping[str, str]
 ) -> set[tuple[str, int | None]]:
     with suppress(Unable):
         log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
-        return {(_find_part(e.address, gpus), e.xid) for e in read_events(log.messages)}
+        return {(gpus.get(e.address, e.address), e.xid) for e in read_events(log.messages)}
     return set()
 
 
