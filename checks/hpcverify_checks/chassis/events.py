@@ -52,6 +52,11 @@ class LogEntry(LogEvent[EventRow], frozen=True, kw_only=True):
     part_id: str
     event: ChassisEvent
 
+    @property
+    def quotation(self) -> dict[str, str]:
+        """The number and the words of the entry."""
+        return {"entry": f"{self.event.id}: {self.text}"}
+
 
 class LogMark(Struct, frozen=True):
     """Where the reading of a log ended."""
@@ -169,15 +174,8 @@ def _read_entries(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[
         elif row is None and event.severity is SensorHealth.CRITICAL:
             row = ROWS[UNNAMED_CODE]
         if row:
-            text = quote(event)
-            yield LogEntry(
-                row=row,
-                part_id=event.part or unknown,
-                event=event,
-                text=text,
-                time=event.time,
-                details={"entry": f"{event.id}: {text}"},
-            )
+            part_id, text = event.part or unknown, quote(event)
+            yield LogEntry(row=row, part_id=part_id, event=event, text=text, time=event.time)
 
 
 def _list_states(chassis: Chassis) -> dict[str, bool]:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcverify.check import (
+    LISTED,
     CarryOver,
     Context,
     Coverage,
@@ -27,9 +28,11 @@ from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common.log_events import LogEvent
 
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
-GAP_CODE = "log_gap"
-GAP_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True)
-"""Every check that reads the log meets the same gap."""
+LOG_RULES = {
+    # Every check that reads the log meets the same gap.
+    "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True),
+    "before_first_run": LISTED,
+}
 PROCESS_PATTERN = (
     r"(?:traps: )?(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
     r"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete "
@@ -82,7 +85,7 @@ def report_reading(log: KernelLog) -> Iterator[Finding | Coverage | CarryOver]:
     """Report what was read and what was not; keep the mark from which the next run reads on."""
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
-        yield Finding(GAP_CODE, "node", f"{log.source}: {log.gap}: {fix}")
+        yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
     text = f"read {format_count(log.message_count, 'kernel message')} from {log.source}, {span}"
     yield Coverage("node", text if log.message_count else f"no new message in {log.source}")

@@ -32,6 +32,11 @@ class LogEvent(Struct, Generic[Row_co], frozen=True, kw_only=True):
     details: Mapping[str, str] = {}
     """What the text names besides the part, as evidence."""
 
+    @property
+    def quotation(self) -> dict[str, str]:
+        """The text as evidence, by what it is called."""
+        return {"line": self.text}
+
 
 Event = TypeVar("Event", bound=LogEvent[KnownFault])
 
@@ -66,7 +71,7 @@ def make_finding(
     if row.fix and fix:  # many lines of the kernel end in a full stop
         text = f"{text.rstrip('.')}: {row.fix}"
     evidence = {
-        "line": first.text,
+        **first.quotation,
         "count": str(len(group)),
         "first": format_moment(first.time),
         "last": format_moment(last.time),
@@ -74,7 +79,7 @@ def make_finding(
         **first.details,
     }
     if last.text != first.text:
-        evidence["last line"] = last.text
+        evidence |= {f"last {name}": text for name, text in last.quotation.items()}
     return Finding(row.code + suffix, part_id, text, evidence)
 
 

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcverify.check import (
-    LISTED,
     CarryOver,
     Cause,
     Check,
@@ -44,8 +43,7 @@ from hpcverify.telemetry import fault_table, kernel_log, pci
 from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common.kernel_log import (
     CURSOR,
-    GAP_CODE,
-    GAP_RULE,
+    LOG_RULES,
     read_new_part,
     report_reading,
     report_unresolved,
@@ -169,10 +167,9 @@ CHECK = Check(
     metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
-        "before_first_run": LISTED,
         "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
-        GAP_CODE: GAP_RULE,
+        **LOG_RULES,
     },
     placement=Placement.PASSIVE,
     timeout=60,

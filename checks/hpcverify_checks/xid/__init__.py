@@ -24,7 +24,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcverify.check import (
-    LISTED,
     Cause,
     Check,
     CheckItem,
@@ -45,8 +44,7 @@ from hpcverify.telemetry import fault_table, kernel_log, pci, vendors
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.kernel_log import (
     CURSOR,
-    GAP_CODE,
-    GAP_RULE,
+    LOG_RULES,
     read_new_part,
     report_reading,
     report_unresolved,
@@ -156,9 +154,8 @@ CHECK = Check(
     metrics={"xids": Metric(unit="", worse="high", meaning="new error lines about this GPU")},
     finding_rules={
         **fault_table.build_finding_rules(ROWS.values()),
-        "before_first_run": LISTED,
         "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
-        GAP_CODE: GAP_RULE,
+        **LOG_RULES,
     },
     placement=Placement.PASSIVE,
     timeout=60,
