@@ -155,6 +155,7 @@ def test_the_table_is_sound() -> None:
         assert row.verdict is not Verdict.FAIL or row.kind == "gpu", row.code
         assert row.conclusive is (row.verdict is Verdict.FAIL), row.code
         assert row.xid is None or row.mnemonic
+        assert row.pattern == "" or (row.xid, row.when) == (None, ()), row.code
         assert set(CHECK.finding_rules) > {row.code}
 
 
@@ -439,6 +440,8 @@ SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
         ("20034, Fatal, Link 30 LTSSM Fault Up", "sxid_fatal", Verdict.FAIL),
         ("12028, Non-fatal, Link 32 egress (First)", "sxid_nonfatal", Verdict.WARN),
         ("12028, Odd, Link 32", "sxid_unknown", Verdict.WARN),
+        ("12028, Fatality, Link 32", "sxid_unknown", Verdict.WARN),
+        ("12028,Non-fatal", "sxid_nonfatal", Verdict.WARN),
     ],
 )
 def test_switches_are_judged_by_the_word(

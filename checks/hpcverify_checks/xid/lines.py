@@ -5,8 +5,10 @@ The columns of the table besides those of all tables: *xid* and NVIDIA's *mnemon
 ``app`` if a program can cause it, ``context`` if it only accompanies another one, ``gpu`` or
 ``driver``; what *nvidia* and *others* do about it, and their *disagreement*; *when*, for an Xid
 with several meanings: the recovery action of 154, which is judged as in `recovery`, or what a
-line about NVLink must say. For an ``app`` Xid the verdict is that on a single one, and the
-remedy is that of repeated ones.
+line about NVLink must say; *pattern* of a line that is not an Xid, with ``{address}`` for that of
+the device. The first row whose pattern fits speaks for the line; it fits from the beginning,
+since the driver also quotes what a program says of itself. For an ``app`` Xid the verdict is that
+on a single one, and the remedy is that of repeated ones.
 
 The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
 GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
@@ -48,14 +50,6 @@ LINE_MARKERS = (
 """Only lines with one of these matter."""
 
 # As text: on a healthy node none of them is ever compiled.
-SXID_PATTERN = (
-    rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS_PATTERN}\): (?P<xid>\d+), ?(?P<rest>.*)"
-)
-INIT_FAILED_PATTERN = (
-    rf"NVRM: (?:(?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}: )?(?:\w+: )?RmInitAdapter failed"
-    r"|The NVIDIA probe routine failed)"
-)
-"""A pattern of the whole beginning: the driver also quotes the version that a program claims."""
 LOST_PATTERN = (
     rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}:? (?:GPU )?has )?fallen off the bus"
 )
@@ -63,9 +57,6 @@ LOST_OPENING_PATTERN = rf"NVRM: The NVIDIA GPU {ADDRESS_PATTERN}"
 """The first of three lines, which names the GPU; the last says it is lost."""
 LINE_END_PATTERN = r"\n|\\x0a|#012"
 """What separates the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
-SXID_CODES = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
-SXID_DETAIL_PREFIXES = ("Severity ", "Data ")
-"""The starts of the lines that follow an SXid."""
 
 PROCESS_PATTERN = r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)"
 UNIT_PATTERN = r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)"
@@ -93,6 +84,7 @@ class XidRow(KnownFault, frozen=True, kw_only=True):
     others: str = ""
     disagreement: str = ""
     when: tuple[str, ...] = ()
+    pattern: str = ""
 
     @property
     def evidence(self) -> dict[str, str]:
@@ -120,6 +112,11 @@ class XidRow(KnownFault, frozen=True, kw_only=True):
 
 
 ROWS = fault_table.index_rows(Path(__file__).with_name("xids.csv"), XidRow)
+PATTERN_ROWS = tuple(
+    replace(row, pattern=row.pattern.replace("{address}", ADDRESS_PATTERN))
+    for row in ROWS.values()
+    if row.pattern
+)
 ROWS_BY_SIGN = {(row.xid, sign): row for row in ROWS.values() for sign in row.when}
 
 
@@ -205,29 +202,24 @@ def _drop_repeated_losses(events: Sequence[XidEvent]) -> list[XidEvent]:
 
 
 def _parse_message(message: KernelMessage) -> Iterator[XidEvent]:
-    text = message.text
-    if match := re.match(XID_PATTERN, text):
+    if match := re.match(XID_PATTERN, message.text):
         xid, rest = int(match["xid"]), match["rest"]
-        details = {k: v for k, v in _parse_details(xid, rest) if v}
         row = find_row(xid, *_list_signs(xid, rest))
-        yield _make_event(message, row, match["address"], xid, details)
-    elif text.startswith("NVRM: Xid"):
-        yield _make_event(message, ROWS["xid_unparsed"])
-    elif match := re.match(SXID_PATTERN, text):
-        if not match["rest"].startswith(SXID_DETAIL_PREFIXES):
-            weight = match["rest"].partition(",")[0]
-            row = ROWS[SXID_CODES.get(weight, "sxid_unknown")]
-            yield _make_event(message, row, match["address"], details={"sxid": match["xid"]})
-    elif match := re.match(INIT_FAILED_PATTERN, text):
-        yield _make_event(message, ROWS["init_failed"], match["address"])
+        yield _make_event(message, row, match["address"], xid, dict(_parse_details(xid, rest)))
+        return
+    for row in PATTERN_ROWS:
+        if match := re.match(row.pattern, message.text):
+            groups = match.groupdict()
+            yield _make_event(message, row, groups.pop("address", None), details=groups)
+            return
 
 
 def _make_event(
     message: KernelMessage,
     row: XidRow,
-    address: str | None = None,
+    address: str | None,
     xid: int | None = None,
-    details: Mapping[str, str] | None = None,
+    details: Mapping[str, str | None] | None = None,
 ) -> XidEvent:
     return XidEvent(
         row=row,
@@ -235,7 +227,7 @@ def _make_event(
         address=pci.normalize_address(f"{address}.0") if address else "node",
         text=message.text,
         time=message.time,
-        details=details or {},
+        details={name: value for name, value in (details or {}).items() if value},
     )
 
 
@@ -260,7 +252,7 @@ def _list_signs(xid: int, rest: str) -> Iterator[str]:
         yield fault["weight"]
 
 
-def _parse_details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
+def _parse_details(xid: int, rest: str) -> Iterator[tuple[str, str | None]]:
     if who := re.search(PROCESS_PATTERN, rest):
         yield from who.groupdict().items()
     if units := re.search(UNIT_PATTERN, rest):
