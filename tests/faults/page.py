@@ -159,7 +159,7 @@ def page() -> str:
             *rehearsed,
             "",
             KERNEL_HEAD,
-            *(_format_line(row) for row in lines.load_rows().values() if not row.ends),
+            *(_format_line(row) for row in lines.ROWS.values() if not row.ends),
             "",
             CUDA_HEAD,
             *map(_format_error, load_rows()),

@@ -29,7 +29,6 @@ from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Measure, Outcome, Request, RunSelftest, decode_response
 from hpcverify.run.worker import WorkerServer
 from hpcverify.telemetry.cuda_errors import (
-    HARD_CODES,
     CudaError,
     build_finding_rules,
     find_cuda_error,
@@ -45,6 +44,8 @@ TAIL = (
 )
 GPUS = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(3))
 NODE = Inventory(parts=tuple(Part("gpu", d.part, d.label) for d in GPUS), devices=GPUS)
+CONCLUSIVE = {"ecc_uncorrectable", "cuda_nvlink_uncorrectable"}
+"""Codes of errors that the hardware itself counted: no rerun takes them back."""
 MESSAGES = [row for row in load_rows() if row.message]
 PHRASES = [(row, phrase) for row in load_rows() for phrase in row.phrases]
 BAD = [row for row in MESSAGES if row.verdict is Verdict.FAIL]
@@ -232,11 +233,11 @@ def test_what_was_found_fails_when_it_is_judged_again(tmp_path: Path, row: CudaE
     again = rejudge_result(result, {}, {}, NODE, has_no_past)
 
     assert again == result
-    assert bool(list_hard_evidence(result, NODE)) is (row.code in HARD_CODES)
+    assert bool(list_hard_evidence(result, NODE)) is row.conclusive
 
 
 def test_rows_of_one_code_are_ruled_alike() -> None:
-    ruled = {(r.code, r.verdict, r.remedy, r.cause, r.software) for r in load_rows()}
+    ruled = {(r.code, r.verdict, r.remedy, r.cause, r.software, r.conclusive) for r in load_rows()}
     codes = {row.code for row in load_rows()}
     errors = {row for row in ruled if row[1] is Verdict.ERROR}
 
@@ -255,7 +256,8 @@ def test_every_row_is_complete_and_has_a_source(row: CudaError) -> None:
 
 
 def test_only_what_ecc_or_the_link_counted_is_beyond_software() -> None:
-    assert build_finding_rules().keys() - list_software_codes() == HARD_CODES
+    assert build_finding_rules().keys() - list_software_codes() == CONCLUSIVE
+    assert {row.code for row in load_rows() if row.conclusive} == CONCLUSIVE
 
 
 def explained(

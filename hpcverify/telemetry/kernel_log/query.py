@@ -29,6 +29,8 @@ class KernelMessage(Struct, frozen=True):
 class KernelLog(Struct, frozen=True, kw_only=True):
     """What was found in one source since the cursor."""
 
+    boot: str
+    """The id of the boot in which the log was read."""
     source: str
     messages: tuple[KernelMessage, ...]
     """Those with a word that was asked for."""
@@ -101,6 +103,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         """Build the answer, which read up to *position*; *missing* are `gap` and `unseen`."""
         found = tuple(messages)
         return KernelLog(
+            boot=self.boot,
             source=self.source,
             messages=tuple(m for m in found if not self.is_old(m)),
             older=tuple(m for m in found if self.is_old(m)),
