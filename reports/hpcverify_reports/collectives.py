@@ -38,7 +38,7 @@ WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at
 OPINION_HEADS = ("Collective", "Size", "Its busbw", "Our busbw", "Wrong elements")
 WIRE_HEADS = ("From", "To", "ib_write_bw")
 MISSING_HEADS = ("Node", "Ranks", "Why")
-MISSING_NOTE = "The others waited for these ranks in vain."
+MISSING_NOTE = "The others waited for these ranks and got no answer."
 TIMING_NOTE = (
     "Each step as its slowest rank took it. algbw and busbw as nccl-tests defines them, of the "
     "median step."

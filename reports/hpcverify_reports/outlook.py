@@ -102,7 +102,7 @@ def _introduce_peers(judgement: FleetJudgement) -> Iterator[str]:
     if judgement.outliers:
         yield f"{night} An outlier stood out from its peers on two nights at least."
     else:
-        yield f"{night} No part, node or place stands out from its peers."
+        yield f"{night} No part, node or place is an outlier."
     if judgement.metrics:
         yield "In each picture, the dashed line is the median."
 

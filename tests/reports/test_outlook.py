@@ -121,7 +121,7 @@ def test_a_rollout_is_told_below_and_names_no_part() -> None:
 def test_a_fleet_in_which_nobody_stands_out_says_so() -> None:
     peers, past = build(fleets.judge(outliers=(), changes=(), notes=(), unconfirmed=()))
 
-    assert peers.intro[0].endswith("No part, node or place stands out from its peers.")
+    assert peers.intro[0].endswith("No part, node or place is an outlier.")
     assert past.intro == ("No part is worse than it was.",)
     assert not texts(peers) + texts(past)
 
