@@ -11,9 +11,7 @@ from pathlib import Path
 
 from hpcverify.selection.suites import FAULT_CLASSES_PATH
 from tests.coverage.injections import INJECTIONS, Injection
-from tests.coverage.matchers import MATCHERS, Matcher
-from tests.coverage.trace import FAULT_COUNT, TRACE, FaultClass
-from tests.coverage.wishes import WISHES, Wish
+from tests.coverage.tables import FAULT_COUNT, MATCHERS, TRACE, WISHES, FaultClass, Matcher, Wish
 
 PAGE = Path(__file__).parents[2] / "docs/coverage.md"
 HEAD = """\
