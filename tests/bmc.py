@@ -114,7 +114,6 @@ def a_voltage(name: str, number: int, tenths: int, lowest: int) -> SimulatedSens
 def a_state(
     name: str, number: int, kind: int, *bits: int, event_type: int = SPECIFIC
 ) -> SimulatedSensor:
-    """Make a sensor of states."""
     return SimulatedSensor(name, number, kind, (7, number), None, bits, event_type=event_type)
 
 

@@ -69,7 +69,6 @@ class Cli:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until *holds* is true."""
     until = time.monotonic() + GENEROUS
     while not holds():
         assert time.monotonic() < until, "waited in vain"

@@ -171,5 +171,4 @@ class InventedSource:
 
 
 def make_node(folder: Path, **changes: Any) -> Context:
-    """Make the context of a passive check on the node."""
     return replace(make_context(folder, **changes), inventory=INVENTORY)

@@ -36,7 +36,6 @@ class PortFault:
 
 
 def lose_link(name: str) -> dict[str, object]:
-    """Say what an InfiniBand port shows whose cable is out."""
     port = f"{RDMA}/{name}/ports/1"
     return {
         f"{port}/state": "1: DOWN",
@@ -46,7 +45,6 @@ def lose_link(name: str) -> dict[str, object]:
 
 
 def on_all(path: str, value: object) -> dict[str, object]:
-    """Say the same of all eight InfiniBand ports."""
     return {f"{RDMA}/mlx5_{i}/ports/1/{path}": value for i in range(8)}
 
 

@@ -52,7 +52,6 @@ QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
 
 
 def children(pid: int) -> list[int]:
-    """List the processes that *pid* has started and that are there yet."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
 

@@ -104,7 +104,6 @@ class BmcFleet:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the certificate of all BMCs here."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 

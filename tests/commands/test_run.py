@@ -29,7 +29,6 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Generator[None]:
-    """Put a file system of memory at *folder* for a while."""
     mount = ["mount", "-t", "tmpfs", "-o", options, "hpcverify-test", str(folder)]
     subprocess.check_call(mount)
     try:

@@ -38,5 +38,4 @@ INJECTIONS = read_table(Path(__file__).with_name("injections.csv"), Injection)
 
 
 def find_injection(check: str, fault: str) -> Injection:
-    """Find the row of a *fault*."""
     return next(row for row in INJECTIONS if (row.check, row.fault) == (check, fault))

@@ -70,7 +70,6 @@ UNNAMED = frozenset(
 
 
 def page() -> str:
-    """Write the page."""
     named = [row for row in TRACE if row.component not in UNNAMED]
     seen = sum(row.count for row in named if row.tests)
     count = sum(row.count for row in named)

@@ -74,6 +74,5 @@ def finish(begun: subprocess.Popen[str]) -> tuple[IsolationAnswer, int]:
 
 @contextmanager
 def a_site(fabric: Fabric) -> Generator[FabricSite]:
-    """Make such a site; it goes with the block."""
     with TemporaryDirectory(prefix="hvfabric-", dir="/tmp") as name:
         yield FabricSite(fabric, Path(name))

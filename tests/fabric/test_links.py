@@ -116,7 +116,6 @@ def site(tmp_path: Path) -> Site16:
 
 
 def make_site(folder: Path) -> Site16:
-    """Make a site in *folder*."""
     names = [f"n{number}" for number in range(1, 17)]
     slurm = PaperCluster(nodes={name: PaperNode() for name in names}, topology=TREE)
     slurm.now = time.time()  # ids are made by the clock of the system
@@ -387,7 +386,6 @@ def kill_at(site: Site16, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_speeds(site: Site16) -> int:
-    """Count what was recorded of the speeds of pairs."""
     with closing(sqlite3.connect(site.ledger.path)) as db:
         (count,) = db.execute("select count(*) from pair_speeds").fetchone()
     return int(count)

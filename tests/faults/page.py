@@ -142,7 +142,6 @@ too: each check accuses nobody on H100, H200, A100, L40S and B200.
 
 
 def page() -> str:
-    """Write the page."""
     faults = (line for s in SECTIONS for line in _section(*s))
     rehearsed = (line for fault in REHEARSED for line in _format_rehearsed(fault))
     return "\n".join(

@@ -27,7 +27,6 @@ OTHERS = (
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Give one that knows nothing."""
     return Ledger(tmp_path)
 
 

@@ -113,7 +113,6 @@ class Room:
 
 
 def bad(check: str = "sdc", *, conclusive: bool = True) -> Result:
-    """Make a failure."""
     return a_result(
         check,
         verdict=Verdict.FAIL,
@@ -137,7 +136,6 @@ def a_room(folder: Path, count: int = 4) -> Room:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
-    """Give a cluster of four."""
     return a_room(tmp_path)
 
 

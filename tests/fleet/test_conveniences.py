@@ -55,7 +55,6 @@ TORN = [b"", b"\0" * 4096, b"{}", b'{"night":"20', b"\xff\xfe", b"[" * 100_000, 
 
 
 def list_gpus(node: str) -> list[Part]:
-    """List the two GPUs of *node*."""
     return [Part("gpu", f"GPU-{node}-{i}", f"GPU {i}", {"name": "H100"}) for i in range(2)]
 
 
@@ -221,7 +220,6 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """Give a fleet that nothing has happened to."""
     return Home(tmp_path, monkeypatch)
 
 

@@ -81,7 +81,6 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
-    """Give one in which nothing is known yet."""
     return Room(tmp_path)
 
 

@@ -39,7 +39,6 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Give a clock to turn on."""
     return Clock()
 
 
@@ -51,7 +50,6 @@ def again(tmp_path: Path, clock: Clock) -> Callable[[], Ledger]:
 
 @pytest.fixture
 def ledger(again: Callable[[], Ledger]) -> Ledger:
-    """Give a new one."""
     return again()
 
 
@@ -161,7 +159,6 @@ def test_quarantines_are_counted_whether_repeated_or_not_and_no_others(
 
 
 def run_of(when: float, **changes: object) -> Run:
-    """Make a run that began *when*, by the clock of its node."""
     return a_run(id=f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}-abcdef", **changes)
 
 
@@ -239,7 +236,6 @@ def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
 
 
 def told(ledger: Ledger, ticket: Ticket) -> Ticket:
-    """Read *ticket* again."""
     (found,) = ledger.find_tickets([ticket.number])
     return found
 

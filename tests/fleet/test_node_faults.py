@@ -127,7 +127,6 @@ def find_by_hook(room: Room, result: Result) -> None:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
-    """Give a controller of four nodes."""
     return a_room(tmp_path)
 
 

@@ -70,7 +70,6 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Make a site that nothing has happened to."""
     return Site(tmp_path)
 
 

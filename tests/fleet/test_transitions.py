@@ -69,7 +69,6 @@ def unclear(check: str = "sdc", **changes: Any) -> Result:
 
 
 def skipped(check: str, cause: Cause = Cause.NOT_APPLICABLE, *, required: bool = False) -> Result:
-    """Make the skip of a check."""
     kept = {"cause": cause, "reason": "no such part", "required": required}
     return failed(check, verdict=Verdict.SKIP, **kept)
 
@@ -81,12 +80,10 @@ def known(check: str = "gemm", nodes: str = "n1") -> Suppression:
 
 
 def run_of(*results: Result, **changes: Any) -> Run:
-    """Make a run of *results*."""
     return a_run(**{"results": results, "verdict": verdict_of(results), **changes})
 
 
 def ticket(number: int = 5, **changes: Any) -> Ticket:
-    """Make a ticket that was given out and not used yet."""
     made = Ticket(
         number=number,
         node="n1",
@@ -439,7 +436,6 @@ def test_a_full_pass_lifts_a_suspicion_by_a_check_that_no_sweep_has() -> None:
 
 
 def of_bmc(*results: Result) -> Run:
-    """Make a run that a round over the BMCs left."""
     return run_of(*results, suite=BMC_SUITE)
 
 

@@ -52,8 +52,6 @@ def ended(code: str, part_id: str) -> Answer:
 
 
 def result(answers: Mapping[str, Answer], count: int = 3, xids: GpuXids | None = None) -> Result:
-    """Judge *answers* of the GPUs of a node."""
-
     def ask(parts: Collection[str], start: float) -> GpuXids:
         assert set(parts) == {f"gpu-{i}" for i in range(count)}
         assert start in (0.0, 5.0)

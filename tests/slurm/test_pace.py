@@ -24,7 +24,6 @@ class Clock:
 
 
 def seconds_for(commands: Sequence[Sequence[str]]) -> float:
-    """Run *commands*, one after the other."""
     clock = Clock()
     paced = RateLimitedRun(lambda _: "", clock, clock.sleep)
     for command in commands:

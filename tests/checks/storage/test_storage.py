@@ -76,7 +76,6 @@ def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[FileExtent, ...]
 
 
 def flip(extent: FileExtent, at: int) -> None:
-    """Change one bit of what lies on the disk."""
     file = os.open(extent.path, os.O_RDWR)
     try:
         (byte,) = os.pread(file, 1, extent.offset + at)
