@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from hpcverify.errors import ActionError, SlurmError
 from hpcverify.fabric.links import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Node, State
@@ -32,9 +31,8 @@ from hpcverify.isolation.journal import (
 )
 from hpcverify.isolation.links import count_coverage
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
-from hpcverify.records.store import Store
 from hpcverify.slurm import Host
-from hpcverify.slurm.client import Slurm
+from tests.fleet.builders import make_controller
 from tests.fleet.paper import PaperNode
 from tests.isolation.paper import PaperCluster, TestJob
 from tests.isolation.stand_in import SimulatedCluster
@@ -69,23 +67,15 @@ class Site16:
     @property
     def controller(self) -> Controller:
         """Start a controller."""
-        slurm = Slurm(run=self.slurm)
         spool = self.folder / "spool"
         spool.mkdir(exist_ok=True)
-        return Controller(
-            site=Site(
-                fleet=Fleet(spool=str(spool), **self.fleet),
-                quarantine=self.quarantine,
-                fabric=self.fabric,
-            ),
-            state=self.folder / "state",
-            ledger=self.ledger,
-            store=Store(self.folder / "state"),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=lambda: self.slurm.now,
+        site = Site(
+            fleet=Fleet(spool=str(spool), **self.fleet),
+            quarantine=self.quarantine,
+            fabric=self.fabric,
         )
+        state, slurm = self.folder / "state", self.slurm
+        return make_controller(state, site, slurm, lambda: slurm.now, self.said.append)
 
     def sweep(self, *only: str, limit: int | None = None) -> list[IsolationAnswer]:
         """Try what is due."""

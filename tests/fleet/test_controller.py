@@ -19,12 +19,11 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.fleet.transitions import Decision, admit
 from hpcverify.insight.overview import build_overview
-from hpcverify.model import Finding, FindingRule, Remedy, Result, Verdict
+from hpcverify.model import Result
 from hpcverify.plan.config import Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
-from hpcverify.records.store import Store
-from hpcverify.slurm.client import Slurm
 from tests.doubles import a_result, a_run
+from tests.fleet.builders import Ticking, make_controller, make_wrong_word
 from tests.fleet.paper import PaperJob, PaperNode, PaperSlurm
 
 NOW = 1_800_000_000.0
@@ -34,7 +33,7 @@ MAINTENANCE = "maintenance on Monday"
 
 
 @dataclass
-class Room:
+class Room(Ticking):
     """A controller of the cluster *slurm*, started anew for each turn."""
 
     folder: Path
@@ -49,28 +48,16 @@ class Room:
         """Open the ledger."""
         return Ledger(self.folder / "state", self.clock)
 
-    def clock(self) -> float:
-        """Go on a little each time that somebody looks."""
-        self.now += 0.001
-        return self.now
-
     @property
     def controller(self) -> Controller:
         """Start a controller."""
         policy: dict[str, Any] = {"enforce": ("*",), "check_share": 1, **self.policy}
-        slurm = Slurm(run=self.slurm)
-        return Controller(
-            site=Site(
-                fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
-                quarantine=Quarantine(**policy),
-            ),
-            state=self.folder / "state",
-            ledger=self.ledger,
-            store=Store(self.folder / "state"),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=self.clock,
+        site = Site(
+            fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
+            quarantine=Quarantine(**policy),
+        )
+        return make_controller(
+            self.folder / "state", site, self.slurm, self.clock, self.said.append
         )
 
     def collect(self, times: int = 1, *, after: float = 600) -> None:
@@ -112,17 +99,7 @@ class Room:
         return len(self.slurm.asked) - before
 
 
-def bad(check: str = "sdc", *, conclusive: bool = True) -> Result:
-    return a_result(
-        check,
-        verdict=Verdict.FAIL,
-        reason="a wrong word",
-        findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=conclusive)},
-    )
-
-
-BAD, GOOD = bad(), a_result("sdc")
+BAD, GOOD = make_wrong_word(), a_result("sdc")
 
 
 def a_room(folder: Path, count: int = 4) -> Room:
@@ -253,7 +230,7 @@ def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room
 
 def test_a_node_that_is_gone_between_two_answers_keeps_no_other_from_its_rerun(room: Room) -> None:
     for name in ("n1", "n2"):
-        room.finds(name, bad(conclusive=False))
+        room.finds(name, make_wrong_word(conclusive=False))
     room.collect()
     for ticket in room.ledger.list_open_tickets():
         room.ledger.close_ticket(ticket, "cancelled")
@@ -565,12 +542,12 @@ def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(room: Room
 def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
-    room.finds("n1", bad(conclusive=False))
+    room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     assert room.slurm.reserved == {"n1"}
 
     for name in ("n2", "n3"):
-        room.finds(name, bad(conclusive=False))
+        room.finds(name, make_wrong_word(conclusive=False))
     room.collect(times=2)
 
     assert room.slurm.reserved == set()
@@ -585,11 +562,11 @@ def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: 
 def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
-    room.finds("n1", bad(conclusive=False))
+    room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     for name in ("n2", "n3"):
-        room.finds(name, bad())
-    room.finds("n1", bad())
+        room.finds(name, make_wrong_word())
+    room.finds("n1", make_wrong_word())
     room.collect(times=2)
 
     assert room.slurm.reserved == {"n1"}
@@ -648,7 +625,7 @@ def test_a_job_that_waits_is_cancelled_and_ordered_anew_once_its_node_is_overdue
 
 
 def test_a_job_in_the_reservation_of_its_node_goes_on(room: Room) -> None:
-    room.finds("n1", bad(conclusive=False))
+    room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     (rerun,) = room.ledger.list_open_tickets()
 

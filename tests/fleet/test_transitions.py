@@ -24,10 +24,7 @@ from hpcverify.model import (
     BMC_SUITE,
     FABRIC_SUITE,
     Cause,
-    Finding,
-    FindingRule,
     Maturity,
-    Remedy,
     Result,
     Run,
     Verdict,
@@ -35,13 +32,13 @@ from hpcverify.model import (
 )
 from hpcverify.plan.config import Quarantine, Site, Suppression
 from tests.doubles import a_result, a_run
+from tests.fleet.builders import make_wrong_word
 
 NOW = 1_800_000_000.0
 ENFORCING = Site(quarantine=Quarantine(enforce=("*",)))
 OBSERVING = Site()
 OUT = (State.QUARANTINED, Hold.DRAIN)
 REPEATED = (State.REPEAT_OFFENDER, Hold.DRAIN)
-HARD = {"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)}
 
 
 def failed(check: str = "gemm", **changes: Any) -> Result:
@@ -51,15 +48,7 @@ def failed(check: str = "gemm", **changes: Any) -> Result:
 
 
 def corrupt() -> Result:
-    """Make a failure that a rerun cannot take back."""
-    return a_result(
-        "sdc",
-        verdict=Verdict.FAIL,
-        reason="a wrong word",
-        findings=(Finding("corruption", "cpu", "a wrong word"),),
-        limits=(),
-        rulings=HARD,
-    )
+    return make_wrong_word(limits=())
 
 
 def unclear(check: str = "sdc", **changes: Any) -> Result:
