@@ -6,114 +6,26 @@ import dataclasses
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
-from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.states import Hold, State
 from hpcverify.fleet.transitions import Decision, admit
 from hpcverify.insight.overview import build_overview
-from hpcverify.model import Result
-from hpcverify.plan.config import Fleet, Quarantine, Site
-from hpcverify.records.spool import deposit
-from tests.doubles import a_result, a_run
-from tests.fleet.builders import Ticking, make_controller, make_wrong_word
-from tests.fleet.paper import PaperJob, PaperNode, PaperSlurm
+from tests.doubles import a_result
+from tests.fleet.builders import Room, a_room, make_wrong_word
+from tests.fleet.paper import PaperJob, PaperNode
 
-NOW = 1_800_000_000.0
 DAY = 86400.0
 THEIRS = "PSU swap | ticket 17"
 MAINTENANCE = "maintenance on Monday"
 
 
-@dataclass
-class Room(Ticking):
-    """A controller of the cluster *slurm*, started anew for each turn."""
-
-    folder: Path
-    slurm: PaperSlurm
-    now: float = NOW
-    fleet: dict[str, Any] = field(default_factory=dict[str, Any])
-    policy: dict[str, Any] = field(default_factory=dict[str, Any])
-    said: list[str] = field(default_factory=list[str])
-
-    @property
-    def ledger(self) -> Ledger:
-        """Open the ledger."""
-        return Ledger(self.folder / "state", self.clock)
-
-    @property
-    def controller(self) -> Controller:
-        """Start a controller."""
-        policy: dict[str, Any] = {"enforce": ("*",), "check_share": 1, **self.policy}
-        site = Site(
-            fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
-            quarantine=Quarantine(**policy),
-        )
-        return make_controller(
-            self.folder / "state", site, self.slurm, self.clock, self.said.append
-        )
-
-    def collect(self, times: int = 1, *, after: float = 600) -> None:
-        """Take so many turns, each so many seconds *after* the last."""
-        for _ in range(times):
-            self.now += after
-            self.controller.reconcile()
-
-    def finds(self, name: str, *results: Result) -> None:
-        """Have *name* leave a run that was ordered."""
-        ticket = self.ledger.issue_ticket(name, "sweep", "quick")
-        verdict = max(result.verdict for result in results)
-        run = a_run(
-            id=f"20270115-000000-{ticket.number:06x}", node=name, verdict=verdict, results=results
-        )
-        deposit(run, self.folder / "spool", ticket.token)
-
-    def quarantine(self, *names: str) -> None:
-        """Have nodes found bad, and drained for it."""
-        for name in names:
-            self.finds(name, BAD)
-        self.collect()
-        assert {self.node(name).state for name in names} == {State.QUARANTINED}
-        assert all(self.slurm.nodes[name].drained for name in names)
-
-    def node(self, name: str) -> Node:
-        """Read what is known of a node."""
-        return self.ledger.read_node(name)
-
-    def chosen(self) -> list[str]:
-        """Name whom a sweep would verify now, in order."""
-        controller = self.controller
-        return [pick.node for pick in controller.plan(controller.slurm.list_hosts()).chosen]
-
-    def questions(self, **turn: Any) -> int:
-        """Count what Slurm is asked in a turn."""
-        before = len(self.slurm.asked)
-        self.collect(**turn)
-        return len(self.slurm.asked) - before
-
-
 BAD, GOOD = make_wrong_word(), a_result("sdc")
-
-
-def a_room(folder: Path, count: int = 4) -> Room:
-    """Make a cluster of n1 to nN, and a controller that knows nothing yet."""
-    (folder / "spool").mkdir()
-    nodes = {f"n{i}": PaperNode() for i in range(1, count + 1)}
-    room = Room(folder, PaperSlurm(nodes))
-    room.slurm.clock = room.clock
-    return room
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return a_room(tmp_path)
 
 
 # -- what an answer does not say
