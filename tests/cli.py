@@ -63,7 +63,6 @@ class Cli:
         (folder / f"{name}.toml").write_text(head + dedent(checks))
 
     def suite_budget(self, name: str, seconds: float) -> None:
-        """Give a suite another budget."""
         path = self.config.parent / "suites" / f"{name}.toml"
         path.write_text(path.read_text().replace("budget = 120", f"budget = {seconds}"))
 

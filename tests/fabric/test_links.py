@@ -61,12 +61,10 @@ class Site16:
 
     @property
     def ledger(self) -> Ledger:
-        """Open the ledger."""
         return Ledger(self.folder / "state", lambda: self.slurm.now)
 
     @property
     def controller(self) -> Controller:
-        """Start a controller."""
         spool = self.folder / "spool"
         spool.mkdir(exist_ok=True)
         site = Site(
@@ -78,19 +76,16 @@ class Site16:
         return make_controller(state, site, slurm, lambda: slurm.now, self.said.append)
 
     def sweep(self, *only: str, limit: int | None = None) -> list[IsolationAnswer]:
-        """Try what is due."""
         controller = self.controller
         return list(try_links(controller, only, limit, lambda: False, self.slurm.sleep))
 
     def plan(self) -> list[set[str]]:
-        """Plan what would be tried."""
         controller = self.controller
         found = plan_fabric(controller, controller.slurm.list_hosts())
         return [set(pair.nodes) for pair in found.links.pairs]
 
     @property
     def jobs(self) -> list[TestJob]:
-        """All jobs that there were."""
         return list(self.slurm.tests.values())
 
     def tried(self) -> tuple[int, int]:

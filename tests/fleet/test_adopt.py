@@ -121,7 +121,6 @@ class Dying(Ledger):
     """The books of a controller that is killed before it writes an intent."""
 
     def record_intent(self, *_: object, **__: object) -> int:
-        """Be killed."""
         raise KilledError
 
 

@@ -102,12 +102,10 @@ class Home(Ticking):
 
     @property
     def today(self) -> datetime:
-        """The time on the fleet's clock."""
         return datetime.fromtimestamp(self.now, UTC)
 
     @property
     def ledger(self) -> Ledger:
-        """What the controller knows."""
         return Ledger(self.state, self.clock)
 
     @property
@@ -117,7 +115,6 @@ class Home(Ticking):
 
     @property
     def controller(self) -> Controller:
-        """Start a controller."""
         site = Site(
             fleet=Fleet(spool=str(self.spool)),
             quarantine=Quarantine(enforce=("*",), check_share=1, share=1),

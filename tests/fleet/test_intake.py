@@ -56,18 +56,15 @@ class Room:
         return replace(made, **changes)
 
     def take(self, *runs: Run, eligible: int = 4) -> list[JudgedRun]:
-        """Take *runs* in together."""
         site = Site(quarantine=self.policy)
         store = Store(self.state)
         return Intake(site, store, self.ledger, lambda: self.now).take_in(runs, eligible)
 
     def held(self) -> set[str]:
-        """Name the nodes that are to be held."""
         nodes = self.ledger.list_nodes().values()
         return {node.name for node in nodes if node.desired_hold is not Hold.NONE}
 
     def is_now(self, node: str) -> tuple[State, Hold]:
-        """Say the state of *node*, and how it is to be held."""
         found = self.ledger.read_node(node)
         return found.state, found.desired_hold
 

@@ -18,28 +18,16 @@ from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Run
-from tests.doubles import a_run
+from tests.doubles import Clock, a_run
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
 N1 = Node(name="n1", state=State.QUARANTINED, reason="slow", checks=("gemm",))
 
 
-class Clock:
-    """Stands still until it is set."""
-
-    def __init__(self) -> None:
-        """Begin now."""
-        self.now = NOW
-
-    def __call__(self) -> float:
-        """Tell the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

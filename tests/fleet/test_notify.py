@@ -39,13 +39,11 @@ class Site:
     said: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        """Make them."""
         self.ledger = Ledger(self.folder / "state", lambda: self.now)
         self.store = Store(self.folder / "state")
 
     @property
     def program(self) -> Path:
-        """Where the program is."""
         return self.folder / "hook"
 
     def tell(self, text: str = KEEPS, **changes: Any) -> None:
@@ -64,7 +62,6 @@ class Site:
         return [*map(json.loads, kept.read_text().splitlines())] if kept.exists() else []
 
     def untold(self) -> int:
-        """Count what is queued."""
         return len(self.ledger.list_pending_transitions(1000))
 
 

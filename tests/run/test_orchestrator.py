@@ -566,7 +566,6 @@ class Told(SilentProgress):
     """Keeps which checks began and what came of them."""
 
     def __init__(self) -> None:
-        """Have been told nothing."""
         self.began: list[int] = []
         self.ended: list[tuple[int, str]] = []
 
@@ -646,7 +645,6 @@ class Slow(InRounds):
     """Needs 60 s for a measurement, by its own clock, from the third one on."""
 
     def clock(self) -> float:
-        """Tell the time."""
         return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
 
 

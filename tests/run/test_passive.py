@@ -64,7 +64,6 @@ class Reading(FakeExecutor):
         return time.monotonic() + loads * self._load_seconds
 
     def list_turns(self) -> list[str]:
-        """List who measured, in order."""
         return [
             worker
             for phase in self.phases

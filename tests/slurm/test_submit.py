@@ -175,7 +175,6 @@ class Scheduler:
     options: tuple[str, ...] = ()
 
     def submit(self, script: Path, *options: str) -> int:
-        """Take it."""
         self.script, self.options = script.read_text(), options
         self.mode = stat.S_IMODE(script.parent.stat().st_mode)
         return 12

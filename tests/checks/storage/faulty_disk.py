@@ -42,7 +42,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 2
 
     def list_settings(self, folder: Path) -> dict[str, str]:
-        """Tell the library."""
         return {
             "FAULT": self.how,
             "FAULT_PATH": self.path,

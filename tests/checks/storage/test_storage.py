@@ -267,7 +267,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(fio: Fio, rng: random.Random) -> 
 class FlipsEachTime(Fio):
     """A disk of which every other answer is wrong."""
 
-    def run(  # noqa: D102 - that of the base class
+    def run(
         self,
         extents: Sequence[FileExtent],
         *,
