@@ -74,6 +74,19 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def gone(pid: int) -> bool:
+    """Whether *pid* is no more; a zombie is still there."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether *pid* runs; a zombie that nobody has waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return False
+
+
 @contextmanager
 def open_closed_pipe() -> Generator[int]:
     """Give the end of a pipe that nobody reads."""

@@ -26,15 +26,11 @@ from hpcverify.processes import (
     run_tool,
     signal_sessions,
 )
-from tests.cli import wait_until
+from tests.cli import gone, wait_until
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
 GENEROUS = 60.0
-
-
-def gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
 
 
 def shell(script: str, *arguments: object) -> list[str]:

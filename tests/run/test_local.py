@@ -31,7 +31,7 @@ from hpcverify.run.process import ForkedWorker, create_worker_files
 from hpcverify.run.wire import Measure, Probe, Task
 from hpcverify.run.worker import release_memory
 from hpcverify.testing import CPU, make_context
-from tests.cli import wait_until
+from tests.cli import gone, wait_until
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
@@ -67,14 +67,6 @@ def names(answer: Answer) -> list[str]:
 def children() -> set[str]:
     listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     return set(listed.read_text().split())
-
-
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
