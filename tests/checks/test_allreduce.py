@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,13 +45,13 @@ from hpcverify_checks.common.step_data import StepData
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
+from tests.cli import wait_until
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
 
 
 def children(pid: int) -> list[int]:
-    """List the processes that *pid* has started and that are there yet."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
 
@@ -335,19 +334,12 @@ def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
         f"list(allreduce.measure(make_context(Path({str(tmp_path)!r})), params))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
-    wait_for((tmp_path / "shared/rank1.ready").exists)
+    wait_until((tmp_path / "shared/rank1.ready").exists)
     orphans = children(parent.pid)
     parent.kill()
     parent.wait()
     assert orphans
-    wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in orphans))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in orphans))
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:

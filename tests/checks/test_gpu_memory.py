@@ -158,11 +158,9 @@ class Device:
     granted: list[int] = field(default_factory=list[int])
 
     def room(self, total: int) -> DeviceMemory:
-        """Offer it."""
         return DeviceMemory(total, lambda: self.free, self.allocate)
 
     def allocate(self, size: int) -> Tensor:
-        """Grant or refuse *size* bytes."""
         if size > self.largest or self.free - size < self.until:
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.free -= size

@@ -449,7 +449,6 @@ def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:
 
 
 def take_away(root: Path, folder: str, *names: str) -> list[Finding]:
-    """Remove entries of *folder* from the machine at *root*; list what differs then."""
     before = probe_machine(root)
     for name in names:
         shutil.rmtree(root / folder / name)

@@ -55,7 +55,6 @@ def facts(found: list[CheckItem]) -> list[Finding]:
 
 
 def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
-    """Judge a node whose pairs reach *rates*."""
     gpus = ctx.inventory.devices[1:]
     ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
     wiring = classify_wiring(gpus, ctx)

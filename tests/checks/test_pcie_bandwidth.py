@@ -64,7 +64,6 @@ def corrupting(which: int) -> Copy:
 
 
 def rated(ctx: Context, *of_link: float) -> Judgement:
-    """Judge what GPUs reached of their links."""
     found = [
         Measurement("h2d.of_link", share, "ratio", part_id)
         for part_id, share in zip(ids(len(of_link)), of_link, strict=True)

@@ -193,7 +193,6 @@ def test_a_state_directory_that_cannot_be_written(cli: Cli, tmp_path: Path) -> N
 
 @pytest.fixture
 def kept(cli: Cli) -> Cli:
-    """Have one run in the store."""
     assert cli("run", "--check", "steady").returncode == 0
     return cli
 

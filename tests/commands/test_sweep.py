@@ -27,7 +27,6 @@ from tests.isolation.stand_in import SimulatedCluster
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Site16:
-    """Make a site of 16 idle nodes."""
     return make_site(tmp_path)
 
 

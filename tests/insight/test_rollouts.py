@@ -18,8 +18,8 @@ from hpcverify.records.spool import deposit
 from hpcverify.records.store import Store
 from tests.cli import Cli
 from tests.doubles import a_result, a_run
+from tests.fleet.builders import Room, a_room
 from tests.fleet.paper import PaperNode
-from tests.fleet.test_controller import Room, a_room
 from tests.reports.dom import Dom
 
 NODES = 8

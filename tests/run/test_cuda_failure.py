@@ -10,10 +10,9 @@ import pytest
 import torch
 from msgspec import structs
 
-from hpcverify.check import Check, Context, Metric, Params
+from hpcverify.check import Context, Metric
 from hpcverify.model import (
     Cause,
-    CheckItem,
     Device,
     Finding,
     Inventory,
@@ -22,7 +21,6 @@ from hpcverify.model import (
     Result,
     Verdict,
 )
-from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, list_hard_evidence, rejudge_result
 from hpcverify.run.cuda_failure import explain_cuda_failure
 from hpcverify.run.executor import Answer
@@ -36,6 +34,7 @@ from hpcverify.telemetry.cuda_errors import (
     load_rows,
 )
 from hpcverify.testing import has_no_past, make_context
+from tests.run.builders import make_step
 
 TAIL = (
     "\nSearch for `cudaErrorX' in https://docs.nvidia.com/cuda/ for more information.\nCUDA kernel "
@@ -78,20 +77,7 @@ def judged(answer: Answer, worker: str = "GPU-1") -> Result:
     return conclude(STEP, {worker: answer}, NODE, has_no_past, 1.0)
 
 
-def measure(_ctx: Context, _params: Params) -> Collection[CheckItem]:
-    return ()
-
-
-STEP = Step(
-    name="any",
-    check=Check(
-        summary="a check without a rule of its own",
-        measure=measure,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        metrics={"before": Metric(unit="", worse="neither", meaning="m")},
-    ),
-    params=Params(),
-    timeout=9,
-)
+STEP = make_step(metrics={"before": Metric(unit="", worse="neither", meaning="m")})
 
 
 def found(answer: Answer) -> list[Finding]:

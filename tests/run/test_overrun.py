@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Check, Context, Metric, Params, Placement
+from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placement
 from hpcverify.model import (
     Cause,
     Device,
@@ -20,10 +20,8 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.catalog import load_check
-from hpcverify.plan.suite import Plan, Step
+from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer, Overrun
-from hpcverify.run.history import NodeHistory
-from hpcverify.run.orchestrator import Verification
 from hpcverify.run.overrun import (
     BUDGET,
     ESTIMATE,
@@ -42,9 +40,10 @@ from hpcverify.run.wire import FindXids, Measure, Outcome
 from hpcverify.run.xids import GpuXids
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import CPU, FakeExecutor, make_context
-from tests.doubles import SilentProgress
+from tests.run import builders
+from tests.run.builders import make_gpus
 
-GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(4))
+GPUS = make_gpus(4)
 PARTS = tuple(Part("gpu", gpu.part, gpu.label, {"name": "H100", "driver": "1"}) for gpu in GPUS)
 NODE = Inventory(parts=PARTS, devices=(CPU, *GPUS))
 NO_XIDS = GpuXids()
@@ -331,15 +330,7 @@ def estimate(_ctx: Context, _params: Params) -> float:
 
 
 def make_step(name: str, placement: Placement = Placement.DEVICES) -> Step:
-    check = Check(
-        summary="c",
-        measure=lambda _ctx, _params: iter(()),
-        params=Params,
-        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
-        placement=placement,
-        estimate=estimate,
-    )
-    return Step(name=name, check=check, params=Params(), timeout=600)
+    return builders.make_step(name, timeout=600, placement=placement, estimate=estimate)
 
 
 class Hanging(FakeExecutor):
@@ -364,16 +355,7 @@ class AllHanging(FakeExecutor):
 
 
 def verify(tmp_path: Path, executor: FakeExecutor, *steps: Step, rounds: int = 1) -> Run:
-    return Verification(
-        plan=Plan(suite="s", budget=420, rounds=rounds, steps=steps),
-        node="n1",
-        packages=(),
-        executor=executor,
-        folder=tmp_path,
-        scratch=tmp_path,
-        history=NodeHistory(),
-        progress=SilentProgress(),
-    ).run()
+    return builders.verify(tmp_path, executor, *steps, budget=420, rounds=rounds)
 
 
 def find_codes(result: Result) -> list[str]:

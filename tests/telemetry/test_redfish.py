@@ -56,7 +56,6 @@ SUBSYSTEM = f"{CHASSIS}/PowerSubsystem/PowerSupplies"
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the certificate of all BMCs here."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
@@ -69,24 +68,20 @@ def bmc(tmp_path: Path, certificate: Path) -> Iterator[FakeBmc]:
 
 
 def read(bmc: FakeBmc, **changes: Any) -> ChassisReading:
-    """Read what *bmc* has now."""
     bmc.write()
     return read_chassis(bmc.make_access(**changes))
 
 
 def read_tree(bmc: FakeBmc, tree: Tree) -> ChassisReading:
-    """Read *tree* instead of what *bmc* has."""
     bmc.tree = tree
     return read(bmc)
 
 
 def of_kind(reading: ChassisReading, kind: SensorKind) -> list[ChassisSensor]:
-    """List the sensors of one kind."""
     return [sensor for sensor in reading.chassis.sensors if sensor.kind is kind]
 
 
 def find(reading: ChassisReading, name: str) -> ChassisSensor:
-    """Find the sensor called *name*."""
     return next(sensor for sensor in reading.chassis.sensors if sensor.name == name)
 
 
