@@ -167,9 +167,17 @@ def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
     """List the wrong results of all ranks, as they were measured, the first step first."""
     for by_rank in times:
-        found = [
-            WrongResult(rank, one.operation, one.size, **msgspec.structs.asdict(one.wrong))
-            for rank, one in by_rank.items()
-            if one.wrong
+        results = [
+            WrongResult(
+                rank,
+                timed.operation,
+                timed.size,
+                wrong.step,
+                wrong.count,
+                wrong.index,
+                *wrong.values,
+            )
+            for rank, timed in by_rank.items()
+            if (wrong := timed.wrong)
         ]
-        yield from sorted(found, key=lambda one: one.step)
+        yield from sorted(results, key=lambda result: result.step)

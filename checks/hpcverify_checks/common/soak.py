@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from hpcverify.check import Finding, Measurement, Metric, Remedy, Rule, operation
 from hpcverify_checks.common.bits import compute_digest, format_word, hash_places, view_words
 from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, view_shifted
-from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.investigation import investigate_corruption
 from hpcverify_checks.common.product_loop import (
     HuntResult,
     ProductBench,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hpcverify.check import Finding
-from hpcverify_checks.common.bits import WORD_BYTES
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.march import (
     MARCH_C_MINUS,
@@ -143,7 +142,7 @@ class HostExamination:
         for found in run_on_each(list_cores(self.regions), partial(self._sweep_core, sweep)):
             for wrong in found:
                 core = self._find_region(wrong).core
-                self.wrong[core, self._find_node(wrong)] += wrong.words
+                self.wrong[core, self._find_node(wrong)] += wrong.mismatch.count
                 yield wrong
         self.sweep_seconds = self.host.read_clock() - began
 
@@ -183,13 +182,12 @@ class HostExamination:
         others = [core for core in list_cores(self.regions) if core != region.core]
         reruns = [rerun_on_core(core, march, wrong) for core in (region.core, *others[:1])]
         node = self._find_node(wrong)
-        address = wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES
-        physical = self.host.find_physical_address(address)
+        physical = self.host.find_physical_address(wrong.address)
         evidence = {
             **wrong.to_evidence(),
             "numa_node": str(node),
             "core": str(region.core),
-            "virtual": f"{address:#x}",
+            "virtual": f"{wrong.address:#x}",
             "physical": "not known" if physical is None else f"{physical:#x}",
             "same_core": count_reruns(reruns[0]),
             "another_core": count_reruns(reruns[1]) if others else "there is none",
@@ -206,8 +204,8 @@ class HostExamination:
         return Finding(CORRUPTED_CODE, part_id, text, evidence)
 
     def _find_node(self, wrong: WrongPiece) -> int:
-        found = find_nodes([wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES])
-        return found[0] if found else self._find_region(wrong).node
+        nodes = find_nodes([wrong.address])
+        return nodes[0] if nodes else self._find_region(wrong).node
 
     def _find_region(self, wrong: WrongPiece) -> Region:
         return self.regions[wrong.piece.number >> PIECE_NUMBER_BITS]

@@ -13,7 +13,7 @@ from hpcverify.telemetry import cpu
 from hpcverify_checks.common import march
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.march import MemorySeams
-from hpcverify_checks.common.transfers import WrongWords, compare_words
+from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.regions import (
     LEAST_CHUNKS,
@@ -49,7 +49,7 @@ def selftest(ctx: Context) -> Iterator[Trial]:
     yield _try(ctx, "a comparison that sees nothing", BROKEN, compare=see_nothing)
 
 
-def see_nothing(_found: Tensor, _expected: Tensor) -> WrongWords | None:
+def see_nothing(_found: Tensor, _expected: Tensor) -> Mismatch | None:
     """Compare nothing."""
     return None
 
@@ -65,7 +65,7 @@ def _try(
     on_rest: Harm = keep,
     *,
     on_write: Harm = keep,
-    compare: march.Compare = compare_words,
+    compare: march.Compare = find_mismatch,
 ) -> Trial:
     real = find_host_memory()
     mapped: list[Tensor] = []

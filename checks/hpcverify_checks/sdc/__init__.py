@@ -7,7 +7,7 @@ be accused. The host proves the reference; a stuck unit would always agree with 
 first answer. Several plans take turns in the same outputs, so that a tile that is not
 written shows, and the operands move through the lanes from one product to the next. The
 part compares without waiting for the host; canaries prove that the comparison works
-(see `product_loop`). After a mismatch, `mismatch` separates memory from arithmetic, and
+(see `product_loop`). After a mismatch, `investigation` separates memory from arithmetic, and
 three reruns separate persistent from intermittent.
 
 Integers toggle fewer wires than random numbers and draw less power. So some of the time

@@ -22,7 +22,7 @@ from hpcverify_checks.common.exact import (
     allocate_operands,
     view_shifted,
 )
-from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.investigation import investigate_corruption
 from hpcverify_checks.common.product_loop import (
     ProductBench,
     ProductJob,

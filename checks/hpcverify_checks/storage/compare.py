@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.units import format_count
+from hpcverify_checks.common.mismatch import compare_bytes
 from hpcverify_checks.storage.fio_runner import FaultError
 from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
 
@@ -57,7 +59,5 @@ def _describe(files: SmallFiles, number: int, answer: bytes | None) -> str:
                 return "holds what was written before: a write was lost, or an old copy read"
             return f"holds the data of {files.locate(other)}"
     expected = files.make_content(number, files.find_generation(number))
-    differing = [i for i in range(FILE_BYTES) if answer[i] != expected[i]]
-    place, bits = differing[0], answer[differing[0]] ^ expected[differing[0]]
-    extent = "1 byte" if len(differing) == 1 else f"{len(differing)} bytes"
-    return f"differs in {extent}, the first at {place} in the bits {bits:08b}"
+    wrong = compare_bytes(answer, expected)
+    return f"differs in {format_count(wrong.count, 'byte')}: {wrong.describe()}"

@@ -331,14 +331,6 @@ class RankDifference(RankGradients, frozen=True):
     """None before there were any."""
 
 
-class BadSum(Struct, frozen=True):
-    """The data of a wrong sum over the ranks."""
-
-    replay: int
-    step: int
-    """From 1."""
-
-
 class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
     """A rank's vote: the data of its first replay."""
 
@@ -423,7 +415,7 @@ def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int
             "step": str(wrong.step),
             "wrong_elements": str(wrong.elements),
         },
-        msgspec.to_builtins(BadSum(wrong.replay, wrong.step)),
+        msgspec.to_builtins(wrong),
     )
 
 
@@ -539,7 +531,7 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
     for item in vote.reconcile(known, inventory):
         if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
             yield item
-        elif had_unequal_gradients(item.data_as(BadSum), had):
+        elif had_unequal_gradients(item.data_as(WrongSum), had):
             yield make_witness(item, "not all ranks had the same gradients")
         else:
             sums.append(item)
@@ -548,7 +540,7 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 
 def read_place(wrong: Finding) -> tuple[int, int]:
     """Read in which replay and step of it a sum was *wrong*."""
-    bad = wrong.data_as(BadSum)
+    bad = wrong.data_as(WrongSum)
     return bad.replay, bad.step
 
 
@@ -583,7 +575,7 @@ def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[F
         yield Finding("misfed", HOST_PART, text, groups)
 
 
-def had_unequal_gradients(wrong: BadSum, had: Mapping[tuple[int, int], Sequence[str]]) -> bool:
+def had_unequal_gradients(wrong: WrongSum, had: Mapping[tuple[int, int], Sequence[str]]) -> bool:
     """Whether ranks *had*, by rank and replay, unequal gradients where a sum was *wrong*."""
     # A rank that reports nothing about that replay had the gradients of its first one. All
     # ranks had those, or their first sum would have been wrong.
