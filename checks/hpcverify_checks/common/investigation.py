@@ -12,21 +12,21 @@ import msgspec
 from hpcverify.check import Finding
 from hpcverify.units import format_count
 from hpcverify_checks.common import locate
-from hpcverify_checks.common.bits import compute_digest, format_word
+from hpcverify_checks.common.bits import compute_digest, format_word, view_words
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.mismatch import find_mismatch
 from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
 from hpcverify_checks.common.reruns import rerun
-from hpcverify_checks.common.vote import CORRUPTION_CODE, Accusation, is_of_host
+from hpcverify_checks.common.vote import CORRUPTION_CODE, ProductFault, is_of_host
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WITNESSES = 2
-"""Cores that look at the host's memory when another one is accused."""
+"""Cores that look at the host's memory when another one may be at fault."""
 
 Known = tuple[dict[str, str], dict[str, Any]]
-"""Evidence for people, and fields of an `Accusation`."""
+"""Evidence for people, and fields of an `ProductFault`."""
 
 
 def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
@@ -55,15 +55,15 @@ def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
         f"{bench.dtype} product {wrong.number} ({job.name}) has "
         f"{format_count(wrong.words, 'wrong word')}: {details}"
     )
-    data = msgspec.to_builtins(Accusation(**data))
+    data = msgspec.to_builtins(ProductFault(**data))
     return Finding(CORRUPTION_CODE, bench.part_id, text, evidence, data)
 
 
 def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
     job, _ = bench.get_job(wrong.number)
     # A copy even on the host: a row that is written late must not change it meanwhile.
-    found = wrong.output.to("cpu", copy=True)
-    yield _compare_elements(found, job.reference.cpu())
+    product = wrong.output.to("cpu", copy=True)
+    yield _compare_elements(product, job.reference.cpu())
     changed = ", ".join(_ask_witnesses(job, bench.part_id))
     place = f"memory ({changed})" if changed else "compute"
     yield {"place": place}, {"in_memory": bool(changed)}
@@ -79,7 +79,7 @@ def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
     List what changed in memory.
 
     A core of the host does not answer for itself: all cores read the same operands, and each
-    would be accused of what memory, or the core that made them, did. So others look.
+    would fail for what memory, or the core that made them, did. So others look.
     """
     if not is_of_host(part_id):
         return [*list_changed_memory(job)]
@@ -90,7 +90,6 @@ def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
 
 
 def _compare_elements(found: Tensor, expected: Tensor) -> Known:
-    """Describe the first wrong element, and how far the wrong ones reach."""
     wrong, digest = find_mismatch(found, expected), format_word(compute_digest(found))
     if wrong is None:
         nothing = "read a second time, it is right"
@@ -117,10 +116,8 @@ def list_changed_memory(job: ProductJob) -> Iterator[str]:
 
 def repeat_product(bench: ProductBench, number: int) -> bool:
     """Repeat the product *number*; return whether it is wrong again."""
-    import torch
-
     # Else a tile that is not written would keep the right answer.
     poison(bench.get_output(number))
-    count = torch.zeros((), dtype=torch.int64, device=bench.outputs[0].device)
+    count = view_words(bench.outputs[0]).new_zeros(())
     bench.compute_and_compare(number, count)
     return bool(count)

@@ -28,7 +28,7 @@ GAP_CODE = "log_gap"
 GAP_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True)
 """Every check that reads the log meets the same gap."""
 MAX_LINE_CHARACTERS = 240
-"""Of a line in a message; the evidence has all of it."""
+"""A message has this much of a line; the evidence has all of it."""
 PROCESS_PATTERN = (
     r"(?:traps: )?(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
     r"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete "
@@ -105,7 +105,7 @@ def report_unresolved(
 
     A failed part must not pass just because the check runs again: it stays reported for a
     day, or until the node is rebooted. The log does not tell whether it was mended since.
-    *failures* has the parts of which the log says something new, each with its last failure:
+    *failures* has each part that is new in the log, with its last failure:
     when, in seconds since 1970, and its code.
     """
     boot = log.cursor.partition(" ")[0]

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.check import Cause, FindingRule, Metric, Remedy, Rule, Unable, Verdict
 from hpcverify_checks.common.bits import (
     WORD_BITS,
     WORD_BYTES,
@@ -51,11 +51,22 @@ PLAIN, INVERSE = 0, -1
 """What each word of the background is XORed with."""
 CHECKERBOARD = 0x5555_5555_5555_5555
 BACKGROUND_NAMES = ("hashed addresses", "00/FF", "55/AA", "walking bit")
-"""In the order of their turns."""
+"""The backgrounds take turns in this order."""
 ACCESSES_PER_PASS = 10
 """Each word is written five times and compared five times."""
+CORRUPTED_CODE = "memory_corrupted"
+MARCH_METRICS = {
+    "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
+    "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
+}
+MARCH_RULES = {
+    "mismatches": Rule(
+        high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
+    )
+}
+MARCH_FINDING_RULES = {CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)}
+"""Every check that marches over memory has these, so that a fault counts the same in each."""
 MAX_DESCRIBED_WORDS = 3
-"""Wrong words described; all are counted."""
 
 Write = Callable[["Tensor", "Tensor", int], None]
 """Writes into the first the words of the second, XORed with the mask."""
@@ -119,7 +130,7 @@ class MemoryPiece:
 
     chunk: int
     number: int
-    """Among all pieces."""
+    """Its number among all pieces."""
     start: int
     """Index of its first word among all words."""
     words: Tensor
@@ -131,9 +142,9 @@ class Background:
 
     name: str
     table: Tensor
-    """On the host; as many words as a piece has."""
+    """As many words as a piece has, on the host."""
     key: int | None = None
-    """Of the hash of a piece's number that the table is XORed with there; None: of nothing."""
+    """The table is XORed with a hash of this key and the piece's number; None: with nothing."""
 
     def compute_mask(self, number: int) -> int:
         """Compute what the table is XORed with in the piece *number*."""
@@ -262,7 +273,7 @@ class MarchPass:
     table: Tensor
     scratch: Tensor
     digest: int
-    """Of the table, taken on the host."""
+    """The digest of the table, taken on the host."""
 
     def keep_chunks(self, number: int) -> MarchPass:
         """Leave out all chunks but the first *number*, for good."""
@@ -282,9 +293,9 @@ class MarchPass:
     def compare(self, piece: MemoryPiece, state: int) -> Mismatch | None:
         """Compare *piece* with the background."""
         size = piece.words.numel()
-        found, seams = self.scratch[:size], self.memory.seams
-        seams.read(piece.words, self.compute_mask(piece, state), found)
-        return seams.compare(found, self.table[:size])
+        words, seams = self.scratch[:size], self.memory.seams
+        seams.read(piece.words, self.compute_mask(piece, state), words)
+        return seams.compare(words, self.table[:size])
 
     def sweep(self, sweep: MarchSweep) -> Iterator[WrongPiece]:
         """Sweep over all pieces, each compared and then written, and yield the wrong ones."""
@@ -374,14 +385,13 @@ class PassTally:
     """The results of the passes so far."""
 
     passes: Counter[str] = field(default_factory=Counter[str])
-    """By the name of their background."""
     mismatches: int = 0
     places: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """Of the wrong words already described: piece, and word in it."""
+    """The piece and the index of each wrong word already described."""
 
-    def select_new(self, found: Iterable[WrongPiece]) -> Iterator[WrongPiece]:
+    def select_new(self, pieces: Iterable[WrongPiece]) -> Iterator[WrongPiece]:
         """Count all wrong words, and pass on the first few that were not there before."""
-        for wrong in found:
+        for wrong in pieces:
             self.mismatches += wrong.mismatch.count
             place = (wrong.piece.number, wrong.mismatch.index)
             if place not in self.places and len(self.places) < MAX_DESCRIBED_WORDS:

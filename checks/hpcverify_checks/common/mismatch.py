@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from hpcverify_checks.common.bits import WORD_BITS, view_integers
+from hpcverify_checks.common.bits import WORD_BITS, view_integers, view_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +87,11 @@ def find_mismatch(found: Tensor, expected: Tensor) -> Mismatch | None:
     index = int(unequal.view(torch.uint8).argmax())
     width = 8 * values.element_size()
     return Mismatch(count, index, int(values[index]), int(right[index]), width)
+
+
+def count_unequal(first: Tensor, second: Tensor) -> int:
+    """Count the 64-bit words in which two tensors differ."""
+    return int((view_words(first) != view_words(second)).sum())
 
 
 def compare_bytes(found: bytes, expected: bytes) -> Mismatch:

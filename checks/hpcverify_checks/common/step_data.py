@@ -43,7 +43,7 @@ PERIODS = 2**22 - 1, 2**22 - 3
 SUM_BITS = 23
 """Float sums are integers from 2^23 to 2^24: the significand has no bit to spare."""
 MAX_RANKS = 2**16
-"""So many leave 7 bits for a float share."""
+"""With so many ranks 7 bits are left for a float share."""
 
 
 def estimate_memory(size: int) -> int:
@@ -114,8 +114,8 @@ class StepData:
         return total
 
     def _split_constant(self, rank: int) -> int:
-        each, rest = divmod(1 << SUM_BITS, self.world)
-        return each + rest if rank == 0 else each
+        share, rest = divmod(1 << SUM_BITS, self.world)
+        return share + rest if rank == 0 else share
 
     @property
     def _share_bits(self) -> int:
@@ -232,8 +232,8 @@ class Words:
             count = torch.count_nonzero(wrong)
             where = wrong.view(torch.uint8).argmax()[None]
             is_first = (row[0] == 0) & (count > 0)
-            told = torch.cat([where + (at + first), part[where], right[where]])
-            row[1:] = torch.where(is_first, told, row[1:])
+            first_wrong = torch.cat([where + (at + first), part[where], right[where]])
+            row[1:] = torch.where(is_first, first_wrong, row[1:])
             row[0] += count
 
 

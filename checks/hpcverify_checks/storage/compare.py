@@ -12,8 +12,7 @@ from hpcverify_checks.common.mismatch import compare_bytes
 from hpcverify_checks.storage.fio_runner import FaultError
 from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
 
-MAX_NAMED = 10
-"""Wrong files that the evidence describes one by one."""
+MAX_DESCRIBED_FILES = 10
 
 
 def find_wrong(files: SmallFiles, answers: Answers) -> Sequence[int]:
@@ -41,10 +40,15 @@ def explain_wrong(files: SmallFiles, first: Answers, second: Answers) -> FaultEr
             Remedy.FIX_CONFIGURATION,
         )
     wrong = find_wrong(files, first)
-    told = [f"{files.locate(n)} {_describe(files, n, first[n])}" for n in wrong[:MAX_NAMED]]
+    lines = [
+        f"{files.locate(n)} {_describe(files, n, first[n])}" for n in wrong[:MAX_DESCRIBED_FILES]
+    ]
     right_again = not set(wrong) & set(find_wrong(files, second))
-    text = f"{len(wrong)} of {files.count} small files are wrong: {told[0]}"
-    evidence = {"wrong files": "\n".join(told), "read again": "clean" if right_again else "wrong"}
+    text = f"{len(wrong)} of {files.count} small files are wrong: {lines[0]}"
+    evidence = {
+        "wrong files": "\n".join(lines),
+        "read again": "clean" if right_again else "wrong",
+    }
     return FaultError(errno.EILSEQ, text, evidence)
 
 

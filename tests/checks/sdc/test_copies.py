@@ -199,7 +199,7 @@ def test_memory_that_is_wrong_is_not_taken_for_the_copy(bad: CopyPath, place: st
 
 
 def test_a_way_that_errs_is_left_and_the_others_go_on() -> None:
-    left = iter(range(3 * copy_phase.MAX_COPIES))
+    left = iter(range(3 * copy_phase.MAX_COPIES_PER_LAP))
 
     def ends(target: Tensor, source: Tensor) -> None:
         if next(left, None) is None:
