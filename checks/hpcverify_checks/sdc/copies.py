@@ -404,8 +404,8 @@ def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, s
     around = slice(first // WORD_BYTES * WORD_BYTES, (first // WORD_BYTES + 1) * WORD_BYTES)
     return {
         "what": f"{len(places)} bytes, {'never written' if stale else 'changed'}, the "
-        f"first at {first} and the last at {int(places[-1])}",
-        "offset": str(first),
+        f"first at byte {first:#x} and the last at byte {int(places[-1]):#x}",
+        "offset": f"{first:#x}",
         "found": bytes(arrived[around].tolist()).hex(" "),
         "expected": bytes(right[around].tolist()).hex(" "),
     }

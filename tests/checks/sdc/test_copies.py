@@ -149,7 +149,7 @@ def test_what_was_not_written_is_told_from_what_was_changed(by: Copy) -> None:
 
 def test_a_copy_that_takes_its_words_from_elsewhere_is_found() -> None:
     finding = only(lapped(late))
-    assert finding.evidence["offset"] == "0"
+    assert finding.evidence["offset"] == "0x0"
     assert finding.evidence["found"] != finding.evidence["expected"]
 
 
@@ -160,7 +160,7 @@ def test_one_flipped_bit_is_one_wrong_word_with_its_bytes() -> None:
     had, wanted = (bytes.fromhex(evidence[name]) for name in ("found", "expected"))
     differing = [a ^ b for a, b in zip(had, wanted, strict=True) if a != b]
     assert differing == [16]
-    assert int(evidence["offset"]) == int(evidence["bytes"]) // 3
+    assert int(evidence["offset"], 16) == int(evidence["bytes"]) // 3
 
 
 def test_a_copy_that_goes_wrong_once_is_intermittent() -> None:
