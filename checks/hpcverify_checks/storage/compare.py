@@ -8,7 +8,7 @@ from itertools import product
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.units import format_count
-from hpcverify_checks.common.mismatch import compare_bytes
+from hpcverify_checks.common.mismatch import compare_bytes, list_bits
 from hpcverify_checks.storage.fio_runner import FaultError
 from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
 
@@ -64,4 +64,5 @@ def _describe(files: SmallFiles, number: int, answer: bytes | None) -> str:
             return f"holds the data of {files.locate(other)}"
     expected = files.make_content(number, files.find_generation(number))
     wrong = compare_bytes(answer, expected)
-    return f"differs in {format_count(wrong.count, 'byte')}: {wrong.describe()}"
+    bits = list_bits(wrong.xor)
+    return f"differs in {format_count(wrong.count, 'byte')}: {wrong.describe()} (bits {bits})"
