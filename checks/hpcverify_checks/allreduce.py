@@ -57,7 +57,6 @@ from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageTimes,
     Reduce,
-    WrongElements,
     all_reduce,
     reduce_messages,
     use_thread_share,
@@ -81,7 +80,7 @@ from hpcverify_checks.common.rendezvous import (
 )
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
-from hpcverify_checks.common.step_data import MAX_RANKS
+from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
@@ -237,26 +236,20 @@ def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, part_id: str) ->
             yield _build_finding(WRONG_SUM_CODE, part_id, text, place(wrong.step), wrong)
 
 
-def describe_elements(wrong: WrongElements) -> str:
+def describe_elements(wrong: StepMismatch) -> str:
     """Describe how many elements are wrong, and the first of them."""
-    text = (
-        f"{format_count(wrong.elements, 'element')}, the first at {wrong.index} is "
-        f"{wrong.found}, not {wrong.expected}"
-    )
+    text = f"{format_count(wrong.count, 'element')}, {wrong.describe()}"
     return f"{text}: {wrong.hint}" if wrong.hint else text
 
 
 def _build_finding(
-    code: str, part_id: str, text: str, place: WrongStep, wrong: WrongElements
+    code: str, part_id: str, text: str, place: WrongStep, wrong: StepMismatch
 ) -> Finding:
     evidence = {
         "rank": str(place.rank),
         "size": format_size(place.size),
         "step": str(wrong.step),
-        "wrong_elements": str(wrong.elements),
-        "index": str(wrong.index),
-        "found": wrong.found,
-        "expected": wrong.expected,
+        **wrong.to_evidence("element"),
         "hint": wrong.hint,
     }
     return Finding(code, part_id, text, evidence, msgspec.to_builtins(place))

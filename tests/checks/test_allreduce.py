@@ -34,14 +34,13 @@ from hpcverify_checks.common.collective import (
     AllreduceJob,
     MessageBenchmark,
     MessageTimes,
-    WrongElements,
     all_reduce,
 )
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup, join_group
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
-from hpcverify_checks.common.step_data import StepData
+from hpcverify_checks.common.step_data import StepData, StepMismatch
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
@@ -202,15 +201,15 @@ def test_a_share_that_all_ranks_miss_is_named(
 
 
 def test_a_peers_wrong_sum_names_the_peer() -> None:
-    timed = MessageTimes(MIB, (1.0,), 6, WrongElements(3, 12, 5, "7", "18"))
+    timed = MessageTimes(MIB, (1.0,), 6, StepMismatch(12, 5, 7, 18, step=3))
     [finding] = allreduce.report_wrong_sums([timed, MessageTimes(KIB, (1.0,), 6)], 1, "cpu")
     assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
 
 
 def wrong_sums(*steps: tuple[int, int], share: tuple[int, int] | None = None) -> list[Finding]:
     """Report wrong sums of GPUs, by (rank, step), and the wrong *share* of one of them."""
-    bad = {rank: WrongElements(step, 1, 5, "43", "42") for rank, step in steps}
-    own = {} if share is None else {share[0]: WrongElements(share[1], 1, 5, "9", "8")}
+    bad = {rank: StepMismatch(1, 5, 43, 42, step=step) for rank, step in steps}
+    own = {} if share is None else {share[0]: StepMismatch(1, 5, 9, 8, step=share[1])}
     return [
         finding
         for rank in sorted(bad.keys() | own.keys())

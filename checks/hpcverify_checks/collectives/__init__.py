@@ -158,14 +158,14 @@ def report_wrong(own: Sequence[StepTimes], rank: int) -> Iterator[Finding]:
         if wrong := one.wrong:
             text = (
                 f"rank {rank} got a wrong result of {one.operation} of {format_size(one.size)}: "
-                f"{format_count(wrong.elements, 'word')} in step {wrong.step}, the first at "
-                f"{wrong.index} is {wrong.found}, not {wrong.expected}"
+                f"{format_count(wrong.count, 'element')} in step {wrong.step}, {wrong.describe()}"
             )
             evidence = {
                 "rank": str(rank),
                 "operation": one.operation,
                 "size": format_size(one.size),
-                **{name: str(value) for name, value in msgspec.structs.asdict(wrong).items()},
+                "step": str(wrong.step),
+                **wrong.to_evidence("element"),
             }
             yield Finding(WRONG_CODE, "node", text, evidence)
 

@@ -31,8 +31,8 @@ from hpcverify_checks.common.step_data import (
     CHUNK_WORDS,
     WORD_BYTES,
     StepData,
+    StepMismatch,
     Words,
-    WrongStepWords,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class StepTimes(Struct, frozen=True):
     end: tuple[float, ...]
     checked: int
     """Results verified, those of the warm-up included."""
-    wrong: WrongStepWords | None = None
+    wrong: StepMismatch | None = None
 
 
 def measure_collectives(job: CollectiveJob, rank: int, device: torch.device) -> Iterator[StepTimes]:
@@ -233,11 +233,10 @@ class CollectiveBenchmark:
             self.rows.compare(part, data, (whole, piece.start, at), row)
             at += piece.length
 
-    def _find_wrong(self, rows: Sequence[Sequence[int]], steps: range) -> WrongStepWords | None:
-        for step, (count, index, *words) in zip(steps, rows, strict=True):
-            if count:
-                values = map(self._choose_data(step).format_word, words)
-                return WrongStepWords(step, count, index, *values)
+    def _find_wrong(self, rows: Sequence[Sequence[int]], steps: range) -> StepMismatch | None:
+        for step, row in zip(steps, rows, strict=True):
+            if row[0]:
+                return self._choose_data(step).make_mismatch(*row)
         return None
 
 

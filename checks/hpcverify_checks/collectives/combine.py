@@ -167,9 +167,12 @@ def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
     """List the wrong results of all ranks, as they were measured, the first step first."""
     for by_rank in times:
-        found = [
-            WrongResult(rank, one.operation, one.size, **msgspec.structs.asdict(one.wrong))
-            for rank, one in by_rank.items()
-            if one.wrong
-        ]
-        yield from sorted(found, key=lambda one: one.step)
+        results = (_make_result(rank, timed) for rank, timed in by_rank.items())
+        yield from sorted(filter(None, results), key=lambda result: result.step)
+
+
+def _make_result(rank: int, timed: StepTimes) -> WrongResult | None:
+    if not (wrong := timed.wrong):
+        return None
+    place = rank, timed.operation, timed.size, wrong.step
+    return WrongResult(*place, wrong.count, wrong.index, *wrong.values)

@@ -31,9 +31,9 @@ from hpcverify_checks.common.step_data import (
     CHUNK_WORDS,
     WORD_BYTES,
     StepData,
+    StepMismatch,
     Weights,
     Words,
-    WrongStepWords,
     estimate_memory,
 )
 
@@ -62,13 +62,6 @@ class AllreduceJob(RankGroup, frozen=True):
     """Of the data."""
 
 
-class WrongElements(WrongStepWords, frozen=True):
-    """The first step of a size with wrong elements; what was expected, the host computed."""
-
-    hint: str = ""
-    """What the first of them would be right for, if that is known."""
-
-
 class MessageTimes(Struct, frozen=True):
     """What one rank measured at one size: the time of each step, in seconds."""
 
@@ -76,9 +69,9 @@ class MessageTimes(Struct, frozen=True):
     times: tuple[float, ...]
     checked: int
     """Results verified, those of the warm-up included."""
-    wrong: WrongElements | None = None
+    wrong: StepMismatch | None = None
     """Of the sums."""
-    wrong_share: WrongElements | None = None
+    wrong_share: StepMismatch | None = None
     """Of what this rank was about to contribute, as it found it in its own memory."""
 
 
@@ -201,14 +194,12 @@ class MessageBenchmark:
 
     def _find_wrong(
         self, rows: Sequence[Sequence[int]], steps: range, weigh: Callable[[StepData], Weights]
-    ) -> WrongElements | None:
+    ) -> StepMismatch | None:
         for step, (count, index, found, _) in zip(steps, rows, strict=True):
             if count:
                 data = self._choose_data(step)
-                right = data.compute_word(weigh(data), index)
-                told, expected = map(data.format_word, (found, right))
-                hint = data.explain_word(found, index)
-                return WrongElements(step, count, index, told, expected, hint)
+                right, hint = data.compute_word(weigh(data), index), data.explain_word(found, index)
+                return data.make_mismatch(count, index, found, right, hint=hint)
         return None
 
 

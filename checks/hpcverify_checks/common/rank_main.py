@@ -27,8 +27,8 @@ def main() -> None:
     torch.set_flush_denormal(False)  # as `find_torch_device` does in the first rank
     file_of(group, f"rank{rank}.ready").touch()
     with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
-        for found in module.run_rank(int(rank), order):
-            out.write(found + b"\n")
+        for result in module.run_rank(int(rank), order):
+            out.write(result + b"\n")
 
 
 if __name__ == "__main__":

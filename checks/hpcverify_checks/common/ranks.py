@@ -24,10 +24,10 @@ from hpcverify_checks.common.rendezvous import (
 T = TypeVar("T")
 
 LOAD_TIMEOUT_SECONDS = 120.0
-"""For a rank to load torch, and to end: seconds of work, minutes on a busy node."""
+"""A rank loads torch, and ends, in seconds of work, which are minutes on a busy node."""
 KILL_TIMEOUT_SECONDS = 5.0
 DEATH_NOTICE_SECONDS = 1.0
-"""From a broken connection to the end of the process at its other end."""
+"""A process ends this long after its connection broke."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ from hpcverify.check import (
     operation,
     warn_outside,
 )
+from hpcverify.units import GIGA
 from hpcverify_checks.common import vote
-from hpcverify_checks.common.bits import format_word
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import (
     find_torch_device,
@@ -127,14 +127,12 @@ GPU_SHAPES = (
 )
 """The first that fits the part with the least memory is used."""
 USABLE_SHARE = 0.75
-"""Of a GPU's whole memory."""
+"""The share of a GPU's whole memory that a model may take."""
 BYTES_PER_PARAMETER = 40
 """fp32: initial and current value, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, at most fp32."""
 PREPARE_SECONDS = 10.0
-"""For the model, the first replay and the reruns, each of a second or less on a GPU."""
-GIGA = 1e9
-HOST_PART = "cpu"
+"""The model, the first replay and the reruns take this long, each a second or less on a GPU."""
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
 """Left out on a CPU that other processes use."""
 
@@ -144,13 +142,13 @@ class TrainingParams(Params, frozen=True):
 
     seconds: Annotated[float, Meta(gt=0)] = 8.0
     steps: Annotated[int, Meta(ge=1)] = 3
-    """In a replay: later ones depend on everything that earlier ones computed."""
+    """The steps of a replay: later ones depend on everything that earlier ones computed."""
     ranks: Annotated[int, Meta(ge=1)] = 2
     """Processes on a CPU; each GPU is one rank."""
     shape: ModelShape | None = None
-    """Of the model and a batch; the default suits the part."""
+    """The shape of the model and a batch; the default suits the part."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """After this a rank that does not answer counts as lost."""
+    """A rank that does not answer for this long counts as lost."""
 
 
 def estimate(ctx: Context, params: TrainingParams) -> float:
@@ -275,14 +273,12 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
 def _run_one_rank(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Run one rank; the others are other workers, which report for themselves."""
     yield from ((rank, known) for known in train(job, rank, device, seams))
 
 
 def _run_cpu_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Run the first rank here, and the others in processes of their own."""
     with start_peers(job, training_steps.__name__) as others:
         try:
             yield from _run_one_rank(job, rank, device, seams)
@@ -322,21 +318,10 @@ class RankGradients(Struct, frozen=True):
     replay: int = 0
 
 
-class RankDifference(RankGradients, frozen=True):
+class RankDifference(Difference, frozen=True, kw_only=True):
     """The data of a replay that differs from the first one."""
 
-    what: str = ""
-    """The first digest that differs."""
-    reruns: Reruns | None = None
-    """None before there were any."""
-
-
-class BadSum(Struct, frozen=True):
-    """The data of a wrong sum over the ranks."""
-
-    replay: int
-    step: int
-    """From 1."""
+    rank: int
 
 
 class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
@@ -378,31 +363,28 @@ def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
 
 
 def _report_difference(
-    part_id: str, job: TrainingJob, one: Difference, rank: int, digests: int
+    part_id: str, job: TrainingJob, difference: Difference, rank: int, digests: int
 ) -> Finding:
-    code, place = classify_difference(job, one.what)
-    expected, found = format_word(one.expected), format_word(one.found)
-    others = "the first replay" if one.replay else "all other replays"
+    code, place = classify_difference(job, difference.what)
     evidence = {
         "rank": str(rank),
         "dtype": job.dtype,
-        "replay": str(one.replay),
-        "what": one.what,
-        "expected": expected,
-        "found": found,
-        "digests": f"{one.digests} of {digests} differ",
+        "replay": str(difference.replay),
+        **difference.to_evidence(),
+        "digests": f"{difference.count} of {digests} differ",
         "place": place,
-        "gradients": " ".join(one.gradients),
+        "gradients": " ".join(difference.gradients),
     }
+    others = "the first replay" if difference.replay else "all other replays"
     finding = Finding(
         code,
-        HOST_PART if code == "misfed" else part_id,
-        f"replay {one.replay} of {job.steps} training steps differs from {others} on rank "
-        f"{rank}: {one.what} is {found}, not {expected} ({place})",
+        vote.HOST if code == "misfed" else part_id,
+        f"replay {difference.replay} of {job.steps} training steps differs from {others} on rank "
+        f"{rank}: {evidence['what']} is {evidence['found']}, not {evidence['expected']} ({place})",
         evidence,
-        msgspec.to_builtins(RankDifference(rank, one.gradients, one.replay, one.what, one.reruns)),
+        {"rank": rank, **msgspec.to_builtins(difference)},
     )
-    return _add_reruns(finding, one.reruns) if one.reruns else finding
+    return _add_reruns(finding, difference.reruns) if difference.reruns else finding
 
 
 def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
@@ -423,21 +405,22 @@ def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int
             "step": str(wrong.step),
             "wrong_elements": str(wrong.elements),
         },
-        msgspec.to_builtins(BadSum(wrong.replay, wrong.step)),
+        msgspec.to_builtins(wrong),
     )
 
 
-def _report_contradiction(part_id: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
-    """Report how the first replay of *rank* differs from that of rank 0."""
-    expected, found = format_word(one.expected), format_word(one.found)
-    code, _ = classify_difference(job, one.what)
+def _report_contradiction(
+    part_id: str, job: TrainingJob, difference: Difference, rank: int
+) -> Finding:
+    code, _ = classify_difference(job, difference.what)
+    evidence = {"rank": str(rank), **difference.to_evidence()}
     return Finding(
         code,
         part_id,
-        f"rank {rank} and rank 0 trained to different bits: {one.what} is {found} on rank "
-        f"{rank}, and {expected} on rank 0",
-        {"rank": str(rank), "what": one.what, "expected": expected, "found": found},
-        msgspec.to_builtins(RankGradients(rank, one.gradients)),
+        f"rank {rank} and rank 0 trained to different bits: {evidence['what']} is "
+        f"{evidence['found']} on rank {rank}, and {evidence['expected']} on rank 0",
+        evidence,
+        msgspec.to_builtins(RankGradients(rank, difference.gradients)),
     )
 
 
@@ -528,18 +511,18 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
     return f"{text}; {steps} steps: {rate} are excluded at 95 %"
 
 
-def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
-    known = list(settle_reruns(list(merge_lost_ranks(found, inventory))))
-    yield from accuse_host(known, inventory)
+    known = list(settle_reruns(list(merge_lost_ranks(items, inventory))))
+    yield from report_misfed(known, inventory)
     with_gradients = (f for f in known if isinstance(f, Finding) and "gradients" in f.data)
     ranks = [f.data_as(RankGradients) for f in with_gradients]
-    had = {(one.rank, one.replay): one.gradients for one in ranks}
+    gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
     sums: list[Finding] = []
     for item in vote.reconcile(known, inventory):
         if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
             yield item
-        elif had_unequal_gradients(item.data_as(BadSum), had):
+        elif had_unequal_gradients(item.data_as(WrongSum), gradients):
             yield make_witness(item, "not all ranks had the same gradients")
         else:
             sums.append(item)
@@ -548,13 +531,13 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 
 def read_place(wrong: Finding) -> tuple[int, int]:
     """Read in which replay and step of it a sum was *wrong*."""
-    bad = wrong.data_as(BadSum)
+    bad = wrong.data_as(WrongSum)
     return bad.replay, bad.step
 
 
-def settle_reruns(found: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+def settle_reruns(reported: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
     """Drop what was reported before the reruns, or say that there were none."""
-    items = [(item, _read_difference(item)) for item in found]
+    items = [(item, _read_difference(item)) for item in reported]
     # The reruns may have shown that another replay was wrong.
     again = {(d.rank, d.what) for _, d in items if d and d.reruns}
     for item, difference in items:
@@ -570,25 +553,28 @@ def _read_difference(item: JudgedItem) -> RankDifference | None:
     return None
 
 
-def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
-    """Accuse the host if it drew different batches from the same seed."""
+def report_misfed(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
+    """Report that the host drew different batches from the same seed."""
     fed: dict[str, list[str]] = {}
-    for item in found:
+    for item in items:
         if isinstance(item, Finding) and item.code == ANSWER_CODE:
             label = inventory.find_label(item.part_id)
             fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
     if len(fed) > 1:
         groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
         text = f"the host made different batches for {' and for '.join(groups.values())}"
-        yield Finding("misfed", HOST_PART, text, groups)
+        yield Finding("misfed", vote.HOST, text, groups)
 
 
-def had_unequal_gradients(wrong: BadSum, had: Mapping[tuple[int, int], Sequence[str]]) -> bool:
-    """Whether ranks *had*, by rank and replay, unequal gradients where a sum was *wrong*."""
+def had_unequal_gradients(
+    wrong: WrongSum, gradients: Mapping[tuple[int, int], Sequence[str]]
+) -> bool:
+    """Whether *gradients*, by rank and replay, were unequal where a sum was *wrong*."""
     # A rank that reports nothing about that replay had the gradients of its first one. All
     # ranks had those, or their first sum would have been wrong.
     known = (0, wrong.replay)
-    return len({steps[wrong.step - 1] for (_, replay), steps in had.items() if replay in known}) > 1
+    steps = [of_rank for (_, replay), of_rank in gradients.items() if replay in known]
+    return len({of_rank[wrong.step - 1] for of_rank in steps}) > 1
 
 
 CHECK = Check(

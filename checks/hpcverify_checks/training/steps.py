@@ -32,6 +32,7 @@ from msgspec import Struct
 from hpcverify.check import operation
 from hpcverify_checks.common.bits import (
     digest_on_device,
+    format_word,
     make_integers,
     mix_bits,
     view_integers,
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_REPLAYS = 2
-"""Compared with the first at least, however short the time."""
+"""At least this many are compared with the first, however short the time."""
 LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
 """The defaults of torch.optim.AdamW."""
@@ -89,9 +90,9 @@ class TrainingJob(RankGroup, frozen=True):
 
     shape: ModelShape
     dtype: str
-    """Of weights, activations and gradients: bf16 or fp32."""
+    """The type of weights, activations and gradients: bf16 or fp32."""
     steps: int
-    """In a replay."""
+    """The steps of a replay."""
     seconds: float
     seed: int
     threads: int
@@ -348,12 +349,16 @@ class Difference(Struct, frozen=True):
     """The name of the first digest that differed."""
     expected: int
     found: int
-    digests: int
-    """How many differed."""
+    count: int
     gradients: tuple[str, ...] = ()
-    """Of the replay that differed, as `digest_gradients` gives them."""
+    """The gradients of the replay that differed, as `digest_gradients` gives them."""
     reruns: Reruns | None = None
     """None before there were any."""
+
+    def to_evidence(self) -> dict[str, str]:
+        """Convert the first digest that differed to a finding's evidence."""
+        expected, found = map(format_word, (self.expected, self.found))
+        return {"what": self.what, "expected": expected, "found": found}
 
 
 class WrongSum(Struct, frozen=True):
@@ -361,7 +366,7 @@ class WrongSum(Struct, frozen=True):
 
     replay: int
     step: int
-    """From 1."""
+    """Counted from 1."""
     elements: int
 
 
@@ -431,21 +436,21 @@ def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
         number += 1
         record, times = run_replay(trainer)
         steps += times
-        found = compare_replay(first, record, number)
+        difference = compare_replay(first, record, number)
         wrong = wrong or find_wrong_sum(record, number)
         seconds = perf_counter() - start
-        sound = found is None and wrong is None
+        sound = difference is None and wrong is None
         if not sound:  # report it first: a peer, and this rank with it, may crash next
-            yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+            yield TrainingOutcome(first, number, seconds, tuple(steps), difference, wrong)
         early = seconds < trainer.job.seconds or number < MIN_REPLAYS
         if not _agree_all(trainer, sound and early):
             break
-    if not _agree_all(trainer, found is None):
+    if not _agree_all(trainer, difference is None):
         again = [run_replay(trainer)[0] for _ in range(RERUN_COUNT)]
-        if found is not None:
-            first, found = resolve_difference(first, record, found, again)
+        if difference is not None:
+            first, difference = resolve_difference(first, record, difference, again)
     seconds = perf_counter() - start
-    yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+    yield TrainingOutcome(first, number, seconds, tuple(steps), difference, wrong)
 
 
 def _agree_all(trainer: Trainer, own: bool) -> bool:  # noqa: FBT001 - this rank's answer
@@ -468,7 +473,7 @@ def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
 
 
 def resolve_difference(
-    first: DigestRecord, record: DigestRecord, found: Difference, again: Sequence[DigestRecord]
+    first: DigestRecord, record: DigestRecord, seen: Difference, again: Sequence[DigestRecord]
 ) -> tuple[DigestRecord, Difference]:
     """
     Decide from some reruns which replay is right, and what differs from it.
@@ -478,10 +483,10 @@ def resolve_difference(
     """
     alike = all(compare_replay(record, other, 0) is None for other in again)
     odd = compare_replay(record, first, 0)
-    if found.replay == 1 and alike and odd is not None:
+    if seen.replay == 1 and alike and odd is not None:
         return record, msgspec.structs.replace(odd, reruns=Reruns(0))
     count = sum(compare_replay(first, other, 0) is not None for other in again)
-    return first, msgspec.structs.replace(found, reruns=Reruns(count))
+    return first, msgspec.structs.replace(seen, reruns=Reruns(count))
 
 
 def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
