@@ -37,7 +37,7 @@ from hpcverify.peers.level import (  # noqa: E402 - below the path
     find_unnamed,
     judge_level,
 )
-from hpcverify.peers.rule import MAD_SCALE, find_mad  # noqa: E402 - as this
+from hpcverify.stats import MAD_SCALE, find_mad  # noqa: E402 - as this
 
 FLOOR = 0.02
 SIZES = (32, 64, 100, 232, 400, 1000)

@@ -16,9 +16,9 @@ PACKAGES = {
     "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
 FLOORS = (
-    ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust", "reliability"),
-    ("check", "peers", "selection"),
+    ("model", "errors", "breadcrumb", "gate", "imports", "stats"),
+    ("units", "trust"),
+    ("check", "peers", "selection", "reliability"),
     ("limits", "plan", "processes", "trends"),
     ("telemetry", "slurm", "summary"),
     ("records",),
@@ -38,6 +38,7 @@ FROM_OUTSIDE = {
         "telemetry",
         "limits",
         "units",
+        "stats",
         "records",
     },
     "hpcverify_reports": {
@@ -45,6 +46,7 @@ FROM_OUTSIDE = {
             "check",
             "model",
             "units",
+            "stats",
             "summary",
             "telemetry",
             "records",

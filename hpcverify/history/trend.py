@@ -23,7 +23,7 @@ from hpcverify.history.duck import quote
 from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
 from hpcverify.peers.rule import FALSE_SHARE
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.stats import MEDIAN_ERROR
 from hpcverify.trends.marks import (
     LASTING_RUNS,
     HistoryPopulation,

@@ -1,27 +1,34 @@
 """
-Tell the few that are slower than all others, again and again, from noise.
+Find the few that are slower than all others, again and again.
 
-A name is an accusation, so four things must be true of whom it goes to. They are few: of
-two kinds, neither is an outlier. They stand apart from all the rest, by their medians:
-further than the rest lies from its own median, and by `MIN_DEVIATIONS` robust deviations
-(Iglewicz and Hoaglin 1993: 3.5 for one value of normal noise; here all ranks are asked,
-and the noise of shared machines is not normal). They are slow in most steps and in each
-quarter of the time, so that a pause, a burst of traffic or ranks that are late in turn
-name nobody. How much it matters is for the caller to ask.
+Four things must be true of an outlier. They are few: of two kinds, neither is an outlier. They
+stand apart from all the rest, by their medians: further than the rest lies from its own median, and
+by `MIN_DEVIATIONS` robust deviations (Iglewicz and Hoaglin 1993: 3.5 for one value of normal noise;
+here all ranks are compared, and the noise of shared machines is not normal). They are slow in most
+steps and in each quarter of the time, so that a pause, a burst of traffic or ranks that are late in
+turn name nobody. How much it matters is for the caller to ask.
 
-Medians do not see delays that are rare and long: a lost packet is sent again after 200 ms
-or more (RFC 6298), a quota of CPU time pauses a process for most of each 100 ms, and in
-between all is as fast as anywhere. Means see them, and also every accident, so
-`find_unsteady` asks for more: the delays come back all the time, and with every partner.
+Medians do not see delays that are rare and long: a lost packet is sent again after 200 ms or more
+(RFC 6298), a quota of CPU time pauses a process for most of each 100 ms, and in between all is as
+fast as anywhere. Means see them, and also every accident, so `find_unsteady` asks for more: the
+delays come back all the time, and with every partner.
+
+`hpcverify.peers.level` finds outliers too, from other data. There a fleet has one value per part
+and hundreds of parts: the shape of their distribution says how far chance goes, and the share of
+false alarms is bounded over thousands of metrics and nights. Here one job has as few as three
+ranks, from which no shape can be learned, but a series of steps for each: what comes back over time
+is the evidence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
-from math import exp, lgamma, sqrt
-from statistics import fmean, median
+from math import sqrt
+from statistics import fmean
 from typing import TypeVar
+
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, compute_fisher_tail, find_mad, median
 
 MIN_UNITS = 3
 """Of two, none is the odd one out."""
@@ -30,10 +37,6 @@ MAX_SHARE = 0.25
 MIN_DEVIATIONS = 6.0
 MIN_SEPARATION = 1.0
 """From the furthest of the rest, as a multiple of how far that is from their median."""
-MAD_TO_DEVIATION = 1.4826
-"""For normal noise."""
-MEDIAN_ERROR = 1.2533
-"""Of a median of n values of normal noise, as a multiple of deviation / sqrt(n)."""
 HALF = 0.5
 """Of its excess: steps in which it has less do not count."""
 GROUPS = 16
@@ -113,8 +116,7 @@ def _stand_apart(rest: Sequence[float], lowest: float, resolution: float) -> boo
 
 
 def _compute_deviation(values: Sequence[float]) -> float:
-    middle = median(values)
-    return MAD_TO_DEVIATION * median(abs(value - middle) for value in values)
+    return MAD_SCALE * find_mad(values, median(values))
 
 
 def _lasts(steps: Sequence[float], more: float) -> bool:
@@ -133,29 +135,10 @@ def _comes_back(own: Sequence[float], rest: Sequence[Sequence[float]], threshold
     windows = [fmean(window) > threshold for window in _divide(own, WINDOWS)]
     returns = all(any(period) for period in _divide(slow, PERIODS))
     others = [value > threshold for steps in rest for value in steps]
-    chance = compute_chance(sum(slow), len(slow), sum(others), len(others)) * (len(rest) + 1)
+    chance = compute_fisher_tail(sum(slow), len(slow), sum(others), len(others)) * (len(rest) + 1)
     return chance < MAX_CHANCE and returns and sum(windows) >= MIN_GROUPS_SHARE * WINDOWS
 
 
 def _divide(steps: Sequence[Value], count: int) -> list[Sequence[Value]]:
     edges = [round(len(steps) * n / count) for n in range(count + 1)]
     return [steps[a:b] for a, b in pairwise(edges)]
-
-
-def compute_chance(slow: int, steps: int, slow_others: int, steps_of_others: int) -> float:
-    """
-    Compute the chance of *slow* of some *steps*, or more, where all are alike.
-
-    Fisher's exact test (1935): so many steps of others were slow, too.
-    """
-    both = slow + slow_others
-    whole = _count_log_ways(steps + steps_of_others, both)
-    return sum(
-        exp(_count_log_ways(steps, n) + _count_log_ways(steps_of_others, both - n) - whole)
-        for n in range(slow, min(steps, both) + 1)
-    )
-
-
-def _count_log_ways(of: int, chosen: int) -> float:
-    """Give the logarithm of the binomial coefficient, which may be huge."""
-    return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

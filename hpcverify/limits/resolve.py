@@ -8,7 +8,7 @@ siblings in the node, and on what it reached before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from hpcverify.check import (
 )
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
 from hpcverify.model import Inventory, Limit, Measurement, Part
+from hpcverify.stats import MAD_SCALE, find_mad, median
 from hpcverify.units import convert_unit, scale_unit
 
 PastValues = Callable[[str, str], Sequence[float]]
@@ -33,8 +34,6 @@ PastValues = Callable[[str, str], Sequence[float]]
 MIN_SIBLINGS = 3
 """If only two differ, nobody can say which one is wrong."""
 MIN_BASELINE_RUNS = 5
-MAD_TO_DEVIATION = 1.4826
-"""Turns a median absolute deviation into a standard deviation of normal data."""
 MIN_DEVIATIONS = 3.0
 """Deviations that must fit between the median and a usable limit."""
 
@@ -257,7 +256,7 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
     middle = median(values)
     if not middle:  # nothing is a fraction of zero
         return
-    deviation = MAD_TO_DEVIATION * median(abs(v - middle) for v in values)
+    deviation = MAD_SCALE * find_mad(values, middle)
     limit = _make_relative_limit(
         rule,
         item,
@@ -277,12 +276,3 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
         source=limit.source,
         noisy=f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves {room:.0%})",
     )
-
-
-def median(values: Iterable[float]) -> float:
-    """Compute the median of *values*; `statistics` takes 8 ms to import."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2

@@ -8,12 +8,11 @@ whatever else is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 from msgspec import Struct
 
-from hpcverify.peers.rule import MAD_SCALE, find_mad
 from hpcverify.peers.values import SENSORS, PartValue
+from hpcverify.stats import MAD_SCALE, find_mad, median
 
 MIN_SCORE = 2.0
 """A part that is named already needs no more: one in forty is as far by chance."""

@@ -21,7 +21,7 @@ from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
 from hpcverify.peers.level import PeerSpread, Standing, find_tail, find_unnamed, judge_level
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
 from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
@@ -33,6 +33,7 @@ from hpcverify.peers.values import (
     find_errors,
     find_resolution,
 )
+from hpcverify.stats import MAD_SCALE
 from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2

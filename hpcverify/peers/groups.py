@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.peers.level import find_tail, measure_spread
-from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_mad
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 MIN_UNITS = 3
 """Fewer units, such as the nodes of a rack, are judged one by one."""

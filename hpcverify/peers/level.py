@@ -4,6 +4,9 @@ Judge one list of values, such as one per node: who stands apart, or why nobody 
 The spread is the largest of three: the MAD, and how far the 10th and the 90th percentile are, each
 as in a normal distribution, so that values which trail off widen it. It is measured without those
 that look bad beside the better side alone: else the bad ones of a fleet would hide each other.
+
+`hpcverify.isolation.outliers` does the same for the few ranks of one job, by their steps over time;
+it says why that needs other rules.
 """
 
 from __future__ import annotations
@@ -13,27 +16,20 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from heapq import nlargest
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.peers.rule import (
-    FALSE_SHARE,
-    MAD_SCALE,
-    MIN_PEERS,
-    NOISY_SPREAD,
-    SCREEN_SCORE,
-    find_mad,
-)
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, NOISY_SPREAD, SCREEN_SCORE
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.tail import (
     ExponentialTail,
     StudentTail,
     Tail,
-    compute_tail,
     find_heavy_tail,
 )
+from hpcverify.stats import MAD_SCALE, compute_student_tail, find_mad, median
 
 NORMAL = NormalDist()
 TENTH = 0.1
@@ -287,4 +283,4 @@ def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -
 
 def find_tail(score: float, peers: int) -> float:
     """Return the chance that a healthy one of *peers* is beyond *score*, if they are normal."""
-    return compute_tail(score, FREEDOM_SHARE * peers)
+    return compute_student_tail(score, FREEDOM_SHARE * peers)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from statistics import median
 
-from hpcverify.peers.rule import MAD_SCALE, find_mad
+from hpcverify.stats import MAD_SCALE, find_mad, median
 
 MIN_SHARE, MIN_HALF = 0.1, 4
 """The smaller kind has this share of the values, and this many."""

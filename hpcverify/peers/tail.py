@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 from msgspec import Struct
+
+from hpcverify.stats import compute_student_tail, find_student_score
 
 FREEDOMS = (3, 4, 5, 7, 10, 16, 30)
 MIN_RATIO = 4.0
@@ -33,11 +34,11 @@ class StudentTail(Struct, frozen=True):
     def find_chance(self, distance: float, error: float = 0.0) -> float:
         """Find the chance that a healthy value, uncertain by *error*, is beyond *distance*."""
         scale = math.hypot(self.scale, error)
-        return compute_tail(distance / scale, self.freedom) if scale else 0.0
+        return compute_student_tail(distance / scale, self.freedom) if scale else 0.0
 
     def find_distance(self, chance: float) -> float:
         """Find the distance that a healthy value is beyond with this *chance*."""
-        return self.scale * invert_tail(chance, self.freedom)
+        return self.scale * find_student_score(chance, self.freedom)
 
 
 class ExponentialTail(Struct, frozen=True):
@@ -87,27 +88,3 @@ def _find_likelihood(squares: Sequence[float], fit: StudentTail) -> float:
     constant -= math.log(freedom * math.pi) / 2 + math.log(scale)
     far = sum(math.log1p(square / (freedom * scale * scale)) for square in squares)
     return len(squares) * constant - (freedom + 1) / 2 * far
-
-
-def compute_tail(score: float, freedom: float) -> float:
-    """
-    Return the chance that Student's t is beyond *score*.
-
-    It is Wallace's approximation (Ann. Math. Stat. 30, 1959).
-    """
-    if math.isinf(score):
-        return 0.0
-    normal = math.sqrt(freedom * math.log1p(score * score / freedom))
-    return math.erfc(normal * (8 * freedom + 1) / (8 * freedom + 3) / math.sqrt(2)) / 2
-
-
-@cache
-def invert_tail(chance: float, freedom: float) -> float:
-    """Return the score that Student's t is beyond with this *chance*, to a thousandth."""
-    low, high = 0.0, 1.0
-    while compute_tail(high, freedom) > chance:
-        high *= 2
-    while high - low > high / 1000:
-        middle = (low + high) / 2
-        low, high = (middle, high) if compute_tail(middle, freedom) > chance else (low, middle)
-    return high

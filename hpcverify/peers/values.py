@@ -7,18 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
-from statistics import median
 
 from msgspec import Struct
 
-from hpcverify.peers.rule import MAD_SCALE, find_mad
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 NODE_PART = "node"
 """The part of what was measured on a node as a whole."""
 MIN_RUNS = 3
 """Fewer runs of a part have no spread."""
-MEDIAN_ERROR = 1.2533
-"""The standard error of the median of n normal values is 1.2533 sigma / sqrt(n)."""
 COMMON_SHARE = 0.05
 """Of the parts, so many have a value that shows in which steps it was recorded: of 20, one."""
 PLACES = ("room", "row", "cabinet", "rack", "switch")

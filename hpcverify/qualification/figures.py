@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 
 from hpcverify.check import ANSWER_CODE, matches
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
 from hpcverify.plan.suite import Plan
-from hpcverify.qualification.bounds import bound_rate
 from hpcverify.qualification.estimates import estimate_plan, estimate_step
 from hpcverify.records.qualification import Comparison, Count, MeasuredFigure
 from hpcverify.run.selftest import SelftestResult
+from hpcverify.stats import bound_rate, median
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "gpu_setup": ("power.limit",),

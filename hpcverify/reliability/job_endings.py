@@ -10,10 +10,12 @@ system is away, the jobs die of all who start one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import Struct
+
+from hpcverify.stats import compute_binomial_tail
 
 MIN_USERS = 3
 """Different users whose jobs died on a node that is accused."""
@@ -197,16 +199,4 @@ def _is_against_chance(said: Sequence[tuple[bool, float]], nodes: int) -> bool:
     died = sum(dead for dead, _ in said)
     if died < max(MIN_USERS, MIN_DIED_SHARE * len(said)):
         return False
-    return _find_tail([chance for _, chance in said], died) * nodes < FALSE_SHARE
-
-
-def _find_tail(chances: Collection[float], least: int) -> float:
-    """Say how likely at least *least* of independent events with these chances happen."""
-    exactly = [1.0]
-    for chance in chances:
-        exactly = [
-            (exactly[k] if k < len(exactly) else 0.0) * (1 - chance)
-            + (exactly[k - 1] * chance if k else 0.0)
-            for k in range(len(exactly) + 1)
-        ]
-    return sum(exactly[least:])
+    return compute_binomial_tail([chance for _, chance in said], died) * nodes < FALSE_SHARE

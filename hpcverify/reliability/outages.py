@@ -12,12 +12,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import NormalDist
 
 from msgspec import Struct
 
-DAY_S = 86_400.0
-CONFIDENCE = 0.95
+from hpcverify.stats import expand_student_score, find_poisson_interval
+from hpcverify.units import DAY_SECONDS
+
 MIN_OUTAGES = 3
 """With fewer, a rate is told as *no history yet*: its interval spans a factor of thirty."""
 MIN_NODE_DAYS = 30.0
@@ -41,7 +41,7 @@ class Outage(Struct, frozen=True):
 
 
 class Estimate(Struct, frozen=True):
-    """A number, and the interval that has it with a confidence of `CONFIDENCE`."""
+    """A number, and the interval that has it with a confidence of 95 %."""
 
     value: float
     low: float
@@ -83,7 +83,7 @@ def measure_reliability(
     *seen_since* says since when each node has been known, *places* at which switch or in which
     rack it is, as far as that is known.
     """
-    spans = {node: max(0.0, now - max(began, since)) / DAY_S for node, since in seen_since.items()}
+    spans = {node: _find_overlap(since, now, began, now) for node, since in seen_since.items()}
     within = [one for one in outages if one.node in spans and one.ended > began]
     new = [one for one in within if began <= one.began <= now]
     counts = Counter(one.node for one in new)
@@ -135,7 +135,7 @@ class _Week(Struct, frozen=True):
 def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) -> list[_Week]:
     """Cut the time from the first of *since* to *now* into equal weeks; none if they are few."""
     first = min(since, default=now)
-    count = int((now - first) / (WEEK_DAYS * DAY_S))
+    count = int((now - first) / (WEEK_DAYS * DAY_SECONDS))
     if count < MIN_WEEKS:
         return []
     ends = [first + (now - first) * number / count for number in range(count + 1)]
@@ -151,7 +151,7 @@ def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) 
 
 def _find_overlap(began: float, ended: float, low: float, high: float) -> float:
     """Find how many days of one time are within another."""
-    return max(0.0, min(ended, high) - max(began, low)) / DAY_S
+    return max(0.0, min(ended, high) - max(began, low)) / DAY_SECONDS
 
 
 def _group_events(outages: Iterable[Outage], places: Mapping[str, str]) -> Iterable[list[Outage]]:
@@ -199,39 +199,5 @@ def _estimate_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate
     ratio = sum(parts) / total
     spread = sum((part - ratio * whole) ** 2 for part, whole in zip(parts, wholes, strict=True))
     error = math.sqrt(spread * n / (n - 1)) / total
-    reach = _find_student_score(n - 1) * error
+    reach = expand_student_score(n - 1) * error
     return Estimate(ratio, max(0.0, ratio - reach), ratio + reach)
-
-
-def _find_student_score(freedom: int) -> float:
-    """Find the score of Student's t that leaves out `CONFIDENCE` (Cornish and Fisher 1937)."""
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
-
-
-def find_poisson_interval(count: int) -> tuple[float, float]:
-    """Find the means between which *count* events are no surprise (Garwood 1936)."""
-    tail = (1 - CONFIDENCE) / 2
-    ceiling = 10 + count + 10 * math.sqrt(count + 1)
-    low = _bisect(lambda mean: 1 - _sum_poisson(count - 1, mean) - tail, 0.0, ceiling)
-    high = _bisect(lambda mean: tail - _sum_poisson(count, mean), 0.0, ceiling)
-    return low if count else 0.0, high
-
-
-def _sum_poisson(most: int, mean: float) -> float:
-    """Say how likely at most *most* events are."""
-    if most < 0:
-        return 0.0
-    if mean <= 0:
-        return 1.0
-    return sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(most + 1))
-
-
-def _bisect(rising: Callable[[float], float], low: float, high: float) -> float:
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return (low + high) / 2

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.peers.level import measure_spread
 from hpcverify.peers.rule import SCREEN_SCORE
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.stats import MEDIAN_ERROR, median
 
 MIN_PAST = 8
 """Runs before a step: with fewer, the part has no past to be compared with."""

@@ -13,13 +13,13 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 from msgspec import Struct
 
 from hpcverify.model import Verdict
 from hpcverify.peers.rule import FALSE_SHARE, SCREEN_SCORE
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.stats import CONFIDENCE_SCORE, MEDIAN_ERROR, median
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
 from hpcverify.trends.marks import (
     LASTING_RUNS,
@@ -34,7 +34,7 @@ from hpcverify.trends.marks import (
     list_marks,
     take_off,
 )
-from hpcverify.trends.slope import CONFIDENCE, Crossing, Slope, find_slope, project_crossing
+from hpcverify.trends.slope import Crossing, Slope, find_slope, project_crossing
 from hpcverify.units import DAY_SECONDS, format_count, format_percent
 
 SHARED_SHARE, MIN_SHARED = 0.2, 5
@@ -43,7 +43,6 @@ SAME_DAYS = 2.0
 STEP, TREND = "step", "trend"
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 NORMAL = NormalDist()
-CONFIDENCE_SCORE = NORMAL.inv_cdf((1 + CONFIDENCE) / 2)
 
 
 class PartChange(Struct, frozen=True, kw_only=True):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.peers.rule import MAD_SCALE, SCREEN_SCORE, find_mad
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.peers.rule import SCREEN_SCORE
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 from hpcverify.trends.change import LEAST_SPREAD, MIN_AFTER, MIN_PAST
 from hpcverify.units import DAY_SECONDS
 
