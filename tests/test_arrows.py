@@ -18,8 +18,8 @@ PACKAGES = {
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports", "stats"),
     ("units", "trust"),
-    ("check", "peers", "selection", "reliability"),
-    ("limits", "plan", "processes", "trends"),
+    ("check", "peers", "reliability"),
+    ("limits", "plan", "processes", "trends", "selection"),
     ("telemetry", "slurm", "summary"),
     ("records",),
     ("run", "console", "isolation", "history"),

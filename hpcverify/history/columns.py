@@ -122,9 +122,9 @@ def collect_cells(run: Run) -> RunCells | None:
     for check, rounds in group_by_check(run.results).items():
         verdict = choose_worst_round(rounds).verdict.value
         measured = compute_medians(rounds)
-        for one in measured:
-            cell = Cell(check, one.name, one.value, one.unit, verdict)
-            by_part.setdefault(one.part_id, []).append(cell)
+        for item in measured:
+            cell = Cell(check, item.name, item.value, item.unit, verdict)
+            by_part.setdefault(item.part_id, []).append(cell)
     if not by_part:
         return None
     parts = list(_describe_parts(run.inventory, by_part))

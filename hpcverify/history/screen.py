@@ -134,8 +134,8 @@ class Screen:
 
     def read_last_nights(self) -> dict[tuple[str, str], date]:
         """Read the last night of each suite on each node, of a screen of the newest."""
-        found = self.fetch("select node, suite, night from newest")
-        return {(node, suite): night for node, suite, night in found}
+        rows = self.fetch("select node, suite, night from newest")
+        return {(node, suite): night for node, suite, night in rows}
 
     @cached_property
     def _ran_once(self) -> bool:
@@ -159,12 +159,12 @@ class Screen:
         would cost all memory.
         """
         rows = f"(select * from {self.rows} where {condition})"
-        found = list(self.fetch(f"select distinct {PEER_KEY} from {rows} order by all"))
-        if len(found) > MAX_NODE_METRICS and (claims := self._count_claims(rows)):
+        names = list(self.fetch(f"select distinct {PEER_KEY} from {rows} order by all"))
+        if len(names) > MAX_NODE_METRICS and (claims := self._count_claims(rows)):
             self.left_out |= claims
             self.rows = f"(select * from {self.rows} where node not in ({_join(claims)}))"
             return self.list_metrics(condition)
-        return tuple(PeerMetric(*row) for row in found)
+        return tuple(PeerMetric(*row) for row in names)
 
     def _count_claims(self, rows: str) -> dict[str, int]:
         """Count the metrics of the nodes in *rows* that have more than any node can have."""
@@ -187,8 +187,10 @@ class Screen:
         for check, metrics in by_check.items():
             rows = f"(select * from {self.rows} where check_name = {quote(check)})"
             of_parts = [metric for metric in metrics if metric.kind != NODE_KIND]
-            for whole_nodes, some in ((False, metrics), (True, of_parts)):
-                for metric, summary, ends in self._summarize(rows, some, whole_nodes=whole_nodes):
+            for whole_nodes, screened in ((False, metrics), (True, of_parts)):
+                for metric, summary, ends in self._summarize(
+                    rows, screened, whole_nodes=whole_nodes
+                ):
                     floor = find_floor(metric)
                     yield self._screen_one(metric, summary, ends, floor, whole_nodes=whole_nodes)
 
@@ -199,13 +201,13 @@ class Screen:
             return
         key, by_key = _shorten_key(metrics)
         values = self._write_medians(rows, key, whole_nodes=whole_nodes)
-        found = self._db.execute(
+        fetched = self._db.execute(
             f"select {key}, count(*), median(value), mad(value),"
             f" min(value, {END_VALUES}), max(value, {END_VALUES}),"
             f" arg_min(node, value, {END_VALUES}), arg_max(node, value, {END_VALUES})"
             f" from ({values}) group by {key} order by {key}"
         ).fetchall()
-        for *name, peers, centre, mad, lowest, highest, low_nodes, high_nodes in found:
+        for *name, peers, centre, mad, lowest, highest, low_nodes, high_nodes in fetched:
             summary = ListSummary(peers, centre, mad, lowest[0], highest[0])
             ends = ListEnds(lowest, highest, low_nodes, high_nodes)
             yield by_key[tuple(name)], summary, ends
@@ -224,7 +226,7 @@ class Screen:
             values = self._write_medians(self.select(metric), "metric", whole_nodes=whole_nodes)
             beyond = f"abs(value - {summary.centre!r}) >= {summary.find_reach(floor)!r}"
             far = self._fetch_medians(f"select * from ({values}) where {beyond}")
-        if not may_have_outlier(summary, [one.value for one in far]):
+        if not may_have_outlier(summary, [part.value for part in far]):
             far = []
         of_nodes = whole_nodes or metric.kind == NODE_KIND
         return ScreenedList(
@@ -281,9 +283,9 @@ class Screen:
 
     def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of *query*."""
-        found = self._db.execute(query)
-        while some := found.fetchmany(FETCHED_ROWS):
-            yield from some
+        result = self._db.execute(query)
+        while batch := result.fetchmany(FETCHED_ROWS):
+            yield from batch
 
     def run(self, statement: str) -> None:
         """Run a *statement* that makes a table of its own."""

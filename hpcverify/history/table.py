@@ -88,31 +88,31 @@ class TableScreen:
         in_full = read_all or self._has_lost_nodes()
         with_past = self._find_metrics_with_past()
         screened: defaultdict[MetricName, list[ScreenedList]] = defaultdict(list)
-        for one in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
-            screened[name_metric(one.of)].append(one)
-        found = {}
+        for entry in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
+            screened[name_metric(entry.of)].append(entry)
+        metrics = {}
         for name, lists in sorted(screened.items()):
-            parts = [one for one in lists if not one.whole_nodes]
-            keys = tuple(one.of for one in parts)
+            parts = [entry for entry in lists if not entry.whole_nodes]
+            keys = tuple(entry.of for entry in parts)
             plain = len(parts) == 1 and not with_past & {*keys} and all(map(self._is_plain, lists))
-            found[name] = TableMetric(
+            metrics[name] = TableMetric(
                 keys=keys,
                 summary=parts[0].summary,
                 nodes=max(map(self._count_nodes, lists)),
                 is_plain=plain and not in_full,
             )
-        return found
+        return metrics
 
-    def _is_plain(self, one: ScreenedList) -> bool:
+    def _is_plain(self, entry: ScreenedList) -> bool:
         """Whether nobody in a list can be named, nor a place or a version that several share."""
-        beyond = max(map(len, one.beyond_floor.values()), default=0)
+        beyond = max(map(len, entry.beyond_floor.values()), default=0)
         may_be_group = bool(self._columns.groups) and beyond >= LEAST_BEYOND
-        few = one.summary.peers < MIN_PEERS and not one.whole_nodes
-        return not (one.needs_judgement or may_be_group or few or one.summary.centre == 0)
+        few = entry.summary.peers < MIN_PEERS and not entry.whole_nodes
+        return not (entry.needs_judgement or may_be_group or few or entry.summary.centre == 0)
 
-    def _count_nodes(self, one: ScreenedList) -> int:
-        of_nodes = one.whole_nodes or one.of.kind == NODE_KIND
-        return one.summary.peers if of_nodes and "node" in self._columns.roles else 0
+    def _count_nodes(self, entry: ScreenedList) -> int:
+        of_nodes = entry.whole_nodes or entry.of.kind == NODE_KIND
+        return entry.summary.peers if of_nodes and "node" in self._columns.roles else 0
 
     def _has_lost_nodes(self) -> bool:
         """Whether runs of a part do not say on which node it was, which others may."""
@@ -194,8 +194,8 @@ def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Co
         f"2 * count({_read_number(name_column(c))}) > count({_read_text(name_column(c))})"
         for c in columns.others
     )
-    found = db.execute(f"select {counts} from {sql}").fetchone() or ()
-    metrics = [c for c, is_metric in zip(columns.others, found, strict=True) if is_metric]
+    flags = db.execute(f"select {counts} from {sql}").fetchone() or ()
+    metrics = [c for c, is_metric in zip(columns.others, flags, strict=True) if is_metric]
     if not metrics:
         raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
     kept = dict.fromkeys([ROW, *columns.roles.values(), *columns.groups])

@@ -94,8 +94,8 @@ def _read_past(
 ) -> MetricPast:
     """Read of *metric* who may have moved; *looked_at* is the condition of the first look."""
     rows = screen.select(metric)
-    some = f"(select * from {rows} where {looked_at})"
-    screen.run(f"create or replace temp table part_trend as {write_trend_query(some)}")
+    looked_at_rows = f"(select * from {rows} where {looked_at})"
+    screen.run(f"create or replace temp table part_trend as {write_trend_query(looked_at_rows)}")
     ((parts, spread),) = screen.fetch(
         f"select count(*), coalesce(median(noise / abs(centre)) / {FEW_RUNS_BIAS}, 0)"
         " from part_trend"
@@ -171,7 +171,7 @@ def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHist
             times=tuple(times),
             values=tuple(values),
             marks={
-                field: tuple(one or "" for one in seen)
+                field: tuple(mark or "" for mark in seen)
                 for field, seen in zip(MARKS, marks, strict=True)
             },
         )

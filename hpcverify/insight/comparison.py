@@ -122,7 +122,7 @@ def _add_limits(
     fleet: ScreenedFleet, judged: Iterable[MetricJudgement], limits: Limits
 ) -> dict[MetricName, list[PartValue]]:
     """Give the named parts the limits of their runs; return the metrics that have any."""
-    found: dict[MetricName, list[PartValue]] = {}
+    limited: dict[MetricName, list[PartValue]] = {}
     for entry in judged:
         named = {name for outlier in entry.outliers for name in outlier.members}
         suite = fleet.suites[entry.name]
@@ -133,8 +133,8 @@ def _add_limits(
             for part in fleet.values[entry.name]
         ]
         if any(part.limit is not None for part in parts):
-            found[entry.name] = parts
-    return found
+            limited[entry.name] = parts
+    return limited
 
 
 def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, TrendJudgement]:
@@ -177,14 +177,14 @@ def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> Tren
         )
 
     judged = judge(past.histories)
-    trends = {(one.node, one.part) for one in judged.changes if one.kind == "trend"}
+    trends = {(change.node, change.part) for change in judged.changes if change.kind == "trend"}
     if trends:  # their limits say when they are crossed
         name = name_metric(past.of)
         judged = judge(
-            replace(one, limit=limits.find(one.node, one.part, past.of.suite, name, worse))
-            if (one.node, one.part) in trends
-            else one
-            for one in past.histories
+            replace(own, limit=limits.find(own.node, own.part, past.of.suite, name, worse))
+            if (own.node, own.part) in trends
+            else own
+            for own in past.histories
         )
     return judged if judged.changes or judged.shared else None
 
@@ -204,7 +204,7 @@ class Limits:
         run = self._read_run(node, suite)
         if run is None:
             return None
-        ids = {each.label: each.id for each in run.inventory.parts}
+        ids = {known.label: known.id for known in run.inventory.parts}
         part_id = NODE_PART if part == NODE_PART else ids.get(part, part)
         bounds = [
             bound

@@ -115,14 +115,14 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def gather_node_facts(
-    told: Iterable[ToldFacts], out_of_service: Collection[str] = ()
+    records: Iterable[ToldFacts], out_of_service: Collection[str] = ()
 ) -> list[NodeFacts]:
-    """Gather what the sources *told*, oldest first, node by node."""
+    """Gather the *records* of the sources, oldest first, node by node."""
     by_node: dict[str, dict[str, list[ToldFacts]]] = {}
-    for one in told:
-        by_node.setdefault(one.node, {}).setdefault(one.source, []).append(one)
+    for record in records:
+        by_node.setdefault(record.node, {}).setdefault(record.source, []).append(record)
     merged: dict[tuple[int, ...], Mapping[str, str]] = {}
-    found: list[NodeFacts] = []
+    gathered: list[NodeFacts] = []
     for node, sources in by_node.items():
         newest = sorted((rows[-1] for rows in sources.values()), key=lambda row: row.last)
         # Its BMC may go on telling of a node that is down.
@@ -132,7 +132,7 @@ def gather_node_facts(
         key = tuple(map(id, fresh))
         if key not in merged:
             merged[key] = {name: value for facts in fresh for name, value in facts.items()}
-        found.append(
+        gathered.append(
             NodeFacts(
                 node=node,
                 facts=merged[key],
@@ -141,7 +141,7 @@ def gather_node_facts(
                 in_service=node not in out_of_service,
             )
         )
-    return found
+    return gathered
 
 
 def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChange]:
@@ -153,32 +153,32 @@ def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChang
 
 def list_changes(rows: Sequence[ToldFacts]) -> list[FactChange]:
     """List the last change of each fact in the *rows* of one source, oldest first."""
-    found: dict[str, FactChange] = {}
+    changes: dict[str, FactChange] = {}
     known: dict[str, str] = dict(rows[0].facts)
     for earlier, row in pairwise(rows):
         when = max(row.first, earlier.last)
         for name, value in row.facts.items():
             before = known.get(name, value)
             if before != value:
-                found[name] = FactChange(name, before, value, when)
+                changes[name] = FactChange(name, before, value, when)
             known[name] = value
-    return list(found.values())
+    return list(changes.values())
 
 
 def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
     """Compare *nodes* with their like, at the time *now* in s since 1970."""
     kinds: dict[tuple[str, ...], list[NodeFacts]] = {}
-    for one in sorted(nodes, key=lambda one: one.node):
-        kinds.setdefault(tuple(one.facts.get(name, "") for name in KIND_FACTS), []).append(one)
+    for node in sorted(nodes, key=lambda facts: facts.node):
+        kinds.setdefault(tuple(node.facts.get(name, "") for name in KIND_FACTS), []).append(node)
     unknown = kinds.pop(("",) * len(KIND_FACTS), [])  # as one of which only its BMC tells
-    drift = Drift(uncompared=tuple(one.node for one in unknown))
+    drift = Drift(uncompared=tuple(node.node for node in unknown))
     for like in kinds.values():
-        found = _compare_like(like, now)
+        within = _compare_like(like, now)
         drift = Drift(
-            rollouts=(*drift.rollouts, *found.rollouts),
-            deviations=(*drift.deviations, *found.deviations),
-            splits=(*drift.splits, *found.splits),
-            uncompared=(*drift.uncompared, *found.uncompared),
+            rollouts=(*drift.rollouts, *within.rollouts),
+            deviations=(*drift.deviations, *within.deviations),
+            splits=(*drift.splits, *within.splits),
+            uncompared=(*drift.uncompared, *within.uncompared),
         )
     return drift
 
@@ -198,10 +198,10 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
     deviations: list[Deviation] = []
     splits: list[Split] = []
     changes: dict[str, list[tuple[str, FactChange]]] = {}
-    for one in nodes:
-        for change in one.changes:
+    for node in nodes:
+        for change in node.changes:
             if change.when >= now - ROLLOUT_WINDOW_S:
-                changes.setdefault(change.name, []).append((one.node, change))
+                changes.setdefault(change.name, []).append((node.node, change))
     for name, values in _group_by_value(nodes, counted).items():
         total = sum(len(value.counted) for value in values.values())
         moves = changes.get(name, [])
@@ -219,7 +219,7 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
             deviations += _list_deviations(
                 name, values, usual, total=total, behind=others, moves=dict(moves)
             )
-    deviations.sort(key=lambda one: one.nodes)
+    deviations.sort(key=lambda deviation: deviation.nodes)
     return Drift(rollouts=tuple(rollouts), deviations=tuple(deviations), splits=tuple(splits))
 
 
@@ -228,22 +228,22 @@ def _group_by_value(
 ) -> dict[str, dict[str, _Value]]:
     """Group *nodes* by fact and value; nodes that share all their facts at once."""
     sharing: dict[int, tuple[Mapping[str, str], list[str]]] = {}
-    for one in nodes:
-        sharing.setdefault(id(one.facts), (one.facts, []))[1].append(one.node)
-    found: dict[str, dict[str, _Value]] = {}
+    for node in nodes:
+        sharing.setdefault(id(node.facts), (node.facts, []))[1].append(node.node)
+    by_fact: dict[str, dict[str, _Value]] = {}
     for facts, names in sharing.values():
         inside = [name for name in names if name in counted]
         outside = [name for name in names if name not in counted]
         for fact, text in facts.items():
             if fact not in KIND_FACTS:
-                value = found.setdefault(fact, {}).setdefault(text, _Value([], []))
+                value = by_fact.setdefault(fact, {}).setdefault(text, _Value([], []))
                 value.counted += inside
                 value.uncounted += outside
-    for values in found.values():
+    for values in by_fact.values():
         for value in values.values():  # in parts, from each set of facts that has it
             value.counted.sort()
             value.uncounted.sort()
-    return found
+    return by_fact
 
 
 def _find_majority(values: Mapping[str, _Value], total: int) -> str | None:
@@ -285,11 +285,11 @@ def _find_rollout(
 def _list_earlier_values(after: str, changes: Iterable[FactChange]) -> set[str]:
     """List the values from which nodes came to *after*, in one step or in several."""
     steps = {(change.before, change.after) for change in changes}
-    found, ahead = set[str](), {after}
+    earlier, ahead = set[str](), {after}
     while ahead:
-        found |= ahead
-        ahead = {old for old, new in steps if new in ahead} - found
-    return found - {after}
+        earlier |= ahead
+        ahead = {old for old, new in steps if new in ahead} - earlier
+    return earlier - {after}
 
 
 def _list_deviations(
@@ -319,9 +319,9 @@ def _list_deviations(
 
 
 def _describe_split(name: str, values: Mapping[str, _Value], total: int) -> Iterator[Split]:
-    told = {text: tuple(value.counted) for text, value in values.items() if value.counted}
-    if len(told) * MIN_NODES_PER_VALUE <= total:
-        ordered = sorted(told.items(), key=lambda pair: -len(pair[1]))
+    counted = {text: tuple(value.counted) for text, value in values.items() if value.counted}
+    if len(counted) * MIN_NODES_PER_VALUE <= total:
+        ordered = sorted(counted.items(), key=lambda pair: -len(pair[1]))
         yield Split(name=name, values=tuple(ordered), total=total)
 
 
@@ -331,8 +331,12 @@ def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
     def choose(nodes: Iterable[str]) -> tuple[str, ...]:
         return tuple(node for node in nodes if node in names)
 
-    def narrow(one: Deviation) -> Deviation:
-        return replace(one, nodes=choose(one.nodes), uncounted=choose(one.uncounted))
+    def narrow(deviation: Deviation) -> Deviation:
+        return replace(
+            deviation,
+            nodes=choose(deviation.nodes),
+            uncounted=choose(deviation.uncounted),
+        )
 
     return Drift(
         rollouts=tuple(
@@ -348,11 +352,11 @@ def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
 
 def name_rollouts(nodes: Iterable[NodeFacts], drift: Drift) -> dict[str, dict[float, list[str]]]:
     """Name the rollouts of *drift* by the node that they changed, and by when that was seen."""
-    known = {(one.name, one.after) for one in drift.rollouts}
-    found: dict[str, dict[float, list[str]]] = {}
+    known = {(rollout.name, rollout.after) for rollout in drift.rollouts}
+    names: dict[str, dict[float, list[str]]] = {}
     for node in nodes:
         for change in node.changes:
             if (change.name, change.after) in known:
-                moments = found.setdefault(node.node, {})
+                moments = names.setdefault(node.node, {})
                 moments.setdefault(change.when, []).append(f"{change.name} {change.after}")
-    return found
+    return names

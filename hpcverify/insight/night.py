@@ -108,7 +108,7 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
         return None
     if before is None or before.night <= night:
         return before
-    later = [one for one in list_nights(controller.state) if night < one <= before.night]
+    later = [other for other in list_nights(controller.state) if night < other <= before.night]
     if len(later) >= MIN_NEWEST_NIGHTS:
         raise StoreError(
             f"{format_count(len(later), 'later night')} were judged, up to {before.night}: check "
@@ -117,8 +117,8 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
     return replace(
         before,
         night=night - timedelta(days=1),
-        outliers=tuple(one for one in before.outliers if one.last <= night),
-        unconfirmed=tuple(one for one in before.unconfirmed if one.last <= night),
+        outliers=tuple(outlier for outlier in before.outliers if outlier.last <= night),
+        unconfirmed=tuple(outlier for outlier in before.unconfirmed if outlier.last <= night),
     )
 
 
@@ -139,16 +139,18 @@ def judge_night(
     quarter = Choice(since=night - timedelta(days=PAST_NIGHTS - 1), until=night)
     past = judge_past(controller.state, quarter, controller.site)
     followed = follow_up(list_outliers(peers), before, peers.last_nights, night)
-    told = (*before.outliers, *before.unconfirmed) if before else ()
-    known = {make_key(one) for one in before.outliers} if before else set()
+    earlier = (*before.outliers, *before.unconfirmed) if before else ()
+    known = {make_key(outlier) for outlier in before.outliers} if before else set()
     parts = {str(entry.name): entry.parts for entry in peers.document.metrics}
-    by_chance = list_repeats_by_chance(followed, told, parts)
-    by_chance = [one for one in by_chance if make_key(one) not in known]
-    said = [one for one in followed if one.nights >= MIN_NIGHTS and one not in by_chance]
+    by_chance = list_repeats_by_chance(followed, earlier, parts)
+    by_chance = [outlier for outlier in by_chance if make_key(outlier) not in known]
+    confirmed = [
+        outlier for outlier in followed if outlier.nights >= MIN_NIGHTS and outlier not in by_chance
+    ]
     return FleetJudgement(
         night=night,
-        outliers=tuple(said),
-        unconfirmed=tuple(one for one in followed if one not in said),
+        outliers=tuple(confirmed),
+        unconfirmed=tuple(outlier for outlier in followed if outlier not in confirmed),
         changes=tuple(list_changes(past)),
         notes=(*list_notes(peers, past), *map(describe_repeat, by_chance)),
         metrics=tuple(list_metrics(peers)),
@@ -164,21 +166,21 @@ def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) ->
     Metrics of most nodes come first: what one node claims does not hide them.
     """
     for name, judged in past.items():
-        yield from (f"{name}: {describe_shared(one)}" for one in judged.shared)
+        yield from (f"{name}: {describe_shared(shared)}" for shared in judged.shared)
     for node, metrics in peers.left_out.items():
         yield f"{node} is not judged: it has {metrics} metrics, more than {MAX_NODE_METRICS}"
     noted = [entry for entry in peers.document.metrics if entry.note]
     noted.sort(key=lambda entry: -entry.nodes)
-    told = [f"{entry.name}: {entry.note}" for entry in noted]
-    told += [f"{name}: not judged" for name in peers.document.unjudged]
-    told += [
+    lines = [f"{entry.name}: {entry.note}" for entry in noted]
+    lines += [f"{name}: not judged" for name in peers.document.unjudged]
+    lines += [
         f"{name}: {fold_names(nodes)} not compared: no part is more than {MAX_TIMES_BETTER} times "
         "better than most"
         for name, nodes in peers.fleet.absurd.items()
     ]
-    yield from told[:MAX_NOTES]
-    if len(told) > MAX_NOTES:
-        yield f"and {format_count(len(told) - MAX_NOTES, 'other metric')} not judged in full"
+    yield from lines[:MAX_NOTES]
+    if len(lines) > MAX_NOTES:
+        yield f"and {format_count(len(lines) - MAX_NOTES, 'other metric')} not judged in full"
 
 
 def list_metrics(peers: JudgedPeers) -> Iterator[JudgedMetric]:
@@ -228,7 +230,7 @@ def _make_outlier(
 
 
 def follow_up(
-    found: Iterable[JudgedOutlier],
+    outliers: Iterable[JudgedOutlier],
     before: FleetJudgement | None,
     last_nights: Mapping[tuple[str, str], date],
     night: date,
@@ -238,56 +240,56 @@ def follow_up(
 
     *last_nights* are the last nights of each suite on each node.
     """
-    told = (*before.outliers, *before.unconfirmed) if before else ()
-    tonight = list(found)
-    named = {make_key(one) for one in tonight}
-    ended = [old for old in told if make_key(old) not in named]
-    followed = [_follow_one(one, told, ended) for one in tonight]
+    earlier = (*before.outliers, *before.unconfirmed) if before else ()
+    tonight = list(outliers)
+    named = {make_key(outlier) for outlier in tonight}
+    ended = [old for old in earlier if make_key(old) not in named]
+    followed = [_follow_one(outlier, earlier, ended) for outlier in tonight]
     for old in ended:
         # The file may have one without nodes: nothing shows whether that ran again.
         ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
         newest = max(ran, default=date.min)
-        goes_on = any(is_of_the_same(one, old) for one in tonight)
+        goes_on = any(is_of_the_same(outlier, old) for outlier in tonight)
         if newest <= old.last and night - old.last <= KEPT and not goes_on:
             followed.append(old)
-    followed.sort(key=lambda one: (-one.distance, one.name))
-    return sorted(followed, key=lambda one: one.verdict, reverse=True)
+    followed.sort(key=lambda outlier: (-outlier.distance, outlier.name))
+    return sorted(followed, key=lambda outlier: outlier.verdict, reverse=True)
 
 
 def _follow_one(
-    found: JudgedOutlier, told: Iterable[JudgedOutlier], ended: Iterable[JudgedOutlier]
+    outlier: JudgedOutlier, earlier: Iterable[JudgedOutlier], ended: Iterable[JudgedOutlier]
 ) -> JudgedOutlier:
     """
-    Follow up one that was *found*, which may have been *told* under another name.
+    Follow up an *outlier*, which may be one of *earlier* nights under another name.
 
     A node near the floor is named one night, and the next night those of its parts that are
     beyond it. What such a name says is taken over if it *ended*, being found no more.
     """
-    key = make_key(found)
-    same = next((old for old in told if make_key(old) == key), None)
-    if same and found.last <= same.last:
+    key = make_key(outlier)
+    same = next((old for old in earlier if make_key(old) == key), None)
+    if same and outlier.last <= same.last:
         return same
-    others = [old for old in ended if is_of_the_same(found, old)]
-    if not found.node and 2 * len({old.node for old in others}) <= len(found.nodes):
+    others = [old for old in ended if is_of_the_same(outlier, old)]
+    if not outlier.node and 2 * len({old.node for old in others}) <= len(outlier.nodes):
         others = []  # a few of its nodes say nothing of a place
     olds = [*([same] if same else []), *others]
     if not olds:
-        return found
+        return outlier
     longest = max(olds, key=lambda old: old.nights)
     return replace(
-        found,
+        outlier,
         since=longest.since,
-        nights=longest.nights + (found.last > longest.last),
+        nights=longest.nights + (outlier.last > longest.last),
         accused=any(old.accused for old in olds),
     )
 
 
 def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
     """List the changes to the worse, the largest first; those of parts that go together are one."""
-    found = (
+    changes = (
         change for name, judged in past.items() for change in _join_changes(name, judged.changes)
     )
-    return sorted(found, key=lambda change: -change.size)
+    return sorted(changes, key=lambda change: -change.size)
 
 
 def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[JudgedChange]:
@@ -300,41 +302,41 @@ def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[J
     for change in worse:
         if id(change) not in crowded:
             by_node[change.node, change.kind].append(change)
-    for some in by_node.values():
-        first = min(change.day for change in some)
-        alike = [change for change in some if change.day - first <= SAME_DAYS]
-        rest = [change for change in some if change not in alike]
+    for of_node in by_node.values():
+        first = min(change.day for change in of_node)
+        alike = [change for change in of_node if change.day - first <= SAME_DAYS]
+        rest = [change for change in of_node if change not in alike]
         yield from (_make_change(name, group) for group in (alike, rest) if group)
 
 
 def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
     """Find the steps that parts of `MIN_CROWD` nodes or more made alike at about the same time."""
-    rest = [one for one in changes if one.kind == STEP]
+    rest = [change for change in changes if change.kind == STEP]
     crowds = []
     while rest:
-        around = ([o for o in rest if abs(o.day - one.day) <= SAME_DAYS] for one in rest)
-        near = max(around, key=lambda some: len({one.node for one in some}))
-        usual = median(one.size for one in near)
-        crowd = [one for one in near if usual / MUCH_MORE <= one.size <= usual * MUCH_MORE]
-        if len({one.node for one in crowd}) < MIN_CROWD:
+        around = ([o for o in rest if abs(o.day - change.day) <= SAME_DAYS] for change in rest)
+        near = max(around, key=lambda crowd: len({change.node for change in crowd}))
+        usual = median(change.size for change in near)
+        crowd = [change for change in near if usual / MUCH_MORE <= change.size <= usual * MUCH_MORE]
+        if len({change.node for change in crowd}) < MIN_CROWD:
             break
         crowds.append(crowd)
-        inside = {id(one) for one in crowd}
-        rest = [one for one in rest if id(one) not in inside]
+        inside = {id(change) for change in crowd}
+        rest = [change for change in rest if id(change) not in inside]
     return crowds
 
 
 def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> JudgedChange:
     """Make one change of *crowd*, with the figures of its middle part."""
-    typical = sorted(crowd, key=lambda one: one.size)[len(crowd) // 2]
-    said, count = Counter(one.why for one in crowd).most_common(1)[0]
-    nodes = tuple(sorted({one.node for one in crowd}))
+    typical = sorted(crowd, key=lambda change: change.size)[len(crowd) // 2]
+    reason, count = Counter(change.why for change in crowd).most_common(1)[0]
+    nodes = tuple(sorted({change.node for change in crowd}))
     return replace(
         _make_change(name, [typical]),
         node="",
         nodes=nodes,
         part=format_count(len(crowd), "part"),
-        why=said if said and count > len(crowd) / 2 else CROWD_ADVICE,
+        why=reason if reason and count > len(crowd) / 2 else CROWD_ADVICE,
     )
 
 

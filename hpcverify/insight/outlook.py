@@ -105,8 +105,8 @@ def read_node_outlook(ledger: Ledger, fleet: Fleet, node: str) -> NodeOutlook:
     """Read from *ledger* what is to come of *node* of the *fleet*, which it knows."""
     now = ledger.clock()
     ranking = read_ranking(ledger, fleet, now)
-    outages = (each for each in ledger.list_outages(now - HISTORY_S) if each.node == node)
+    outages = (outage for outage in ledger.list_outages(now - HISTORY_S) if outage.node == node)
     return NodeOutlook(
         risk=ranking.explain(node) if node in ranking.scores else None,
-        outages=tuple(sorted(outages, key=lambda each: -each.began)),
+        outages=tuple(sorted(outages, key=lambda outage: -outage.began)),
     )

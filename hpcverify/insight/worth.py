@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.states import DAY_S, is_gone
 from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.reliability.jobs import JobOutlook, forecast_job
@@ -17,7 +16,6 @@ from hpcverify.reliability.outages import (
     MIN_OUTAGES,
     Estimate,
     FleetReliability,
-    Outage,
     measure_reliability,
 )
 from hpcverify.selection.places import read_place
@@ -47,14 +45,16 @@ def assess_worth(
     now = ledger.clock()
     began = max(now - days * DAY_S, ledger.read_fleet_start())
     nodes = (node for node in ledger.list_nodes().values() if not is_gone(node, now))
-    seen_since = {node.name: node.first_seen_at for node in nodes}
-    outages = list(_select_failures(ledger.list_outages(began)))
-    found = measure_reliability(seen_since, outages, began, now, _find_places(seen_since, ledger))
-    sizes = list_job_sizes(found.nodes)
-    rate = found.failure_rate
+    seen_since = {node.name: node.first_seen_at / DAY_S for node in nodes}
+    records = ledger.list_outages(began)
+    outages = [record.convert_to_days(now) for record in records if record.is_failure]
+    places = _find_places(seen_since, ledger)
+    measured = measure_reliability(seen_since, outages, began / DAY_S, now / DAY_S, places)
+    sizes = list_job_sizes(measured.nodes)
+    rate = measured.failure_rate
     return FleetWorth(
         days=max(0.0, now - began) / DAY_S,
-        reliability=found,
+        reliability=measured,
         assumptions=assumptions,
         jobs=tuple(forecast_job(size, rate, assumptions) for size in sizes) if rate else (),
     )
@@ -72,33 +72,30 @@ def list_job_sizes(nodes: int) -> list[int]:
     return [*steps, nodes] if nodes else []
 
 
-def _select_failures(outages: Iterable[NodeOutage]) -> Iterable[Outage]:
-    for one in outages:
-        if one.is_failure:
-            found = one.cause is OutageCause.VERIFICATION
-            yield Outage(one.node, one.began, one.ended or math.inf, is_found=found)
-
-
 def describe_worth(worth: FleetWorth) -> list[str]:
     """Say in a few lines what is known, and from what."""
-    found = worth.reliability
-    failures = format_count(found.outages, "failure")
+    reliability = worth.reliability
+    failures = format_count(reliability.outages, "failure")
     span = (
-        f"{format_count(found.nodes, 'node')}, {format_age(worth.days * DAY_S)}, "
-        f"{found.node_days:,.0f} node-days in service"
+        f"{format_count(reliability.nodes, 'node')}, {format_age(worth.days * DAY_S)}, "
+        f"{reliability.node_days:,.0f} node-days in service"
     )
-    if found.failure_rate is None or found.share_out is None:
+    if reliability.failure_rate is None or reliability.share_out is None:
         needed = f"at least {MIN_OUTAGES} failures in {MIN_NODE_DAYS:.0f} node-days"
         return [f"no history yet: {failures} of {span}; a rate needs {needed}"]
-    mtbf = found.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
-    rate, out = found.failure_rate.map(lambda r: r * 1000), found.share_out.map(lambda s: s * 100)
-    caution = [] if found.weeks else [INDEPENDENT]
+    mtbf = reliability.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
+    rate, out = (
+        reliability.failure_rate.map(lambda r: r * 1000),
+        reliability.share_out.map(lambda s: s * 100),
+    )
+    before_jobs = f"{reliability.found} of {reliability.outages}"
+    caution = [] if reliability.weeks else [INDEPENDENT]
     return [
         f"{failures} of {span}",
         f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
         f"MTBF of a node: {mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})",
         f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",
-        f"found by a verification, before a job met them: {found.found} of {found.outages}",
+        f"found by a verification, before a job met them: {before_jobs}",
         *caution,
     ]
 

@@ -23,8 +23,8 @@ def list_job_rows(worth: FleetWorth) -> Iterator[tuple[str, ...]]:
         yield _build_row(job, worth.reliability.found)
 
 
-def _build_row(job: JobOutlook, found: int) -> tuple[str, ...]:
-    """Build the row of a size of jobs; *found* failures that it was spared, if all had hit it."""
+def _build_row(job: JobOutlook, failures_found: int) -> tuple[str, ...]:
+    """Build the row of a size of jobs; each of *failures_found* would have struck such a job."""
     ettr = job.ettr
     return (
         f"{job.nodes:,}",
@@ -33,7 +33,7 @@ def _build_row(job: JobOutlook, found: int) -> tuple[str, ...]:
         f"{ettr.value * 100:.1f} % ({ettr.low * 100:.1f}-{ettr.high * 100:.1f})",
         f"{job.gpus * ettr.value:,.0f}",
         f"{job.lost_gpu_hours:,.0f}",
-        f"{found * job.lost_gpu_hours:,.0f}",
+        f"{failures_found * job.lost_gpu_hours:,.0f}",
     )
 
 
@@ -42,17 +42,17 @@ def _format_hours(hours: Estimate) -> str:
     size, unit = DAY_HOURS, "d"
     if hours.value < 2 * DAY_HOURS:
         size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
-    shown = hours.map(lambda each: each / size)
+    shown = hours.map(lambda value: value / size)
     interval = format_range(shown, ",.3g").replace(" to ", "-")  # narrow, as all cells here
     return f"{shown.value:,.3g} {unit} ({interval})"
 
 
 def describe_assumptions(worth: FleetWorth) -> str:
     """Say what the table rests on."""
-    given = worth.assumptions
-    gpus = format_count(given.gpus_per_node, "GPU")
+    assumptions = worth.assumptions
+    gpus = format_count(assumptions.gpus_per_node, "GPU")
     return (
-        f"assumed: {given.checkpoint_write_minutes:g} min to write a checkpoint, "
-        f"{given.restart_minutes:g} min to restart, {gpus} a node, checkpoints at the "
+        f"assumed: {assumptions.checkpoint_write_minutes:g} min to write a checkpoint, "
+        f"{assumptions.restart_minutes:g} min to restart, {gpus} a node, checkpoints at the "
         "best interval, all nodes alike: of first order, too low below 0.5 (arXiv:2410.21680)"
     )

@@ -58,8 +58,8 @@ class AccusedNode(Struct, frozen=True, kw_only=True):
                 f"fails alone, in {format_count(len(self.failed), 'test')}: its own adapters, "
                 f"or what is between them and its GPUs; {self.failed[-1].reason}"
             )
-        pairs = [one for one in self.failed if one.purpose is GroupPurpose.PAIR]
-        partners = dict.fromkeys(chain.from_iterable(one.partners for one in pairs))
+        pairs = [record for record in self.failed if record.purpose is GroupPurpose.PAIR]
+        partners = dict.fromkeys(chain.from_iterable(record.partners for record in pairs))
         how = f"; it {' and '.join(self.directions)} slowly" if self.directions else ""
         return (
             f"spoils collectives with {format_count(len(partners), 'partner')} that pass "
@@ -213,17 +213,17 @@ def _list_sent(journal: Journal) -> Iterator[SendRecord]:
 
 def _accuse(node: str, journal: Journal, found: Isolation, *, is_alone: bool) -> AccusedNode:
     records = [
-        one
-        for one in _list_records(node, journal)
-        if one.outcome is not GroupOutcome.UNKNOWN and one.purpose is not GroupPurpose.SEND
+        record
+        for record in _list_records(node, journal)
+        if record.outcome is not GroupOutcome.UNKNOWN and record.purpose is not GroupPurpose.SEND
     ]
     ways = {"sends": found.matrix.senders, "receives": found.matrix.receivers}
     return AccusedNode(
         node=node,
         is_alone=is_alone,
         directions=tuple(way for way, names in ways.items() if node in names),
-        failed=tuple(one for one in records if one.outcome is GroupOutcome.FAILED),
-        passed=tuple(one for one in records if one.outcome is GroupOutcome.PASSED),
+        failed=tuple(record for record in records if record.outcome is GroupOutcome.FAILED),
+        passed=tuple(record for record in records if record.outcome is GroupOutcome.PASSED),
     )
 
 
@@ -235,7 +235,7 @@ def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
                 yield TestRecord(
                     round=number,
                     purpose=test.purpose,
-                    partners=tuple(one for one in test.members if one != node),
+                    partners=tuple(member for member in test.members if member != node),
                     outcome=judgement.outcome,
                     reason=judgement.reason,
                 )
@@ -244,9 +244,9 @@ def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
 def _list_links(found: Isolation) -> Iterator[Members]:
     """List links in each direction that is known to be slow; in both if neither is."""
     measured = set(found.matrix.links)
-    for one, other in (*found.nodes.links, *found.switches.links):
-        known = [way for way in ((one, other), (other, one)) if way in measured]
-        yield from known or [(one, other), (other, one)]
+    for first, second in (*found.nodes.links, *found.switches.links):
+        known = [way for way in ((first, second), (second, first)) if way in measured]
+        yield from known or [(first, second), (second, first)]
         measured.difference_update(known)
     yield from sorted(measured)
 
@@ -261,11 +261,11 @@ def _list_intermittent(found: Isolation) -> Iterator[Members]:
 
 def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
     """Say the *answer* in lines, what matters first."""
-    for one in answer.accused:
-        yield f"{one.node} {one.summary}"
-        yield from (f"  failed  {line}" for line in _describe_records(one.failed))
-        yield from (f"  passed  {line}" for line in _describe_records(one.passed))
-        yield f"  look at its {INNER_PARTS if one.is_alone else OUTER_PARTS}"
+    for faulty in answer.accused:
+        yield f"{faulty.node} {faulty.summary}"
+        yield from (f"  failed  {line}" for line in _describe_records(faulty.failed))
+        yield from (f"  passed  {line}" for line in _describe_records(faulty.passed))
+        yield f"  look at its {INNER_PARTS if faulty.is_alone else OUTER_PARTS}"
     yield from describe_rest(answer)
 
 
@@ -293,10 +293,10 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
             f"{name_members(answer.misfits)} fail with all others, and pass with each other: look "
             "for what they share and others have not: a version, a setting, a switch"
         )
-    for one in answer.partly:
+    for entry in answer.partly:
         yield (
-            f"{one.node} is slow with {name_members(one.slow_with)} each time, and well with "
-            f"{name_members(one.well_with)}: one of several adapters or paths"
+            f"{entry.node} is slow with {name_members(entry.slow_with)} each time, and well with "
+            f"{name_members(entry.well_with)}: one of several adapters or paths"
         )
     for group in answer.intermittent:
         yield f"{name_members(group)} failed and then passed: intermittent, not excluded"

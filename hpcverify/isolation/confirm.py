@@ -83,7 +83,7 @@ class _Claim(Struct, eq=False):
 
     def learn(self, members: Members, outcome: GroupOutcome, *witness: GroupOutcome) -> None:
         """Take the *outcome* of a test; a failure counts only if its *witness* passed."""
-        is_fair = all(one is GroupOutcome.PASSED for one in witness)
+        is_fair = all(outcome is GroupOutcome.PASSED for outcome in witness)
         self.is_near_next = not is_fair
         if outcome is GroupOutcome.PASSED:
             self.passes += 1
@@ -115,7 +115,7 @@ def confirm(
     passes is intermittent. What could not be tested to its end, or has nobody to be tested
     with, is untested. The rest is as `search` has it.
     """
-    claims = [_Claim(one, (one,), GroupPurpose.PAIR) for one in found.bad]
+    claims = [_Claim(member, (member,), GroupPurpose.PAIR) for member in found.bad]
     claims += [_Claim(link, link, GroupPurpose.WHOLE) for link in found.links]
     for zone in found.bad_zones:
         there = tuple(member for member in members if zones.get(member) == zone)
@@ -125,7 +125,7 @@ def confirm(
     vague = {*found.untested, *chain.from_iterable(found.intermittent)}
     is_cut_short = False
     while not is_cut_short:
-        free = [one for one in others if one not in gone]
+        free = [member for member in others if member not in gone]
         random.shuffle(free)
         bystanders = _Bystanders(others, vague, zones, sorted(free, key=vague.__contains__))
         trials = list(_plan_trials(claims, bystanders, random, gone))
@@ -164,12 +164,12 @@ class _Bystanders(Struct):
     def plan_trial(self, claim: _Claim, member: str) -> _Trial | None:
         """Plan a test of a *member*, with a partner that it has not met if there is one."""
         zone = self.zones.get(member)
-        has_neighbours = any(self.zones.get(one) == zone for one in self.members)
-        good = [one for one in self.free if one not in self.vague]
+        has_neighbours = any(self.zones.get(member) == zone for member in self.members)
+        good = [member for member in self.free if member not in self.vague]
         good.sort(key=claim.partners.__contains__)
-        near = [one for one in good if not has_neighbours or self.zones.get(one) == zone]
+        near = [member for member in good if not has_neighbours or self.zones.get(member) == zone]
         near_by = {*near}
-        far = [one for one in good if one not in near_by]
+        far = [member for member in good if member not in near_by]
         is_near = bool(near) and (claim.is_near_next or near[0] not in claim.partners)
         if far and not is_near and (witness := self._choose_witness(member, far[0])):
             return self._take(claim, (member, far[0]), witness)
@@ -189,14 +189,14 @@ class _Bystanders(Struct):
     def _choose_witness(self, member: str, partner: str) -> Members | None:
         """Choose two who are free: one of the zone of *member*, one of that of *partner*."""
         zone, there = self.zones.get(member), self.zones.get(partner)
-        near = [one for one in self.free if self.zones.get(one) == zone]
-        far = [one for one in self.free if self.zones.get(one) != zone and one != partner]
-        far.sort(key=lambda one: self.zones.get(one) != there)
+        near = [spare for spare in self.free if self.zones.get(spare) == zone]
+        far = [spare for spare in self.free if self.zones.get(spare) != zone and spare != partner]
+        far.sort(key=lambda spare: self.zones.get(spare) != there)
         return (near[0], far[0]) if near and far else None
 
     def _take(self, claim: _Claim, members: Members, witness: Members = ()) -> _Trial:
         busy = {*members, *witness}
-        self.free = [one for one in self.free if one not in busy]
+        self.free = [member for member in self.free if member not in busy]
         claim.partners.update(members)
         tests = [GroupTest(members, claim.purpose)]
         tests += [GroupTest(witness, GroupPurpose.CONTROL)] if witness else []
@@ -208,7 +208,7 @@ def _plan_trials(
 ) -> Iterator[_Trial]:
     """Plan disjoint tests of *claims*, the least tested first; leave two for a control."""
     taken: set[str] = set()
-    for claim in sorted(claims, key=lambda one: one.tests):
+    for claim in sorted(claims, key=lambda claim: claim.tests):
         here = tuple(member for member in claim.members if member not in gone)
         if not (claim.is_open and here and taken.isdisjoint(here)):
             continue
@@ -229,7 +229,7 @@ def _take_back(found: Found, left: Collection[_Claim], lost: Collection[_Claim])
     untested = chain.from_iterable(claim.members for claim in lost)
     return replace(
         found,
-        bad=tuple(one for one in found.bad if one not in refuted),
+        bad=tuple(member for member in found.bad if member not in refuted),
         links=tuple(link for link in found.links if link not in refuted),
         bad_zones=tuple(zone for zone in found.bad_zones if zone not in refuted),
         intermittent=(

@@ -88,7 +88,7 @@ def _walk(
         bad=len(bad),
         tests=sum(map(len, rounds)),
         rounds=len(rounds),
-        minutes=sum(ceil(len(some) / at_once) for some in jobs) * USUAL_TEST_MINUTES,
-        node_minutes=sum(len(m) for some in jobs for m in some) * USUAL_TEST_MINUTES,
+        minutes=sum(ceil(len(batch) / at_once) for batch in jobs) * USUAL_TEST_MINUTES,
+        node_minutes=sum(len(m) for batch in jobs for m in batch) * USUAL_TEST_MINUTES,
     )
     return forecast, rounds

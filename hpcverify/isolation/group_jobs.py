@@ -86,8 +86,8 @@ def _build_step(job: GroupJob, index: int, sizes: Sequence[str]) -> JobStep:
         more = (*more, "--address", order[0])
     elif job.test.purpose is GroupPurpose.INSIDE:
         more = ("--alone",)
-    chosen = [word for one in operations for word in ("--operation", one)]
-    chosen += [word for one in sizes for word in ("--size", one)]
+    chosen = [word for value in operations for word in ("--operation", value)]
+    chosen += [word for value in sizes for word in ("--size", value)]
     out = ("--out", str(job.documents[index]))
     seconds = ("--seconds", f"{TEST_SECONDS:g}", "--no-stragglers")
     return JobStep(arguments=("collectives", *out, *chosen, *seconds, *more), order=order)

@@ -64,8 +64,8 @@ def find_outliers(
     Differences below *resolution* are none.
     """
     middles = {unit: median(steps) for unit, steps in excess.items() if len(steps) >= MIN_STEPS}
-    found = _find_apart(middles, resolution)
-    return {u: more for u, more in found.items() if _lasts(excess[u], more)}
+    apart = _find_apart(middles, resolution)
+    return {u: more for u, more in apart.items() if _lasts(excess[u], more)}
 
 
 def find_unsteady(
@@ -84,11 +84,11 @@ def find_unsteady(
         unit: [fmean(step) for step in zip(*series, strict=True)] for unit, series in excess.items()
     }
     means = {u: min(map(fmean, excess[u])) for u, steps in pooled.items() if len(steps) >= least}
-    found = _find_apart(means, resolution)
-    rest = [steps for unit, steps in pooled.items() if unit not in found]
+    apart = _find_apart(means, resolution)
+    rest = [steps for unit, steps in pooled.items() if unit not in apart]
     return {
         unit: more
-        for unit, more in found.items()
+        for unit, more in apart.items()
         if _comes_back(pooled[unit], rest, means[unit] - HALF * more)
     }
 

@@ -63,8 +63,8 @@ def note_pairs(
                     results.append(outcome is GroupOutcome.FAILED)
             tests = plan.send(outcomes)
     except StopIteration as end:
-        found: T = end.value
-    return found
+        result: T = end.value
+    return result
 
 
 class _Candidate(Struct):
@@ -92,7 +92,7 @@ class _Candidate(Struct):
         """Choose whom to try next: first those that should fail, as chance does not twice."""
         need_slow = len(self.slow) < SLOW_PARTNERS
         left = self.to_fail if need_slow else self.to_pass
-        return next((one for one in left if one not in busy), None)
+        return next((partner for partner in left if partner not in busy), None)
 
     def learn(self, partner: str, *, has_failed: bool) -> None:
         """Take what came of a test with *partner*."""
@@ -130,9 +130,11 @@ def find_partly_slow(
         trials = list(_plan_trials(candidates, gone))
         if not trials:
             break
-        busy = {*(one.node for one, _ in trials), *(partner for _, partner in trials)}
-        free = [one for one in good if one not in busy and one not in gone]
-        tests = [GroupTest((one.node, partner), GroupPurpose.PAIR) for one, partner in trials]
+        busy = {*(candidate.node for candidate, _ in trials), *(partner for _, partner in trials)}
+        free = [candidate for candidate in good if candidate not in busy and candidate not in gone]
+        tests = [
+            GroupTest((candidate.node, partner), GroupPurpose.PAIR) for candidate, partner in trials
+        ]
         if len(free) >= TWO:
             tests.append(GroupTest((free[0], free[1]), GroupPurpose.CONTROL))
         outcomes = yield tuple(tests)
@@ -140,13 +142,13 @@ def find_partly_slow(
             break
         if GroupOutcome.FAILED in outcomes[len(trials) :]:
             continue  # what disturbed the control may have disturbed the others
-        for (one, partner), outcome in zip(trials, outcomes, strict=False):
+        for (candidate, partner), outcome in zip(trials, outcomes, strict=False):
             if outcome is not GroupOutcome.UNKNOWN:
-                one.learn(partner, has_failed=outcome is GroupOutcome.FAILED)
+                candidate.learn(partner, has_failed=outcome is GroupOutcome.FAILED)
     return tuple(
-        PartlySlow(one.node, tuple(one.slow), tuple(one.well))
-        for one in candidates
-        if one.is_partly_slow
+        PartlySlow(candidate.node, tuple(candidate.slow), tuple(candidate.well))
+        for candidate in candidates
+        if candidate.is_partly_slow
     )
 
 
@@ -156,12 +158,14 @@ def _choose_partners(
     """Choose those of the *good* nodes with whom *node* has failed, or only passed."""
     zone = zones.get(node)
     met = [
-        (one, seen[pair])
-        for one in random.sample(good, len(good))
-        if (pair := frozenset({node, one})) in seen and zones.get(one) == zone
+        (partner, seen[pair])
+        for partner in random.sample(good, len(good))
+        if (pair := frozenset({node, partner})) in seen and zones.get(partner) == zone
     ]
-    to_fail = [one for one, results in sorted(met, key=lambda each: -sum(each[1])) if any(results)]
-    to_pass = [one for one, results in met if not any(results)]
+    to_fail = [
+        partner for partner, results in sorted(met, key=lambda pair: -sum(pair[1])) if any(results)
+    ]
+    to_pass = [partner for partner, results in met if not any(results)]
     return _Candidate(node, to_fail[:MAX_PARTNERS], to_pass[:MAX_PARTNERS], [], [])
 
 
@@ -170,7 +174,11 @@ def _plan_trials(
 ) -> Iterator[tuple[_Candidate, str]]:
     """Plan disjoint pairs, one of each candidate that is open."""
     busy = set(gone)
-    for one in candidates:
-        if one.is_open and one.node not in busy and (partner := one.choose_partner(busy)):
-            busy |= {one.node, partner}
-            yield one, partner
+    for candidate in candidates:
+        if (
+            candidate.is_open
+            and candidate.node not in busy
+            and (partner := candidate.choose_partner(busy))
+        ):
+            busy |= {candidate.node, partner}
+            yield candidate, partner

@@ -145,12 +145,12 @@ class RoundTester:
 
     def _refuse_strangers(self, folder: Path) -> None:
         """Refuse a folder that another user made: its documents could be theirs."""
-        found = folder.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), self.owner}
-        if not ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        status = folder.lstat()
+        ours = stat.S_ISDIR(status.st_mode) and status.st_uid in {os.geteuid(), self.owner}
+        if not ours or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StoreError(
-                f"{folder} was not made by us (owner {found.st_uid}, mode "
-                f"{stat.S_IMODE(found.st_mode):04o}): find out who made it, and remove it"
+                f"{folder} was not made by us (owner {status.st_uid}, mode "
+                f"{stat.S_IMODE(status.st_mode):04o}): find out who made it, and remove it"
             )
 
     def clean_up(self) -> None:
@@ -200,11 +200,11 @@ class RoundTester:
 
     def read_ends(self, number: int) -> list[TestEnd]:
         """Read what the tests of round *number* left."""
-        found: dict[int, TestEnd] = {}
+        ends: dict[int, TestEnd] = {}
         for place, name, job in list_documents(self.journal, number):
             run = read_run(self.journal.folder / name) if name else None
-            found[place] = TestEnd(run, job.reason, job.nodes)
-        return [found[place] for place in sorted(found)]
+            ends[place] = TestEnd(run, job.reason, job.nodes)
+        return [ends[place] for place in sorted(ends)]
 
     # Jobs
 
@@ -236,8 +236,8 @@ class RoundTester:
         is_told = False
         while True:
             known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
-            missing = (each for each in wanted if each.name not in known)
-            ages = [self.clock() - each.at for each in missing if not self._are_all_there(each)]
+            missing = (job for job in wanted if job.name not in known)
+            ages = [self.clock() - job.at for job in missing if not self._are_all_there(job)]
             if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
                 return known
             if not is_told:
@@ -315,9 +315,9 @@ class RoundTester:
             pass
 
     def _explain(self, slot: _Slot, ending: Ending, job: Job | None) -> str:
-        told = describe_ending(ending, fold(slot.nodes), job)
-        some = ",".join(slot.nodes[:MAX_NAMED]) + (",…" if len(slot.nodes) > MAX_NAMED else "")
-        return f"{some}: {told}"
+        description = describe_ending(ending, fold(slot.nodes), job)
+        names = ",".join(slot.nodes[:MAX_NAMED]) + (",…" if len(slot.nodes) > MAX_NAMED else "")
+        return f"{names}: {description}"
 
     def _count_minutes(self, job: Job | None) -> float:
         if job is None or not job.start:
@@ -420,9 +420,9 @@ class RoundTester:
 
     def _is_there_anyway(self, number: int, slot: _Slot, exc: SlurmError) -> bool:
         known = self.slurm.list_jobs(self.prefix)  # if it answers, the error is this job's
-        found = next((job for job in known.values() if job.name == slot.name), None)
-        if found:
-            slot.job, slot.since = found.id, self.clock()
+        submitted = next((job for job in known.values() if job.name == slot.name), None)
+        if submitted:
+            slot.job, slot.since = submitted.id, self.clock()
             return True
         self._refusal = str(exc)
         self.say(f"{','.join(slot.nodes[:MAX_NAMED])}: {exc}")

@@ -141,7 +141,7 @@ class IsolationRunner:
                 "begin a new isolation"
             )
         judged = self._replay(record.judged) if record.judged else self._test(tests)
-        return [one.outcome for one in judged.judgements]
+        return [judgement.outcome for judgement in judged.judgements]
 
     def _replay(self, judged: JudgedRound) -> JudgedRound:
         """Learn again what was learned from a round."""
@@ -150,7 +150,7 @@ class IsolationRunner:
         self._reference.learn(
             self.journal.rounds[judged.number - 1].tests,
             runs,
-            [one.outcome for one in judged.judgements],
+            [judgement.outcome for judgement in judged.judgements],
         )
         return judged
 
@@ -176,10 +176,10 @@ class IsolationRunner:
     def _announce(self, tests: Sequence[GroupTest]) -> str:
         nodes = {node for test in tests for node in test.members}
         purposes = Counter(PURPOSE_NAMES[test.purpose] for test in tests)
-        told = ", ".join(f"{name}: {count}" for name, count in purposes.items())
+        counts = ", ".join(f"{name}: {count}" for name, count in purposes.items())
         return (
             f"round {self._number}: {format_count(len(tests), 'test')} of "
-            f"{format_count(len(nodes), 'node')} ({told})"
+            f"{format_count(len(nodes), 'node')} ({counts})"
         )
 
     def _explain_budget(self, tests: Sequence[GroupTest]) -> str:

@@ -193,7 +193,7 @@ def _plan_round(state: SearchState) -> Round:
     purposes = {test.purpose for test in tests}
     if purposes & JUDGING and GroupPurpose.REST not in purposes:
         taken.update(chain.from_iterable(test.members for test in tests))
-        tests += _plan_controls(state, [one for one in good if one not in taken])
+        tests += _plan_controls(state, [member for member in good if member not in taken])
     return tuple(tests)
 
 
@@ -220,7 +220,7 @@ def _list_good(state: SearchState, taken: set[str]) -> list[str]:
     unsure = set(chain.from_iterable(state.intermittent)) | taken
     good = [m for m, r in state.known.items() if r.passes and m not in unsure]
     state.random.shuffle(good)
-    return sorted(good, key=lambda one: -min(state.known[one].passes, CLEARED_PASSES))
+    return sorted(good, key=lambda member: -min(state.known[member].passes, CLEARED_PASSES))
 
 
 def _choose_partner(
@@ -228,8 +228,8 @@ def _choose_partner(
 ) -> str | None:
     """Choose one whom *member* has not met, of its zone if there is one; else once it met all."""
     met, zone = state.known[member].partners, state.zones.get(member)
-    fresh = [one for one in good if one not in met or met.issuperset(known_good)]
-    return min(fresh, key=lambda one: state.zones.get(one) != zone, default=None)
+    fresh = [candidate for candidate in good if candidate not in met or met.issuperset(known_good)]
+    return min(fresh, key=lambda candidate: state.zones.get(candidate) != zone, default=None)
 
 
 def _plan_rest(
@@ -248,13 +248,13 @@ def _plan_rest(
     for member, passes in missing.items():
         if passes >= 0:
             rest.setdefault(state.zones.get(member), []).append(member)
-    rest = {z: some for z, some in rest.items() if any(missing[m] > 0 for m in some)}
+    rest = {z: members for z, members in rest.items() if any(missing[m] > 0 for m in members)}
     busy = {*taken, *chain.from_iterable(rest.values())}
-    spare = [one for one in good if one not in busy]
+    spare = [member for member in good if member not in busy]
     smallest = min(map(len, state.together), default=len(state.known) + 1)
     for members in rest.values():
         group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
-        spare = [one for one in spare if one not in group]
+        spare = [member for member in spare if member not in group]
         if 1 < len(group) < smallest:
             yield GroupTest(tuple(group), GroupPurpose.REST)
 

@@ -94,18 +94,18 @@ class Clash(Struct, eq=False):
     """Halves of both sides that are not tested together yet."""
 
     @classmethod
-    def between(cls, one: Members, other: Members) -> Clash:
-        """Expect the cause between a member of *one* side and one of the *other*."""
-        (a, b), (c, d) = halve(one), halve(other)
+    def between(cls, first: Members, second: Members) -> Clash:
+        """Expect the cause between a member of the *first* side and one of the *second*."""
+        (a, b), (c, d) = halve(first), halve(second)
         facing = [(a, c), (b, d), (a, d), (b, c)]
-        return cls(one + other, [pair for pair in facing if all(pair)])
+        return cls(first + second, [pair for pair in facing if all(pair)])
 
     def list_tests(self) -> list[Members]:
         """List disjoint tests of what is left."""
         tests: list[Members] = []
-        for one, other in self.left:
-            if not any({*one, *other} & {*test} for test in tests):
-                tests.append(one + other)
+        for first, second in self.left:
+            if not any({*first, *second} & {*test} for test in tests):
+                tests.append(first + second)
         return tests
 
 
@@ -256,10 +256,10 @@ class SearchState:
     def _follow_clash(self, clash: Clash, verdicts: Mapping[Members, bool]) -> None:
         failed = [(a, b) for a, b in clash.left if verdicts.get(a + b)]
         clash.left = [(a, b) for a, b in clash.left if a + b not in verdicts]
-        for one, other in failed:
-            pair = one + other
+        for first, second in failed:
+            pair = first + second
             if len(pair) > TWO:
-                self.clashes.append(Clash.between(one, other))
+                self.clashes.append(Clash.between(first, second))
             else:  # is it one of the two, or what is between them?
                 for member in pair:
                     self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
@@ -300,7 +300,7 @@ class SearchState:
 
     def _doubt(self, origin: Members) -> None:
         """Nobody of *origin* was bad: have it tested again, unless that is explained by now."""
-        explained = {*self.bad, *(one[0] for one in self.intermittent if len(one) == 1)}
+        explained = {*self.bad, *(group[0] for group in self.intermittent if len(group) == 1)}
         if explained.isdisjoint(origin) and origin not in self.repeats:
             self.repeats.append(origin)
 
@@ -333,7 +333,7 @@ class SearchState:
 
     def _suspect_rest(self, members: Members) -> None:
         """Suspect those who have not passed; if all have, the cause may be between them."""
-        unknown = tuple(one for one in members if not self.known[one].passes)
+        unknown = tuple(member for member in members if not self.known[member].passes)
         self._suspect(unknown or members, members, is_careful=not unknown)
 
 

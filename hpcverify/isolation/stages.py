@@ -110,7 +110,7 @@ def isolate(
     if len(at) > 1 or None in at:  # of one switch, the matrix says whether it is that
         of_nodes = _leave_out(of_nodes, misfits)
     accused = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    vague = {*of_nodes.untested, *(one.node for one in partly)}
+    vague = {*of_nodes.untested, *(entry.node for entry in partly)}
     good = [node for node in left if node not in {*accused, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
@@ -140,9 +140,11 @@ def _name_far_links(
 ) -> Generator[Round, Outcomes, tuple[Found, Found]]:
     """Name the two nodes, where what is slow between two switches is theirs alone."""
     for pair in of_switches.links:
-        one, other = ([node for node in sound if switches.get(node) == switch] for switch in pair)
-        if link := (yield from find_far_link(one, other, random, gone)):
-            rest = tuple(each for each in of_switches.links if each != pair)
+        first, second = (
+            [node for node in sound if switches.get(node) == switch] for switch in pair
+        )
+        if link := (yield from find_far_link(first, second, random, gone)):
+            rest = tuple(link for link in of_switches.links if link != pair)
             of_switches = replace(of_switches, links=rest)
             of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
     return of_nodes, of_switches
@@ -164,11 +166,11 @@ def _list_between_switches(
     shared: list[Members] = []
     for link in links:
         if pair := find_switch_pair(link, switches):
-            one, other = (
+            first, second = (
                 [node for node in nodes if switches.get(node) == switch and node not in link]
                 for switch in pair
             )
-            if not (yield from pass_between(one, other, random, gone)):
+            if not (yield from pass_between(first, second, random, gone)):
                 shared.append(link)
     return tuple(shared)
 
@@ -192,11 +194,11 @@ def _repeat_failures(
     partly = yield from find_partly_slow(
         suspects, good, seen=seen, zones=switches, random=random, gone=gone
     )
-    told = {one.node for one in partly}
+    partly_slow = {entry.node for entry in partly}
     left = replace(
         found,
-        intermittent=tuple(group for group in found.intermittent if told.isdisjoint(group)),
-        links=tuple(link for link in found.links if told.isdisjoint(link)),
+        intermittent=tuple(group for group in found.intermittent if partly_slow.isdisjoint(group)),
+        links=tuple(link for link in found.links if partly_slow.isdisjoint(link)),
     )
     return left, partly
 
@@ -208,18 +210,18 @@ def _test_inside(
     failures = dict.fromkeys(groups, 0)
     left = dict(groups)
     for _ in range(INSIDE_TESTS):
-        left = {name: some for name, some in left.items() if set(gone).isdisjoint(some)}
+        left = {name: members for name, members in left.items() if set(gone).isdisjoint(members)}
         if not left:
             break
-        outcomes = yield tuple(GroupTest(some, purpose) for some in left.values())
+        outcomes = yield tuple(GroupTest(members, purpose) for members in left.values())
         if outcomes is None:
             break
         results = dict(zip(left, outcomes, strict=True))
         for name, outcome in results.items():
             failures[name] += outcome is GroupOutcome.FAILED
         left = {
-            name: some
-            for name, some in left.items()
+            name: members
+            for name, members in left.items()
             if (failures[name] or results[name] is GroupOutcome.UNKNOWN)
             and failures[name] < INSIDE_FAILURES
         }
@@ -249,13 +251,13 @@ def _group_by_switch(
     for node in nodes:
         at.setdefault(switches[node], []).append(node)
     most = max(2, round(sqrt(len(nodes))))
-    lone = [some[0] for some in at.values() if len(some) == 1]
+    lone = [members[0] for members in at.values() if len(members) == 1]
     groups = make_groups(lone, random) if lone else []
-    for some in at.values():
-        if len(some) == 1:
+    for members in at.values():
+        if len(members) == 1:
             continue
-        count = max(1, len(some) // most)  # nobody alone
-        groups += [tuple(some[start::count]) for start in range(count)]
+        count = max(1, len(members) // most)  # nobody alone
+        groups += [tuple(members[start::count]) for start in range(count)]
     return groups
 
 
@@ -285,7 +287,9 @@ def _search_switches(
                 GroupTest(tuple(chain.from_iterable(at[s] for s in t.members)), t.purpose)
                 for t in tests
             )
-            empty.update(switch for switch, some in at.items() if all(n in gone for n in some))
+            empty.update(
+                switch for switch, members in at.items() if all(n in gone for n in members)
+            )
             tests = plan.send(outcomes)
     except StopIteration as end:
         found: Found = end.value

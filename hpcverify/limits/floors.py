@@ -216,8 +216,8 @@ def _list_alike(spec: Spec, promise: Promise, quantity: str, mode: str) -> Itera
     """List the least of the parts with the same chip and no more power for their peak."""
     comparable = [other for other in load_specs() if _is_comparable(other, spec, quantity)]
     for used, margin in MODE_MARGINS[mode].items():
-        found = [(find_achievable(other, quantity, used), other.name) for other in comparable]
-        sound = [(s, name) for s, name in found if s and s.confidence in SOUND_CONFIDENCES]
+        fractions = [(find_achievable(other, quantity, used), other.name) for other in comparable]
+        sound = [(s, name) for s, name in fractions if s and s.confidence in SOUND_CONFIDENCES]
         if sound:
             share, name = min(sound, key=lambda pair: pair[0].value)
             evidence = f"as {name} of the same architecture reaches{_say_how(used, mode)}"
@@ -282,8 +282,8 @@ def _build(
 def _find_pcie_floor(part: Part) -> Floor | str:
     """Decide the floor of copies from and to the host: by what GPU and slot support."""
     name = part.facts.get("name", "the GPU")
-    told = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
-    generation, width = (int(word) if word.isdecimal() else 0 for word in told)
+    link_facts = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
+    generation, width = (int(word) if word.isdecimal() else 0 for word in link_facts)
     if generation not in PCIE_LANE_RATES or width not in PCIE_WIDTHS:
         return f"{name} does not tell what its PCIe link supports"
     promise = Promise(compute_pcie_bandwidth(generation, width), "GB/s", "A")

@@ -96,8 +96,8 @@ def describe_least(least: Mapping[str, float]) -> str:
     first = [f"{format_percent(blind[name])} in {name}" for name in ranked[:LISTED]]
     more = len(ranked) - len(first)
     few = [*first, *([f"more than {format_percent(BLIND * usual)} in {more} more"] if more else [])]
-    said = f"one part would be named if it were {format_percent(usual)} worse"
-    return f"{said}, but {', '.join(few)}" if few else said
+    sentence = f"one part would be named if it were {format_percent(usual)} worse"
+    return f"{sentence}, but {', '.join(few)}" if few else sentence
 
 
 def list_notes(document: PeersDocument) -> Iterator[str]:

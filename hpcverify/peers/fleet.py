@@ -217,13 +217,13 @@ def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
     note = "the usual value is 0, of which nothing is a share: its limits judge it"
     sign = 1 if worse == "high" else -1
     bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
-    told = _list_first(f"{part.name} ({part.value:g})" for part in bad)
-    return f"{note}; not 0, the worst first: {told}" if bad else note
+    listed = _list_first(f"{part.name} ({part.value:g})" for part in bad)
+    return f"{note}; not 0, the worst first: {listed}" if bad else note
 
 
-def _list_first(told: Iterable[str]) -> str:
+def _list_first(descriptions: Iterable[str]) -> str:
     """List the first of some parts, and count the others."""
-    first = [*told]
+    first = [*descriptions]
     more = len(first) - LISTED
     return ", ".join([*first[:LISTED], *([f"{more} more"] if more > 0 else [])])
 
@@ -304,13 +304,13 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
         likes.setdefault(part.groups[field], []).append(i)
     centres = {value: comparison.find_middle(like) for value, like in likes.items()}
     best = min(centres.values())
-    told = ", ".join(
+    kinds_listed = ", ".join(
         f"{value}: {len(likes[value])} parts, {format_percent(c - best)} worse"
         if c > best
         else f"{value}: {len(likes[value])} parts"
-        for value, c in sorted(centres.items(), key=lambda each: each[1])
+        for value, c in sorted(centres.items(), key=lambda item: item[1])
     )
-    comparison.notes.append(f"two kinds by {field}, each compared with its like ({told})")
+    comparison.notes.append(f"two kinds by {field}, each compared with its like ({kinds_listed})")
     for value, like in likes.items():
         for i in like:
             comparison.left[i] -= centres[value]
@@ -324,7 +324,7 @@ def _name_groups(comparison: PeerComparison, field: str) -> None:
             members.setdefault(value, []).append(unit)
     if len(members) < 2:  # noqa: PLR2004 - a group and the rest
         return
-    units = {value: list(map(comparison.find_middle, some)) for value, some in members.items()}
+    units = {value: list(map(comparison.find_middle, own)) for value, own in members.items()}
     for group in find_group_outliers(units, comparison.floor.floor):
         who = [i for i, p in enumerate(comparison.parts) if p.groups.get(field) == group.name]
         comparison.name(field, group.name, group.distance, group.score, who)
@@ -362,7 +362,7 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
         [part.node or part.name for part in comparison.parts],
     )
     centre = judged.spread.centre
-    for i, score in sorted(judged.outliers.items(), key=lambda each: -each[1]):
+    for i, score in sorted(judged.outliers.items(), key=lambda item: -item[1]):
         part = comparison.parts[i]
         level = "node" if part.part == NODE_PART else "part"
         comparison.name(level, part.name, comparison.left[i] - centre, score, [i])
@@ -371,8 +371,8 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
 
 def _describe_many(comparison: PeerComparison) -> Iterator[str]:
     """Say in a sentence that many parts are named, if so many are."""
-    outliers = [one for one in comparison.outliers if one.level in {"node", "part"}]
-    named, parts = len({m for one in outliers for m in one.members}), len(comparison.parts)
+    outliers = [outlier for outlier in comparison.outliers if outlier.level in {"node", "part"}]
+    named, parts = len({m for outlier in outliers for m in outlier.members}), len(comparison.parts)
     if named > max(1, LARGEST_SHARE * parts):
         yield (
             f"{named} of {parts} parts are named, too many to be outliers: look for what they "
@@ -410,7 +410,7 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:
     """Return how *distances* go with each sensor that most parts have and that varies."""
-    found = {}
+    correlations = {}
     for sensor in SENSORS:
         pairs = [
             (distance, part.sensors[sensor])
@@ -419,5 +419,5 @@ def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[s
         ]
         columns = list(zip(*pairs, strict=True))
         if 2 * len(pairs) >= len(parts) and all(len(set(column)) > 1 for column in columns):
-            found[sensor] = correlation(columns[0], columns[1])
-    return found
+            correlations[sensor] = correlation(columns[0], columns[1])
+    return correlations

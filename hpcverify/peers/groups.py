@@ -44,7 +44,7 @@ def find_group_outliers(
     middles = {name: median(ds) for name, ds in units.items() if len(ds) >= least_units}
     everyone = [d for ds in units.values() for d in ds]
     least = floor + (median(everyone) if everyone else 0.0)
-    found = []
+    outliers = []
     for name, middle in middles.items():
         members = units[name]
         if middle < least:
@@ -66,8 +66,8 @@ def find_group_outliers(
             and score >= SCREEN_SCORE
             and find_tail(score, len(everyone)) <= FALSE_SHARE / len(units)
         ):
-            found.append(GroupOutlier(name, distance, score))
-    return sorted(found, key=lambda group: -group.score)
+            outliers.append(GroupOutlier(name, distance, score))
+    return sorted(outliers, key=lambda group: -group.score)
 
 
 def explain_split(

@@ -81,11 +81,11 @@ def choose_columns(
             raise UnknownNameError("column", column, header)
     plain = {split_unit(column)[0].lower(): column for column in reversed(header)}
     taken = {*named.values(), *groups}
-    found = {
+    roles = {
         role: next((plain[a] for a in aliases if plain.get(a, "") not in {"", *taken}), "")
         for role, aliases in ALIASES.items()
     }
-    roles = {role: column for role, column in {**found, **named}.items() if column}
+    roles = {role: column for role, column in {**roles, **named}.items() if column}
     if not {"node", "part"} & roles.keys():
         raise ConfigError(
             "no column names the node or the part; name it, as in --columns node=machine"
@@ -100,8 +100,8 @@ def choose_columns(
 
 def split_unit(column: str) -> tuple[str, str]:
     """Split the name of a column and the unit that it has in brackets."""
-    found = UNIT_IN_HEADER.search(column)
-    return (column[: found.start()], found[1]) if found else (column, "")
+    match = UNIT_IN_HEADER.search(column)
+    return (column[: match.start()], match[1]) if match else (column, "")
 
 
 def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
@@ -112,7 +112,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
         ConfigError: a cell is no number where one is due.
 
     """
-    found: CollectedRuns = {}
+    collected: CollectedRuns = {}
     for number, row in enumerate(rows, 1):
         cells = {role: row[column] for role, column in columns.roles.items()}
         groups = {g: text for g in columns.groups if (text := _read_text(row[g]))}
@@ -124,7 +124,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
             ", ".join(filter(None, (_read_text(cells.get(role)) for role in ("mode", "model")))),
             _read_text(cells.get("unit")) or find_unit(value_column),
         )
-        parts = found.setdefault(name, {})
+        parts = collected.setdefault(name, {})
         runs = parts.setdefault((node, part), PartRuns(node, part, {}))
         runs.groups |= groups
         for column in set(columns.groups) - set(PLACES):
@@ -136,7 +136,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
             runs.sensors.setdefault(sensor, []).append(read)
         if math.isfinite(limit := _read_number(cells.get("limit"), number, "limit")):
             runs.limit = limit
-    return {name: _find_lost_nodes(parts) for name, parts in found.items()}
+    return {name: _find_lost_nodes(parts) for name, parts in collected.items()}
 
 
 def find_unit(column: str) -> str:
@@ -162,20 +162,20 @@ def _find_lost_nodes(
     for node, part in parts:
         if node:
             known.setdefault(part, []).append(node)
-    found: dict[tuple[str, str], PartRuns] = {}
+    runs_by_part: dict[tuple[str, str], PartRuns] = {}
     for (node, part), runs in sorted(parts.items(), reverse=True):
         home = known[part][0] if not node and len(known.get(part, ())) == 1 else node
-        if (one := found.get((home, part))) is None:
-            found[home, part] = runs
+        if (merged := runs_by_part.get((home, part))) is None:
+            runs_by_part[home, part] = runs
         else:
-            one.values += runs.values
-            one.times += runs.times
-            one.groups = runs.groups | one.groups
+            merged.values += runs.values
+            merged.times += runs.times
+            merged.groups = runs.groups | merged.groups
             for sensor, read in runs.sensors.items():
-                one.sensors.setdefault(sensor, []).extend(read)
+                merged.sensors.setdefault(sensor, []).extend(read)
             for field, seen in runs.marks.items():
-                one.marks.setdefault(field, []).extend(seen)
-    return found
+                merged.marks.setdefault(field, []).extend(seen)
+    return runs_by_part
 
 
 def _read_text(cell: object) -> str:

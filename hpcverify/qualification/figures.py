@@ -153,11 +153,11 @@ def _build_time(name: str, seconds: float, *compared: Comparison) -> MeasuredFig
 def count_alarms(run: Run) -> Iterator[Count]:
     """Count products and replays that were called wrong, and answers that differ."""
     for result in run.results:
-        accused = sum(_accuses(finding, result) for finding in result.findings)
+        alarms = sum(_accuses(finding, result) for finding in result.findings)
         for name, what in (("products", "called wrong"), ("replays", "called different")):
             tries = sum(int(m.value or 0) for m in result.measurements if m.name == name)
             if tries:
-                yield build_count(f"{name} {what}", accused, tries)
+                yield build_count(f"{name} {what}", alarms, tries)
         yield from _count_answers(result)
 
 

@@ -305,8 +305,8 @@ def _list_notes(run: Run) -> Iterator[str]:
             wheres: dict[str, list[str]] = {}
             for covered in result.coverage:
                 wheres.setdefault(covered.text, []).append(covered.part_id)
-            for text, some in wheres.items():
-                yield f"{run.inventory.format_names(some)}: {text}"
+            for text, labels in wheres.items():
+                yield f"{run.inventory.format_names(labels)}: {text}"
         if result.verdict is Verdict.SKIP:
             yield f"{result.check}: left out: {result.reason}"
         for finding in result.findings:

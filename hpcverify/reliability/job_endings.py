@@ -72,24 +72,26 @@ def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:
     users, usual = _group_by_user(endings)
     spans = _Spans(users.values(), usual)
     nodes = {node for user in users.values() for node in user.trials}
-    said_of: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
+    trials_by_node: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
     last: defaultdict[str, float] = defaultdict(float)
     for user in users.values():
         for node, jobs in user.trials.items():
             if not jobs.is_lost:
-                said_of[node].append((False, user.expect_death(node, usual)))
+                trials_by_node[node].append((False, user.expect_death(node, usual)))
             elif user.ran_well_elsewhere(node):
                 chance = max(user.expect_death(node, usual), spans.expect_death(node, jobs))
-                said_of[node].append((True, chance))
+                trials_by_node[node].append((True, chance))
                 last[node] = max(last[node], jobs.last_death)
-    found = [
-        BlackHole(node, len(said), sum(d for d, _ in said), sum(p for _, p in said), last[node])
-        for node, said in sorted(said_of.items())
-        if _is_against_chance(said, len(nodes))
+    black_holes = [
+        BlackHole(
+            node, len(trials), sum(d for d, _ in trials), sum(p for _, p in trials), last[node]
+        )
+        for node, trials in sorted(trials_by_node.items())
+        if _is_against_chance(trials, len(nodes))
     ]
-    if len(found) > max(2, MAX_NODES_SHARE * len(nodes)):
-        return JobEndingsJudgement(widespread=len(found))
-    return JobEndingsJudgement(tuple(found))
+    if len(black_holes) > max(2, MAX_NODES_SHARE * len(nodes)):
+        return JobEndingsJudgement(widespread=len(black_holes))
+    return JobEndingsJudgement(tuple(black_holes))
 
 
 class _JobsOnNode:
@@ -146,8 +148,8 @@ class _User:
 def _group_by_user(endings: Iterable[JobEnding]) -> tuple[Mapping[int, _User], float]:
     """Also say on what share of their nodes all users lose their jobs."""
     users: defaultdict[int, _User] = defaultdict(_User)
-    for one in endings:
-        users[one.user].trials[one.node].add(one)
+    for ending in endings:
+        users[ending.user].trials[ending.node].add(ending)
     trials = sum(len(user.trials) for user in users.values())
     return users, sum(user.lost for user in users.values()) / max(1, trials)
 
@@ -195,8 +197,8 @@ class _Spans:
         return (lost + PRIOR_TRIALS * self._usual) / (users + PRIOR_TRIALS)
 
 
-def _is_against_chance(said: Sequence[tuple[bool, float]], nodes: int) -> bool:
-    died = sum(dead for dead, _ in said)
-    if died < max(MIN_USERS, MIN_DIED_SHARE * len(said)):
+def _is_against_chance(trials: Sequence[tuple[bool, float]], nodes: int) -> bool:
+    died = sum(dead for dead, _ in trials)
+    if died < max(MIN_USERS, MIN_DIED_SHARE * len(trials)):
         return False
-    return compute_binomial_tail([chance for _, chance in said], died) * nodes < FALSE_SHARE
+    return compute_binomial_tail([chance for _, chance in trials], died) * nodes < FALSE_SHARE

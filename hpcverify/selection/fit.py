@@ -18,7 +18,8 @@ from random import Random
 
 from msgspec import Struct
 
-from hpcverify.selection.outages import FleetHistory, PastOutage
+from hpcverify.reliability.outages import Outage
+from hpcverify.selection.outages import FleetHistory
 from hpcverify.selection.traits import FleetState, Traits, combine
 
 CONTROLS = 5
@@ -61,7 +62,7 @@ class CaseSampler:
             self.state.advance(outages[place])
         self._learned = max(self._learned, end)
 
-    def _sample(self, outage: PastOutage) -> None:
+    def _sample(self, outage: Outage) -> None:
         node, now = self._history.nodes[outage.node], outage.began
         if not self.state.is_in_service(node, now):
             return
@@ -117,11 +118,11 @@ def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
         for row in rows[i + 1 :]:
             factor = row[i] / pivot[i]
             row[i:] = [a - factor * b for a, b in zip(row[i:], pivot[i:], strict=True)]
-    found: list[float] = []
+    solution: list[float] = []
     for i in reversed(range(len(rows))):
-        known = sum(a * b for a, b in zip(rows[i][i + 1 : -1], found, strict=True))
-        found.insert(0, (rows[i][-1] - known) / rows[i][i])
-    return found
+        known = sum(a * b for a, b in zip(rows[i][i + 1 : -1], solution, strict=True))
+        solution.insert(0, (rows[i][-1] - known) / rows[i][i])
+    return solution
 
 
 def compute_gain(cases: Sequence[Case], weights: Traits) -> float:

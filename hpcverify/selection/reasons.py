@@ -23,9 +23,11 @@ def explain_risk(
 ) -> tuple[str, ...]:
     """Say why *node* has its risk, the strongest reason first; nothing if it is like all."""
     parts = [w * t for w, t in zip(weights, traits, strict=True)]
-    told = dict(_tell(state, node, now))
+    reasons = dict(_tell(state, node, now))
     ranked = sorted(zip(PRIOR_WEIGHTS, parts, strict=True), key=lambda part: -abs(part[1]))
-    strong = [told[name] for name, part in ranked if abs(part) >= WORTH_TELLING and name in told]
+    strong = [
+        reasons[name] for name, part in ranked if abs(part) >= WORTH_TELLING and name in reasons
+    ]
     return tuple(dict.fromkeys(strong))[:MAX_REASONS]
 
 
@@ -39,7 +41,7 @@ def _tell(state: FleetState, node: FleetNode, now: float) -> Iterator[tuple[str,
             0,
         )
         if count:
-            often = sum(now - each.ended <= count for each in own)
+            often = sum(now - outage.ended <= count for outage in own)
             yield "recent", f"{format_count(often, 'outage')} in {count} days"
         yield "returned", f"came back {_format_days(back)} ago"
         yield "age", f"no outage for {_format_days(back)}"

@@ -74,5 +74,5 @@ def choose_suite(suites: Iterable[SuiteWorth], minutes: float) -> SuiteWorth | N
 
     A suite that loads nothing is never chosen: to pass it is no full pass.
     """
-    fitting = [one for one in suites if one.loads and one.minutes <= minutes]
-    return max(fitting, key=lambda one: (one.share, one.share_per_minute), default=None)
+    fitting = [suite for suite in suites if suite.loads and suite.minutes <= minutes]
+    return max(fitting, key=lambda suite: (suite.share, suite.share_per_minute), default=None)

@@ -167,8 +167,12 @@ def _take_off_days(
     """Take off what each of the *days* did to most parts: it may have left out some of them."""
     sign = -1 if low_is_bad else 1
     changes = [
-        (bisect_left(history.times, one.day * DAY_SECONDS), 1 + sign * one.size, abs(one.size))
-        for one in days
+        (
+            bisect_left(history.times, shared.day * DAY_SECONDS),
+            1 + sign * shared.size,
+            abs(shared.size),
+        )
+        for shared in days
     ]
     return take_off(history, changes)
 
@@ -243,11 +247,11 @@ def _find_rollouts(
 
 
 def _find_shared_days(
-    histories: Sequence[PartHistory], found: Found, population: HistoryPopulation | None
+    histories: Sequence[PartHistory], stepped: Found, population: HistoryPopulation | None
 ) -> Iterable[SharedChange]:
     """Find the days around which many parts changed alike, with no new mark."""
     weight = population.weight if population else 1.0
-    rest = [(h, c) for h, c in found if not list_marks(h, c.index)]
+    rest = [(h, c) for h, c in stepped if not list_marks(h, c.index)]
     while rest:
         crowd = _find_largest_crowd(rest)
         day = median(_find_day(history, change.index) for history, change in crowd)
@@ -282,12 +286,12 @@ def _find_shared_trend(
     )
 
 
-def _find_largest_crowd(found: Found) -> Found:
+def _find_largest_crowd(stepped: Found) -> Found:
     """Find those that changed alike around the same day as one of them did: the most of all."""
     crowd: Found = ()
     for better in (False, True):
-        alike = [(h, c) for h, c in found if (c.size < 0) is better]
-        alike.sort(key=lambda one: _find_day(one[0], one[1].index))
+        alike = [(h, c) for h, c in stepped if (c.size < 0) is better]
+        alike.sort(key=lambda step: _find_day(step[0], step[1].index))
         days = [_find_day(h, c.index) for h, c in alike]
         for day in days:
             first, end = bisect_left(days, day - SAME_DAYS), bisect_right(days, day + SAME_DAYS)

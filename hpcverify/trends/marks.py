@@ -151,9 +151,9 @@ def find_mark_effects(
                 day = history.times[index] / DAY_SECONDS
                 seen.setdefault(mark, []).append(_Carrier(history.node, factor, error, day))
     return {
-        mark: _describe_effect(known, (carriers or {}).get(mark, len(known)))
-        for mark, known in seen.items()
-        if len({one.node for one in known}) >= MIN_ROLLOUT
+        mark: _describe_effect(carriers_of_mark, (carriers or {}).get(mark, len(carriers_of_mark)))
+        for mark, carriers_of_mark in seen.items()
+        if len({carrier.node for carrier in carriers_of_mark}) >= MIN_ROLLOUT
     }
 
 
@@ -166,18 +166,18 @@ class _Carrier(Struct, frozen=True):
     day: float
 
 
-def _describe_effect(known: Sequence[_Carrier], parts: int) -> MarkEffect:
-    factors = [one.factor for one in known]
+def _describe_effect(carriers: Sequence[_Carrier], parts: int) -> MarkEffect:
+    factors = [carrier.factor for carrier in carriers]
     middle = median(factors)
     spread = MAD_SCALE * find_mad(factors, middle)
-    noise = median(one.error for one in known)
+    noise = median(carrier.error for carrier in carriers)
     alike = [factor for factor in factors if (factor - 1) / (middle - 1 or 1) >= HALF]
     return MarkEffect(
         factor=middle,
         error=MEDIAN_ERROR * max(spread, noise) / math.sqrt(len(factors)),
         scatter=math.sqrt(max(0.0, spread**2 - noise**2)),
         share=len(alike) / len(factors),
-        day=median(one.day for one in known),
+        day=median(carrier.day for carrier in carriers),
         parts=parts,
     )
 

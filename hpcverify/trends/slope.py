@@ -90,7 +90,7 @@ def project_crossing(slope: Slope, limit: float) -> Crossing | None:
     distance = limit - slope.level
     if distance * slope.middle <= 0:
         return None
-    near, far = sorted((slope.least, slope.most), key=lambda each: -abs(each))
+    near, far = sorted((slope.least, slope.most), key=lambda bound: -abs(bound))
     noise = math.copysign(slope.residual, distance)
     early, late = distance - noise, distance + noise
     return Crossing(

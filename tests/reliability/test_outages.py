@@ -8,7 +8,6 @@ import random
 import pytest
 
 from hpcverify.reliability.outages import FleetReliability, Outage, measure_reliability
-from hpcverify.units import DAY_SECONDS
 
 DAYS = 100
 RACK_RATE = 0.004
@@ -22,10 +21,10 @@ def simulate(rates: list[float], seed: int, repair_days: float = 2.0) -> FleetRe
         at = draw.expovariate(rate)
         while at < DAYS:
             back = at + draw.expovariate(1 / repair_days)
-            outages.append(Outage(f"n{number}", at * DAY_SECONDS, back * DAY_SECONDS))
+            outages.append(Outage(f"n{number}", at, back))
             at = back + draw.expovariate(rate)
     since = {f"n{number}": 0.0 for number in range(len(rates))}
-    return measure_reliability(since, outages, 0.0, DAYS * DAY_SECONDS)
+    return measure_reliability(since, outages, 0.0, DAYS)
 
 
 @pytest.mark.parametrize("rates", [[0.01] * 100, [0.002] * 80 + [0.05] * 20])
@@ -44,17 +43,17 @@ def simulate_racks(seed: int, *, apart: bool) -> FleetReliability:
     for number in range(400):
         at = draw.expovariate(RACK_RATE * 2 / 3)
         while at < DAYS:
-            outages.append(Outage(f"n{number}", at * DAY_SECONDS, (at + 0.01) * DAY_SECONDS))
+            outages.append(Outage(f"n{number}", at, (at + 0.01)))
             at += 0.01 + draw.expovariate(RACK_RATE * 2 / 3)
     for rack in range(25):
         at = draw.expovariate(RACK_RATE / 3)
         while at < DAYS:
             own = range(16 * rack, 16 * rack + 16)
-            outages += [Outage(f"n{n}", at * DAY_SECONDS, (at + 0.01) * DAY_SECONDS) for n in own]
+            outages += [Outage(f"n{n}", at, (at + 0.01)) for n in own]
             at += 0.01 + draw.expovariate(RACK_RATE / 3)
     nodes = [f"n{number}" for number in range(400)]
     racks = {} if apart else {node: f"r{i // 16}" for i, node in enumerate(nodes)}
-    return measure_reliability(dict.fromkeys(nodes, 0.0), outages, 0.0, DAYS * DAY_SECONDS, racks)
+    return measure_reliability(dict.fromkeys(nodes, 0.0), outages, 0.0, DAYS, racks)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -68,37 +67,35 @@ def test_intervals_hold_where_racks_fail_as_a_whole(*, apart: bool) -> None:
 
 @pytest.mark.parametrize(("days", "weeks"), [(27, 0), (28, 4), (100, 14)])
 def test_weeks_are_compared_once_there_are_four(days: int, weeks: int) -> None:
-    found = measure_reliability({"n1": 0.0}, [], 0.0, days * DAY_SECONDS)
+    found = measure_reliability({"n1": 0.0}, [], 0.0, days)
 
     assert found.weeks == weeks
 
 
 def test_time_out_of_service_does_not_count_as_service() -> None:
-    began, ended = 10 * DAY_SECONDS, 40 * DAY_SECONDS
+    began, ended = 10, 40
     outages = [Outage("n1", began, ended), Outage("n2", began, math.inf)]
-    found = measure_reliability({"n1": 0.0, "n2": 0.0}, outages, 0.0, 100 * DAY_SECONDS)
+    found = measure_reliability({"n1": 0.0, "n2": 0.0}, outages, 0.0, 100)
 
     assert found.node_days == pytest.approx(70 + 10)
 
 
 def test_a_node_counts_from_when_it_was_first_seen() -> None:
-    found = measure_reliability(
-        {"old": 0.0, "new": 90 * DAY_SECONDS}, [], 50 * DAY_SECONDS, 100 * DAY_SECONDS
-    )
+    found = measure_reliability({"old": 0.0, "new": 90}, [], 50, 100)
 
     assert found.node_days == pytest.approx(50 + 10)
 
 
 def test_an_outage_from_before_counts_for_its_time_only() -> None:
-    long = [Outage("n1", 0.0, 60 * DAY_SECONDS)]
-    found = measure_reliability({"n1": 0.0}, long, 50 * DAY_SECONDS, 100 * DAY_SECONDS)
+    long = [Outage("n1", 0.0, 60)]
+    found = measure_reliability({"n1": 0.0}, long, 50, 100)
 
     assert found.outages == 0
     assert found.node_days == pytest.approx(40)
 
 
 def test_with_too_little_history_there_is_no_rate() -> None:
-    few = [Outage("n1", DAY_SECONDS, 2 * DAY_SECONDS)] * 2
-    found = measure_reliability({"n1": 0.0}, few, 0.0, 100 * DAY_SECONDS)
+    few = [Outage("n1", 1, 2)] * 2
+    found = measure_reliability({"n1": 0.0}, few, 0.0, 100)
 
     assert (found.failure_rate, found.share_out) == (None, None)

@@ -45,12 +45,11 @@ bf16 on the way are exact."""
 BYTE_BOUND, FINE_BOUND = 255, 2047
 """The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
 FP8_BOUND, INT8_BOUND, DOUBLE_BOUND = 15, 127, 2**20 - 1
-PAIR_LIMIT, ZERO_POINT = 2**15 - 1, 2**7
-"""A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and adds 128
-to one operand to make it unsigned (vpmaddubsw; oneDNN does so below AVX2_VNNI and
-AVX512_CORE_VNNI). The library chooses which operand."""
 EVEN_INT8_BOUND = 79
-"""The largest bound that both operands may have: see `fits_pairs`."""
+"""The largest bound that both operands may have. A CPU without VNNI sums pairs of int8 products in
+16 bits, which saturate, and adds 128 to one operand to make it unsigned (vpmaddubsw; oneDNN does so
+below AVX2_VNNI and AVX512_CORE_VNNI). The library chooses which operand: with operands within +-a
+and +-b, both 2 (128 + a) b and 2 (128 + b) a must be less than 2**15."""
 SMALL_FP8_BOUND, FP8_BIAS = 7, 2**13
 """The bound that leaves room for a bias in 14 bits, and the bias."""
 SINGLE_POWERS = range(-14, 9)
@@ -120,16 +119,6 @@ def make_int8_plans(_depth: int) -> tuple[ProductPlan, ...]:
         ProductPlan("int8 a", 21, INT8_BOUND, 1, INT_LIMIT),
         ProductPlan("int8 b", 22, 1, INT8_BOUND, INT_LIMIT),
     )
-
-
-def fits_pairs(a: int, b: int) -> bool:
-    """
-    Whether any two products of int8 operands within +-*a* and +-*b* sum in 16 bits.
-
-    With the zero point added, an operand within +-a is at most 128 + a, so that two
-    products sum to 2 (128 + a) b at most; the library may add it to either operand.
-    """
-    return 2 * max((ZERO_POINT + a) * b, (ZERO_POINT + b) * a) <= PAIR_LIMIT
 
 
 def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
