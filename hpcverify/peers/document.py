@@ -104,7 +104,7 @@ def list_notes(document: PeersDocument) -> Iterator[str]:
     """Say what was not judged in full, and why."""
     for entry in document.metrics:
         if entry.note:
-            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
+            yield f"{entry.name}: {entry.judgeability.value}: {entry.note}"
     if document.unjudged:
         yield (
             "not compared, as nothing says which side is worse (is their check installed here?): "

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import inf, isfinite
 from statistics import correlation, median
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
-from hpcverify.peers.level import PeerSpread, Standing, find_tail, find_unnamed, judge_level
+from hpcverify.peers.level import Judgeability, PeerSpread, find_tail, find_unnamed, judge_level
 from hpcverify.peers.reference import ReferenceEntry
 from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
 from hpcverify.peers.screen import ListSummary
@@ -65,7 +66,7 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     """What is said of one metric of a fleet."""
 
     name: MetricName
-    standing: Standing
+    judgeability: Judgeability = msgspec.field(name="standing")
     note: str
     """Why it could not be judged in full, in a sentence; empty if it was."""
     parts: int
@@ -170,7 +171,7 @@ def judge_metric(
     centre = median(part.value for part in parts)
     entry = MetricJudgement(
         name=name,
-        standing=Standing.TOO_FEW,
+        judgeability=Judgeability.TOO_FEW,
         note="",
         parts=len(parts),
         nodes=nodes,
@@ -182,7 +183,7 @@ def judge_metric(
     if len(parts) < MIN_PEERS:
         return _judge_few(entry, parts, floor, reference)
     if centre == 0:
-        return replace(entry, standing=Standing.ZERO, note=_describe_zero(parts, worse))
+        return replace(entry, judgeability=Judgeability.ZERO, note=_describe_zero(parts, worse))
     low = worse == "low"
     comparison = PeerComparison(
         parts=parts,
@@ -203,8 +204,8 @@ def judge_metric(
     many = list(_describe_many(comparison))
     return replace(
         entry,
-        standing=Standing.MANY if many else spread.standing,
-        note="; ".join([*comparison.notes, *many, *_describe_standing(spread, comparison)]),
+        judgeability=Judgeability.MANY if many else spread.judgeability,
+        note="; ".join([*comparison.notes, *many, *_describe_judgeability(spread, comparison)]),
         spread=spread.spread,
         least=spread.least,
         outliers=tuple(comparison.outliers),
@@ -239,7 +240,7 @@ def build_plain_judgement(
     worse = floor.compared or "high"
     return MetricJudgement(
         name=name,
-        standing=Standing.JUDGED,
+        judgeability=Judgeability.JUDGED,
         note="",
         parts=summary.peers,
         nodes=nodes,
@@ -380,10 +381,10 @@ def _describe_many(comparison: PeerComparison) -> Iterator[str]:
         )
 
 
-def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
-    """Say in a sentence what a standing means, if it is not plainly judged."""
+def _describe_judgeability(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
+    """Say in a sentence why a list is not plainly judged, if it is not."""
     left, floor = comparison.left, comparison.floor.floor
-    if spread.standing is Standing.SPLIT and spread.cut is not None:
+    if spread.judgeability is Judgeability.SPLIT and spread.cut is not None:
         better = [i for i, distance in enumerate(left) if distance <= spread.cut]
         worse = [i for i, distance in enumerate(left) if distance > spread.cut]
         apart = median(left[i] for i in worse) - median(left[i] for i in better)
@@ -396,11 +397,11 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
         return
     if unnamed := find_unnamed(left, spread, floor):
         why = {
-            Standing.TOO_NOISY: "healthy parts differ too much "
+            Judgeability.TOO_NOISY: "healthy parts differ too much "
             f"(spread {format_percent(spread.spread)})",
-            Standing.TRAILING: "far values are common here, as the better side shows",
-            Standing.SKEWED: "far values are common on the worse side",
-        }.get(spread.standing, "chance may explain those that are far")
+            Judgeability.TRAILING: "far values are common here, as the better side shows",
+            Judgeability.SKEWED: "far values are common on the worse side",
+        }.get(spread.judgeability, "chance may explain those that are far")
         far = (f"{comparison.parts[i].name} ({format_percent(left[i])})" for i in unnamed)
         yield (
             f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "

@@ -57,7 +57,7 @@ SLOPE = 0.93
 from its median, where what is beyond three spreads was left out."""
 
 
-class Standing(StrEnum):
+class Judgeability(StrEnum):
     """Whether a list of values can be judged: a closed list."""
 
     JUDGED = "judged"
@@ -77,7 +77,7 @@ class Standing(StrEnum):
 class PeerSpread(Struct, frozen=True):
     """How the values of *peers* differ. Distances are relative; positive ones are worse."""
 
-    standing: Standing
+    judgeability: Judgeability
     peers: int
     centre: float = 0.0
     """The median distance: of the worse half, if they are split in two."""
@@ -119,13 +119,13 @@ def judge_level(
     """
     peers = len(distances)
     if peers < MIN_PEERS:
-        return LevelJudgement(PeerSpread(Standing.TOO_FEW, peers))
+        return LevelJudgement(PeerSpread(Judgeability.TOO_FEW, peers))
     cut = find_cut(distances, floor)
     half = [i for i, distance in enumerate(distances) if cut is None or distance > cut]
     if cut is None or len(half) <= MANY_SHARE * peers:
         return _name_outliers(distances, floor, errors, resolution, nodes)
     if len(half) < MIN_PEERS:
-        return LevelJudgement(PeerSpread(Standing.SPLIT, peers, cut=cut))
+        return LevelJudgement(PeerSpread(Judgeability.SPLIT, peers, cut=cut))
     judged = _name_outliers(
         [distances[i] for i in half],
         floor,
@@ -133,7 +133,7 @@ def judge_level(
         resolution,
         [nodes[i] for i in half] if nodes else (),
     )
-    spread = replace(judged.spread, standing=Standing.SPLIT, peers=peers, cut=cut)
+    spread = replace(judged.spread, judgeability=Judgeability.SPLIT, peers=peers, cut=cut)
     return LevelJudgement(spread, {half[i]: score for i, score in judged.outliers.items()})
 
 
@@ -149,16 +149,16 @@ def _name_outliers(
     sound = _leave_out_freak(distances, nodes)
     spread = measure_spread(_leave_out_suspects(sound, resolution), resolution, peers)
     heavy = find_heavy_tail([spread.centre - d for d in sound if d < spread.centre])
-    factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
-    apart = APART * spread.reach if spread.standing is Standing.TRAILING else 0.0
+    factor = NOISY_FACTOR if spread.judgeability is Judgeability.TOO_NOISY else 1.0
+    apart = APART * spread.reach if spread.judgeability is Judgeability.TRAILING else 0.0
     least = max(floor, apart, factor * SCREEN_SCORE * spread.spread)
     far = {i: d - spread.centre for i, d in enumerate(distances) if d - spread.centre >= least}
     for tail in _list_tails(spread, heavy):
         least = max(least, factor * tail.find_distance(FALSE_SHARE / peers))
         chances = {i: tail.find_chance(d / factor, errors[i]) for i, d in far.items()}
         far = {i: far[i] for i in _find_rare(chances, FALSE_SHARE / peers)}
-    if heavy and spread.standing is Standing.JUDGED:
-        spread = replace(spread, standing=Standing.TRAILING)
+    if heavy and spread.judgeability is Judgeability.JUDGED:
+        spread = replace(spread, judgeability=Judgeability.TRAILING)
     scores = {i: _divide(d, math.hypot(spread.spread, errors[i])) for i, d in far.items()}
     return LevelJudgement(replace(spread, least=least), scores)
 
@@ -168,7 +168,7 @@ def _list_tails(spread: PeerSpread, heavy: Tail | None) -> Iterator[Tail]:
     yield StudentTail(spread.spread, FREEDOM_SHARE * spread.peers)
     if heavy:
         yield heavy
-    if spread.standing is Standing.SKEWED:
+    if spread.judgeability is Judgeability.SKEWED:
         yield ExponentialTail(spread.slope)
 
 
@@ -218,15 +218,15 @@ def measure_spread(distances: Iterable[float], resolution: float, peers: int) ->
     worse = -_find_tenth([-distance for distance in reversed(ordered)]) - centre
     spread = max(MAD_SCALE * mad, max(better, worse) / _expect_tenth(len(ordered)))
     if spread > NOISY_SPREAD:
-        standing = Standing.TOO_NOISY
+        judgeability = Judgeability.TOO_NOISY
     elif _trails_off(ordered, centre, spread):
-        standing = Standing.TRAILING
+        judgeability = Judgeability.TRAILING
     elif _is_skewed(better, worse, len(ordered)):
-        standing = Standing.SKEWED
+        judgeability = Judgeability.SKEWED
     else:
-        standing = Standing.JUDGED
+        judgeability = Judgeability.JUDGED
     slope = SLOPE * worse
-    return PeerSpread(standing, peers, centre, spread, reach=centre - ordered[1], slope=slope)
+    return PeerSpread(judgeability, peers, centre, spread, reach=centre - ordered[1], slope=slope)
 
 
 def _find_tenth(ordered: Sequence[float]) -> float:
@@ -275,7 +275,7 @@ def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -
     Where far values are not common, only who is far enough to be missed by somebody is told.
     """
     least = max(floor, NOTED, SUSPECT_SCORE * spread.spread)
-    if spread.standing is not Standing.JUDGED:
+    if spread.judgeability is not Judgeability.JUDGED:
         least = floor
     far = [i for i, distance in enumerate(distances) if distance - spread.centre >= least]
     return sorted(far, key=lambda i: -distances[i])

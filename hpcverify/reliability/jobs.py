@@ -24,7 +24,7 @@ from hpcverify.reliability.outages import Estimate
 from hpcverify.units import DAY_SECONDS, HOUR_SECONDS, MINUTE_SECONDS
 
 
-class JobOutlook(Struct, frozen=True):
+class JobForecast(Struct, frozen=True):
     """What a job on so many nodes has to expect."""
 
     nodes: int
@@ -39,14 +39,14 @@ class JobOutlook(Struct, frozen=True):
     """By one interruption."""
 
 
-def forecast_job(nodes: int, rate: Estimate, assumptions: JobAssumptions) -> JobOutlook:
+def forecast_job(nodes: int, rate: Estimate, assumptions: JobAssumptions) -> JobForecast:
     """Say what a job on *nodes* has to expect at *rate*, failures per node and day."""
     write = assumptions.checkpoint_write_minutes * MINUTE_SECONDS
     restart = assumptions.restart_minutes * MINUTE_SECONDS
     interrupted = rate.map(lambda node_rate: nodes * node_rate / DAY_SECONDS)
     every = find_checkpoint_interval(interrupted.value, write)
     gpus = nodes * assumptions.gpus_per_node
-    return JobOutlook(
+    return JobForecast(
         nodes=nodes,
         gpus=gpus,
         mtbf_hours=interrupted.map(lambda rate: 1 / rate / HOUR_SECONDS if rate else math.inf),

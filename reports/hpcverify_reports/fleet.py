@@ -46,7 +46,7 @@ from hpcverify_reports.listing import (
     cut,
     format_more,
 )
-from hpcverify_reports.outlook import build_next, build_worth
+from hpcverify_reports.outlook import build_next, build_reliability
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.standing import build_standing
 
@@ -479,7 +479,7 @@ def _list_sections(fleet: Overview, links: Links) -> Iterator[Listing]:
     yield from build_standing(outlook.judgement, pages, outlook.judgement_error)
     yield from lists
     yield build_next(outlook, pages)
-    yield build_worth(outlook.worth)
+    yield build_reliability(outlook.reliability)
 
 
 def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:

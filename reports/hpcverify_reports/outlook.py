@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from hpcverify.insight.outlook import DueNode, FleetOutlook
-from hpcverify.insight.worth import FleetWorth, describe_worth
-from hpcverify.insight.worth_wording import (
+from hpcverify.insight.reliability_report import (
     JOB_COLUMNS_NOTE,
     JOB_HEADS,
+    ReliabilityReport,
     describe_assumptions,
+    describe_reliability,
     list_job_rows,
 )
 from hpcverify_reports.listing import ListedRow, Listing, build_listing
@@ -43,11 +44,11 @@ def _format_due(each: DueNode) -> tuple[str, ...]:
     return f"{each.risk.score:.1f}x", "; ".join(each.risk.reasons), each.why
 
 
-def build_worth(worth: FleetWorth) -> Listing:
-    """Build the section on what verification is worth to the jobs of the site."""
-    first, *others = describe_worth(worth)
+def build_reliability(report: ReliabilityReport) -> Listing:
+    """Build the section on the reliability of the fleet, and what its jobs can expect."""
+    first, *others = describe_reliability(report)
     head, *columns = map(_capitalize, JOB_HEADS)
-    rows = [ListedRow(name, "", tuple(cells)) for name, *cells in list_job_rows(worth)]
+    rows = [ListedRow(name, "", tuple(cells)) for name, *cells in list_job_rows(report)]
     return build_listing(
         "worth",
         "What verification is worth",
@@ -58,7 +59,7 @@ def build_worth(worth: FleetWorth) -> Listing:
         facts=[
             (_capitalize(name), figure) for name, _, figure in (o.partition(": ") for o in others)
         ],
-        notes=[JOB_COLUMNS_NOTE, describe_assumptions(worth)] if rows else [],
+        notes=[JOB_COLUMNS_NOTE, describe_assumptions(report)] if rows else [],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpcverify_reports.outlook import build_next, build_worth
+from hpcverify_reports.outlook import build_next, build_reliability
 from tests.reports import fleets
 
 OUTLOOK = fleets.foresee(None)
@@ -37,7 +37,7 @@ def test_a_fleet_of_which_nobody_is_due_says_so() -> None:
 
 
 def test_what_it_is_worth_has_intervals_and_what_is_assumed() -> None:
-    section = build_worth(OUTLOOK.worth)
+    section = build_reliability(OUTLOOK.reliability)
 
     assert section.facts[1] == ("MTBF of a node", "250 days (192 to 333)")
     assert (section.head, section.columns[1]) == ("Nodes", "MTBF")
@@ -47,8 +47,8 @@ def test_what_it_is_worth_has_intervals_and_what_is_assumed() -> None:
 
 
 def test_without_a_history_there_is_no_figure() -> None:
-    few = replace(OUTLOOK.worth.reliability, outages=1, failure_rate=None, share_out=None)
-    section = build_worth(replace(OUTLOOK.worth, reliability=few, jobs=()))
+    few = replace(OUTLOOK.reliability.reliability, outages=1, failure_rate=None, share_out=None)
+    section = build_reliability(replace(OUTLOOK.reliability, reliability=few, jobs=()))
 
     assert section.intro[0].startswith("No history yet: 1 failure of 64 nodes")
     assert not section.rows + section.facts + section.notes

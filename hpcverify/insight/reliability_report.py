@@ -1,16 +1,16 @@
-"""What verification is worth to this site: from its own outages to figures for its jobs."""
+"""How reliable the fleet is, from its own outages, and what its jobs can expect."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import DAY_S, is_gone
 from hpcverify.reliability.assumptions import JobAssumptions
-from hpcverify.reliability.jobs import JobOutlook, forecast_job
+from hpcverify.reliability.jobs import JobForecast, forecast_job
 from hpcverify.reliability.outages import (
     MIN_NODE_DAYS,
     MIN_OUTAGES,
@@ -22,26 +22,33 @@ from hpcverify.selection.places import read_place
 from hpcverify.units import format_age, format_count
 
 DEFAULT_DAYS = 90.0
+DAY_HOURS = 24.0
 SIZE_STEP = 4
 """From one size of a job to the next."""
 INDEPENDENT = "the intervals hold if failures are independent: four weeks show whether they are"
 
+JOB_HEADS = ("nodes", "GPUs", "MTBF", "ETTR", "goodput", "lost", "saved")
+JOB_COLUMNS_NOTE = (
+    "goodput: GPU-hours of progress an hour; lost: GPU-hours by one interruption; "
+    "saved: GPU-hours at most, if each failure that was found had struck such a job"
+)
 
-class FleetWorth(Struct, frozen=True, kw_only=True):
+
+class ReliabilityReport(Struct, frozen=True, kw_only=True):
     """How reliable the fleet was, and what its jobs have to expect."""
 
     days: float
     """For which the ledger has outages, those that were asked for at most."""
     reliability: FleetReliability
     assumptions: JobAssumptions
-    jobs: tuple[JobOutlook, ...]
+    jobs: tuple[JobForecast, ...]
     """From one node to all of them; empty: there is no history yet."""
 
 
-def assess_worth(
+def build_reliability_report(
     ledger: Ledger, assumptions: JobAssumptions, days: float = DEFAULT_DAYS
-) -> FleetWorth:
-    """Assess the last *days* of the nodes that the scheduler still has."""
+) -> ReliabilityReport:
+    """Report on the last *days* of the nodes that the scheduler still has."""
     now = ledger.clock()
     began = max(now - days * DAY_S, ledger.read_fleet_start())
     nodes = (node for node in ledger.list_nodes().values() if not is_gone(node, now))
@@ -52,7 +59,7 @@ def assess_worth(
     measured = measure_reliability(seen_since, outages, began / DAY_S, now / DAY_S, places)
     sizes = list_job_sizes(measured.nodes)
     rate = measured.failure_rate
-    return FleetWorth(
+    return ReliabilityReport(
         days=max(0.0, now - began) / DAY_S,
         reliability=measured,
         assumptions=assumptions,
@@ -72,12 +79,12 @@ def list_job_sizes(nodes: int) -> list[int]:
     return [*steps, nodes] if nodes else []
 
 
-def describe_worth(worth: FleetWorth) -> list[str]:
+def describe_reliability(report: ReliabilityReport) -> list[str]:
     """Say in a few lines what is known, and from what."""
-    reliability = worth.reliability
+    reliability = report.reliability
     failures = format_count(reliability.outages, "failure")
     span = (
-        f"{format_count(reliability.nodes, 'node')}, {format_age(worth.days * DAY_S)}, "
+        f"{format_count(reliability.nodes, 'node')}, {format_age(report.days * DAY_S)}, "
         f"{reliability.node_days:,.0f} node-days in service"
     )
     if reliability.failure_rate is None or reliability.share_out is None:
@@ -105,3 +112,44 @@ def format_range(estimate: Estimate, form: str) -> str:
     if math.isinf(estimate.high):
         return f"{estimate.low:{form}} or more"
     return f"{estimate.low:{form}} to {estimate.high:{form}}"
+
+
+def list_job_rows(report: ReliabilityReport) -> Iterator[tuple[str, ...]]:
+    """Yield a row under `JOB_HEADS` for each size of a job; none without a history."""
+    for job in report.jobs:
+        yield _build_row(job, report.reliability.found)
+
+
+def _build_row(job: JobForecast, failures_found: int) -> tuple[str, ...]:
+    """Build the row of a size of jobs; each of *failures_found* would have struck such a job."""
+    ettr = job.ettr
+    return (
+        f"{job.nodes:,}",
+        f"{job.gpus:,}",
+        _format_hours(job.mtbf_hours),
+        f"{ettr.value * 100:.1f} % ({ettr.low * 100:.1f}-{ettr.high * 100:.1f})",
+        f"{job.gpus * ettr.value:,.0f}",
+        f"{job.lost_gpu_hours:,.0f}",
+        f"{failures_found * job.lost_gpu_hours:,.0f}",
+    )
+
+
+def _format_hours(hours: Estimate) -> str:
+    """Format *hours* in the unit in which they are read most easily."""
+    size, unit = DAY_HOURS, "d"
+    if hours.value < 2 * DAY_HOURS:
+        size, unit = (1.0, "h") if hours.value > 1 else (1 / 60, "min")
+    shown = hours.map(lambda value: value / size)
+    interval = format_range(shown, ",.3g").replace(" to ", "-")  # narrow, as all cells here
+    return f"{shown.value:,.3g} {unit} ({interval})"
+
+
+def describe_assumptions(report: ReliabilityReport) -> str:
+    """Say what the table rests on."""
+    assumptions = report.assumptions
+    gpus = format_count(assumptions.gpus_per_node, "GPU")
+    return (
+        f"assumed: {assumptions.checkpoint_write_minutes:g} min to write a checkpoint, "
+        f"{assumptions.restart_minutes:g} min to restart, {gpus} a node, checkpoints at the "
+        "best interval, all nodes alike: of first order, too low below 0.5 (arXiv:2410.21680)"
+    )
