@@ -82,13 +82,12 @@ def command(
     Find the node, link or switch that spoils collectives between nodes.
 
     Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
-    Groups that fail are split, and nobody is blamed who did not fail with different
-    partners that pass. A node that is blamed becomes a suspect at the next
-    `hpcverify collect`, and no more.
+    Groups that fail are split. A node is reported only if it failed with different
+    partners that pass. It becomes a suspect at the next `hpcverify collect`, and no more.
 
     Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
 
-    Exit status 0 if all nodes are cleared, 1 if something is to blame, 3 if that is not
+    Exit status 0 if all nodes passed, 1 if a node, link or switch is faulty, 3 if that is not
     certain: intermittent, untested, out of budget, interrupted.
 
     \b
@@ -187,7 +186,7 @@ def explain(left_out: Mapping[str, str]) -> str:
 
 def choose_exit_status(answer: IsolationAnswer) -> int:
     """Choose the exit status for *answer*."""
-    if answer.has_culprit:
+    if answer.has_cause:
         return EXIT_FOUND
     return 0 if answer.is_certain else EXIT_UNCERTAIN
 

@@ -265,8 +265,8 @@ def report_isolations(controller: Controller, answers: Iterable[IsolationAnswer]
     status = 0
     for answer in answers:
         click.echo("\n".join(describe_answer(answer)))
-        status = 1 if answer.has_culprit or status == 1 else UNCLEAR_STATUS
-        if answer.accused:
+        status = 1 if answer.has_cause or status == 1 else UNCLEAR_STATUS
+        if answer.faulty:
             with controller.hold_lock():
                 controller.reconcile()
     return status

@@ -69,7 +69,7 @@ def find_suspicions(
 
     Jobs that ended before their node last *passed* are not held against it. Partitions are
     judged separately: programs that are being tried out die on the nodes that are there
-    for it. A string says what is true of too many nodes to accuse any of them.
+    for it. A string says what is true of too many nodes to suspect any of them.
     """
     by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
     listed = [job for job in jobs if job.end]

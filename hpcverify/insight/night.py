@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from math import isfinite
 from statistics import median
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.controller import Controller
@@ -85,7 +85,7 @@ def judge_finished_night(controller: Controller) -> None:
             return
         if is_installed() and Choice(since=night, until=night).list_paths(controller.state):
             judged = judge_night(controller, night, before)
-            write_judgement(controller.state, _accuse(controller, judged))
+            write_judgement(controller.state, _leave_failed_runs(controller, judged))
 
 
 def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement | None:
@@ -215,15 +215,10 @@ def _make_outlier(
     members = [parts[member] for member in outlier.members]
     last = max(find_night(datetime.fromtimestamp(part.times[-1], UTC)) for part in members)
     return JudgedOutlier(
-        level=outlier.level,
-        name=outlier.name,
-        node=outlier.node,
+        **asdict(replace(outlier, members=())),
         nodes=tuple(dict.fromkeys(part.node for part in members)),
         suite=suite,
         metric=str(name),
-        verdict=outlier.verdict,
-        distance=outlier.distance,
-        cause=outlier.cause,
         since=last,
         last=last,
     )
@@ -280,7 +275,7 @@ def _follow_one(
         outlier,
         since=longest.since,
         nights=longest.nights + (outlier.last > longest.last),
-        accused=any(old.accused for old in olds),
+        reported=any(old.reported for old in olds),
     )
 
 
@@ -358,29 +353,29 @@ def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
     )
 
 
-def _accuse(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
+def _leave_failed_runs(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
     """
     Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
 
-    One whose run cannot be left is accused the next night.
+    One whose run cannot be left is tried again the next night.
     """
-    told: list[JudgedOutlier] = []
-    for one in judgement.outliers:
-        accused = one.accused
-        if _is_to_be_accused(one):
-            mark = controller.ledger.make_mark(*make_key(one), str(one.since))
-            run = build_accusing_run(one, mark, controller.clock())
-            accused = controller.ledger.is_judged(run.id) or controller.leave_run(run)
-        told.append(replace(one, accused=accused))
-    return replace(judgement, outliers=tuple(told))
+    outliers: list[JudgedOutlier] = []
+    for outlier in judgement.outliers:
+        reported = outlier.reported
+        if _is_to_be_reported(outlier):
+            mark = controller.ledger.make_mark(*make_key(outlier), str(outlier.since))
+            run = build_outlier_run(outlier, mark, controller.clock())
+            reported = controller.ledger.is_judged(run.id) or controller.leave_run(run)
+        outliers.append(replace(outlier, reported=reported))
+    return replace(judgement, outliers=tuple(outliers))
 
 
-def _is_to_be_accused(outlier: JudgedOutlier) -> bool:
-    """Whether it failed for the first time; of a rack or a driver no node is accused."""
-    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.accused
+def _is_to_be_reported(outlier: JudgedOutlier) -> bool:
+    """Whether a node failed for the first time; a rack or a driver is no node."""
+    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.reported
 
 
-def build_accusing_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
+def build_outlier_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
     """Build the run that says what its peers say of a node; by its *mark*, it counts once."""
     began = datetime(outlier.last.year, outlier.last.month, outlier.last.day, tzinfo=UTC)
     run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark}"

@@ -7,7 +7,7 @@ and nor are the controls beside them, whatever comes of them.
 
 A member is tested with others of its zone. Before it meets one of them again, it is tested
 with those of other zones, beside a *witness*: a pair that goes between the same two zones.
-Unless that passes, what is between the zones may be to blame.
+Unless that passes, the cause may be between the zones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Claim(Struct, eq=False):
     failed_with: set[Members] = field(default_factory=set[Members])
     """What failed: if it is one pair alone, either may be bad."""
     is_near_next: bool = False
-    """The last witness did not pass: what is between the zones may be to blame."""
+    """The last witness did not pass: the cause may be between the zones."""
 
     @property
     def tests(self) -> int:

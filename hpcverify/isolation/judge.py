@@ -37,7 +37,7 @@ LEAST_SHARE = 0.55
 """On a network however noisy: a link at half its rate must fail."""
 SPREADS = 2.0
 """A test is slow if it is below the others by so many standard deviations of theirs. One in 45
-good ones is; it takes many such tests to blame a node."""
+good ones is; it takes many such tests until a node is bad."""
 DOUBLING_SHARE = 0.85
 """Of that, for each doubling of the number of nodes: a longer ring takes more steps."""
 USUAL_SPREAD, USUAL_WEIGHT = 0.1, 2

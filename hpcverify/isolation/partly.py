@@ -3,8 +3,8 @@ Repeat what failed with a node that passed with others: is it slow with some par
 
 A node with several adapters, of which one is bad, is slow with those partners that it reaches by
 that one. It fails and passes by turns, as a fault that comes and goes does; but the same pairs
-fail each time. Nobody is accused of that: what is between the node and these partners may be to
-blame as well.
+fail each time. It is not reported as faulty: what is between the node and these partners may be the
+cause as well.
 """
 
 from __future__ import annotations

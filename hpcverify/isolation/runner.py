@@ -81,7 +81,7 @@ class IsolationRunner:
 
     def run(self) -> Isolation:
         """
-        Test until it is known who is to blame, or the budget is spent.
+        Test until the cause is known, or the budget is spent.
 
         Raises:
             Interrupted: it can be resumed.

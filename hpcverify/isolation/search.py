@@ -8,11 +8,11 @@ The first round tests groups. Of a group that fails, one half is tested: if that
 fault must be in the other one. A member that is left alone is tested with members that
 have passed. Meanwhile all others are tested together, until each has passed twice.
 
-Nobody is blamed by inference. A member is *bad* only if it failed with two different
+No member is found bad by inference. A member is *bad* only if it failed with two different
 partners, in rounds in which members that had passed did so again (a control). If nobody
 of a group turns out to be bad, the group is tested once more as a whole. Then either it
 passes, and what was seen is *intermittent*; or two members are found that fail only
-with each other, a *link*; or it fails only as a whole, and *nobody* is to blame.
+with each other, a *link*; or it fails only as a whole, and no single member is the cause.
 
 Binary splitting of groups: F. K. Hwang, "A method for detecting all defective members in
 a population by group testing" (J. Am. Stat. Assoc. 67, 1972). No search can need fewer
@@ -72,7 +72,7 @@ class Found(Struct, frozen=True):
     links: tuple[Members, ...] = ()
     """Pairs that fail only with each other."""
     together: tuple[Members, ...] = ()
-    """Groups that fail as a whole, and of which nobody is to blame."""
+    """Groups that fail as a whole, while no part of them does."""
     intermittent: tuple[Members, ...] = ()
     """Groups, or single members, that failed and then passed: not excluded."""
     untested: Members = ()

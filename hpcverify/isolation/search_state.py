@@ -3,7 +3,7 @@ What a search knows of its members by now, and what it learns from a round.
 
 A group that failed is a suspicion: one of its members is bad, unless it failed for another
 reason. Each round makes it smaller, until a member is bad or cleared, or what is between
-two members is to blame, or nobody is.
+two members is the cause, or no single one is.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ MAX_PAIR_TESTS = 8
 CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
 MAX_WHOLES = 3
-"""Times that a group fails as a whole, while none of its parts does, until nobody is to blame."""
+"""Times that a group fails as a whole, while none of its parts does, until it is told as such."""
 MIN_BAD_OF_ZONE = 3
 """Bad members of a zone in which nothing has passed, from which on it is the zone."""
 MORE_CONTROLS = 3
-"""Beside the one, after one has failed: a disturbance that comes and goes must not blame."""
+"""Beside the one, after one has failed: a disturbance that comes and goes must not count."""
 MAX_ATTEMPTS = 5
 """To test a group, or a member, whose tests do not come to their end."""
 
 JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE})
-"""Tests by which members are blamed."""
+"""Tests by which members are found bad."""
 
 CONTROLS = frozenset({GroupPurpose.REST, GroupPurpose.CONTROL})
 """Tests that pass, unless something disturbs the round or a bad member is not found yet."""

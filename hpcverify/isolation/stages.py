@@ -4,7 +4,7 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 1. Each node alone, with direct copies between its GPUs switched off: what fails now is in
    the node and its own adapters, and is left out of all that follows.
 2. Groups of nodes, by their switch where that is known, until each node is judged; then
-   those that were found bad once more, so that nobody is blamed by chance.
+   those that were found bad once more, so that chance names no node.
 3. Groups of whole switches: what fails only now is between them.
 4. Those that were bad with each other: who passes there does not fit the others, and is not bad,
    unless it is their switch.
@@ -52,7 +52,7 @@ def be_silent(_: Found) -> None:
 
 
 class Isolation(Struct, frozen=True):
-    """What is to blame, and what is not known."""
+    """What is faulty, and what is not known."""
 
     inside: Members = ()
     """Nodes that fail alone."""
@@ -75,7 +75,7 @@ def isolate(
     tell: Tell = be_silent,
 ) -> Generator[Round, Outcomes, Isolation]:
     """
-    Yield rounds of tests of *nodes*, take their outcomes, and say what is to blame.
+    Yield rounds of tests of *nodes*, take their outcomes, and say what is faulty.
 
     *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
     can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
@@ -109,9 +109,9 @@ def isolate(
     at = {switches.get(node) for node in misfits}
     if len(at) > 1 or None in at:  # of one switch, the matrix says whether it is that
         of_nodes = _leave_out(of_nodes, misfits)
-    accused = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
+    faulty = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
     vague = {*of_nodes.untested, *(entry.node for entry in partly)}
-    good = [node for node in left if node not in {*accused, *vague}]
+    good = [node for node in left if node not in {*faulty, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]

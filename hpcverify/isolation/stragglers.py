@@ -19,7 +19,7 @@ healed on both sides, else two that are equally slow would hide each other.
 
 Where no median stands out, means are asked: of a rank's own work, and of its transfers to
 each partner. When a rank arrives is not asked for them: a message that the network lost
-makes its innocent receiver late.
+makes its healthy receiver late.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def search_three(members: Members, gone: Collection[str]) -> Plan:
 
 
 def _explain(pairs: Pairs) -> Found:
-    """Say whom the failures of *pairs* accuse, if each pair always passes or always fails."""
+    """Name the bad member or link, if each pair always passes or always fails."""
     if any(GroupOutcome.UNKNOWN in outcomes for outcomes in pairs.values()):
         return Found(untested=tuple(dict.fromkeys(chain.from_iterable(pairs))))
     mixed = tuple(pair for pair, outcomes in pairs.items() if len({*outcomes}) > 1)

@@ -55,10 +55,10 @@ class PeerOutlier(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     distance: float
     """From its peers, relative: 0.04 is 4 % worse."""
-    score: float | None
+    score: float | None = None
     """The same in spreads of its peers; None: they do not differ at all."""
-    members: tuple[str, ...]
-    runs: int
+    members: tuple[str, ...] = ()
+    runs: int = 0
     cause: str = ""
 
 

@@ -153,7 +153,7 @@ def _build_time(name: str, seconds: float, *compared: Comparison) -> MeasuredFig
 def count_alarms(run: Run) -> Iterator[Count]:
     """Count products and replays that were called wrong, and answers that differ."""
     for result in run.results:
-        alarms = sum(_accuses(finding, result) for finding in result.findings)
+        alarms = sum(_is_alarm(finding, result) for finding in result.findings)
         for name, what in (("products", "called wrong"), ("replays", "called different")):
             tries = sum(int(m.value or 0) for m in result.measurements if m.name == name)
             if tries:
@@ -161,7 +161,7 @@ def count_alarms(run: Run) -> Iterator[Count]:
         yield from _count_answers(result)
 
 
-def _accuses(finding: Finding, result: Result) -> bool:
+def _is_alarm(finding: Finding, result: Result) -> bool:
     rule = result.rulings.get(finding.code)
     return rule is not None and rule.verdict > Verdict.SKIP
 

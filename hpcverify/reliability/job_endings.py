@@ -2,7 +2,7 @@
 Nodes on which jobs die young: "black holes", which are idle again at once and get the next.
 
 A job that dies says more of its user's program than of its node. So users are compared
-with themselves: a node is accused if several users lost their jobs there whose jobs ran
+with themselves: a node is reported if several users lost their jobs there whose jobs ran
 well on another node. They are compared with others at the time as well: when a file
 system is away, the jobs die of all who start one.
 """
@@ -18,11 +18,11 @@ from msgspec import Struct
 from hpcverify.stats import compute_binomial_tail
 
 MIN_USERS = 3
-"""Different users whose jobs died on a node that is accused."""
+"""Different users whose jobs died on a node that is reported."""
 MIN_DIED_SHARE = 0.5
 """Of the users of the node, those whose jobs died there."""
 FALSE_SHARE = 0.01
-"""Of healthy fleets, those in which chance alone accuses a node."""
+"""The share of healthy fleets in which chance alone names a node."""
 PRIOR_TRIALS = 2.0
 """What the whole fleet says counts as much as so many nodes of the user's own."""
 MIN_CHANCE = 0.02
@@ -64,7 +64,7 @@ class JobEndingsJudgement(Struct, frozen=True):
 
     black_holes: tuple[BlackHole, ...] = ()
     widespread: int = 0
-    """Nodes on which jobs died, if they are too many for it to be theirs; nobody is accused."""
+    """Nodes on which jobs died, if they are too many for it to be theirs; none is reported."""
 
 
 def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:

@@ -1,5 +1,5 @@
 """
-What an isolation found: who is to blame on what evidence, who is cleared, what is not known.
+What an isolation found: the faulty nodes with their evidence, those that passed, what is not known.
 
 The matrix shows who was slow to whom: a bad row is a sender, a column a receiver, a single
 square a link.
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 from hpcverify.insight.node_names import fold_names, make_natural_key
 from hpcverify.isolation.answer import (
-    AccusedNode,
+    FaultyNode,
     IsolationAnswer,
     SendRecord,
     TestRecord,
@@ -37,8 +37,8 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AccusedSection:
-    """A node that is to blame, ready to print."""
+class FaultySection:
+    """A faulty node, ready to print."""
 
     id: str
     node: str
@@ -56,24 +56,24 @@ def render(answer: IsolationAnswer) -> str:
         id=answer.id,
         facts=tuple(_list_facts(answer)),
         evidence_heads=EVIDENCE_HEADS,
-        accused=tuple(_build_section(place, one) for place, one in enumerate(answer.accused, 1)),
+        accused=tuple(_build_section(place, one) for place, one in enumerate(answer.faulty, 1)),
         lines=tuple(describe_rest(answer)),
-        cleared=fold_names(answer.cleared_nodes),
+        cleared=fold_names(answer.passed_nodes),
         matrix=_draw_matrix(answer.sent),
     )
     return render_page("isolation.html.j2", page)
 
 
 def _judge(answer: IsolationAnswer) -> Verdict:
-    if answer.accused:
+    if answer.faulty:
         return Verdict.FAIL
-    return Verdict.PASS if answer.is_certain and not answer.has_culprit else Verdict.WARN
+    return Verdict.PASS if answer.is_certain and not answer.has_cause else Verdict.WARN
 
 
 def _write_headline(answer: IsolationAnswer) -> str:
     """Write the worst that is known."""
-    if answer.accused:
-        names = [one.node for one in answer.accused]
+    if answer.faulty:
+        names = [one.node for one in answer.faulty]
         more = f" and {len(names) - MAX_NAMED_NODES} more" if len(names) > MAX_NAMED_NODES else ""
         spoil = "spoils" if len(names) == 1 else "spoil"
         return f"{', '.join(names[:MAX_NAMED_NODES])}{more} {spoil} collectives"
@@ -81,23 +81,23 @@ def _write_headline(answer: IsolationAnswer) -> str:
         return f"A switch spoils collectives: {', '.join(answer.switches[:MAX_NAMED_NODES])}"
     if answer.links:
         return f"A link is slow: {' to '.join(answer.links[0])}"
-    return "Nobody is to blame" if answer.is_certain else "Nobody is to blame for certain"
+    return "No fault found" if answer.is_certain else "No fault found for certain"
 
 
 def _list_facts(answer: IsolationAnswer) -> Iterator[tuple[str, str]]:
-    yield "Cleared", f"{answer.cleared:,} nodes"
+    yield "Passed", f"{answer.passed:,} nodes"
     yield "Tests", f"{answer.tests:,}"
     yield "Rounds", str(answer.rounds)
     yield "Node-minutes", format_number(answer.node_minutes)
 
 
-def _build_section(place: int, one: AccusedNode) -> AccusedSection:
+def _build_section(place: int, one: FaultyNode) -> FaultySection:
     records = [
         *((GroupOutcome.FAILED, record) for record in one.failed),
         *((GroupOutcome.PASSED, record) for record in one.passed),
     ]
     rows = sorted(records, key=lambda pair: pair[1].round)
-    return AccusedSection(
+    return FaultySection(
         id=f"accused-{place}",
         node=one.node,
         summary=one.summary,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpcverify.insight.judgement import (
     FleetJudgement,
@@ -11,14 +10,12 @@ from hpcverify.insight.judgement import (
     JudgedMetric,
     JudgedOutlier,
     describe_day,
+    group_by_title,
 )
-from hpcverify.insight.node_names import fold_names
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
 from hpcverify_reports.listing import ListedRow, Listing, build_listing
-
-T = TypeVar("T")
 
 MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
 """Metrics that have a picture, with outliers and without."""
@@ -49,7 +46,7 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
         "Compared with peers",
         list(_introduce_peers(judgement, unjudged)),
         ("Worse than its peers", "Since", "Cause"),
-        [_build_outlier(found, pages) for found in _group_by_name(outliers, _name)],
+        [_build_outlier(found, pages) for found in group_by_title(outliers)],
         head="Outlier",
         notes=list(_list_unconfirmed(judgement)) if judgement else (),
         figures=figures,
@@ -57,20 +54,12 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     )
 
 
-def _group_by_name(found: Iterable[T], name: Callable[[T], str]) -> Iterator[list[T]]:
-    """Put what is said of one part together; the first one of each keeps its place."""
-    groups: dict[str, list[T]] = {}
-    for one in found:
-        groups.setdefault(name(one), []).append(one)
-    yield from groups.values()
-
-
 def _build_outlier(found: Sequence[JudgedOutlier], pages: Pages) -> ListedRow:
     """Build the row of a part, a node or a place, which may stand out in several metrics."""
     first = min(found, key=lambda one: one.since)
     causes = dict.fromkeys(one.cause for one in found if one.cause)
     return ListedRow(
-        name=_name(first),
+        name=first.title,
         page=pages.get(first.node, ""),
         cells=(
             "\n".join(f"{format_percent(one.distance)} {one.metric}" for one in found),
@@ -98,15 +87,8 @@ def _introduce_peers(judgement: FleetJudgement | None, unjudged: str) -> Iterato
 def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
     """Name who stood out on one night only."""
     if found := judgement.unconfirmed:
-        names = dict.fromkeys(map(_name, found))
+        names = dict.fromkeys(outlier.title for outlier in found)
         yield f"Stood out on one night, and has not run since: {', '.join(names)}."
-
-
-def _name(outlier: JudgedOutlier) -> str:
-    if outlier.level in ("part", "node"):
-        return outlier.name
-    hosts = f" ({fold_names(outlier.nodes)})" if outlier.nodes else ""
-    return f"{outlier.level} {outlier.name}{hosts}"
 
 
 def _draw_metrics(judgement: FleetJudgement) -> tuple[list[Histogram], list[Histogram]]:
@@ -129,7 +111,7 @@ def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
         metric,
         [
             OutlierPoint(
-                name=_name(one),
+                name=one.title,
                 value=metric.median + worse * one.distance * abs(metric.median),
                 distance=f"{format_percent(one.distance)} too {metric.worse}",
                 icon=ICONS[one.verdict],
@@ -155,7 +137,7 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
         "Compared with their own past",
         [intro],
         ("Worse than it was", "What is known"),
-        [_build_change(found, pages) for found in _group_by_name(changes, lambda one: one.name)],
+        [_build_change(found, pages) for found in group_by_title(changes)],
         head="Part",
         notes=judgement.notes if judgement else (),
     )
@@ -164,7 +146,7 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
 def _build_change(found: Sequence[JudgedChange], pages: Pages) -> ListedRow:
     """Build the row of a part, which may be worse in several metrics."""
     return ListedRow(
-        name=found[0].name,
+        name=found[0].title,
         page=pages.get(found[0].node, ""),
         cells=(
             "\n".join(map(_describe_change, found)),
