@@ -27,7 +27,7 @@ WEEKS_FOLDER = "measurements_weekly"
 FOLDER_PATTERN = re.compile(r"(?:night|week)=([0-9]{4}-[0-9]{2}-[0-9]{2})")
 TEMPORARY_NAME = "_writing.parquet"
 MIN_NEWEST_NIGHTS = 3
-"""So many nights with runs say what day it is; the clock alone may have jumped."""
+"""Nights with runs that show which day it is; the clock alone may have jumped."""
 FILE_PATTERN = re.compile(r"([0-9]{6})-([0-9]{6})\.parquet")
 
 

@@ -27,6 +27,7 @@ from hpcverify.history.reader import Choice
 from hpcverify.model import LARGEST_VALUE
 from hpcverify.peers.floors import Worse
 from hpcverify.peers.screen import ListSummary, may_have_outlier
+from hpcverify.peers.values import MetricName
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -38,7 +39,7 @@ END_VALUES = 100
 """Chance takes some values of a large fleet beyond the reach. As long as there are fewer on
 either side, they come with the medians, and the list is not read again."""
 MAX_NODE_METRICS = 5000
-"""Of a node, over its suites; one of eight GPUs has about 300 in each."""
+"""Metrics of a node over all its suites; one of eight GPUs has about 300 in each."""
 SOUND_VALUE = f"(value = 0 or abs(value) between {1 / LARGEST_VALUE!r} and {LARGEST_VALUE!r})"
 """In SQL: a number whose share of another one is a number too, and its square."""
 PEER_KEY = "suite, check_name, metric, unit, kind, model"
@@ -54,6 +55,13 @@ class PeerMetric(Struct, frozen=True, order=True):
     unit: str
     kind: str
     model: str
+
+    @property
+    def name(self) -> MetricName:
+        """Its name: values of one suite and of one kind of part are comparable."""
+        return MetricName(
+            self.metric, self.check, ", ".join(filter(None, [self.suite, self.model])), self.unit
+        )
 
 
 class PartMedian(Struct, frozen=True):
@@ -167,7 +175,6 @@ class Screen:
         return tuple(PeerMetric(*row) for row in names)
 
     def _count_claims(self, rows: str) -> dict[str, int]:
-        """Count the metrics of the nodes in *rows* that have more than any node can have."""
         return dict(
             self.fetch(
                 f"select node, count(*) from (select distinct node, {PEER_KEY} from {rows})"
@@ -250,7 +257,6 @@ class Screen:
         return dict(self.fetch(query))
 
     def _write_medians(self, rows: str, key: str, *, whole_nodes: bool) -> str:
-        """Write the query of SQL for one value of each part of *rows*, or of each node."""
         if whole_nodes:
             rows = f"(select * from {rows} where kind <> '{NODE_KIND}')"
         parts = f"select {key}, node, part, label, value, 1 as runs from {rows}"

@@ -23,7 +23,7 @@ from hpcverify.history.columns import NODE, NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote
 from hpcverify.history.screen import PEER_KEY, PeerMetric, Screen, ScreenedList
 from hpcverify.history.table_files import explain_failure, name_column, open_file
-from hpcverify.history.values import LEAST_BEYOND, name_metric
+from hpcverify.history.values import MIN_NODES_BEYOND
 from hpcverify.peers.floors import FindFloor
 from hpcverify.peers.rule import MIN_PEERS
 from hpcverify.peers.screen import ListSummary
@@ -89,7 +89,7 @@ class TableScreen:
         with_past = self._find_metrics_with_past()
         screened: defaultdict[MetricName, list[ScreenedList]] = defaultdict(list)
         for entry in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
-            screened[name_metric(entry.of)].append(entry)
+            screened[entry.of.name].append(entry)
         metrics = {}
         for name, lists in sorted(screened.items()):
             parts = [entry for entry in lists if not entry.whole_nodes]
@@ -106,7 +106,7 @@ class TableScreen:
     def _is_plain(self, entry: ScreenedList) -> bool:
         """Whether nobody in a list can be named, nor a place or a version that several share."""
         beyond = max(map(len, entry.beyond_floor.values()), default=0)
-        may_be_group = bool(self._columns.groups) and beyond >= LEAST_BEYOND
+        may_be_group = bool(self._columns.groups) and beyond >= MIN_NODES_BEYOND
         few = entry.summary.peers < MIN_PEERS and not entry.whole_nodes
         return not (entry.needs_judgement or may_be_group or few or entry.summary.centre == 0)
 
@@ -239,7 +239,6 @@ def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Pat
 
 
 def _write_cells(columns: Columns) -> dict[str, str]:
-    """Write in SQL what each column of the rows holds."""
 
     def read(role: str) -> str:
         return _read_text(name_column(columns.roles[role])) if role in columns.roles else "null"
@@ -278,7 +277,6 @@ def _list_words(words: Collection[str]) -> str:
 
 
 def _read_text(column: str) -> str:
-    """Write what a cell says in SQL; null if it says nothing."""
     return f"if(lower(trim({column})) in ({_list_words(EMPTY)}), null, trim({column}))"
 
 

@@ -37,7 +37,7 @@ MIN_TREND_RUNS = LASTING_RUNS + 1
 MAX_RUNS, LAST_NIGHTS = 20, 10
 """If parts ran much more often, the first look takes the last nights, and every n-th before."""
 MAX_HISTORIES = 200
-"""Of a metric in which more parts moved, so many are read, chosen by their names' hash."""
+"""If more parts of a metric moved, these are chosen by the hash of their names."""
 MAX_CARRIERS = 60
 """Parts that are read to say what a mark does to all who have it, chosen like this too."""
 MARKS = ("driver", "firmware")
@@ -152,7 +152,6 @@ CARRIERS = (
 
 
 def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHistory]:
-    """Read the runs of the parts that are *chosen* by a query, in order."""
     nodes = screen.fetch(f"select distinct node from ({chosen})")
     screen.run(  # by itself: a join would have to look at the parts of all nodes
         "create or replace temp table runs as select node, part, started, value, driver, firmware"
@@ -178,7 +177,6 @@ def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHist
 
 
 def _count_carriers(screen: Screen, rows: str) -> dict[MarkChange, int]:
-    """Count the parts with a long past that have made each change of a mark."""
     fields = _list_changed_marks(screen, rows)
     if not fields:
         return {}

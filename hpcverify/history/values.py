@@ -38,8 +38,8 @@ _Group = tuple[str, str]
 NO_SENSORS: Mapping[str, float] = {}
 MAX_TIMES_BETTER = 100
 """A part that claims to be so many times better than the usual one has measured nothing."""
-LEAST_BEYOND = (MIN_UNITS + 1) // 2
-"""Of a group that is worse than the rest, at least half of the nodes are beyond the floor."""
+MIN_NODES_BEYOND = (MIN_UNITS + 1) // 2
+"""In a group that is worse than the rest, at least half of the nodes are beyond the floor."""
 
 
 class ScreenedFleet(Struct, frozen=True):
@@ -87,18 +87,18 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
     values: dict[MetricName, Sequence[PartValue]] = {}
     absurd: dict[MetricName, Sequence[str]] = {}
     for metric in judged:
-        name, parts = name_metric(metric), read_values(screen, metric, find_groups)
+        name, parts = metric.name, read_values(screen, metric, find_groups)
         values[name] = sound = list_sound_values(parts, metrics[metric])
         if len(sound) < len(parts):
             kept = {part.name for part in sound}
             absurd[name] = sorted({part.node for part in parts if part.name not in kept})
     return ScreenedFleet(
         values=values,
-        suites={name_metric(metric): metric.suite for metric in judged},
+        suites={metric.name: metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
         absurd=absurd,
-        least={str(name_metric(m)): d for m, d in least.items() if m not in far},
-        unjudged=tuple(str(name_metric(m)) for m, line in lines.items() if line.worse is None),
+        least={str(m.name): d for m, d in least.items() if m not in far},
+        unjudged=tuple(str(m.name) for m, line in lines.items() if line.worse is None),
     )
 
 
@@ -141,7 +141,7 @@ class _FarGroups:
 
     def _share_any(self, metric: PeerMetric, nodes: Sequence[str]) -> bool:
         """Whether enough *nodes* have a place or a version of few nodes in common."""
-        if len(nodes) < LEAST_BEYOND:
+        if len(nodes) < MIN_NODES_BEYOND:
             return False
         like = (metric.suite, metric.kind, metric.model)
         if like not in self._minorities:
@@ -150,7 +150,7 @@ class _FarGroups:
         if not minorities.keys() >= set(nodes):
             return True  # they were found in a metric that fewer nodes have
         counts = Counter(group for node in nodes for group in minorities[node])
-        return max(counts.values(), default=0) >= LEAST_BEYOND
+        return max(counts.values(), default=0) >= MIN_NODES_BEYOND
 
     def _find_minorities(self, metric: PeerMetric) -> dict[str, frozenset[_Group]]:
         """Find the groups of each node that have no more nodes than the rest."""
@@ -163,7 +163,6 @@ class _FarGroups:
         return {node: own - large for node, own in groups.items()}
 
     def _read_nodes(self, metric: PeerMetric) -> Iterator[tuple[Any, ...]]:
-        """Read the value of each node in *metric*, and its versions."""
         return self._screen.fetch(
             "select node, median(value), max(driver), max(firmware) from (select node, part,"
             " median(value) as value, max(driver) as driver, max(firmware) as firmware"
@@ -180,12 +179,6 @@ def _make_group_finder(locate: Locate) -> FindGroups:
         return {**locate(node), **{field: text for field, text in versions.items() if text}}
 
     return find
-
-
-def name_metric(metric: PeerMetric) -> MetricName:
-    """Name a metric of the history: values of one suite and of one kind of part are alike."""
-    mode = ", ".join(filter(None, [metric.suite, metric.model]))
-    return MetricName(metric.metric, metric.check, mode, metric.unit)
 
 
 def name_part(part: str, label: str) -> str:

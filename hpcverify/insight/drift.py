@@ -37,7 +37,7 @@ jobs switch to and fro is not."""
 ROLLOUT_WINDOW_S = 14 * DAY_S
 """How long after the last node a rollout is told: then whoever is behind deviates."""
 STALE_S = 7 * DAY_S
-"""For how long what a node told counts: a nightly sweep has had seven turns by then."""
+"""Facts count this long: a nightly sweep has had seven turns by then."""
 MIN_NODES_PER_VALUE = 2
 """If like nodes have more values than one for each two of them, it is each node's own."""
 
@@ -226,7 +226,6 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
 def _group_by_value(
     nodes: Iterable[NodeFacts], counted: Collection[str]
 ) -> dict[str, dict[str, _Value]]:
-    """Group *nodes* by fact and value; nodes that share all their facts at once."""
     sharing: dict[int, tuple[Mapping[str, str], list[str]]] = {}
     for node in nodes:
         sharing.setdefault(id(node.facts), (node.facts, []))[1].append(node.node)
@@ -301,7 +300,6 @@ def _list_deviations(
     behind: Collection[str],
     moves: Mapping[str, FactChange],
 ) -> Iterator[Deviation]:
-    """List who has another value than the *usual* one, and is not *behind* its rollout."""
     for text, value in values.items():
         nodes = (*value.counted, *value.uncounted)
         if text == usual or not nodes or nodes[0] in behind:

@@ -61,14 +61,14 @@ from hpcverify.trends.marks import MUCH_MORE
 from hpcverify.units import format_count
 
 PEER_NIGHTS = 7
-"""In a week, a sweep comes to every node that is ever idle."""
+"""A sweep comes to every node that is ever idle within a week."""
 PAST_NIGHTS = 90
-KEPT = timedelta(days=14)
-"""For how long a node that does not run stays named."""
+OUTLIER_RETENTION = timedelta(days=14)
+"""A node that does not run stays named this long."""
 MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
-MIN_CROWD = 4
-"""So many nodes that step alike have something in common: they are one line."""
+MIN_CROWD_NODES = 4
+"""Nodes that step alike have something in common: they are one line."""
 MAX_NOTES = 50
 """Metrics of which it is noted that they were not judged in full."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
@@ -245,7 +245,7 @@ def follow_up(
         ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
         newest = max(ran, default=date.min)
         goes_on = any(is_of_the_same(outlier, old) for outlier in tonight)
-        if newest <= old.last and night - old.last <= KEPT and not goes_on:
+        if newest <= old.last and night - old.last <= OUTLIER_RETENTION and not goes_on:
             followed.append(old)
     followed.sort(key=lambda outlier: (-outlier.distance, outlier.name))
     return sorted(followed, key=lambda outlier: outlier.verdict, reverse=True)
@@ -288,7 +288,6 @@ def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange
 
 
 def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[JudgedChange]:
-    """Join parts of one node, or of many, that changed alike."""
     worse = [change for change in changes if change.size > 0]
     crowds = find_crowds(worse)
     yield from (_make_crowd_change(name, crowd) for crowd in crowds)
@@ -305,7 +304,7 @@ def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[J
 
 
 def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
-    """Find the steps that parts of `MIN_CROWD` nodes or more made alike at about the same time."""
+    """Find the steps that parts of many nodes made alike at about the same time."""
     rest = [change for change in changes if change.kind == STEP]
     crowds = []
     while rest:
@@ -313,7 +312,7 @@ def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
         near = max(around, key=lambda crowd: len({change.node for change in crowd}))
         usual = median(change.size for change in near)
         crowd = [change for change in near if usual / MUCH_MORE <= change.size <= usual * MUCH_MORE]
-        if len({change.node for change in crowd}) < MIN_CROWD:
+        if len({change.node for change in crowd}) < MIN_CROWD_NODES:
             break
         crowds.append(crowd)
         inside = {id(change) for change in crowd}
@@ -322,7 +321,6 @@ def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
 
 
 def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> JudgedChange:
-    """Make one change of *crowd*, with the figures of its middle part."""
     typical = sorted(crowd, key=lambda change: change.size)[len(crowd) // 2]
     reason, count = Counter(change.why for change in crowd).most_common(1)[0]
     nodes = tuple(sorted({change.node for change in crowd}))

@@ -23,8 +23,8 @@ from hpcverify.units import format_age, format_count
 
 DEFAULT_DAYS = 90.0
 DAY_HOURS = 24.0
-SIZE_STEP = 4
-"""From one size of a job to the next."""
+JOB_SIZE_STEP = 4
+"""The factor from one size of a job to the next."""
 INDEPENDENT = "the intervals hold if failures are independent: four weeks show whether they are"
 
 JOB_HEADS = ("nodes", "GPUs", "MTBF", "ETTR", "goodput", "lost", "saved")
@@ -75,8 +75,8 @@ def _find_places(nodes: Iterable[str], ledger: Ledger) -> dict[str, str]:
 
 def list_job_sizes(nodes: int) -> list[int]:
     """List sizes of jobs from one node to all *nodes*."""
-    steps = (SIZE_STEP**power for power in range(math.ceil(math.log(max(nodes, 1), SIZE_STEP))))
-    return [*steps, nodes] if nodes else []
+    count = math.ceil(math.log(max(nodes, 1), JOB_SIZE_STEP))
+    return [*(JOB_SIZE_STEP**power for power in range(count)), nodes] if nodes else []
 
 
 def describe_reliability(report: ReliabilityReport) -> list[str]:

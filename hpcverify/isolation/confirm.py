@@ -31,8 +31,8 @@ from hpcverify.isolation.group_tests import (
 from hpcverify.isolation.search import Found
 from hpcverify.isolation.search_state import MAX_ATTEMPTS
 
-CONFIRM_FAILURES, REFUTING_PASSES = 4, 2
-"""Of whatever was found: what comes first, decides."""
+CONFIRMING_FAILURES, REFUTING_PASSES = 4, 2
+"""What comes first, decides."""
 MORE_FAILURES, DOUBTS = 4, 4
 """So many more at most, one for each so many groups and members that failed and then passed:
 where chance fails that much, it fails four times in a row as well."""
@@ -46,7 +46,7 @@ class _Claim(Struct, eq=False):
     found: str | Members
     members: Members
     purpose: GroupPurpose
-    needed: int = CONFIRM_FAILURES
+    needed: int = CONFIRMING_FAILURES
     """Failures that confirm it."""
     passes: int = 0
     failures: int = 0
@@ -139,7 +139,7 @@ def confirm(
             trial.claim.learn(trial.tests[0].members, *(results[test] for test in trial.tests))
         doubts = len(found.intermittent) + sum(claim.is_refuted for claim in claims)
         for claim in claims:
-            claim.needed = CONFIRM_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
+            claim.needed = CONFIRMING_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
     left = [claim for claim in claims if not claim.is_confirmed]
     lost = [
         claim
@@ -187,7 +187,6 @@ class _Bystanders(Struct):
         return [GroupTest(pair, GroupPurpose.CONTROL) for pair in pairs][:CONFIRM_CONTROLS]
 
     def _choose_witness(self, member: str, partner: str) -> Members | None:
-        """Choose two who are free: one of the zone of *member*, one of that of *partner*."""
         zone, there = self.zones.get(member), self.zones.get(partner)
         near = [spare for spare in self.free if self.zones.get(spare) == zone]
         far = [spare for spare in self.free if self.zones.get(spare) != zone and spare != partner]

@@ -25,11 +25,11 @@ from hpcverify.isolation.search_state import halve
 
 SAMPLE_PAIRS, SAMPLE_ROUNDS = 4, 2
 """Pairs of other nodes that are tried between two switches at a time, and how often."""
-MAX_FAILED = 1
-"""Of these pairs, by chance or since it is the link: with more, it is between the switches."""
+MAX_FAILED_PAIRS = 1
+"""Pairs that fail by chance or since one is the link: with more, it is between the switches."""
 
-END_PAIRS = 4
-"""Of an end of the link with other nodes of the other switch: if one fails, it is that end."""
+PAIRS_PER_END = 4
+"""An end is paired with other nodes of the other switch: if a pair fails, it is that end."""
 ATTEMPTS = 2
 """To find the half that fails."""
 
@@ -50,7 +50,7 @@ def pass_between(
         results = list(zip(pairs, outcomes, strict=True))
         failed |= {pair for pair, outcome in results if outcome is GroupOutcome.FAILED}
         tests += sum(outcome is not GroupOutcome.UNKNOWN for outcome in outcomes)
-    return len(failed) <= MAX_FAILED < tests
+    return len(failed) <= MAX_FAILED_PAIRS < tests
 
 
 def find_far_link(
@@ -68,7 +68,7 @@ def find_far_link(
         return ()
     others = [(link[0], node) for node in second if node != link[1] and node not in gone]
     others += [(node, link[1]) for node in first if node != link[0] and node not in gone]
-    for pair in random.sample(others, min(len(others), END_PAIRS)):  # is it one of its ends?
+    for pair in random.sample(others, min(len(others), PAIRS_PER_END)):  # is it one of its ends?
         outcomes = yield (GroupTest(pair, GroupPurpose.PAIRS),)
         if outcomes is None or outcomes[0] is GroupOutcome.FAILED:
             return ()

@@ -22,7 +22,7 @@ from hpcverify.slurm.submit import GroupJobSpec, JobStep
 JOB_MINUTES = 5
 """The time limit of a test: torch starts on a cold node within one or two."""
 GPU_SIZES, CPU_SIZES = ("64K", "1G"), ("64K", "4M")
-"""Of what is sent: one that latency decides, and one that bandwidth does."""
+"""Sizes that are sent: one that latency decides, and one that bandwidth does."""
 TEST_SECONDS = 4.0
 """What the measurement takes, without the start: of each operation and size at least five
 steps, and on a GPU that sends 40 GB/s more than twenty of the larger size."""

@@ -56,4 +56,4 @@ class GroupTest(Struct, frozen=True):
 Round = tuple[GroupTest, ...]
 
 Outcomes = Sequence[GroupOutcome] | None
-"""Of a round, test by test; None: no further round may run."""
+"""The outcomes of a round, test by test; None: no further round may run."""

@@ -39,21 +39,21 @@ SPREADS = 2.0
 """A test is slow if it is below the others by so many standard deviations of theirs. One in 45
 good ones is; it takes many such tests until a node is bad."""
 DOUBLING_SHARE = 0.85
-"""Of that, for each doubling of the number of nodes: a longer ring takes more steps."""
+"""The share left at each doubling of the number of nodes: a longer ring takes more steps."""
 USUAL_SPREAD, USUAL_WEIGHT = 0.1, 2
 """The standard deviation of logarithms before any test, and for how many tests it counts."""
 ENOUGH_OTHERS = 4
 """Tests of other numbers of nodes, from the nearest on, that are compared with."""
 ALL_SLOW_SHARE = 0.65
-"""Of what passed before: if the best of a round are below it, they are no measure."""
+"""If the best of a round are below this share of what passed before, they are no measure."""
 SCALE_SPREAD = 0.2
 """How well the bandwidth of one number of nodes follows from that of another: the standard
 deviation of the logarithm."""
 LATENCY_SHARE = 0.35
 LATENCY_BYTES = 2**20
 """A collective of less than this is a matter of latency, which noise and distance change."""
-MIN_ALIKE = 2
-"""So many tests at least can be compared with each other."""
+MIN_COMPARED_TESTS = 2
+"""Fewer tests cannot be compared with each other."""
 
 
 class _GroupKind(Struct, frozen=True):
@@ -145,7 +145,7 @@ class PeerReference(Struct):
         known = self.passed.get(kind, [])
         if kind.size < LATENCY_BYTES:
             values = fresh[kind]
-            best = _find_best(values) if len(values) >= MIN_ALIKE else 0.0
+            best = _find_best(values) if len(values) >= MIN_COMPARED_TESTS else 0.0
             return median(known) if known else best, LATENCY_SHARE
         others = self._list_others(kind)
         if not known:
@@ -153,7 +153,7 @@ class PeerReference(Struct):
                 other for other in fresh if other == kind or (other.is_like(kind) and not others)
             ]
             values = [value * kind.allow(other) for other in same for value in fresh[other]]
-            known = self._choose_alike(values) if len(values) >= MIN_ALIKE else []
+            known = self._choose_alike(values) if len(values) >= MIN_COMPARED_TESTS else []
             if others and known and median(known) < ALL_SLOW_SHARE * median(others):
                 known = []  # all of them are slow
         if not others or not known:

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
 
-MAX_NODES = 16
-"""Of a matrix: as many rounds."""
-MIN_SHARE = 0.5
-"""Of its cells with others that must fail until a sender or receiver is bad."""
-MIN_CELLS = 2
-"""So many must fail at least: one is a link."""
+MAX_MATRIX_NODES = 16
+"""A matrix takes as many rounds as it has nodes."""
+MIN_FAILED_SHARE = 0.5
+"""The share of a sender's or receiver's cells with others that fail until it is bad."""
+MIN_FAILED_CELLS = 2
+"""A single cell that fails is a link."""
 REPEATS = 3
 """Of a cell that nothing else explains, before it is a link: of 240 cells, 5 fail by chance if
 2 % of all tests do, and on a noisy network 6 % do. Twice more named a link of good nodes in one
@@ -170,7 +170,7 @@ def _list_causes(
         if kind == "switches" and not _is_well_inside(name, cells, switches):
             continue
         failed = tuple(cell for cell in mine if cell in left)
-        if len(failed) >= MIN_CELLS and len(failed) > MIN_SHARE * len(mine):
+        if len(failed) >= MIN_FAILED_CELLS and len(failed) > MIN_FAILED_SHARE * len(mine):
             yield len(failed) / len(mine), len(failed), kind, name, failed
 
 
@@ -181,4 +181,4 @@ def _is_well_inside(switch: str, cells: Cells, switches: Mapping[str, str]) -> b
         for (node, other), has_failed in cells.items()
         if switches.get(node) == switches.get(other) == switch
     ]
-    return bool(inside) and sum(inside) <= MIN_SHARE * len(inside)
+    return bool(inside) and sum(inside) <= MIN_FAILED_SHARE * len(inside)

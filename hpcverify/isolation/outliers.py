@@ -31,21 +31,21 @@ from typing import TypeVar
 from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, compute_fisher_tail, find_mad, median
 
 MIN_UNITS = 3
-"""Of two, none is the odd one out."""
-MAX_SHARE = 0.25
-"""Of all units; but one may always be."""
+"""If only two differ, nobody can say which one is wrong."""
+MAX_OUTLIER_SHARE = 0.25
+"""The share of all units that can be outliers; one may always be."""
 MIN_DEVIATIONS = 6.0
 MIN_SEPARATION = 1.0
-"""From the furthest of the rest, as a multiple of how far that is from their median."""
-HALF = 0.5
-"""Of its excess: steps in which it has less do not count."""
-GROUPS = 16
-"""Of consecutive steps, if there are more: their medians are what must be slow."""
+"""The distance from the furthest of the rest, in multiples of how far that is from their median."""
+MIN_EXCESS_SHARE = 0.5
+"""Steps with less than this share of a unit's excess do not count."""
+MAX_STEP_GROUPS = 16
+"""Consecutive steps are grouped: the medians of the groups are what must be slow."""
 MIN_GROUPS_SHARE = 0.75
 PERIODS = 4
 MIN_STEPS = 8
-WINDOWS = 8
-"""Of consecutive steps: their means are what must be slow where delays are rare."""
+STEP_WINDOWS = 8
+"""Consecutive steps whose means must be slow where delays are rare."""
 MIN_STEPS_OF_WINDOW = 2
 MAX_CHANCE = 1e-4
 """That anybody is slow so much more often than the rest, where all are alike."""
@@ -79,7 +79,7 @@ def find_unsteady(
     is as slow as with the partner with which it is fastest. Differences below *resolution*
     are none.
     """
-    least = MIN_STEPS_OF_WINDOW * WINDOWS
+    least = MIN_STEPS_OF_WINDOW * STEP_WINDOWS
     pooled = {
         unit: [fmean(step) for step in zip(*series, strict=True)] for unit, series in excess.items()
     }
@@ -89,7 +89,7 @@ def find_unsteady(
     return {
         unit: more
         for unit, more in apart.items()
-        if _comes_back(pooled[unit], rest, means[unit] - HALF * more)
+        if _comes_back(pooled[unit], rest, means[unit] - MIN_EXCESS_SHARE * more)
     }
 
 
@@ -98,7 +98,7 @@ def _find_apart(middles: Mapping[Unit, float], resolution: float) -> dict[Unit, 
     if len(middles) < MIN_UNITS:
         return {}
     ordered = sorted(middles, key=lambda unit: middles[unit])
-    few = max(1, int(MAX_SHARE * len(ordered)))
+    few = max(1, int(MAX_OUTLIER_SHARE * len(ordered)))
     # The largest group that stands apart: a smaller one would leave one of its like unnamed.
     for count in range(few, 0, -1):
         rest, apart = [middles[u] for u in ordered[:-count]], ordered[-count:]
@@ -108,7 +108,6 @@ def _find_apart(middles: Mapping[Unit, float], resolution: float) -> dict[Unit, 
 
 
 def _stand_apart(rest: Sequence[float], lowest: float, resolution: float) -> bool:
-    """Whether the *lowest* of some stands apart from all of the *rest*."""
     middle = median(rest)
     distance = max(MIN_DEVIATIONS * _compute_deviation(rest), resolution)
     away = (1 + MIN_SEPARATION) * (max(rest) - middle)
@@ -122,21 +121,21 @@ def _compute_deviation(values: Sequence[float]) -> float:
 def _lasts(steps: Sequence[float], more: float) -> bool:
     """Whether it is slow in most *steps*, in each quarter of them, and not by their noise."""
     error = MEDIAN_ERROR * _compute_deviation(steps) / sqrt(len(steps))
-    size = max(1, len(steps) // GROUPS)
+    size = max(1, len(steps) // MAX_STEP_GROUPS)
     groups = [median(steps[at : at + size]) for at in range(0, len(steps), size)]
-    count = sum(value > HALF * more for value in groups)
-    steady = all(median(period) > HALF * more for period in _divide(steps, PERIODS))
+    count = sum(value > MIN_EXCESS_SHARE * more for value in groups)
+    steady = all(median(period) > MIN_EXCESS_SHARE * more for period in _divide(steps, PERIODS))
     return more > MIN_DEVIATIONS * error and steady and count >= MIN_GROUPS_SHARE * len(groups)
 
 
 def _comes_back(own: Sequence[float], rest: Sequence[Sequence[float]], threshold: float) -> bool:
     """Whether one is slow in most windows, in each quarter, and more often than the *rest*."""
     slow = [value > threshold for value in own]
-    windows = [fmean(window) > threshold for window in _divide(own, WINDOWS)]
+    windows = [fmean(window) > threshold for window in _divide(own, STEP_WINDOWS)]
     returns = all(any(period) for period in _divide(slow, PERIODS))
     others = [value > threshold for steps in rest for value in steps]
     chance = compute_fisher_tail(sum(slow), len(slow), sum(others), len(others)) * (len(rest) + 1)
-    return chance < MAX_CHANCE and returns and sum(windows) >= MIN_GROUPS_SHARE * WINDOWS
+    return chance < MAX_CHANCE and returns and sum(windows) >= MIN_GROUPS_SHARE * STEP_WINDOWS
 
 
 def _divide(steps: Sequence[Value], count: int) -> list[Sequence[Value]]:

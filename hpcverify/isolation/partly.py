@@ -28,10 +28,10 @@ from hpcverify.isolation.group_tests import (
 SLOW_PARTNERS, WELL_PARTNERS = 3, 2
 """So many partners at least must be slow with a node each time, and well with it again: who fails
 with two may have met two such nodes."""
-MAX_PARTNERS = 6
-"""Of either kind, that are tried again."""
-REPEATS = 2
-"""Of a pair that failed, each of which must fail; of one that passed, one must pass."""
+MAX_RETRIED_PARTNERS = 6
+"""The most partners of either kind that are tried again."""
+PAIR_REPEATS = 2
+"""A pair that failed must fail each time; one that passed must pass once."""
 
 MAX_ROUNDS = 24
 """Far more than it takes where rounds are not disturbed."""
@@ -102,7 +102,7 @@ class _Candidate(Struct):
         elif not has_failed:
             self.to_fail.remove(partner)
             self.repeats = 0
-        elif self.repeats + 1 == REPEATS:
+        elif self.repeats + 1 == PAIR_REPEATS:
             self.to_fail.remove(partner)
             self.slow.append(partner)
             self.repeats = 0
@@ -166,7 +166,7 @@ def _choose_partners(
         partner for partner, results in sorted(met, key=lambda pair: -sum(pair[1])) if any(results)
     ]
     to_pass = [partner for partner, results in met if not any(results)]
-    return _Candidate(node, to_fail[:MAX_PARTNERS], to_pass[:MAX_PARTNERS], [], [])
+    return _Candidate(node, to_fail[:MAX_RETRIED_PARTNERS], to_pass[:MAX_RETRIED_PARTNERS], [], [])
 
 
 def _plan_trials(

@@ -349,7 +349,7 @@ class RoundTester:
             busy = [node for node in slot.nodes if self._explain_busy(hosts.get(node))]
             slot.since = (slot.since or self.clock()) if busy else 0.0
             test = tests[slot.tests[0]]
-            if not _says_something(test, slot.nodes):
+            if not _has_enough_nodes(test, slot.nodes):
                 self._end_untested(number, slot, test)
             elif busy or room <= 0:
                 left.append(slot)
@@ -373,7 +373,6 @@ class RoundTester:
         return explain_not_idle(host, reserved=bool(self.journal.order.reservation))
 
     def _give_up_lost(self, slot: _Slot, hosts: Mapping[str, Host]) -> None:
-        """Give up the nodes of *slot* that are lost, or busy for too long."""
         is_late = bool(slot.since) and self.clock() - slot.since > self.journal.order.wait
         for node in slot.nodes:
             host = hosts.get(node)
@@ -391,7 +390,6 @@ class RoundTester:
     def _submit_one(
         self, number: int, test: GroupTest, slot: _Slot, hosts: Mapping[str, Host]
     ) -> bool:
-        """Submit the job of *slot*; return whether it is there."""
         slot.name = f"{self.prefix}r{number}t{slot.tests[0]}a{slot.attempt}"
         self.journal.append(
             SubmittedJob(
@@ -455,8 +453,7 @@ def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
     return list(slots.values())
 
 
-def _says_something(test: GroupTest, nodes: Sequence[str]) -> bool:
-    """Whether *test* says something of the *nodes* that are left."""
+def _has_enough_nodes(test: GroupTest, nodes: Sequence[str]) -> bool:
     if test.purpose in WHOLE_PURPOSES:
         return len(nodes) == len(test.members)
     return len(nodes) > 1 or (test.purpose is GroupPurpose.INSIDE and len(nodes) == 1)

@@ -29,9 +29,9 @@ from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
 USUAL_TEST_MINUTES = 1.0
-"""Of one test, until some were measured: the start and end of a job, and torch on each rank."""
+"""The time of a test, until some were measured: start and end of a job, and torch on each rank."""
 MAX_TESTS, MAX_TESTS_PER_NODE = 300, 4
-"""Without a budget, and of the nodes: three times as many as it takes to find ten of 232."""
+"""The limits without a budget: three times as many tests as it takes to find ten nodes of 232."""
 
 PURPOSE_NAMES = {
     GroupPurpose.GROUP: "groups",

@@ -19,7 +19,7 @@ from hpcverify.records.collectives import CollectiveRun
 
 NETWORK_NODES = 2
 STEP = "step"
-"""In place of an operation: the steps of equal work that stragglers are told from."""
+"""The steps of equal work by which stragglers are found; it stands in place of an operation."""
 
 Measured = tuple[str, int]
 """An operation and its size."""

@@ -40,9 +40,9 @@ from hpcverify.isolation.group_tests import (
 from hpcverify.isolation.search_state import (
     BLAME_FAILURES,
     CLEARED_PASSES,
+    EXTRA_CONTROLS,
     JUDGING,
     MAX_ATTEMPTS,
-    MORE_CONTROLS,
     SearchState,
     halve,
 )
@@ -198,7 +198,7 @@ def _plan_round(state: SearchState) -> Round:
 
 
 def _plan_controls(state: SearchState, good: Sequence[str]) -> Iterator[GroupTest]:
-    count = 1 + MORE_CONTROLS * (state.disturbances > 0)
+    count = 1 + EXTRA_CONTROLS * (state.disturbances > 0)
     for pair in _pair_up(good)[:count]:
         yield GroupTest(pair, GroupPurpose.CONTROL)
 
@@ -266,7 +266,6 @@ def _count_needed(state: SearchState, member: str) -> int:
 
 
 def _conclude(state: SearchState) -> Found:
-    """Say what is known by now."""
     if _are_most_bad(state):
         return Found(is_widespread=True)
     left = {*state.list_suspects(), *state.list_lost()} - {*state.bad}

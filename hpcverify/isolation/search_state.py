@@ -32,16 +32,16 @@ OTHER_FAILURES = 1
 """The most of them, with other partners: what fails more often has no single slow link."""
 BLAME_FAILURES = 4
 """Failed tests of a bad member in all; with fewer, it takes a lead of one more."""
-MAX_PAIR_TESTS = 8
-"""Of one member. With no such lead after as many, it is intermittent."""
+MAX_PAIR_TESTS_OF_MEMBER = 8
+"""With no such lead after as many, a member is intermittent."""
 CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
 MAX_WHOLES = 3
 """Times that a group fails as a whole, while none of its parts does, until it is told as such."""
 MIN_BAD_OF_ZONE = 3
 """Bad members of a zone in which nothing has passed, from which on it is the zone."""
-MORE_CONTROLS = 3
-"""Beside the one, after one has failed: a disturbance that comes and goes must not count."""
+EXTRA_CONTROLS = 3
+"""Controls are added after one has failed: a disturbance that comes and goes must not count."""
 MAX_ATTEMPTS = 5
 """To test a group, or a member, whose tests do not come to their end."""
 
@@ -234,7 +234,6 @@ class SearchState:
             self._follow_clash(clash, verdicts)
 
     def _follow(self, suspicion: Suspicion, verdicts: Mapping[Members, bool]) -> None:
-        """Follow one *suspicion*, by which of the parts of this round have failed."""
         members = suspicion.members
         halves = [half for half in halve(members) if half in verdicts]
         failed = [half for half in halves if verdicts[half]]
@@ -276,7 +275,6 @@ class SearchState:
         is_careful: bool = False,
         clearing_lead: int = -1,
     ) -> None:
-        """Suspect those of *members* who are not yet."""
         suspects = {*self.bad, *self.list_suspects()}
         if left := tuple(member for member in members if member not in suspects):
             self.suspicions.append(Suspicion(left, origin, is_careful, clearing_lead))
@@ -285,12 +283,12 @@ class SearchState:
         member = suspicion.members[0]
         record = self.known[member]
         needed = (
-            BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, MORE_CONTROLS)
+            BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, EXTRA_CONTROLS)
         )
         if record.lead >= needed:
             self.bad.append(member)
             self.repeats = [whole for whole in self.repeats if member not in whole]
-        elif record.pair_tests >= MAX_PAIR_TESTS:
+        elif record.pair_tests >= MAX_PAIR_TESTS_OF_MEMBER:
             self.intermittent.append((member,))
         elif record.lead <= suspicion.clearing_lead:
             self._doubt(suspicion.origin)

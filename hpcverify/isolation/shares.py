@@ -17,7 +17,7 @@ from statistics import median
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError
-from hpcverify.isolation.outliers import HALF, MIN_STEPS, MIN_UNITS, find_outliers
+from hpcverify.isolation.outliers import MIN_EXCESS_SHARE, MIN_STEPS, MIN_UNITS, find_outliers
 from hpcverify.isolation.stragglers import MIN_GAIN
 from hpcverify.records.collectives import Straggler
 
@@ -144,9 +144,8 @@ def _time_longest(work: Mapping[int, Sequence[float]]) -> float:
 
 
 def _explain(rank: int, shares: Sequence[RankShares]) -> str:
-    """Say of what a slow rank has more than its like."""
     (own,) = (share for share in shares if share.rank == rank)
     like = [share for share in shares if share.role == own.role]
     computing = median(own.computing) - median(median(share.computing) for share in like)
     working = median(own.working) - median(median(share.working) for share in like)
-    return "waits_for_input" if computing < HALF * working else "computes_slowly"
+    return "waits_for_input" if computing < MIN_EXCESS_SHARE * working else "computes_slowly"

@@ -33,7 +33,7 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.links import find_switch_pair
-from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.matrix import MAX_MATRIX_NODES, MatrixFound, find_directions
 from hpcverify.isolation.misfits import find_misfits
 from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
 from hpcverify.isolation.search import Found, Plan, make_groups, search
@@ -119,7 +119,7 @@ def isolate(
     of_nodes, of_switches = yield from _name_far_links(
         of_nodes, of_switches, sound, switches, random=random, gone=gone
     )
-    suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
+    suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_MATRIX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
     matrix = MatrixFound()
     if chosen:
@@ -151,7 +151,6 @@ def _name_far_links(
 
 
 def _leave_out(found: Found, nodes: Collection[str]) -> Found:
-    """Leave *nodes* out of the bad ones."""
     return replace(found, bad=tuple(node for node in found.bad if node not in nodes))
 
 
@@ -312,7 +311,7 @@ def _choose_for_matrix(suspects: Sequence[str], good: Sequence[str], random: Ran
         return []
     chosen = dict.fromkeys(suspects)
     others = [node for node in good if node not in chosen]
-    count = min(len(others), max(2, len(chosen)), MAX_NODES - len(chosen))
+    count = min(len(others), max(2, len(chosen)), MAX_MATRIX_NODES - len(chosen))
     nodes = [*random.sample(others, count), *chosen]  # who is first here, meets the next one
     if len(nodes) % 2:
         nodes = [nodes.pop(), *nodes]  # the first has nobody to meet

@@ -41,9 +41,9 @@ from hpcverify.records.collectives import (
 )
 
 MIN_GAIN = 0.05
-"""Of a step's time: less is not worth a node. Good nodes differ by up to 2 %."""
-MIN_OWN_PART = 0.2
-"""Of its delay: no network makes a rank slower over its own work."""
+"""The share of a step's time that is worth a report. Good nodes differ by up to 2 %."""
+MIN_OWN_SHARE = 0.2
+"""The share of its delay: no network makes a rank slower over its own work."""
 MIN_EXCESS = 0.5
 """Of what all take, over its own work, or in rare delays: less is anybody's on a busy machine."""
 MIN_PARTNERS = 2
@@ -320,7 +320,7 @@ def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspe
     if log is None:
         return []
     late = [
-        _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_PART * more)
+        _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_SHARE * more)
         for ranks, more in find_slow_ranks(log.arrivals, places).items()
         if more > log.clock_error
     ]
@@ -406,7 +406,6 @@ class _Matrix:
 def _find_slow_links(
     matrix: _Matrix, places: Sequence[RankPlace], unknown: float
 ) -> list[_Suspect]:
-    """Find who is slow to send or to receive, by more than is *unknown* of the clocks."""
     slow: list[_Suspect] = []
     for cells in matrix.kinds:
         steady: list[_Suspect] = []

@@ -23,8 +23,8 @@ from hpcverify.isolation.search import Found, Plan
 from hpcverify.isolation.search_state import CLEARED_PASSES, MAX_ATTEMPTS
 
 THREE = 3
-PAIR_TESTS = 3
-"""Of each pair: a bad member fails six tests, and three without it pass in between."""
+TESTS_PER_PAIR = 3
+"""A bad member fails six tests, and three without it pass in between."""
 
 
 Pairs = dict[Members, list[GroupOutcome]]
@@ -46,7 +46,7 @@ def search_three(members: Members, gone: Collection[str]) -> Plan:
     if outcome is GroupOutcome.UNKNOWN:
         return Found(untested=members)
     pairs: Pairs = {pair: [] for pair in combinations(members, 2)}
-    for _ in range(PAIR_TESTS):
+    for _ in range(TESTS_PER_PAIR):
         for pair, outcomes in pairs.items():
             outcomes.append((yield from _test(pair, GroupPurpose.HALF, gone)))
     if any(GroupOutcome.FAILED in outcomes for outcomes in pairs.values()):

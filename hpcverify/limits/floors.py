@@ -55,12 +55,12 @@ MODE_WORDS = {
     "copy": "when it copies",
 }
 ARCHITECTURE_MARGIN = 0.92
-"""Beside that of the mode: two parts with the same chip differ in their cooling and memory."""
+"""It comes on top of that of the mode: parts with one chip differ in cooling and memory."""
 MAX_POWER_RATIO = 1.2
 """How much more power for its peak than the part itself a part may have that it is compared
 with: an A40 has 1.7 times that of an A10, and reaches 0.74 of its peak instead of 0.45."""
 TYPE_MARGIN = 0.75
-"""Beside those of mode and architecture."""
+"""It comes on top of those of mode and architecture."""
 ANY_CAPABILITY = "*"
 ALIKE_DTYPES: Mapping[str, tuple[str, ...]] = {
     "bf16": ("fp16", "tf32"),
@@ -189,7 +189,6 @@ def find_floor(part: Part, measured: str) -> Floor | str:
 
 
 def _choose(candidates: Iterable[Floor]) -> Floor | None:
-    """Choose the first that is sound, else the first."""
     listed = list(candidates)
     return next((floor for floor in listed if floor.is_sound), next(iter(listed), None))
 
@@ -308,7 +307,6 @@ def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:
 
 
 def _list_settings(part: Part) -> Iterator[tuple[float, str]]:
-    """List what was set on *part*, with the share that it leaves of the speed."""
     spec = find_spec(part)
     power = re.fullmatch(POWER_PATTERN, part.facts.get("power_limit", ""))
     if power:

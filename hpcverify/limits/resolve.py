@@ -126,7 +126,6 @@ def _make_item_limits(
     inventory: Inventory,
     past: PastValues,
 ) -> list[Limit]:
-    """Make the relative limits for one measurement."""
     floor = _look_up_floor(rule, item, inventory)
     without = f"; {floor}" if isinstance(floor, str) else ""
     made = [
@@ -184,7 +183,6 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
 
 
 def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor | str | None:
-    """Look for the floor of a GPU, if the rule needs it; other parts have none."""
     part = _find_gpu(item.part_id, inventory)
     return find_floor(part, item.name) if part and rule.of_spec is not None else None
 

@@ -76,7 +76,6 @@ def _may_be_heat(readings: Mapping[str, SensorReading]) -> bool:
 
 
 def _name_cause(readings: Mapping[str, SensorReading], *, is_warm: bool) -> str:
-    """Name what the sensors of a slow part have in common."""
     sides = {sensor: reading.side for sensor, reading in readings.items()}
     low = {sensor for sensor, side in sides.items() if side == -1}
     if sides.get("temperature") == 1 and low & {"clock", "power"}:

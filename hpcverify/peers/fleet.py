@@ -39,10 +39,10 @@ from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
-LARGEST_SHARE = 0.1
-"""Of the parts, and more than one: as many bad ones may be a kind of their own."""
-LISTED = 5
-"""So many parts that are not named are listed, the worst first."""
+MAX_OUTLIER_SHARE = 0.1
+"""Of more parts than this share, and more than one, the bad ones may be a kind of their own."""
+MAX_UNNAMED_LISTED = 5
+"""Parts that are not named are listed, the worst first."""
 
 
 class PeerOutlier(Struct, frozen=True, kw_only=True):
@@ -223,10 +223,9 @@ def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
 
 
 def _list_first(descriptions: Iterable[str]) -> str:
-    """List the first of some parts, and count the others."""
     first = [*descriptions]
-    more = len(first) - LISTED
-    return ", ".join([*first[:LISTED], *([f"{more} more"] if more > 0 else [])])
+    more = len(first) - MAX_UNNAMED_LISTED
+    return ", ".join([*first[:MAX_UNNAMED_LISTED], *([f"{more} more"] if more > 0 else [])])
 
 
 def build_plain_judgement(
@@ -259,7 +258,6 @@ def _judge_few(
     floor: PeerFloor,
     reference: ReferenceEntry | None,
 ) -> MetricJudgement:
-    """Judge parts that are too few to judge each other, by the reference if there is one."""
     note = f"{format_count(len(parts), 'part')}: at least {MIN_PEERS} make a comparison"
     if reference is None or reference.median == 0:
         return replace(entry, note=note)
@@ -280,7 +278,6 @@ def _judge_few(
 
 
 def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) -> float | None:
-    """Return by how much the fleet is worse than its reference."""
     if reference is None or reference.median == 0:
         return None
     return find_distance(centre, reference.median, low_is_bad=worse == "low")
@@ -318,7 +315,6 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
 
 
 def _name_groups(comparison: PeerComparison, field: str) -> None:
-    """Name the places and versions whose nodes are worse than those of the others."""
     members: dict[str, list[list[int]]] = {}
     for unit in comparison.units.values():
         if value := comparison.parts[unit[0]].groups.get(field):
@@ -371,10 +367,9 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
 
 
 def _describe_many(comparison: PeerComparison) -> Iterator[str]:
-    """Say in a sentence that many parts are named, if so many are."""
     outliers = [outlier for outlier in comparison.outliers if outlier.level in {"node", "part"}]
     named, parts = len({m for outlier in outliers for m in outlier.members}), len(comparison.parts)
-    if named > max(1, LARGEST_SHARE * parts):
+    if named > max(1, MAX_OUTLIER_SHARE * parts):
         yield (
             f"{named} of {parts} parts are named, too many to be outliers: look for what they "
             "share, such as a setting, a version or a place"

@@ -43,7 +43,7 @@ SUSPECT_SCORE = 3.5
 NOTED = 0.05
 """Who is so far is told even if chance explains it."""
 NOISY_FACTOR = 1.5
-"""In a noisy metric, an outlier is so many times as far as chance goes."""
+"""In a noisy metric, an outlier is this many times as far as chance goes."""
 APART = 2.5
 """Where values trail off, an outlier is so many times as far as others go; and so is what one node
 alone claims on the better side, which says nothing of the others."""
@@ -252,12 +252,10 @@ def _trails_off(ordered: Sequence[float], centre: float, spread: float) -> bool:
 
 
 def _divide(distance: float, spread: float) -> float:
-    """Express a *distance* in spreads."""
     return distance / spread if spread else math.inf
 
 
 def _is_skewed(better: float, worse: float, peers: int) -> bool:
-    """Whether values are farther out on the worse side than on the better one."""
     return worse > (MAX_SKEW + SKEW_ERROR / math.sqrt(peers)) * better > 0
 
 

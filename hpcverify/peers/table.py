@@ -38,8 +38,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """What we look for, and the names of its column in lower case, without a unit in brackets."""
 UNIT_IN_HEADER = re.compile(r"\s*[\[(]([^\])]*)[\])]$")
 """As in nvidia-smi's "power.draw [W]"."""
-OTHER_SPELLINGS = {"temperature": ("C",)}
-"""Of the unit of a sensor, which a cell may have behind its number."""
+OTHER_UNIT_SPELLINGS = {"temperature": ("C",)}
+"""A cell may have the unit of a sensor behind its number."""
 VERSIONS = ("driver", "firmware", "batch")
 """Columns that say what a part is or runs."""
 NOT_SAID = frozenset({"", "nan", "none", "null", "unknown", "n/a", "[n/a]", "[not supported]"})
@@ -179,7 +179,6 @@ def _find_lost_nodes(
 
 
 def _read_text(cell: object) -> str:
-    """Read a name; empty if the cell says nothing."""
     text = "" if cell is None else str(cell).strip()
     return "" if text.lower() in EMPTY else text
 
@@ -191,7 +190,7 @@ def _read_number(cell: object, row: int, what: str) -> float:
     text = "" if cell is None else str(cell).strip()
     if text.lower() in NOT_A_NUMBER:
         return math.nan
-    for unit in (SENSORS.get(what, ""), *OTHER_SPELLINGS.get(what, ())):
+    for unit in (SENSORS.get(what, ""), *OTHER_UNIT_SPELLINGS.get(what, ())):
         text = text.removesuffix(f" {unit}")
     try:
         return float(text)

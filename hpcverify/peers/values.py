@@ -16,8 +16,8 @@ NODE_PART = "node"
 """The part of what was measured on a node as a whole."""
 MIN_RUNS = 3
 """Fewer runs of a part have no spread."""
-COMMON_SHARE = 0.05
-"""Of the parts, so many have a value that shows in which steps it was recorded: of 20, one."""
+MIN_COMMON_SHARE = 0.05
+"""A value that this share of the parts has shows in which steps it was recorded: of 20, one."""
 PLACES = ("room", "row", "cabinet", "rack", "switch")
 """Groups that say where a node is, the coarsest first; the others say what a part is or runs."""
 SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
@@ -125,7 +125,7 @@ def find_resolution(values: Iterable[float]) -> float:
     decimal place does, up to 1.
     """
     counts = Counter(values)
-    least = COMMON_SHARE * counts.total()
+    least = MIN_COMMON_SHARE * counts.total()
     common = sorted(value for value, count in counts.items() if count >= least)
     if len(counts) > 2 <= len(common):  # noqa: PLR2004 - said above
         return min(high - low for low, high in pairwise(common))

@@ -35,9 +35,9 @@ REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "n
 POWER_NAMES = ("power.limit", "power.mean")
 """Held against the power that the part is built for."""
 WANTED_REPLAYS = 1000.0
-"""Of a training step: the seconds of its step are chosen for them."""
+"""The seconds of a training step are chosen to reach them."""
 LINK_SUFFIX = ".link"
-"""Of the measurement with the speed of the link that a copy took."""
+"""The measurement so named has the speed of the link that a copy took."""
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
 FOUND_NOTHING = "nothing found"
 """The expected outcome of a trial without a fault, and of a control, which must miss it."""
@@ -115,7 +115,6 @@ def _list_comparisons(
 def _compare_with(
     run: Run, check: str, name: str, wheres: set[str], what: str
 ) -> Iterator[Comparison]:
-    """Yield the median of what *check* measured as *name*, if it did, on the same parts."""
     values = [
         m.value
         for result in run.results

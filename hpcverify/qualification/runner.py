@@ -130,7 +130,6 @@ class NodeQualifier(Struct, kw_only=True):
         return inventory
 
     def _rest(self, seconds: float) -> None:
-        """Let the GPUs cool after the step before."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.should_stop():
             time.sleep(POLL_SECONDS)
@@ -191,7 +190,6 @@ class NodeQualifier(Struct, kw_only=True):
         return report
 
     def _learn(self, run: Run) -> None:
-        """Keep what a run says of the node, beside its figures."""
         for result in run.results:
             for finding in result.findings:
                 if finding.code == "versions":

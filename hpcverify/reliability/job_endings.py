@@ -20,7 +20,7 @@ from hpcverify.stats import compute_binomial_tail
 MIN_USERS = 3
 """Different users whose jobs died on a node that is reported."""
 MIN_DIED_SHARE = 0.5
-"""Of the users of the node, those whose jobs died there."""
+"""The share of a node's users whose jobs died there."""
 FALSE_SHARE = 0.01
 """The share of healthy fleets in which chance alone names a node."""
 PRIOR_TRIALS = 2.0
@@ -30,7 +30,7 @@ MIN_CHANCE = 0.02
 SPAN_S = 600.0
 """Jobs that start within so many seconds start at the same time."""
 MAX_NODES_SHARE = 0.05
-"""Of the nodes, and more than two: if jobs die on more of them, the cause is not a node."""
+"""If jobs die on more than this share of the nodes, and on more than two, the cause is no node."""
 
 
 class JobEnding(Struct, frozen=True):

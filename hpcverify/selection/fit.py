@@ -25,11 +25,11 @@ from hpcverify.selection.traits import FleetState, Traits, combine
 CONTROLS = 5
 """Nodes that went on, for each that failed."""
 MAX_CASES = 300
-"""Of the outages, the last ones."""
-PRECISION = 16.0
-"""Of the prior of each weight: a standard deviation of a quarter."""
-STEPS = 4
-"""Of Newton's method: from the prior's weights, more changed no weight by a hundredth."""
+"""The last outages are taken."""
+PRIOR_PRECISION = 16.0
+"""The prior of each weight has a standard deviation of a quarter."""
+NEWTON_STEPS = 4
+"""From the prior's weights, more steps changed no weight by a hundredth."""
 MAX_STEP = 1.0
 
 
@@ -79,9 +79,9 @@ class CaseSampler:
 def fit_weights(cases: Sequence[Case], prior: Traits) -> Traits:
     """Return the weights that explain *cases* best, around those of the *prior*."""
     weights = list(prior)
-    for _ in range(STEPS):
-        slope = [PRECISION * (p - w) for p, w in zip(prior, weights, strict=True)]
-        bend = [[PRECISION * (i == j) for j in range(len(prior))] for i in range(len(prior))]
+    for _ in range(NEWTON_STEPS):
+        slope = [PRIOR_PRECISION * (p - w) for p, w in zip(prior, weights, strict=True)]
+        bend = [[PRIOR_PRECISION * (i == j) for j in range(len(prior))] for i in range(len(prior))]
         for case in cases:
             _add_case(case, weights, slope, bend)
         steps = _solve(bend, slope)

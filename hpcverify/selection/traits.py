@@ -18,7 +18,7 @@ from hpcverify.reliability.outages import Outage
 from hpcverify.selection.outages import FleetHistory, FleetNode
 
 Traits = tuple[float, ...]
-"""Of a node, in the order of `PRIOR_WEIGHTS`."""
+"""The traits of a node, in the order of `PRIOR_WEIGHTS`."""
 
 PRIOR_WEIGHTS = {
     "recent": 1.0,

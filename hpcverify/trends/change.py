@@ -64,7 +64,6 @@ def find_changes(values: Sequence[float], least: float = DEFAULT_STEP) -> list[L
 def _find_next(
     values: Sequence[float], last: LevelChange | None, least: float
 ) -> LevelChange | None:
-    """Find the first step after the *last* one."""
     worse = better = 0.0
     centre, spread = 0.0, math.inf
     scores: list[float] = []

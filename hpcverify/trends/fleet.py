@@ -37,8 +37,8 @@ from hpcverify.trends.marks import (
 from hpcverify.trends.slope import Crossing, Slope, find_slope, project_crossing
 from hpcverify.units import DAY_SECONDS, format_count, format_percent
 
-SHARED_SHARE, MIN_SHARED = 0.2, 5
-"""Of all parts that ran around that day, so many changed alike."""
+MIN_SHARED_SHARE, MIN_SHARED = 0.2, 5
+"""The share and the number of the parts that ran around a day, and changed alike."""
 SAME_DAYS = 2.0
 STEP, TREND = "step", "trend"
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -153,7 +153,6 @@ def _find_steps(
 
 
 def _take_off_marks(history: PartHistory, effects: Mapping[MarkChange, MarkEffect]) -> PartHistory:
-    """Take off what each mark did to most parts."""
     changes = [
         (find_mark(history, mark), effects[mark].factor, effects[mark].scatter)
         for mark in sorted(list_all_marks(history) & effects.keys())
@@ -249,14 +248,13 @@ def _find_rollouts(
 def _find_shared_days(
     histories: Sequence[PartHistory], stepped: Found, population: HistoryPopulation | None
 ) -> Iterable[SharedChange]:
-    """Find the days around which many parts changed alike, with no new mark."""
     weight = population.weight if population else 1.0
     rest = [(h, c) for h, c in stepped if not list_marks(h, c.index)]
     while rest:
         crowd = _find_largest_crowd(rest)
         day = median(_find_day(history, change.index) for history, change in crowd)
         ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
-        if len(crowd) * weight < max(MIN_SHARED, SHARED_SHARE * ran):
+        if len(crowd) * weight < max(MIN_SHARED, MIN_SHARED_SHARE * ran):
             return
         yield SharedChange(
             mark=None,
@@ -274,7 +272,7 @@ def _find_shared_trend(
 ) -> SharedChange | None:
     """Find whether so many parts became worse that it is no wear of each."""
     changed = round(len(trends) * population.weight)
-    if changed < max(MIN_SHARED, SHARED_SHARE * population.parts):
+    if changed < max(MIN_SHARED, MIN_SHARED_SHARE * population.parts):
         return None
     return SharedChange(
         kind=TREND,
@@ -301,7 +299,6 @@ def _find_largest_crowd(stepped: Found) -> Found:
 
 
 def _ran_around(history: PartHistory, day: float) -> bool:
-    """Whether a part has a past at *day*, and runs after it."""
     days = [time / DAY_SECONDS for time in history.times]
     before, after = sum(d < day for d in days), sum(d >= day for d in days)
     return before >= MIN_PAST and after >= MIN_AFTER
@@ -310,7 +307,6 @@ def _ran_around(history: PartHistory, day: float) -> bool:
 def _describe_step(
     history: PartHistory, change: LevelChange, population: HistoryPopulation, *, low_is_bad: bool
 ) -> PartChange:
-    """Describe the step of one part, and what its first new mark did to the others."""
     marks = list_marks(history, change.index)
     return PartChange(
         node=history.node,
@@ -340,7 +336,6 @@ def _describe_mark(mark: MarkChange, population: HistoryPopulation, *, low_is_ba
 
 
 def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -> bool:
-    """Whether the runs are nearer to a line than to two levels."""
     level = slope.level - slope.middle * slope.last
     line = (
         abs(value - level - slope.middle * time / DAY_SECONDS)
@@ -354,7 +349,6 @@ def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -
 def _describe_trend(
     history: PartHistory, slope: Slope, least: float, *, low_is_bad: bool
 ) -> PartChange | None:
-    """Describe a trend to the worse, with the day on which it crosses the limit of the part."""
     centre = median(history.values)
     size = slope.change / abs(centre) * (-1 if low_is_bad else 1) if centre else 0.0
     if size < max(least, SCREEN_SCORE * history.taken_error):
