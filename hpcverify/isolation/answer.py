@@ -122,43 +122,45 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
 
 
 def build_answer(
-    journal: Journal, found: Isolation, gone: Mapping[str, str], end_reason: str = ""
+    journal: Journal, isolation: Isolation, gone: Mapping[str, str], end_reason: str = ""
 ) -> IsolationAnswer:
     """
-    Build the answer from what was *found*, and the tests in the *journal*.
+    Build the answer from an *isolation*, and the tests in its *journal*.
 
     *gone* says why nodes could not be tested any more, *end_reason* why all of it ended
     before its time.
     """
     order = journal.order
-    of_switches = {n for n in order.nodes if order.switches.get(n) in found.matrix.switches}
-    bad = [node for node in found.nodes.bad if node not in of_switches]
-    faulty = [_build_faulty(node, journal, found, is_alone=True) for node in found.inside]
-    faulty += [_build_faulty(node, journal, found, is_alone=False) for node in bad]
-    untested = {n: gone.get(n, UNTESTED_REASON) for n in found.nodes.untested}
-    untested |= dict.fromkeys(found.switches.untested, "what is between it and others")
-    doubted = {n for group in _list_intermittent(found) for n in group}
-    doubted |= {*found.misfits, *(one.node for one in found.partly)}
-    vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}
-    of_dead = {n for n in order.nodes if order.switches.get(n) in found.nodes.bad_zones}
+    of_switches = {n for n in order.nodes if order.switches.get(n) in isolation.matrix.switches}
+    bad = [node for node in isolation.nodes.bad if node not in of_switches]
+    faulty = [_build_faulty(node, journal, isolation, is_alone=True) for node in isolation.inside]
+    faulty += [_build_faulty(node, journal, isolation, is_alone=False) for node in bad]
+    untested = {n: gone.get(n, UNTESTED_REASON) for n in isolation.nodes.untested}
+    untested |= dict.fromkeys(isolation.switches.untested, "what is between it and others")
+    doubted = {n for group in _list_intermittent(isolation) for n in group}
+    doubted |= {*isolation.misfits, *(partly_slow.node for partly_slow in isolation.partly)}
+    vague = {*untested, *doubted, *chain.from_iterable(isolation.nodes.together)}
+    of_dead = {n for n in order.nodes if order.switches.get(n) in isolation.nodes.bad_zones}
     failed = {node.node for node in faulty}
     records = [record for record in journal.rounds if record.judged]
     tested = {node for record in records for test in record.tests for node in test.members}
     known = tuple(n for n in order.nodes if n in tested - {*vague, *of_dead, *failed})
-    if found.nodes.is_widespread:
+    if isolation.nodes.is_widespread:
         known = ()
     return IsolationAnswer(
         id=order.id,
         faulty=tuple(faulty),
         switches=tuple(
-            dict.fromkeys((*found.nodes.bad_zones, *found.switches.bad, *found.matrix.switches))
+            dict.fromkeys(
+                (*isolation.nodes.bad_zones, *isolation.switches.bad, *isolation.matrix.switches)
+            )
         ),
-        links=tuple(_list_links(found)),
-        is_widespread=found.nodes.is_widespread or found.switches.is_widespread,
-        together=(*found.nodes.together, *found.switches.together),
-        intermittent=tuple(_list_intermittent(found)),
-        partly=found.partly,
-        misfits=found.misfits,
+        links=tuple(_list_links(isolation)),
+        is_widespread=isolation.nodes.is_widespread or isolation.switches.is_widespread,
+        together=(*isolation.nodes.together, *isolation.switches.together),
+        intermittent=tuple(_list_intermittent(isolation)),
+        partly=isolation.partly,
+        misfits=isolation.misfits,
         untested=untested,
         left_out=order.left_out,
         passed=len(known),
@@ -211,13 +213,15 @@ def _list_sent(journal: Journal) -> Iterator[SendRecord]:
                 )
 
 
-def _build_faulty(node: str, journal: Journal, found: Isolation, *, is_alone: bool) -> FaultyNode:
+def _build_faulty(
+    node: str, journal: Journal, isolation: Isolation, *, is_alone: bool
+) -> FaultyNode:
     records = [
         record
         for record in _list_records(node, journal)
         if record.outcome is not GroupOutcome.UNKNOWN and record.purpose is not GroupPurpose.SEND
     ]
-    ways = {"sends": found.matrix.senders, "receives": found.matrix.receivers}
+    ways = {"sends": isolation.matrix.senders, "receives": isolation.matrix.receivers}
     return FaultyNode(
         node=node,
         is_alone=is_alone,
@@ -241,22 +245,26 @@ def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
                 )
 
 
-def _list_links(found: Isolation) -> Iterator[Members]:
+def _list_links(isolation: Isolation) -> Iterator[Members]:
     """List links in each direction that is known to be slow; in both if neither is."""
-    measured = set(found.matrix.links)
-    for first, second in (*found.nodes.links, *found.switches.links):
+    measured = set(isolation.matrix.links)
+    for first, second in (*isolation.nodes.links, *isolation.switches.links):
         known = [way for way in ((first, second), (second, first)) if way in measured]
         yield from known or [(first, second), (second, first)]
         measured.difference_update(known)
     yield from sorted(measured)
 
 
-def _list_intermittent(found: Isolation) -> Iterator[Members]:
-    yield from (*found.nodes.intermittent, *found.switches.intermittent)
-    explained = {*found.nodes.bad, *found.misfits, *chain.from_iterable(found.nodes.links)}
-    odd = {*found.matrix.senders, *found.matrix.receivers} - explained
+def _list_intermittent(isolation: Isolation) -> Iterator[Members]:
+    yield from (*isolation.nodes.intermittent, *isolation.switches.intermittent)
+    explained = {
+        *isolation.nodes.bad,
+        *isolation.misfits,
+        *chain.from_iterable(isolation.nodes.links),
+    }
+    odd = {*isolation.matrix.senders, *isolation.matrix.receivers} - explained
     yield from ((node,) for node in sorted(odd))
-    yield from found.matrix.flaky
+    yield from isolation.matrix.flaky
 
 
 def describe_answer(answer: IsolationAnswer) -> Iterator[str]:

@@ -28,7 +28,7 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.search_state import MAX_ATTEMPTS
 
 CONFIRMING_FAILURES, REFUTING_PASSES = 4, 2
@@ -102,27 +102,27 @@ class _Trial(Struct, frozen=True):
 
 
 def confirm(
-    found: Found,
+    result: SearchResult,
     members: Sequence[str],
     zones: Mapping[str, str],
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, Found]:
+) -> Generator[Round, Outcomes, SearchResult]:
     """
-    Yield rounds of tests of what was *found* among *members*, and say what is left of it.
+    Yield rounds that test a *result* among *members* again, and return what is left of it.
 
     A member, or any one of a zone, is tested with several partners; a link as it is. What
     passes is intermittent. What could not be tested to its end, or has nobody to be tested
     with, is untested. The rest is as `search` has it.
     """
-    claims = [_Claim(member, (member,), GroupPurpose.PAIR) for member in found.bad]
-    claims += [_Claim(link, link, GroupPurpose.WHOLE) for link in found.links]
-    for zone in found.bad_zones:
+    claims = [_Claim(member, (member,), GroupPurpose.PAIR) for member in result.bad]
+    claims += [_Claim(link, link, GroupPurpose.WHOLE) for link in result.links]
+    for zone in result.bad_zones:
         there = tuple(member for member in members if zones.get(member) == zone)
         claims.append(_Claim(zone, there, GroupPurpose.PAIR))
     claimed = {*chain.from_iterable(claim.members for claim in claims)}
     others = tuple(member for member in members if member not in claimed)
-    vague = {*found.untested, *chain.from_iterable(found.intermittent)}
+    vague = {*result.untested, *chain.from_iterable(result.intermittent)}
     is_cut_short = False
     while not is_cut_short:
         free = [member for member in others if member not in gone]
@@ -137,7 +137,7 @@ def confirm(
         results = dict(zip(tests, outcomes or (), strict=False))
         for trial in trials if results else ():
             trial.claim.learn(trial.tests[0].members, *(results[test] for test in trial.tests))
-        doubts = len(found.intermittent) + sum(claim.is_refuted for claim in claims)
+        doubts = len(result.intermittent) + sum(claim.is_refuted for claim in claims)
         for claim in claims:
             claim.needed = CONFIRMING_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
     left = [claim for claim in claims if not claim.is_confirmed]
@@ -147,7 +147,7 @@ def confirm(
         if not claim.is_refuted
         and (is_cut_short or claim.is_lost or not claim.passes or set(gone) & {*claim.members})
     ]
-    return _take_back(found, left, lost)
+    return _take_back(result, left, lost)
 
 
 class _Bystanders(Struct):
@@ -222,18 +222,19 @@ def _plan_trials(
             yield trial
 
 
-def _take_back(found: Found, left: Collection[_Claim], lost: Collection[_Claim]) -> Found:
-    """Take back what is *left*, since it was not confirmed; some of it is *lost* to tests."""
+def _take_back(
+    result: SearchResult, left: Collection[_Claim], lost: Collection[_Claim]
+) -> SearchResult:
     refuted = {claim.found for claim in left}
     untested = chain.from_iterable(claim.members for claim in lost)
     return replace(
-        found,
-        bad=tuple(member for member in found.bad if member not in refuted),
-        links=tuple(link for link in found.links if link not in refuted),
-        bad_zones=tuple(zone for zone in found.bad_zones if zone not in refuted),
+        result,
+        bad=tuple(member for member in result.bad if member not in refuted),
+        links=tuple(link for link in result.links if link not in refuted),
+        bad_zones=tuple(zone for zone in result.bad_zones if zone not in refuted),
         intermittent=(
-            *found.intermittent,
+            *result.intermittent,
             *(claim.members for claim in left if claim not in lost),
         ),
-        untested=tuple(dict.fromkeys((*found.untested, *untested))),
+        untested=tuple(dict.fromkeys((*result.untested, *untested))),
     )

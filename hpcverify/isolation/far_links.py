@@ -20,7 +20,7 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.search_state import halve
 
 SAMPLE_PAIRS, SAMPLE_ROUNDS = 4, 2
@@ -73,8 +73,8 @@ def find_far_link(
         if outcomes is None or outcomes[0] is GroupOutcome.FAILED:
             return ()
     members = (*first, *second)
-    found = yield from confirm(Found(links=(link,)), members, {}, random, gone)
-    return found.links[0] if found.links else ()
+    confirmed = yield from confirm(SearchResult(links=(link,)), members, {}, random, gone)
+    return confirmed.links[0] if confirmed.links else ()
 
 
 def _halve_both(first: Members, second: Members) -> Generator[Round, Outcomes, Members]:

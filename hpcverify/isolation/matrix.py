@@ -33,7 +33,7 @@ Cells = Mapping[tuple[str, str], bool]
 """Whether a test failed in which the first sent to the second."""
 
 
-class MatrixFound(Struct, frozen=True):
+class MatrixReading(Struct, frozen=True):
     """What explains all failures of a matrix."""
 
     senders: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def find_directions(
     switches: Mapping[str, str],
     gone: Collection[str] = frozenset(),
     bad: Collection[str] = frozenset(),
-) -> Generator[Round, Outcomes, MatrixFound]:
+) -> Generator[Round, Outcomes, MatrixReading]:
     """
     Yield the rounds of a matrix of *nodes*, take their outcomes, and explain the failures.
 
@@ -120,7 +120,7 @@ def _make_disjoint(links: Iterable[tuple[str, str]]) -> list[list[tuple[str, str
 
 def read_matrix(
     cells: Cells, switches: Mapping[str, str], bad: Collection[str] = frozenset()
-) -> MatrixFound:
+) -> MatrixReading:
     """
     Explain the failures among *cells* by as few causes as can be, the largest first.
 
@@ -134,7 +134,7 @@ def read_matrix(
         causes[kind].append(name)
         left.difference_update(own)
         explained.update(own)
-    return MatrixFound(
+    return MatrixReading(
         senders=tuple(causes["senders"]),
         receivers=tuple(causes["receivers"]),
         switches=tuple(causes["switches"]),

@@ -24,7 +24,7 @@ from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
@@ -97,8 +97,8 @@ class IsolationRunner:
             while True:
                 tests = plan.send(self._find_outcomes(tests))
         except StopIteration as end:
-            found: Isolation = end.value
-        return found
+            isolation: Isolation = end.value
+        return isolation
 
     def conclude(self) -> None:
         """Write down that this is the end, once all that follows from it is done."""
@@ -117,10 +117,10 @@ class IsolationRunner:
             order.pairs, spare, order.switches, random, inside=inside, gone=gone, tell=tell
         )
 
-    def _tell_found(self, found: Found) -> None:
+    def _tell_found(self, result: SearchResult) -> None:
         """Say whom a search has found: a person may look there while the rest goes on."""
-        links = [" to ".join(link) for link in found.links]
-        if names := [*found.bad, *found.bad_zones, *links]:
+        links = [" to ".join(link) for link in result.links]
+        if names := [*result.bad, *result.bad_zones, *links]:
             self.say(f"found, to be confirmed: {name_members(names)}")
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:

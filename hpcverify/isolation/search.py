@@ -63,7 +63,7 @@ MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 
 
-class Found(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     """What a search found. Who is in none of these was cleared."""
 
     bad: Members = ()
@@ -81,7 +81,7 @@ class Found(Struct, frozen=True):
     """Most groups failed, and most pairs: a cause that all share."""
 
 
-Plan = Generator[Round, Outcomes, Found]
+Plan = Generator[Round, Outcomes, SearchResult]
 
 
 def make_groups(members: Iterable[str], random: Random) -> list[Members]:
@@ -116,7 +116,7 @@ def search(
         random.shuffle(mixed)
         seen = yield from _test_each(_pair_up(mixed), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) > WIDESPREAD_PAIRS:
-            return Found(is_widespread=True)
+            return SearchResult(is_widespread=True)
     for group, outcome in seen.items():
         state.learn_group(group, outcome)
     while tests := _plan_round(state):
@@ -124,12 +124,12 @@ def search(
         if outcomes is None:
             break
         state.learn(tests, outcomes)
-    found = _conclude(state)
-    if len(found.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
-        seen = yield from _test_each(_pair_up(found.bad), GroupPurpose.PAIRS, gone)
+    result = _conclude(state)
+    if len(result.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
+        seen = yield from _test_each(_pair_up(result.bad), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) < FITTING_PAIRS:
-            return Found(is_widespread=True)
-    return found
+            return SearchResult(is_widespread=True)
+    return result
 
 
 def _test_each(
@@ -265,12 +265,12 @@ def _count_needed(state: SearchState, member: str) -> int:
     return CLEARED_PASSES + 2 * min(2, doubts)
 
 
-def _conclude(state: SearchState) -> Found:
+def _conclude(state: SearchState) -> SearchResult:
     if _are_most_bad(state):
-        return Found(is_widespread=True)
+        return SearchResult(is_widespread=True)
     left = {*state.list_suspects(), *state.list_lost()} - {*state.bad}
     dead = {state.zones[member]: None for member in state.known if member in state.given_up}
-    return Found(
+    return SearchResult(
         bad=tuple(member for member in state.bad if member not in state.given_up),
         bad_zones=tuple(dead),
         links=tuple(state.links),

@@ -33,10 +33,10 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.links import find_switch_pair
-from hpcverify.isolation.matrix import MAX_MATRIX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.matrix import MAX_MATRIX_NODES, MatrixReading, find_directions
 from hpcverify.isolation.misfits import find_misfits
 from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
-from hpcverify.isolation.search import Found, Plan, make_groups, search
+from hpcverify.isolation.search import Plan, SearchResult, make_groups, search
 from hpcverify.isolation.three import THREE, search_three
 
 INSIDE_FAILURES = 2
@@ -44,10 +44,10 @@ INSIDE_FAILURES = 2
 INSIDE_TESTS = 3
 
 
-Tell = Callable[[Found], object]
+Tell = Callable[[SearchResult], object]
 
 
-def be_silent(_: Found) -> None:
+def be_silent(_: SearchResult) -> None:
     """Tell nobody."""
 
 
@@ -56,10 +56,10 @@ class Isolation(Struct, frozen=True):
 
     inside: Members = ()
     """Nodes that fail alone."""
-    nodes: Found = Found()
-    switches: Found = Found()
+    nodes: SearchResult = SearchResult()
+    switches: SearchResult = SearchResult()
     """Its members are switches."""
-    matrix: MatrixFound = MatrixFound()
+    matrix: MatrixReading = MatrixReading()
     partly: tuple[PartlySlow, ...] = ()
     misfits: Members = ()
     """Nodes that fail with all others, and pass with each other."""
@@ -121,7 +121,7 @@ def isolate(
     )
     suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_MATRIX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
-    matrix = MatrixFound()
+    matrix = MatrixReading()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
     misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
@@ -130,14 +130,14 @@ def isolate(
 
 
 def _name_far_links(
-    of_nodes: Found,
-    of_switches: Found,
+    of_nodes: SearchResult,
+    of_switches: SearchResult,
     sound: Sequence[str],
     switches: Mapping[str, str],
     *,
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[Found, Found]]:
+) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult]]:
     """Name the two nodes, where what is slow between two switches is theirs alone."""
     for pair in of_switches.links:
         first, second = (
@@ -150,8 +150,8 @@ def _name_far_links(
     return of_nodes, of_switches
 
 
-def _leave_out(found: Found, nodes: Collection[str]) -> Found:
-    return replace(found, bad=tuple(node for node in found.bad if node not in nodes))
+def _leave_out(result: SearchResult, nodes: Collection[str]) -> SearchResult:
+    return replace(result, bad=tuple(node for node in result.bad if node not in nodes))
 
 
 def _list_between_switches(
@@ -175,29 +175,29 @@ def _list_between_switches(
 
 
 def _repeat_failures(
-    found: Found,
+    result: SearchResult,
     nodes: Sequence[str],
     *,
     seen: PairResults,
     switches: Mapping[str, str],
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[Found, tuple[PartlySlow, ...]]]:
+) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
     """Try nodes again that failed and passed; who is slow with some each time is told apart."""
-    alone = [group[0] for group in found.intermittent if len(group) == 1]
-    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(found.links))))
-    if found.is_widespread or not suspects:
-        return found, ()
-    others = {*found.bad, *found.untested, *chain.from_iterable(found.intermittent), *alone}
+    alone = [group[0] for group in result.intermittent if len(group) == 1]
+    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(result.links))))
+    if result.is_widespread or not suspects:
+        return result, ()
+    others = {*result.bad, *result.untested, *chain.from_iterable(result.intermittent), *alone}
     good = [node for node in nodes if node not in others]
     partly = yield from find_partly_slow(
         suspects, good, seen=seen, zones=switches, random=random, gone=gone
     )
     partly_slow = {entry.node for entry in partly}
     left = replace(
-        found,
-        intermittent=tuple(group for group in found.intermittent if partly_slow.isdisjoint(group)),
-        links=tuple(link for link in found.links if partly_slow.isdisjoint(link)),
+        result,
+        intermittent=tuple(group for group in result.intermittent if partly_slow.isdisjoint(group)),
+        links=tuple(link for link in result.links if partly_slow.isdisjoint(link)),
     )
     return left, partly
 
@@ -234,10 +234,10 @@ def _search_and_confirm(
     gone: Collection[str],
     tell: Tell = be_silent,
 ) -> Plan:
-    found = yield from search(groups, random, zones, gone)
-    tell(found)
+    result = yield from search(groups, random, zones, gone)
+    tell(result)
     members = list(chain.from_iterable(groups))
-    return (yield from confirm(found, members, zones, random, gone))
+    return (yield from confirm(result, members, zones, random, gone))
 
 
 def _group_by_switch(
@@ -262,7 +262,7 @@ def _group_by_switch(
 
 def _search_switches(
     nodes: Sequence[str], switches: Mapping[str, str], random: Random, gone: Collection[str]
-) -> Generator[Round, Outcomes, Found]:
+) -> Generator[Round, Outcomes, SearchResult]:
     """
     Search for switches that spoil what is between them, by tests of all their nodes.
 
@@ -273,7 +273,7 @@ def _search_switches(
         if switch := switches.get(node):
             at.setdefault(switch, []).append(node)
     if len(at) <= 1:
-        return Found()
+        return SearchResult()
     empty: set[str] = set()
     if len(at) == THREE:
         plan = search_three(tuple(at), empty)
@@ -291,13 +291,13 @@ def _search_switches(
             )
             tests = plan.send(outcomes)
     except StopIteration as end:
-        found: Found = end.value
-    own = {s: here for s in found.bad if len(here := tuple(n for n in at[s] if n not in gone)) > 1}
+        result: SearchResult = end.value
+    own = {s: here for s in result.bad if len(here := tuple(n for n in at[s] if n not in gone)) > 1}
     inside = yield from _test_inside(own, GroupPurpose.WHOLE, gone)
     return replace(
-        found,
-        bad=tuple(switch for switch in found.bad if switch not in inside),
-        intermittent=(*found.intermittent, *((switch,) for switch in inside)),
+        result,
+        bad=tuple(switch for switch in result.bad if switch not in inside),
+        intermittent=(*result.intermittent, *((switch,) for switch in inside)),
     )
 
 

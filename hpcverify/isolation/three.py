@@ -19,7 +19,7 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search import Found, Plan
+from hpcverify.isolation.search import Plan, SearchResult
 from hpcverify.isolation.search_state import CLEARED_PASSES, MAX_ATTEMPTS
 
 THREE = 3
@@ -42,9 +42,9 @@ def search_three(members: Members, gone: Collection[str]) -> Plan:
         if outcome is GroupOutcome.PASSED:
             outcome = yield from _test(members, GroupPurpose.GROUP, gone)
     if outcome is GroupOutcome.PASSED:
-        return Found()
+        return SearchResult()
     if outcome is GroupOutcome.UNKNOWN:
-        return Found(untested=members)
+        return SearchResult(untested=members)
     pairs: Pairs = {pair: [] for pair in combinations(members, 2)}
     for _ in range(TESTS_PER_PAIR):
         for pair, outcomes in pairs.items():
@@ -53,23 +53,23 @@ def search_three(members: Members, gone: Collection[str]) -> Plan:
         return _explain(pairs)
     again = yield from _test(members, GroupPurpose.WHOLE, gone)
     if again is GroupOutcome.FAILED:
-        return Found(together=(members,))
-    return Found(intermittent=(members,))
+        return SearchResult(together=(members,))
+    return SearchResult(intermittent=(members,))
 
 
-def _explain(pairs: Pairs) -> Found:
+def _explain(pairs: Pairs) -> SearchResult:
     """Name the bad member or link, if each pair always passes or always fails."""
     if any(GroupOutcome.UNKNOWN in outcomes for outcomes in pairs.values()):
-        return Found(untested=tuple(dict.fromkeys(chain.from_iterable(pairs))))
+        return SearchResult(untested=tuple(dict.fromkeys(chain.from_iterable(pairs))))
     mixed = tuple(pair for pair, outcomes in pairs.items() if len({*outcomes}) > 1)
     if mixed:
-        return Found(intermittent=mixed)
+        return SearchResult(intermittent=mixed)
     failing = [pair for pair, outcomes in pairs.items() if outcomes[0] is GroupOutcome.FAILED]
     if len(failing) == len(pairs):
-        return Found(is_widespread=True)
+        return SearchResult(is_widespread=True)
     if len(failing) == 1:
-        return Found(links=tuple(failing))
-    return Found(bad=tuple({*failing[0]} & {*failing[1]}))
+        return SearchResult(links=tuple(failing))
+    return SearchResult(bad=tuple({*failing[0]} & {*failing[1]}))
 
 
 def _test(

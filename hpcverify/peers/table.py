@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -207,17 +207,3 @@ def _read_time(cell: object, row: int) -> float:
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     seconds = _read_number(cell, row, "time")
     return seconds if seconds > 0 else math.nan
-
-
-def iterate_cells(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[Row]:
-    """
-    Yield each of *rows* with the names of its columns.
-
-    Raises:
-        ConfigError: a row has more or fewer cells than the header.
-
-    """
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise ConfigError(f"row {number} has {len(row)} cells, but the header {len(header)}")
-        yield dict(zip(header, row, strict=True))

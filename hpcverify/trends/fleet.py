@@ -220,7 +220,7 @@ def _find_day(history: PartHistory, index: int) -> float:
     return history.times[index] / DAY_SECONDS
 
 
-Found = Sequence[tuple[PartHistory, LevelChange]]
+SteppedParts = Sequence[tuple[PartHistory, LevelChange]]
 
 
 def _find_rollouts(
@@ -246,7 +246,7 @@ def _find_rollouts(
 
 
 def _find_shared_days(
-    histories: Sequence[PartHistory], stepped: Found, population: HistoryPopulation | None
+    histories: Sequence[PartHistory], stepped: SteppedParts, population: HistoryPopulation | None
 ) -> Iterable[SharedChange]:
     weight = population.weight if population else 1.0
     rest = [(h, c) for h, c in stepped if not list_marks(h, c.index)]
@@ -284,9 +284,9 @@ def _find_shared_trend(
     )
 
 
-def _find_largest_crowd(stepped: Found) -> Found:
+def _find_largest_crowd(stepped: SteppedParts) -> SteppedParts:
     """Find those that changed alike around the same day as one of them did: the most of all."""
-    crowd: Found = ()
+    crowd: SteppedParts = ()
     for better in (False, True):
         alike = [(h, c) for h, c in stepped if (c.size < 0) is better]
         alike.sort(key=lambda step: _find_day(step[0], step[1].index))
