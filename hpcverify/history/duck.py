@@ -130,7 +130,6 @@ def _remove_left_over(top: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a folder of files, if it is there."""
     if path.is_dir():
         for file in path.iterdir():
             file.unlink(missing_ok=True)

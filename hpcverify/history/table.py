@@ -115,7 +115,6 @@ class TableScreen:
         return entry.summary.peers if of_nodes and "node" in self._columns.roles else 0
 
     def _has_lost_nodes(self) -> bool:
-        """Whether runs of a part do not say on which node it was, which others may."""
         if "node" not in self._columns.roles:
             return False
         lost = f"{self._screen.rows} where node = '' and kind = '{PART_KIND}'"

@@ -140,7 +140,6 @@ class _FarGroups:
         return any(find_group_outliers(units, floor) for units in groups.values())
 
     def _share_any(self, metric: PeerMetric, nodes: Sequence[str]) -> bool:
-        """Whether enough *nodes* have a place or a version of few nodes in common."""
         if len(nodes) < MIN_NODES_BEYOND:
             return False
         like = (metric.suite, metric.kind, metric.model)
@@ -210,7 +209,6 @@ def read_values(screen: Screen, metric: PeerMetric, find_groups: FindGroups) -> 
 
 
 def _read_sensors(screen: Screen, metric: PeerMetric) -> dict[tuple[str, str], dict[str, float]]:
-    """Read what was measured of the parts of *metric* under load, by node and part."""
     sensors: dict[tuple[str, str], dict[str, float]] = {}
     like = " and ".join(
         f"{field} = {quote(value)}"

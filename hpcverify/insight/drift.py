@@ -145,7 +145,6 @@ def gather_node_facts(
 
 
 def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChange]:
-    """Keep the last change of each fact, whichever source told it."""
     changes = [change for rows in sources for change in list_changes(rows)]
     changes.sort(key=lambda change: change.when)
     return {change.name: change for change in changes}.values()

@@ -84,7 +84,6 @@ def describe_split(split: Split) -> str:
 
 
 def _list_deviation_lines(deviations: Iterable[Deviation], now: float) -> Iterator[DriftLine]:
-    """Yield a line for nodes that differ together, with all in which they do."""
     groups: dict[tuple[str, ...], list[Deviation]] = {}
     for deviation in deviations:
         groups.setdefault(deviation.nodes, []).append(deviation)

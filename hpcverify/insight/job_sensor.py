@@ -190,7 +190,6 @@ def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
 
 
 def _count_busy(controller: Controller, hosts: Iterable[Host]) -> int:
-    """Count the nodes that run jobs of others than us."""
     ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
     return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
 

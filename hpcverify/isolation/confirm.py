@@ -95,8 +95,6 @@ class _Claim(Struct, eq=False):
 
 
 class _Trial(Struct, frozen=True):
-    """A test of a claim, and its witness if it needs one."""
-
     claim: _Claim
     tests: Round
 
@@ -151,8 +149,6 @@ def confirm(
 
 
 class _Bystanders(Struct):
-    """Those in whom nothing was found, in one round."""
-
     members: Members
     """All of them, those who are gone too."""
     vague: Collection[str]
@@ -205,7 +201,6 @@ class _Bystanders(Struct):
 def _plan_trials(
     claims: Sequence[_Claim], bystanders: _Bystanders, random: Random, gone: Collection[str]
 ) -> Iterator[_Trial]:
-    """Plan disjoint tests of *claims*, the least tested first; leave two for a control."""
     taken: set[str] = set()
     for claim in sorted(claims, key=lambda claim: claim.tests):
         here = tuple(member for member in claim.members if member not in gone)

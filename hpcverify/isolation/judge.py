@@ -180,7 +180,6 @@ class PeerReference(Struct):
         return speeds
 
     def _choose_alike(self, values: Sequence[float]) -> list[float]:
-        """Choose those of *values* that are like the best ones."""
         alike = [value for value in values if value >= SLOW_SHARE * _find_best(values)]
         while True:
             least = self._choose_share(alike) * median(alike)
@@ -190,7 +189,6 @@ class PeerReference(Struct):
             alike = more
 
     def _choose_share(self, alike: Sequence[float]) -> float:
-        """Choose the least share of the median of what is *alike*, by how much such tests vary."""
         # pi / 2n is the variance of a median of n, in that of one.
         deviations = SPREADS * sqrt(1 + pi / 2 / len(alike))
         spread = self._estimate_spread(alike)

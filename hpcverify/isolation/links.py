@@ -132,8 +132,6 @@ def count_coverage(known: KnownLinks, since: float) -> LinkCoverage:
 
 
 class _Pairing:
-    """Pairs idle nodes of one kind."""
-
     def __init__(
         self,
         nodes: Collection[str],

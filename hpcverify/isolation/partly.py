@@ -68,8 +68,6 @@ def note_pairs(
 
 
 class _Candidate(Struct):
-    """A node, and the partners with whom it is tried again."""
-
     node: str
     to_fail: list[str]
     to_pass: list[str]
@@ -172,7 +170,6 @@ def _choose_partners(
 def _plan_trials(
     candidates: Sequence[_Candidate], gone: Collection[str]
 ) -> Iterator[tuple[_Candidate, str]]:
-    """Plan disjoint pairs, one of each candidate that is open."""
     busy = set(gone)
     for candidate in candidates:
         if (

@@ -118,7 +118,6 @@ class IsolationRunner:
         )
 
     def _tell_found(self, result: SearchResult) -> None:
-        """Say whom a search has found: a person may look there while the rest goes on."""
         links = [" to ".join(link) for link in result.links]
         if names := [*result.bad, *result.bad_zones, *links]:
             self.say(f"found, to be confirmed: {name_members(names)}")
@@ -144,7 +143,6 @@ class IsolationRunner:
         return [judgement.outcome for judgement in judged.judgements]
 
     def _replay(self, judged: JudgedRound) -> JudgedRound:
-        """Learn again what was learned from a round."""
         self.tester.gone.update(judged.gone)
         runs = [end.run for end in self.tester.read_ends(judged.number)]
         self._reference.learn(
@@ -183,7 +181,6 @@ class IsolationRunner:
         )
 
     def _explain_budget(self, tests: Sequence[GroupTest]) -> str:
-        """Say why a round of *tests* does not fit into the budget, if it does not."""
         budget = self.journal.order.budget
         if not budget:
             return self._explain_bound(tests)
@@ -197,7 +194,6 @@ class IsolationRunner:
         )
 
     def _explain_bound(self, tests: Sequence[GroupTest]) -> str:
-        """Say that there would be too many tests for an isolation without a budget."""
         most = MAX_TESTS + MAX_TESTS_PER_NODE * len(self.journal.order.nodes)
         done = sum(len(record.tests) for record in self.journal.rounds)
         if done + len(tests) <= most:

@@ -165,7 +165,6 @@ def _are_most_bad(state: SearchState) -> bool:
 
 
 def _plan_round(state: SearchState) -> Round:
-    """Plan disjoint tests; none if all members are judged."""
     if state.rounds == MAX_ROUNDS or _are_most_bad(state):
         return ()
     tests: list[GroupTest] = []

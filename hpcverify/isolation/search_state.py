@@ -222,7 +222,6 @@ class SearchState:
             self.known[member].meet(partner, has_failed=has_failed)
 
     def _follow_all(self, verdicts: Mapping[Members, bool]) -> None:
-        """Follow all suspicions, by which parts of the round have failed."""
         suspicions, self.suspicions = self.suspicions, []
         for suspicion in suspicions:
             self._follow(suspicion, verdicts)

@@ -107,7 +107,6 @@ def _weigh(
     replay: Callable[[Collection[_Suspect]], Sequence[float]],
     places: Sequence[RankPlace],
 ) -> list[Straggler]:
-    """Name those of *suspects* whose healing gives back enough."""
     named = []
     for suspect in suspects:
         middle = median if suspect.is_steady else fmean
@@ -171,8 +170,6 @@ def compute_delays(operation: str, size: int, steps: Sequence[RankSteps]) -> tup
 
 
 class _StepLog(Struct, frozen=True):
-    """Steps as they were."""
-
     arrivals: dict[int, list[float]]
     """After the median rank had the last result."""
     work: dict[int, list[float]]
@@ -337,7 +334,6 @@ def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspe
 
 
 def _keep_first(suspects: Sequence[_Suspect]) -> list[_Suspect]:
-    """Give each rank one name: the first."""
     return [
         suspect
         for i, suspect in enumerate(suspects)

@@ -292,7 +292,6 @@ def _find_pcie_floor(part: Part) -> Floor | str:
 
 
 def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:
-    """Lower *floor* by what somebody set on the part: a power limit, a clock."""
     if quantity not in (*DTYPES, "memory"):
         return floor
     scale, text = min(_list_settings(part), default=(1.0, ""))

@@ -115,7 +115,6 @@ def _is_absolute(rule: Rule) -> bool:
 
 
 def _is_relative(rule: Rule) -> bool:
-    """Whether *rule* depends on which part was measured, or on others."""
     return (rule.of_spec, rule.of_siblings, rule.of_baseline) != (None, None, None)
 
 
@@ -169,7 +168,6 @@ def _make_relative_limit(  # a limit is a fraction of a reference, for one part
 
 
 def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
-    """Say that a required limit could not be made; a baseline may be missing."""
     if rule.optional or (rule.of_spec is None and rule.of_siblings is None):
         return
     yield Limit(

@@ -242,7 +242,6 @@ def _look_up(part: Part) -> Spec | None:
 
 
 def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
-    """Say which fact of a part contradicts *spec*, if any does."""
     identity = f"its device id or name is that of {spec.name}"
     capability = facts.get("compute_capability", spec.compute_capability)
     if capability != spec.compute_capability:

@@ -214,7 +214,6 @@ def judge_metric(
 
 
 def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
-    """Say that nothing is a share of 0, and list whose value is another one."""
     note = "the usual value is 0, of which nothing is a share: its limits judge it"
     sign = 1 if worse == "high" else -1
     bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
@@ -350,7 +349,6 @@ def _name_nodes(comparison: PeerComparison) -> None:
 
 
 def _name_parts(comparison: PeerComparison) -> PeerSpread:
-    """Name single parts, and return how all parts differ in what is left."""
     judged = judge_level(
         comparison.left,
         comparison.floor.floor,
@@ -377,7 +375,6 @@ def _describe_many(comparison: PeerComparison) -> Iterator[str]:
 
 
 def _describe_judgeability(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
-    """Say in a sentence why a list is not plainly judged, if it is not."""
     left, floor = comparison.left, comparison.floor.floor
     if spread.judgeability is Judgeability.SPLIT and spread.cut is not None:
         better = [i for i, distance in enumerate(left) if distance <= spread.cut]
@@ -405,7 +402,6 @@ def _describe_judgeability(spread: PeerSpread, comparison: PeerComparison) -> It
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:
-    """Return how *distances* go with each sensor that most parts have and that varies."""
     correlations = {}
     for sensor in SENSORS:
         pairs = [

@@ -144,7 +144,6 @@ def _name_outliers(
     resolution: float,
     nodes: Sequence[str],
 ) -> LevelJudgement:
-    """Name those that are far from the rest, by the spread of the rest."""
     peers = len(distances)
     sound = _leave_out_freak(distances, nodes)
     spread = measure_spread(_leave_out_suspects(sound, resolution), resolution, peers)

@@ -288,7 +288,6 @@ def read_run(step: QualificationStep, run: Run, path: str) -> StepReport:
 
 
 def _list_reasons(run: Run) -> Iterator[str]:
-    """Say which checks have the verdict of *run*, and why, unless it passed."""
     if not run.complete:
         yield "interrupted"
     for result in run.results:
@@ -297,7 +296,6 @@ def _list_reasons(run: Run) -> Iterator[str]:
 
 
 def _list_notes(run: Run) -> Iterator[str]:
-    """Say what was left out, how the GPUs are set up, and what was found that is no number."""
     for result in run.results:
         if result.check in SETUP_CHECKS:
             wheres: dict[str, list[str]] = {}

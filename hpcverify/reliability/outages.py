@@ -122,8 +122,6 @@ def measure_reliability(
 
 
 class _Week(Struct, frozen=True):
-    """What the fleet did in about a week."""
-
     began: int
     """Outages that began."""
     lost: float
@@ -149,7 +147,6 @@ def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) 
 
 
 def _find_overlap(began: float, ended: float, low: float, high: float) -> float:
-    """Find how many days of one time are within another."""
     return max(0.0, min(ended, high) - max(began, low))
 
 

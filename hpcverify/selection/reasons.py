@@ -32,7 +32,6 @@ def explain_risk(
 
 
 def _tell(state: FleetState, node: FleetNode, now: float) -> Iterator[tuple[str, str]]:
-    """Yield for each trait what there is to say of it."""
     own = state.list_own(node.name)
     if own:
         back = now - own[-1].ended

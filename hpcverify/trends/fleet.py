@@ -190,7 +190,6 @@ def _is_step_by_chance(
 
 
 def _is_slope_by_chance(history: PartHistory, slope: Slope, population: HistoryPopulation) -> bool:
-    """Whether such a slope is among those that chance makes of so many series."""
     taken = history.taken_error * abs(median(history.values) * slope.middle / slope.change)
     error = math.hypot((slope.most - slope.least) / (2 * CONFIDENCE_SCORE), taken)
     return bool(error) and _is_by_chance(abs(slope.middle) / error, population.series)

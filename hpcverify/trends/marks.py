@@ -206,8 +206,6 @@ def take_off(history: PartHistory, changes: Iterable[tuple[int, float, float]]) 
 
 
 class _TakenFactor(Struct, frozen=True):
-    """What is taken off a part."""
-
     factor: float
     error: float
 

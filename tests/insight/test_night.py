@@ -440,3 +440,19 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     write_judgement(tmp_path, judgement)
 
     assert read_judgement(tmp_path) == judgement
+
+
+def test_the_judgement_that_an_older_version_wrote_is_read(tmp_path: Path) -> None:
+    outlier = (
+        '{"level": "node", "name": "n1", "node": "n1", "nodes": ["n1"], "suite": "idle",'
+        ' "metric": "gemm rate", "verdict": "fail", "distance": 0.1, "cause": "", "accused": true,'
+        ' "since": "2026-11-20", "last": "2026-11-21", "nights": 2}'
+    )
+    (tmp_path / "judgement.json").write_text(f'{{"night": "2026-11-21", "outliers": [{outlier}]}}')
+
+    judgement = read_judgement(tmp_path)
+
+    assert judgement is not None
+    assert [(o.title, o.nights, o.reported) for o in judgement.outliers] == [("n1", 2, True)]
+    write_judgement(tmp_path, judgement)
+    assert b'"accused":true' in (tmp_path / "judgement.json").read_bytes()
