@@ -20,12 +20,12 @@ from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
+from hpcverify.isolation.group_tests import name_members
 from hpcverify.isolation.journal import (
     IsolationOrder,
     create_journal,
     resume_journal,
 )
-from hpcverify.isolation.runner import name_members
 from hpcverify.plan.hostlist import expand, fold
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.slurm import Host

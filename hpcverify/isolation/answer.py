@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members, name_members
 from hpcverify.isolation.journal import Journal
 from hpcverify.isolation.partly import PartlySlow
-from hpcverify.isolation.runner import count_node_minutes, name_members
+from hpcverify.isolation.runner import count_node_minutes
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 

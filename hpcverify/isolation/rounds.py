@@ -28,7 +28,7 @@ from hpcverify.isolation.group_jobs import (
     name_document,
     read_run,
 )
-from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
+from hpcverify.isolation.group_tests import GroupPurpose, GroupTest, name_members
 from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
 from hpcverify.plan.hostlist import fold
 from hpcverify.records.collectives import CollectiveRun
@@ -316,8 +316,7 @@ class RoundTester:
 
     def _explain(self, slot: _Slot, ending: Ending, job: Job | None) -> str:
         description = describe_ending(ending, fold(slot.nodes), job)
-        names = ",".join(slot.nodes[:MAX_NAMED]) + (",…" if len(slot.nodes) > MAX_NAMED else "")
-        return f"{names}: {description}"
+        return f"{name_members(slot.nodes)}: {description}"
 
     def _count_minutes(self, job: Job | None) -> float:
         if job is None or not job.start:
@@ -423,7 +422,7 @@ class RoundTester:
             slot.job, slot.since = submitted.id, self.clock()
             return True
         self._refusal = str(exc)
-        self.say(f"{','.join(slot.nodes[:MAX_NAMED])}: {exc}")
+        self.say(f"{name_members(slot.nodes)}: {exc}")
         self.journal.append(EndedJob(round=number, tests=slot.tests, reason=str(exc)))
         return False
 
@@ -435,10 +434,6 @@ class RoundTester:
             self.say(f"{exc}; waiting for it")
         if now - self._away_since > MAX_AWAY_S:
             raise exc
-
-
-MAX_NAMED = 4
-"""Nodes of a job in a message."""
 
 
 def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:

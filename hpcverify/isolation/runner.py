@@ -19,7 +19,14 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
+from hpcverify.isolation.group_tests import (
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Outcomes,
+    Round,
+    name_members,
+)
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
@@ -160,15 +167,17 @@ class IsolationRunner:
         judged = JudgedRound(
             number=self._number,
             judgements=tuple(
-                replace(one, reason=end.reason) if end.reason and end.run is None else one
-                for one, end in zip(judgements, ends, strict=True)
+                replace(judgement, reason=end.reason)
+                if end.reason and end.run is None
+                else judgement
+                for judgement, end in zip(judgements, ends, strict=True)
             ),
             gone={n: why for n, why in self.tester.gone.items() if n not in before},
         )
         self.journal.append(judged)
-        for test, one in zip(tests, judged.judgements, strict=True):
-            if one.outcome is GroupOutcome.FAILED:
-                self.say(f"  failed: {name_members(test.members)}: {one.reason}")
+        for test, judgement in zip(tests, judged.judgements, strict=True):
+            if judgement.outcome is GroupOutcome.FAILED:
+                self.say(f"  failed: {name_members(test.members)}: {judgement.reason}")
         return judged
 
     def _announce(self, tests: Sequence[GroupTest]) -> str:
@@ -223,12 +232,3 @@ def estimate_test_minutes(journal: Journal) -> float:
 def estimate_node_minutes(tests: Iterable[GroupTest], minutes: float) -> float:
     """Estimate the node-minutes of a round; both directions of a pair are one job."""
     return sum(map(len, {frozenset(test.members) for test in tests})) * minutes
-
-
-MAX_NAMED = 8
-
-
-def name_members(members: Sequence[str]) -> str:
-    """Name the members of a test, or some of many."""
-    more = len(members) - MAX_NAMED
-    return ", ".join(members[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

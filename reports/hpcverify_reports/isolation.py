@@ -19,14 +19,12 @@ from hpcverify.isolation.answer import (
     TestRecord,
     describe_rest,
 )
-from hpcverify.isolation.group_tests import GroupOutcome
+from hpcverify.isolation.group_tests import GroupOutcome, name_members
 from hpcverify.model import Verdict
 from hpcverify_reports.labels import ICONS, format_number
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.ranks import Lag, LagBlock, LagPanel, LagRow, draw_blocks
 
-MAX_NAMED_NODES = 8
-"""Nodes that the headline names."""
 EVIDENCE_HEADS = ("Round", "With", "Result", "Measured")
 OUTCOME_WORDS = {
     GroupOutcome.FAILED: "failed",
@@ -73,12 +71,10 @@ def _judge(answer: IsolationAnswer) -> Verdict:
 def _write_headline(answer: IsolationAnswer) -> str:
     """Write the worst that is known."""
     if answer.faulty:
-        names = [one.node for one in answer.faulty]
-        more = f" and {len(names) - MAX_NAMED_NODES} more" if len(names) > MAX_NAMED_NODES else ""
-        spoil = "spoils" if len(names) == 1 else "spoil"
-        return f"{', '.join(names[:MAX_NAMED_NODES])}{more} {spoil} collectives"
+        names = [faulty.node for faulty in answer.faulty]
+        return f"{name_members(names)} {'spoils' if len(names) == 1 else 'spoil'} collectives"
     if answer.switches:
-        return f"A switch spoils collectives: {', '.join(answer.switches[:MAX_NAMED_NODES])}"
+        return f"A switch spoils collectives: {name_members(answer.switches)}"
     if answer.links:
         return f"A link is slow: {' to '.join(answer.links[0])}"
     return "No fault found" if answer.is_certain else "No fault found for certain"
