@@ -72,7 +72,7 @@ class Cell(Struct, frozen=True):
 
 
 class PartCells(Struct, frozen=True):
-    """What was measured on a part, and what the run tells of it."""
+    """What was measured on a part, and what the run knows about it."""
 
     part: str
     label: str
@@ -94,7 +94,7 @@ class RunCells(Struct, frozen=True):
     parts: list[PartCells]
 
     def count_metrics(self) -> int:
-        """Count the different metrics: what like parts have in common is one."""
+        """Count the different metrics: parts of the same kind share theirs."""
         return len(
             {
                 (cell.check_name, cell.metric, cell.unit, part.kind, part.model)

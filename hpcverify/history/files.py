@@ -4,8 +4,8 @@ Where the measurements of a night lie, and which of its files count.
 ``measurements/night=2026-11-21/000001-000004.parquet`` in the state directory holds the
 first four batches of that night. A file that lies within the numbers of another was
 merged into that one and is left over from a writer that was killed: it does not count.
-``measurements_weekly/week=2026-08-10/000001-000001.parquet`` is a week, of which the first
-day is a Monday: once it is there, the nights of that week do not count any more.
+``measurements_weekly/week=2026-08-10/000001-000001.parquet`` is a week that begins
+on a Monday: once it is there, the nights of that week do not count any more.
 What begins with ``_`` is no data, as for Spark and Hive.
 """
 

@@ -43,11 +43,11 @@ MAX_NODE_METRICS = 5000
 SOUND_VALUE = f"(value = 0 or abs(value) between {1 / LARGEST_VALUE!r} and {LARGEST_VALUE!r})"
 """In SQL: a number whose share of another one is a number too, and its square."""
 PEER_KEY = "suite, check_name, metric, unit, kind, model"
-"""What like values have in common: the suite sets the sizes, and the model what is usual."""
+"""What comparable values have in common: the suite sets the sizes, and the model what is usual."""
 
 
 class PeerMetric(Struct, frozen=True, order=True):
-    """What one metric is measured on: like parts, by the same suite."""
+    """What one metric is measured on: parts of the same kind, by the same suite."""
 
     suite: str
     check: str

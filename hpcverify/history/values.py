@@ -54,7 +54,7 @@ class ScreenedFleet(Struct, frozen=True):
     absurd: Mapping[MetricName, Sequence[str]] = {}
     """Nodes of parts that are not compared, since they claim more than any part can reach."""
     unjudged: tuple[str, ...] = ()
-    """Metrics of which nobody says which side is worse."""
+    """Metrics whose worse side is unknown."""
 
 
 def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> ScreenedFleet:
@@ -128,7 +128,7 @@ class _FarGroups:
         self._minorities: dict[tuple[str, str, str], Mapping[str, frozenset[_Group]]] = {}
 
     def has_any(self, entry: ScreenedList, floor: float, worse: Worse) -> bool:
-        """Whether there is one in the list *entry* of whole nodes, none of which is far."""
+        """Whether there is one in the list *entry* of whole nodes, while none is far."""
         nodes, metric = entry.beyond_floor[worse], entry.of
         if len(nodes) < END_VALUES and not self._share_any(metric, nodes):
             return False

@@ -56,7 +56,7 @@ MAX_UNWRITTEN_BYTES = 2**20
 """A longer queue is put into its file."""
 MAX_LINE_BYTES = 4 * 2**20
 """Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred.
-One that claims more is told of, and not kept."""
+A run that claims more is reported, and not kept."""
 MAX_RUN_METRICS = 2000
 """Different metrics of a run; a node of eight GPUs has about 300."""
 
@@ -126,7 +126,7 @@ class MeasurementWriter:
         Queue what *run* measured.
 
         Raises:
-            StoreError: the disk is full, or the like.
+            StoreError: the disk is full, for example.
 
         """
         if (cells := collect_cells(run)) is None:

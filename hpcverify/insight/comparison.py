@@ -57,7 +57,7 @@ def make_locator(site: Site, ledger: Ledger) -> Locate:
     """
     Make what says where a node is: at its switch, as the site or the last sweep knows it.
 
-    Of nodes without one, the name may tell the rack.
+    Without one, the name may show the rack.
 
     Raises:
         ConfigError: the site file names a switch of no node.

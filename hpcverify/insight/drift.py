@@ -1,12 +1,12 @@
 """
-Which nodes differ from their like in a version or a setting, and what is being rolled out.
+Which nodes differ from their peers in a version or a setting, and what is being rolled out.
 
-Only like nodes are compared: the same machine, CPUs and GPUs. What two thirds of them
+Only nodes of one kind are compared: the same machine, CPUs and GPUs. What two thirds of them
 have is the majority, and a node that has something else deviates. If many nodes changed
 the same way in the last two weeks, that is a rollout: those that have not changed yet are
 behind it. Neither says anything about health, and no state of a node depends on it.
 
-A node that is out of service, or has told nothing for a week, does not count; where it
+A node that is out of service, or was silent for a week, does not count; where it
 deviates, it is listed.
 """
 
@@ -24,22 +24,22 @@ from hpcverify.records.told_facts import ToldFacts
 from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE
 
 MIN_NODES = 3
-"""Like nodes that tell something, from which one of them can be odd."""
+"""Nodes of one kind with facts, from which one of them can be odd."""
 MAJORITY = 2 / 3
-"""Share of the like nodes that is a majority: with 12 and 11 of 23 nobody is odd."""
+"""The share of nodes of one kind that is a majority: with 12 and 11 of 23 nobody is odd."""
 MIN_ROLLOUT_NODES = 3
 MIN_ROLLOUT_SHARE = 0.1
-"""Nodes that changed the same way, and their share of the like, from which it is a rollout
+"""Nodes that changed the same way, and their share of the kind, from which it is a rollout
 and not a few that somebody tries something on."""
 MAX_COUNTER_SHARE = 0.25
 """Changes away from a version, per change to it, with which it is still rolled out: what
 jobs switch to and fro is not."""
 ROLLOUT_WINDOW_S = 14 * DAY_S
-"""How long after the last node a rollout is told: then whoever is behind deviates."""
+"""How long after the last node a rollout is listed: then whoever is behind deviates."""
 STALE_S = 7 * DAY_S
 """Facts count this long: a nightly sweep has had seven turns by then."""
 MIN_NODES_PER_VALUE = 2
-"""If like nodes have more values than one for each two of them, it is each node's own."""
+"""If nodes of one kind have more values than one for each two of them, it is each node's own."""
 
 
 class FactChange(Struct, frozen=True):
@@ -52,19 +52,19 @@ class FactChange(Struct, frozen=True):
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """What a node told last, and what has changed on it."""
+    """The last facts of a node, and what has changed on it."""
 
     node: str
     facts: Mapping[str, str]
     changes: tuple[FactChange, ...] = ()
     """At most one of each name: the last."""
-    told: float = 0.0
-    """When it told anything last."""
+    seen_at: float = 0.0
+    """When it reported anything last."""
     in_service: bool = True
 
 
 class Deviation(Struct, frozen=True, kw_only=True):
-    """Nodes that have *value*, where *count* of *total* like nodes have *majority*."""
+    """Nodes that have *value*, where *count* of *total* nodes of its kind have *majority*."""
 
     name: str
     value: str
@@ -73,13 +73,13 @@ class Deviation(Struct, frozen=True, kw_only=True):
     total: int
     nodes: tuple[str, ...]
     uncounted: tuple[str, ...] = ()
-    """Those of *nodes* that are out of service, or have told nothing lately."""
+    """Those of *nodes* that are out of service, or were silent lately."""
     since: float = 0.0
     """When the last of them changed, if it did so lately; 0: before that."""
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
-    """A change that goes over the nodes: *count* of *total* like nodes have *after*."""
+    """A change that goes over the nodes: *count* of *total* nodes of a kind have *after*."""
 
     name: str
     before: tuple[str, ...]
@@ -92,11 +92,11 @@ class Rollout(Struct, frozen=True, kw_only=True):
     behind: tuple[str, ...] = ()
     """The nodes that still have what was before."""
     uncounted: tuple[str, ...] = ()
-    """Those of them that are out of service, or have told nothing lately."""
+    """Those of them that are out of service, or were silent lately."""
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """Values of which none has a majority of *total* like nodes, the most frequent first."""
+    """Values of which none has a majority of *total* nodes, the most frequent first."""
 
     name: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -105,7 +105,7 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """How the nodes of a fleet differ from their like."""
+    """How the nodes of a fleet differ from their peers."""
 
     rollouts: tuple[Rollout, ...] = ()
     deviations: tuple[Deviation, ...] = ()
@@ -128,7 +128,7 @@ def gather_node_facts(
         # Its BMC may go on telling of a node that is down.
         latest = sources[PARTS_SOURCE][-1].last if PARTS_SOURCE in sources else newest[-1].last
         fresh = [row.facts for row in newest if row.last >= latest - STALE_S]
-        # Nodes of one image share what they told, and so what is made of it.
+        # Nodes of one image share their facts, and so what is made of it.
         key = tuple(map(id, fresh))
         if key not in merged:
             merged[key] = {name: value for facts in fresh for name, value in facts.items()}
@@ -137,7 +137,7 @@ def gather_node_facts(
                 node=node,
                 facts=merged[key],
                 changes=tuple(_merge_changes(sources.values())),
-                told=latest,
+                seen_at=latest,
                 in_service=node not in out_of_service,
             )
         )
@@ -165,7 +165,7 @@ def list_changes(rows: Sequence[ToldFacts]) -> list[FactChange]:
 
 
 def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
-    """Compare *nodes* with their like, at the time *now* in s since 1970."""
+    """Compare *nodes* with their peers, at the time *now* in s since 1970."""
     kinds: dict[tuple[str, ...], list[NodeFacts]] = {}
     for node in sorted(nodes, key=lambda facts: facts.node):
         kinds.setdefault(tuple(node.facts.get(name, "") for name in KIND_FACTS), []).append(node)
@@ -190,7 +190,7 @@ class _Value(Struct):
 
 
 def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
-    counted = {n.node for n in nodes if n.in_service and n.told >= now - STALE_S}
+    counted = {n.node for n in nodes if n.in_service and n.seen_at >= now - STALE_S}
     if len(counted) < MIN_NODES:
         return Drift(uncompared=tuple(n.node for n in nodes))
     rollouts: list[Rollout] = []

@@ -12,9 +12,9 @@ from hpcverify.insight.overview import format_time_since
 from hpcverify.summary.verdict import shorten
 
 MAX_SPLIT_VALUES = 3
-"""Values that a fact without a majority is told with."""
+"""Values that are listed of a fact without a majority."""
 MAX_LINE_FACTS = 8
-"""Facts that are told of the same nodes: after a reset of a BIOS there may be hundreds."""
+"""Facts that are listed of the same nodes: after a reset of a BIOS there may be hundreds."""
 LONG_CHARACTERS = 60
 """Of values that are longer, only the words that differ are shown."""
 
@@ -43,7 +43,7 @@ def summarize_drift(drift: Drift) -> str:
     odd = {node for deviation in drift.deviations for node in deviation.nodes}
     counts = (
         (len(drift.rollouts), "rollout", "rollouts"),
-        (len(odd), "node differs from its like", "nodes differ from their like"),
+        (len(odd), "node differs from its peers", "nodes differ from their peers"),
         (len(drift.splits), "without a majority", "without a majority"),
     )
     return ", ".join(

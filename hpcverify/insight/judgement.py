@@ -110,7 +110,7 @@ def _shorten_hosts(nodes: Collection[str]) -> str:
 
 
 class JudgedMetric(Struct, frozen=True, kw_only=True):
-    """What the parts of the fleet reached in one metric, of which all values were read."""
+    """What the parts of the fleet reached in one metric; all its values were read."""
 
     name: str
     """As in `JudgedOutlier`."""

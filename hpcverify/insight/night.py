@@ -70,7 +70,7 @@ MIN_NIGHTS = 2
 MIN_CROWD_NODES = 4
 """Nodes that step alike have something in common: they are one line."""
 MAX_NOTES = 50
-"""Metrics of which it is noted that they were not judged in full."""
+"""Metrics that are noted as not judged in full."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
 OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)

@@ -24,7 +24,7 @@ from hpcverify.selection.ranking import NodeRisk
 from hpcverify.selection.weighting import describe_weighting
 
 MAX_DUE = 100
-"""Nodes that are due of which it is said why: more than a night verifies on most fleets."""
+"""Nodes that are listed with a reason: more than a night verifies on most fleets."""
 
 
 class DueNode(Struct, frozen=True, kw_only=True):

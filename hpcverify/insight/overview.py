@@ -52,7 +52,7 @@ GONE_REASON = "the scheduler no longer has this node"
 FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a failed run is shown, unless a full pass came after it."""
 FACTS_WINDOW_S = 60 * DAY_S
-"""Seconds for which what a node told of its versions is compared, and how it changed."""
+"""Seconds for which the versions of a node are compared, and how they changed."""
 MAX_CLOCK_LEAD = timedelta(days=1)
 """A run dated further ahead is from a node whose clock was wrong."""
 NEVER = "never"
@@ -155,7 +155,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
     """Days without a full pass that make a node overdue."""
     drift: Drift = Drift()
-    """How the nodes differ from their like in versions and settings."""
+    """How the nodes differ from their peers in versions and settings."""
     links: LinkCoverage | None = None
     """How many links between nodes were tried lately; None: sweeps do not try them."""
     link_days: float = 0

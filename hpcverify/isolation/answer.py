@@ -93,7 +93,7 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     misfits: Members = ()
     """Nodes that fail with all others, and pass with each other: not in `faulty`."""
     untested: dict[str, str] = {}
-    """Nodes, and switches, of which nothing can be said, and why."""
+    """Nodes, and switches, that could not be judged, and why."""
     left_out: dict[str, str] = {}
     """Nodes that were not idle when it began, and why."""
     passed: int = field(name="cleared")

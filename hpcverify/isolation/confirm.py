@@ -1,5 +1,5 @@
 """
-Test once more whom a search found, and take back who passes.
+Test once more what a search found, and drop what passes.
 
 The tests by which somebody was found were chosen since they failed, and what they were
 compared with since it passed: on a noisy network both may be chance. These tests are not,

@@ -12,7 +12,7 @@ More nodes never make a collective faster, and may make it slower: with n ranks 
 n steps. So a test is compared with those of about as many nodes, or of more. If there are
 only smaller ones, it may be slower by as much; and where latency decides, by far more.
 
-Users' traffic makes good groups differ too. How much is told from the tests themselves, and
+Users' traffic makes good groups differ too. How much is estimated from the tests themselves, and
 the noisier the network is, the more is allowed: never so much that half the rate passes.
 """
 

@@ -1,5 +1,5 @@
 """
-Read a matrix of who was slow to whom: a bad row is a sender, a column a receiver.
+Read a matrix of senders and receivers that were slow: a bad row is a sender, a column a receiver.
 
 In each round, disjoint pairs send to each other, first the one and then the other. So
 each of n nodes has sent to each other one after n - 1 rounds (n if n is odd).

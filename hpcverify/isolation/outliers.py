@@ -99,7 +99,7 @@ def _find_apart(middles: Mapping[Unit, float], resolution: float) -> dict[Unit, 
         return {}
     ordered = sorted(middles, key=lambda unit: middles[unit])
     few = max(1, int(MAX_OUTLIER_SHARE * len(ordered)))
-    # The largest group that stands apart: a smaller one would leave one of its like unnamed.
+    # The largest group that stands apart: a smaller one would leave one as slow unnamed.
     for count in range(few, 0, -1):
         rest, apart = [middles[u] for u in ordered[:-count]], ordered[-count:]
         if _stand_apart(rest, middles[apart[0]], resolution):

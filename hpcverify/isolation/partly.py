@@ -87,7 +87,7 @@ class _Candidate(Struct):
         return len(self.slow) >= SLOW_PARTNERS and len(self.well) >= WELL_PARTNERS
 
     def choose_partner(self, busy: Collection[str]) -> str | None:
-        """Choose whom to try next: first those that should fail, as chance does not twice."""
+        """Choose the next partner: first one that should fail, as chance does not twice."""
         need_slow = len(self.slow) < SLOW_PARTNERS
         left = self.to_fail if need_slow else self.to_pass
         return next((partner for partner in left if partner not in busy), None)
@@ -120,7 +120,7 @@ def find_partly_slow(
     """
     Yield rounds that try *suspects* again with those *good* nodes that they have met.
 
-    What is *seen* of pairs says with whom. Where *zones* are known, only partners of the same
+    What is *seen* of pairs says which. Where *zones* are known, only partners of the same
     one count: what is between zones may be slow for all.
     """
     candidates = [_choose_partners(node, good, seen, zones, random) for node in suspects]
@@ -153,7 +153,7 @@ def find_partly_slow(
 def _choose_partners(
     node: str, good: Sequence[str], seen: PairResults, zones: Mapping[str, str], random: Random
 ) -> _Candidate:
-    """Choose those of the *good* nodes with whom *node* has failed, or only passed."""
+    """Choose the *good* nodes with which *node* has failed, or only passed."""
     zone = zones.get(node)
     met = [
         (partner, seen[pair])

@@ -68,7 +68,7 @@ class SearchResult(Struct, frozen=True):
 
     bad: Members = ()
     bad_zones: Members = ()
-    """Zones of which some members are bad, and nobody has passed."""
+    """Zones where some members are bad, and nobody has passed."""
     links: tuple[Members, ...] = ()
     """Pairs that fail only with each other."""
     together: tuple[Members, ...] = ()
@@ -225,7 +225,7 @@ def _list_good(state: SearchState, taken: set[str]) -> list[str]:
 def _choose_partner(
     state: SearchState, member: str, *, good: Sequence[str], known_good: Collection[str]
 ) -> str | None:
-    """Choose one whom *member* has not met, of its zone if there is one; else once it met all."""
+    """Choose a new partner of *member*, of its zone if there is one; else once it met all."""
     met, zone = state.known[member].partners, state.zones.get(member)
     fresh = [candidate for candidate in good if candidate not in met or met.issuperset(known_good)]
     return min(fresh, key=lambda candidate: state.zones.get(candidate) != zone, default=None)

@@ -37,7 +37,7 @@ MAX_PAIR_TESTS_OF_MEMBER = 8
 CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
 MAX_WHOLES = 3
-"""Times that a group fails as a whole, while none of its parts does, until it is told as such."""
+"""A group that fails as often as a whole, while none of its parts does, is reported as one."""
 MIN_BAD_OF_ZONE = 3
 """Bad members of a zone in which nothing has passed, from which on it is the zone."""
 EXTRA_CONTROLS = 3
@@ -125,14 +125,14 @@ class SearchState:
         zones: Mapping[str, str],
         gone: Collection[str],
     ) -> None:
-        """Begin with members of which nothing is known; the rest is as `search` has it."""
+        """Begin with members that were not tested yet; the rest is as `search` has it."""
         self.random = random
         self.zones = zones
         self.gone = gone
         self.known = {member: MemberRecord() for member in chain.from_iterable(groups)}
         self.suspicions: list[Suspicion] = []
         self.repeats: list[Members] = []
-        """Groups that failed, and of which nobody was bad."""
+        """Groups that failed, though no member was bad."""
         self.pairs: list[Members] = []
         """Partners with whom a member failed that was cleared since, and that member."""
         self.wholes = Counter[frozenset[str]]()
@@ -302,7 +302,7 @@ class SearchState:
             self.repeats.append(origin)
 
     def _learn_whole(self, whole: Members, *, has_failed: bool) -> None:
-        """Take what came of a group that failed before, and of which nobody was bad."""
+        """Take what came of a group that failed before, though no member was bad."""
         self.repeats.remove(whole)
         self.wholes[frozenset(whole)] += has_failed
         if not has_failed:

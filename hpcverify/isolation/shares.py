@@ -56,7 +56,7 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
     Read the step log of a job: CSV with a row for each step of each rank, in seconds.
 
     Raises:
-        ConfigError: a column is missing, a value is none, or it is too little to judge.
+        ConfigError: a column is missing, a value is not a number, or it is too little to judge.
 
     """
     rows = csv.DictReader(lines)

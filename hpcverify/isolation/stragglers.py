@@ -10,7 +10,7 @@ longer over its own work, it was late to get the last result: then the transfers
 Who is slow to send or to receive shows where each rank sends to several others in turn: a
 slow row of the matrix of transfers is a sender, a column a receiver (C4D, HPCA 2025). One
 slow cell is a link, and names no rank; with one partner only, sender and receiver cannot be
-told apart. Transfers within a node and between nodes are compared with their like.
+told apart. Transfers within a node and between nodes are compared apart.
 
 What healing would give back is computed as in the what-if analysis of Lin et al.,
 "Understanding Stragglers in Large Model Training" (OSDI 2025): the same steps once more,
@@ -249,7 +249,7 @@ def find_slow_ranks(
     series: Series, places: Sequence[RankPlace], min_excess: float = 0.0
 ) -> dict[Ranks, float]:
     """
-    Find nodes of which all ranks, and then ranks, that take longer than the others.
+    Find nodes whose ranks are all slow, and then single ranks.
 
     By *min_excess* of what all take, at least.
     """
@@ -293,7 +293,7 @@ def _judge_nodes_first(
     join: Callable[[Sequence[Value]], Value],
     find: Callable[[Mapping[Ranks, Value]], Mapping[Ranks, float]],
 ) -> dict[Ranks, float]:
-    """Find nodes of which all ranks are slow, by what *join* makes of them; then other ranks."""
+    """Find nodes whose ranks are all slow, by what *join* makes of them; then other ranks."""
     excesses: dict[Ranks, float] = {}
     by_node: dict[str, list[int]] = {}
     for place in places:
@@ -353,7 +353,7 @@ class _Matrix:
             is_local = node_of.get(sender) == node_of.get(receiver)
             kinds.setdefault(is_local, []).append((sender, receiver))
         self.kinds = list(kinds.values())
-        """Transfers within a node, and between nodes: each is compared with its like."""
+        """Transfers within a node, and between nodes: each is compared with its own kind."""
 
     def list_times(self, cells: Sequence[Cell], side: int) -> dict[int, list[Sequence[float]]]:
         """List the times of the *cells* of each sender (side 0) or receiver (1)."""

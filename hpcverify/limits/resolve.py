@@ -235,7 +235,7 @@ def _make_sibling_limit(
 
 def _identify_kind(part_id: str, inventory: Inventory) -> tuple[str, ...]:
     """
-    Return the kind, model and settings of *part_id*, so that only like parts are siblings.
+    Return the kind, model and settings of *part_id*: siblings have the same ones.
 
     A GPU that somebody gave less power is slower than the others, and not defective.
     """

@@ -28,7 +28,7 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """The day on which the reference was learned; empty if there is none."""
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
-    """Metrics of which nobody says which side is worse, since their check is not installed here,
+    """Metrics whose worse side is unknown, since their check is not installed here,
     and those with values that cannot be reckoned with."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""

@@ -214,7 +214,7 @@ def judge_metric(
 
 
 def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
-    note = "the usual value is 0, of which nothing is a share: its limits judge it"
+    note = "the usual value is 0, so only its limits judge it"
     sign = 1 if worse == "high" else -1
     bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
     listed = _list_first(f"{part.name} ({part.value:g})" for part in bad)
@@ -307,7 +307,7 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
         else f"{value}: {len(likes[value])} parts"
         for value, c in sorted(centres.items(), key=lambda item: item[1])
     )
-    comparison.notes.append(f"two kinds by {field}, each compared with its like ({kinds_listed})")
+    comparison.notes.append(f"two kinds by {field}, each compared by itself ({kinds_listed})")
     for value, like in likes.items():
         for i in like:
             comparison.left[i] -= centres[value]
@@ -327,7 +327,7 @@ def _name_groups(comparison: PeerComparison, field: str) -> None:
 
 
 def _name_nodes(comparison: PeerComparison) -> None:
-    """Name the nodes of which every part is far; a few nodes are compared as groups are."""
+    """Name the nodes whose parts are all far; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
     nodes = {n: who for n, who in comparison.nodes.items() if len(who) >= MIN_DRAGGED}
     middles = {node: comparison.find_middle(who) for node, who in nodes.items()}

@@ -39,9 +39,9 @@ the spread of n values as well as the standard deviation knows that of 0.37 n.""
 MANY_SHARE = 0.25
 """If the worse of two kinds has more of the peers than this, nobody can say which is healthy."""
 SUSPECT_SCORE = 3.5
-"""Beyond so many spreads of the better side, a value tells nothing of how healthy ones differ."""
+"""Values beyond this many spreads of the better side do not show how healthy ones differ."""
 NOTED = 0.05
-"""Who is so far is told even if chance explains it."""
+"""A part this far away is reported even if chance explains it."""
 NOISY_FACTOR = 1.5
 """In a noisy metric, an outlier is this many times as far as chance goes."""
 APART = 2.5
@@ -65,7 +65,7 @@ class Judgeability(StrEnum):
     TOO_NOISY = "too noisy"
     SPLIT = "split in two"
     ZERO = "zero"
-    """The usual value is 0, of which nothing is a share."""
+    """The usual value is 0, so relative distances are undefined."""
     TRAILING = "trailing off"
     """Far values are common, as the better side shows: only one far beyond those is named."""
     SKEWED = "skewed"
@@ -107,7 +107,7 @@ def judge_level(
     nodes: Sequence[str] = (),
 ) -> LevelJudgement:
     """
-    Find the outliers among *distances*, of which positive ones are worse.
+    Find the outliers among *distances*; positive ones are worse.
 
     Args:
         distances: One for each peer, from a common value and relative to it.
@@ -269,7 +269,7 @@ def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -
     """
     Find who is far and not named, the worst first, by what is left of the *distances*.
 
-    Where far values are not common, only who is far enough to be missed by somebody is told.
+    Where far values are not common, only parts that somebody would miss are reported.
     """
     least = max(floor, NOTED, SUSPECT_SCORE * spread.spread)
     if spread.judgeability is not Judgeability.JUDGED:

@@ -42,7 +42,7 @@ def find_distance(value: float, centre: float, *, low_is_bad: bool) -> float:
     Return how much worse than *centre* the *value* is: 0.03 is 3 %, a negative one is better.
 
     Raises:
-        ZeroDivisionError: *centre* is 0, of which nothing is a share.
+        ZeroDivisionError: *centre* is 0, so relative distances are undefined.
 
     """
     return (centre - value if low_is_bad else value - centre) / abs(centre)

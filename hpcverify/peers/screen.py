@@ -47,7 +47,7 @@ class ListSummary(Struct, frozen=True):
         Find how much worse than its peers a single part has to be until it is named.
 
         Raises:
-            ZeroDivisionError: the centre is 0, of which nothing is a share.
+            ZeroDivisionError: the centre is 0, so relative distances are undefined.
 
         """
         spread = MAD_SCALE * self.mad / abs(self.centre)

@@ -121,7 +121,7 @@ def find_resolution(values: Iterable[float]) -> float:
     Return the step in which *values* were recorded: the least difference between common ones.
 
     What few parts have may be the values of bad ones, or anything that one of them claims. Two
-    different values alone may be a healthy one and a bad one. Those tell no step, but their last
+    different values alone may be a healthy one and a bad one. Those show no step, but their last
     decimal place does, up to 1.
     """
     counts = Counter(values)

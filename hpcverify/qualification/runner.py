@@ -1,7 +1,7 @@
 """
 Take the steps of a qualification one after the other, and keep what each came to.
 
-A step that fails, crashes or overruns is told, and the others have their turn. The document
+A step that fails, crashes or overruns is reported, and the others have their turn. The document
 is written again after each step, so that nothing is lost if the node is.
 """
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from hpcverify.stats import expand_student_score, find_poisson_interval
 
 MIN_OUTAGES = 3
-"""With fewer, a rate is told as *no history yet*: its interval spans a factor of thirty."""
+"""With fewer, the report says *no history yet*: the interval spans a factor of thirty."""
 MIN_NODE_DAYS = 30.0
 TOGETHER_DAYS = 1 / 24
 """Outages of one place that begin within an hour of the one before are one event."""

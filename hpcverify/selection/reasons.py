@@ -10,12 +10,12 @@ from hpcverify.selection.traits import PRIOR_WEIGHTS, FleetState, Traits
 from hpcverify.units import DAY_SECONDS, format_age, format_count
 
 WORTH_TELLING = log(1.2)
-"""What changes the risk by less than a fifth is not told."""
+"""What changes the risk by less than a fifth is not listed."""
 MAX_REASONS = 3
 WINDOWS = (30, 90, 365, 730)
 """Days in which outages are counted for a reader."""
 NEIGHBOUR_NEWS_DAYS = 14.0
-"""After so many days, the failure of a neighbour no longer tells anything."""
+"""After so many days, the failure of a neighbour no longer says anything."""
 
 
 def explain_risk(

@@ -3,7 +3,7 @@ What of a node goes with outages to come, as numbers: its traits.
 
 `FleetState` is moved through the history once, outage by outage, and can be asked at any
 moment for the traits of a node in service, by nothing but what was known then. A trait is
-the logarithm of a ratio: 0 for a node of which nothing is known.
+the logarithm of a ratio: 0 for an unknown node.
 """
 
 from __future__ import annotations

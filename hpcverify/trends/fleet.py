@@ -1,7 +1,7 @@
 """
 Judge the past of each part of a fleet in one metric: who changed, and is it the part?
 
-A change on many parts at once is no fault of each: where they have a mark in common, a new driver
+A change on many parts at once is not their fault: where they have a mark in common, a new driver
 or firmware, it is a *rollout*; where they only share the day, or a trend, it is something else that
 they share, as cooling. What a mark did is found over all parts that have it. Shared changes are
 taken off the runs first; what is left is one series, and a change in it is the part's own.
@@ -372,7 +372,7 @@ def describe_shared(shared: SharedChange) -> str:
     parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
     by = f"{format_percent(shared.size)} {side}"
     if shared.mark:
-        return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
+        return f"rollout: {parts} with {shared.mark} became {by}: not a fault of the parts"
     when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
     return f"{parts} became {by} {when}: look for what they share, such as cooling or software"
 

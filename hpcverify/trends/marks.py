@@ -74,7 +74,7 @@ class MarkEffect(Struct, frozen=True, kw_only=True):
 
 
 class HistoryPopulation(Struct, frozen=True, kw_only=True):
-    """The fleet of which a screen has chosen the histories that are judged."""
+    """The fleet from which a screen has chosen the histories that are judged."""
 
     parts: int
     """Parts with a past that is long enough for a step."""

@@ -187,7 +187,7 @@ def test_nodes_and_page_tell_a_rollout_and_three_nodes_that_differ(cli: Cli) -> 
 
     text = Dom(cli("report", "--fleet", "-o", "-").stdout).text
     assert rollout in text
-    assert "1 rollout, 3 nodes differ from their like" in text
+    assert "1 rollout, 3 nodes differ from their peers" in text
 
     told_as_json = json.loads(cli("nodes", "--json").stdout)["drift"]
     assert [one["after"] for one in told_as_json["rollouts"]] == [NEW]

@@ -421,7 +421,7 @@ def test_rows_are_in_the_order_that_people_count() -> None:
 def test_versions_are_told_once_for_all_nodes_that_differ_together() -> None:
     page = Dom(render(fleets.drifting(), {})).text
 
-    assert "1 rollout, 7 nodes differ from their like" in page
+    assert "1 rollout, 7 nodes differ from their peers" in page
     assert "GPU driver from 570.86.15 to 575.51.03: 42 of 63 nodes" in page
     assert "not yet: gpu-r002-n[12-32]" in page
     assert page.count("6.8.0-50-generic, not 6.8.0-40-generic as on 59 of 63") == 1
