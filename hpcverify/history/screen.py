@@ -84,7 +84,7 @@ class ScreenedList(Struct, frozen=True):
     """Beyond the reach of the rule, if chance alone does not explain them; else empty."""
     may_be_split: bool
     beyond_floor: Mapping[Worse, Sequence[str]]
-    """Of whole nodes, those beyond the floor on either side, up to `END_VALUES`: a slow place or
+    """The whole nodes beyond the floor on either side, up to `END_VALUES`: a slow place or
     version may have several of them, and none need be far by itself."""
 
     @property
@@ -126,7 +126,7 @@ class Screen:
     def __init__(
         self, db: DuckDBPyConnection, paths: Sequence[Path], *, newest: bool = False
     ) -> None:
-        """Of the files *paths*; if *newest*, each suite of a node in its last night alone."""
+        """Open the files *paths*; if *newest*, each suite of a node in its last night alone."""
         self._db = db
         source = read_parquet(paths)
         if newest:

@@ -63,7 +63,7 @@ class TableMetric(Struct, frozen=True):
 
     keys: tuple[PeerMetric, ...]
     summary: ListSummary
-    """Of its parts."""
+    """The summary over its parts."""
     nodes: int
     is_plain: bool
     """Whether nobody in it can be named."""
@@ -73,7 +73,7 @@ class TableScreen:
     """A table that is open, to be asked for its metrics and their runs."""
 
     def __init__(self, db: DuckDBPyConnection, path: Path, columns: Columns) -> None:
-        """Of the rows in *path*, as `_write_rows` wrote them."""
+        """Screen the rows in *path*, as `_write_rows` wrote them."""
         self._screen, self._columns = Screen(db, [path]), columns
         rows = self._screen.rows
         every = f"count(*), count(distinct hash(node, part, {PEER_KEY}))"

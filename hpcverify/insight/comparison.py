@@ -192,7 +192,7 @@ class Limits:
     """The limits by which parts failed or would fail in their own newest runs."""
 
     def __init__(self, store: Store) -> None:
-        """Of the runs in *store*."""
+        """Look in the runs of *store*."""
         self._store = store
         self._runs: dict[tuple[str, str], Run | None] = {}
 

@@ -89,7 +89,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     state: str
     """That of the node, or held by others."""
     verdict: Verdict | None
-    """Of its last finished run; None: there is none."""
+    """The verdict of its last finished run; None without one."""
     attention: bool
     """Whether it failed or could not be judged, and nothing has cleared that."""
     overdue: bool

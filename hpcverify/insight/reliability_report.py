@@ -38,7 +38,7 @@ class ReliabilityReport(Struct, frozen=True, kw_only=True):
     """How reliable the fleet was, and what its jobs have to expect."""
 
     days: float
-    """For which the ledger has outages, those that were asked for at most."""
+    """The days with known outages, at most those that were asked for."""
     reliability: FleetReliability
     assumptions: JobAssumptions
     jobs: tuple[JobForecast, ...]

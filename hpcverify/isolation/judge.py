@@ -251,7 +251,7 @@ class PeerReference(Struct):
 class _Rating(Struct, frozen=True):
     timing: CollectiveTiming
     share: float
-    """Of what it should be."""
+    """The share of what it should be."""
     least: float
     of: str
 

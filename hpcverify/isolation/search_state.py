@@ -83,7 +83,7 @@ class Suspicion(Struct, eq=False):
     is_careful: bool = False
     """Nobody may be bad: test both halves, and infer nothing."""
     clearing_lead: int = -1
-    """Of failures over passes, in pairs, from which on the last member is cleared."""
+    """The lead of failures over passes, in pairs, at which the last member is cleared."""
 
 
 class Clash(Struct, eq=False):

@@ -48,7 +48,7 @@ class _LoggedStep(Struct, frozen=True):
     rank: int
     role: str
     seconds: tuple[float, float, float]
-    """Of computing, communicating and waiting for input."""
+    """The times of computing, communicating and waiting for input."""
 
 
 def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:

@@ -117,7 +117,7 @@ class Floor(Struct, frozen=True, kw_only=True):
     promised_by: str
     """As words: its data sheet, or its link."""
     share: float
-    """Of the promise, which good parts reach."""
+    """The share of the promise that good parts reach."""
     margin: float
     """How much of that share counts here."""
     basis: Basis

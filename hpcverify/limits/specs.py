@@ -85,7 +85,7 @@ class Spec(Struct, frozen=True):
     names: tuple[str, ...]
     """As NVML prints them; drivers differ."""
     other_names: tuple[str, ...]
-    """Of other products with the same device id."""
+    """The names of other products with the same device id."""
     pci_device_ids: tuple[str, ...]
 
     @property

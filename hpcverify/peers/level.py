@@ -71,7 +71,7 @@ class Judgeability(StrEnum):
     SKEWED = "skewed"
     """Values trail off on the worse side alone: only one far beyond all others is named."""
     MANY = "many"
-    """So many are named that they may be a kind of their own."""
+    """The named parts may be a kind of their own: they are too many."""
 
 
 class PeerSpread(Struct, frozen=True):
@@ -87,7 +87,7 @@ class PeerSpread(Struct, frozen=True):
     reach: float = 0.0
     """How far from the centre values go on the better side, but for the best one."""
     slope: float = 0.0
-    """Of an exponential distribution that goes as far as theirs on the worse side: its scale."""
+    """The scale of an exponential distribution that goes as far as theirs on the worse side."""
     least: float | None = None
     """How much worse than its peers a single part has to be until it is named."""
 

@@ -103,7 +103,7 @@ class _JobsOnNode:
         self.jobs = self.deaths = 0
         self.last_death = 0.0
         self.spans: dict[int, list[int]] = {}
-        """For each time: jobs that started then, and how many of them died."""
+        """The jobs that started at each time, and how many of them died."""
 
     def add(self, ending: JobEnding) -> None:
         self.jobs += 1
@@ -160,7 +160,7 @@ class _Spans:
     def __init__(self, users: Iterable[_User], usual: float) -> None:
         self._usual = usual
         self._started: defaultdict[int, list[Counter[str]]] = defaultdict(list)
-        """For each time and each user, the jobs that started then by node."""
+        """The jobs by node that started at each time, user by user."""
         self._died: defaultdict[int, list[Counter[str]]] = defaultdict(list)
         self._shares: dict[tuple[int, str], float] = {}
         for user in users:

@@ -34,7 +34,7 @@ class JobForecast(Struct, frozen=True):
     checkpoint_minutes: float
     """Between two checkpoints, at the best."""
     ettr: Estimate
-    """Of its time, what makes progress: 0 to 1."""
+    """The share of its time that makes progress: 0 to 1."""
     lost_gpu_hours: float
     """By one interruption."""
 

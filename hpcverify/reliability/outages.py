@@ -63,7 +63,7 @@ class FleetReliability(Struct, frozen=True):
     failure_rate: Estimate | None
     """Outages per node and day in service; None: too little is known."""
     share_out: Estimate | None
-    """Of all node-days, those out of service."""
+    """The share of all node-days that were out of service."""
     weeks: int = 0
     """By which the intervals allow for failures that come together; 0: there are too few."""
 

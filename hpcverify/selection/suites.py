@@ -38,7 +38,7 @@ class SuiteFaultCoverage(Struct, frozen=True, kw_only=True):
     loads: bool
     """Whether it loads the node: only that is a full pass."""
     share: float
-    """Of the faults of known classes, those that its checks can see."""
+    """The share of the faults of known classes that its checks can see."""
 
     @property
     def share_per_minute(self) -> float:

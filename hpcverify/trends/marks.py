@@ -41,7 +41,7 @@ class PartHistory(Struct, frozen=True, kw_only=True):
     """What the part ran in each run, by name: driver, firmware, the serial number in a slot."""
     limit: float | None = None
     taken_error: float = 0.0
-    """Of the shared changes that were taken off its values: relative, one standard deviation."""
+    """The relative standard deviation of the shared changes that were taken off its values."""
 
 
 class MarkChange(Struct, frozen=True, order=True):
@@ -62,11 +62,11 @@ class MarkEffect(Struct, frozen=True, kw_only=True):
     factor: float
     """By which values changed with it, in the median over the parts."""
     error: float
-    """Of that median: one standard deviation."""
+    """The standard deviation of that median."""
     scatter: float
     """How far parts are from it without noise: one standard deviation."""
     share: float
-    """Of the parts, those that changed so, and not by less than half as much."""
+    """The share of the parts that changed so, and not by less than half as much."""
     day: float
     """Days since 1970: when half of the parts had it."""
     parts: int
@@ -79,9 +79,9 @@ class HistoryPopulation(Struct, frozen=True, kw_only=True):
     parts: int
     """Parts with a past that is long enough for a step."""
     effects: Mapping[MarkChange, MarkEffect]
-    """Of the marks that are new on parts of several nodes: by parts that moved or did not."""
+    """The effects of marks that are new on several nodes, by parts that moved or did not."""
     weight: float = 1.0
-    """For how many parts that the screen has found each history stands."""
+    """The number of parts that the screen has found for each history."""
     spread: float = 0.0
     """Between the runs of a part, as most have it: relative."""
     series: int = 1
