@@ -195,9 +195,9 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
             if when > forgotten.get(node, -math.inf)
         ),
         told=(
-            one
-            for one in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
-            if one.last > forgotten.get(one.node, -math.inf)
+            record
+            for record in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
+            if record.last > forgotten.get(record.node, -math.inf)
         ),
         links=count_coverage(ledger.read_links(), now - days * DAY_S) if days else None,
         link_days=days,
@@ -208,7 +208,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
 def build_overview(
     nodes: Mapping[str, Node],
     newest: Iterable[RunEntry],
-    said: Iterable[LastResult],
+    results: Iterable[LastResult],
     *,
     now: float,
     tripped: str = "",
@@ -222,22 +222,22 @@ def build_overview(
     """
     Combine what the ledger knows of *nodes* with their runs in the store.
 
-    *newest* is the last finished run of each node, *said* the last result of each
+    *newest* is the last finished run of each node, *results* the last result of each
     check, *failures* the nodes and start times of failed runs, *told* the facts of each
     node, oldest first. A node that only the store knows was never verified by the
     controller. *links* counts those that sweeps tried within *link_days*.
     """
     entries = {entry.node: entry for entry in newest}
     by_node: dict[str, list[LastResult]] = {}
-    for one in said:
-        by_node.setdefault(one.node, []).append(one)
+    for result in results:
+        by_node.setdefault(result.node, []).append(result)
     failed: dict[str, list[float]] = {}
     for name, when in failures:
         failed.setdefault(name, []).append(when)
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     gone = {name for name, node in nodes.items() if is_gone(node, now)}
     held = {name for name, node in nodes.items() if _is_out_of_service(node)}
-    facts = gather_node_facts((one for one in told if one.node not in gone), held)
+    facts = gather_node_facts((record for record in told if record.node not in gone), held)
     drift = compare_nodes(facts, now)
     moved = name_rollouts(facts, drift)
     rows = [
