@@ -32,12 +32,12 @@ from statistics import median
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from hpcverify.peers.level import (  # noqa: E402 - below the path
+    Judgeability,
     LevelJudgement,
-    Standing,
     find_unnamed,
     judge_level,
 )
-from hpcverify.peers.rule import MAD_SCALE, find_mad  # noqa: E402 - as this
+from hpcverify.stats import MAD_SCALE, find_mad  # noqa: E402 - as this
 
 FLOOR = 0.02
 SIZES = (32, 64, 100, 232, 400, 1000)
@@ -115,7 +115,7 @@ def _judge_planted(
     far = max(LEAST, SPREADS * spread)
     due = {i for i, d in enumerate(planted) if d >= far and values[i] >= far}
     judged = judge(values)
-    many = judged.spread.standing is Standing.SPLIT or len(judged.outliers) > MANY * size
+    many = judged.spread.judgeability is Judgeability.SPLIT or len(judged.outliers) > MANY * size
     left = [0.0 if i in judged.outliers else d for i, d in enumerate(values)]
     missing = due - judged.outliers.keys()
     noted = missing <= {*find_unnamed(left, judged.spread, FLOOR)}

@@ -2,7 +2,7 @@
 What the ranking of nodes is worth on the past of a fleet: ``selection.py [FAULTS.csv --nodes N]``.
 
 Each week a share of the nodes in service is picked, and the share of the week's outages that
-fell on them counts; see `hpcverify.selection.backtest`. Weeks begin on each of the seven days,
+fell on them counts; see `tests.selection.backtest`. Weeks begin on each of the seven days,
 and ours has another seed for each: what a Monday alone says differs by a tenth. Beside ours are
 chance, round robin, the rate of each node over its life (Gamma-Poisson) and its outages of the
 last thirty days; and ours with the places that a sweep keeps for who has waited longest.
@@ -24,7 +24,10 @@ from random import Random
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from hpcverify.fleet.schedule import PATIENT_PLACES  # noqa: E402 - below the path
-from hpcverify.selection.backtest import (  # noqa: E402 - as this
+from hpcverify.reliability.outages import Outage  # noqa: E402 - as this
+from hpcverify.selection.outages import FleetHistory  # noqa: E402 - as this
+from hpcverify.selection.ranking import RiskRanking  # noqa: E402 - as this
+from tests.selection.backtest import (  # noqa: E402 - as this
     WEEK_DAYS,
     Policy,
     WeekOutcome,
@@ -32,8 +35,6 @@ from hpcverify.selection.backtest import (  # noqa: E402 - as this
     split_quarters,
     summarize,
 )
-from hpcverify.selection.outages import FleetHistory, PastOutage  # noqa: E402 - as this
-from hpcverify.selection.ranking import RiskRanking  # noqa: E402 - as this
 from tests.selection.fleets import (  # noqa: E402 - as this
     HAZARDS,
     INFINITE_HBD,
@@ -57,8 +58,8 @@ class Past:
     def __init__(self, history: FleetHistory) -> None:
         """Begin before the first."""
         self._rest = iter(history.outages)
-        self._next: PastOutage | None = next(self._rest, None)
-        self.own: dict[str, list[PastOutage]] = {}
+        self._next: Outage | None = next(self._rest, None)
+        self.own: dict[str, list[Outage]] = {}
 
     def advance(self, day: float) -> None:
         """Move on to *day*."""

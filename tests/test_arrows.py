@@ -16,10 +16,10 @@ PACKAGES = {
     "hpcverify_reports": ROOT / "reports/hpcverify_reports",
 }
 FLOORS = (
-    ("model", "errors", "breadcrumb", "gate", "imports"),
-    ("units", "trust", "reliability"),
-    ("check", "peers", "selection"),
-    ("limits", "plan", "processes", "trends"),
+    ("model", "errors", "breadcrumb", "gate", "imports", "stats"),
+    ("units", "trust"),
+    ("check", "peers", "reliability"),
+    ("limits", "plan", "processes", "trends", "selection"),
     ("telemetry", "slurm", "summary"),
     ("records",),
     ("run", "console", "isolation", "history"),
@@ -38,6 +38,7 @@ FROM_OUTSIDE = {
         "telemetry",
         "limits",
         "units",
+        "stats",
         "records",
     },
     "hpcverify_reports": {
@@ -45,6 +46,7 @@ FROM_OUTSIDE = {
             "check",
             "model",
             "units",
+            "stats",
             "summary",
             "telemetry",
             "records",

@@ -51,6 +51,7 @@ from hpcverify.check import (
 )
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
+from hpcverify.stats import find_percentile
 from hpcverify.units import GIB, GIGA, KIB, MIB, format_count
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
@@ -79,7 +80,6 @@ from hpcverify_checks.common.rendezvous import (
     report_nccl_settings,
 )
 from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
@@ -342,11 +342,11 @@ def choose_reduction(ctx: Context) -> tuple[str, str]:
 
 def _compute_bandwidth(one: MessageTimes, bus: float) -> float:
     """Compute the bus bandwidth of the median step, in GB/s."""
-    return one.size / percentile(one.times, 0.5) * bus / GIGA
+    return one.size / find_percentile(one.times, 0.5) * bus / GIGA
 
 
 def _measure_size(one: MessageTimes, size: str, bus: float) -> Iterator[Measurement]:
-    p50, p95, p99 = (percentile(one.times, share) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (find_percentile(one.times, share) for share in (0.5, 0.95, 0.99))
     yield Measurement(f"busbw.{size}", _compute_bandwidth(one, bus), "GB/s")
     yield Measurement(f"time_p50.{size}", p50 * 1e6, "us")
     yield Measurement(f"time_p95.{size}", p95 * 1e6, "us")

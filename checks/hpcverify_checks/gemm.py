@@ -44,6 +44,7 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.limits.specs import DTYPES
+from hpcverify.stats import find_percentile
 from hpcverify.telemetry import cpu
 from hpcverify.telemetry.thinning import thin
 from hpcverify.units import GIGA
@@ -69,7 +70,6 @@ from hpcverify_checks.common.dtypes import (
 )
 from hpcverify_checks.common.estimates import count_dtypes, count_threads
 from hpcverify_checks.common.peaks import NO_CLOCK, Peak, find_peak
-from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.timing import choose_timer, make_product_step, time_on_host
 
 if TYPE_CHECKING:
@@ -280,7 +280,8 @@ def report_steps(
 ) -> Iterator[CheckItem]:
     """Report the step times as measurements and a series that begins at *start*."""
     late = _drop_first_half(sustained)
-    steady, typical, slow = load.compute_rate(late), percentile(late, 0.5), percentile(late, 0.95)
+    steady = load.compute_rate(late)
+    typical, slow = (find_percentile(late, share) for share in (0.5, 0.95))
     numbers = {
         "burst": (load.operations / median(burst) / GIGA, load.unit),
         "sustained": (steady, load.unit),

@@ -20,12 +20,12 @@ from hpcverify.fleet.claim import check_claim
 from hpcverify.fleet.controller import Controller
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.forecast import IsolationPlan, forecast_isolation
+from hpcverify.isolation.group_tests import name_members
 from hpcverify.isolation.journal import (
     IsolationOrder,
     create_journal,
     resume_journal,
 )
-from hpcverify.isolation.runner import name_members
 from hpcverify.plan.hostlist import expand, fold
 from hpcverify.run.stop import stop_on_signals
 from hpcverify.slurm import Host
@@ -83,13 +83,13 @@ def command(
     """
     Find the node, link or switch that spoils collectives between nodes.
 
-    Groups of idle nodes run collectives, side by side, as jobs that give way to users.
-    Groups that fail are split. A node is named only if it fails with several known-good
-    partners. It then becomes a suspect at the next `hpcverify collect`, nothing worse.
+    Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
+    Groups that fail are split. A node is reported only if it failed with different
+    partners that pass. It becomes a suspect at the next `hpcverify collect`, and no more.
 
     Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
 
-    Exit status 0 if all nodes pass, 1 if a cause is found, 3 if that is not
+    Exit status 0 if all nodes passed, 1 if a node, link or switch is faulty, 3 if that is not
     certain: intermittent, untested, out of budget, interrupted.
 
     \b
@@ -188,7 +188,7 @@ def explain(left_out: Mapping[str, str]) -> str:
 
 def choose_exit_status(answer: IsolationAnswer) -> int:
     """Choose the exit status for *answer*."""
-    if answer.has_culprit:
+    if answer.has_cause:
         return EXIT_FOUND
     return 0 if answer.is_certain else EXIT_UNCERTAIN
 

@@ -303,7 +303,7 @@ def format_change(change: JudgedChange) -> tuple[str | Text, ...]:
     """Print the columns of a part that changed."""
     return (
         render_badge(change.verdict),
-        change.name,
+        change.title,
         format_percent(change.size),
         describe_day(change),
         "; ".join(filter(None, [change.metric, change.why])),

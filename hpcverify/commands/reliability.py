@@ -6,11 +6,13 @@ import click
 import msgspec
 
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.insight.worth import DEFAULT_DAYS, assess_worth, describe_worth
-from hpcverify.insight.worth_wording import (
+from hpcverify.insight.reliability_report import (
+    DEFAULT_DAYS,
     JOB_COLUMNS_NOTE,
     JOB_HEADS,
+    build_reliability_report,
     describe_assumptions,
+    describe_reliability,
     list_job_rows,
 )
 from hpcverify.plan.config import load_site, state_dir
@@ -43,14 +45,14 @@ def command(*, days: float, as_json: bool) -> None:
     Example:
       hpcverify reliability --days 30
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
-    worth = assess_worth(Ledger(state_dir()), load_site().reliability, days)
+    report = build_reliability_report(Ledger(state_dir()), load_site().reliability, days)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(worth), indent=1))
+        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=1))
         return
-    for line in describe_worth(worth):
+    for line in describe_reliability(report):
         click.echo(click.wrap_text(line, NOTE_CHARACTERS))
-    if worth.jobs:
+    if report.jobs:
         click.echo()
-        print_table(Console(highlight=False), JOB_HEADS, list_job_rows(worth))
-        for note in (JOB_COLUMNS_NOTE, describe_assumptions(worth)):
+        print_table(Console(highlight=False), JOB_HEADS, list_job_rows(report))
+        for note in (JOB_COLUMNS_NOTE, describe_assumptions(report)):
             click.echo(click.wrap_text(note, NOTE_CHARACTERS))

@@ -31,7 +31,12 @@ from hpcverify.plan.hostlist import expand, fold
 from hpcverify.plan.suite import list_suites, load_suite, make_plan
 from hpcverify.run.stop import StopFlag, stop_on_signals
 from hpcverify.selection.ranking import NodeRisk
-from hpcverify.selection.suites import FAULT_SOURCE, SuiteWorth, choose_suite, compute_worth
+from hpcverify.selection.suites import (
+    FAULT_SOURCE,
+    SuiteFaultCoverage,
+    choose_suite,
+    compute_fault_coverage,
+)
 from hpcverify.selection.weighting import describe_weighting
 from hpcverify.slurm import Host
 from hpcverify.summary.terminal import Console, print_items, print_table
@@ -112,11 +117,11 @@ def command(
         sys.exit(carry_out(controller, suite, only, limit))
 
 
-def list_worths(site: Site) -> list[SuiteWorth]:
-    """List what each suite is worth at this site."""
+def list_fault_coverages(site: Site) -> list[SuiteFaultCoverage]:
+    """List the fault coverage of each suite at this site."""
     plans = [make_plan(load_suite(name), site) for name in list_suites()]
     return [
-        compute_worth(
+        compute_fault_coverage(
             plan.suite,
             plan.budget / 60,
             [step.name for step in plan.steps],
@@ -134,10 +139,10 @@ def find_suite(site: Site, minutes: int) -> str:
         ConfigError: none is as short.
 
     """
-    worths = list_worths(site)
-    if chosen := choose_suite(worths, minutes):
+    suites = list_fault_coverages(site)
+    if chosen := choose_suite(suites, minutes):
         return chosen.suite
-    shortest = min((one for one in worths if one.loads), key=lambda one: one.minutes)
+    shortest = min((suite for suite in suites if suite.loads), key=lambda suite: suite.minutes)
     raise ConfigError(
         f"no suite that loads a node fits into {format_count(minutes, 'minute')}: the shortest, "
         f"{shortest.suite}, takes {shortest.minutes:g}"
@@ -145,21 +150,22 @@ def find_suite(site: Site, minutes: int) -> str:
 
 
 def explain_choice(controller: Controller, suite: str) -> tuple[str, ...]:
-    """Say what *suite* is worth beside the others, and what risks are judged by."""
-    worths = sorted(list_worths(controller.site), key=lambda one: (one.suite != suite, one.minutes))
-    told = "; ".join(describe_worth(one) for one in worths if one.loads or one.suite == suite)
+    """Describe *suite* beside the others, and what risks are judged by."""
+    suites = list_fault_coverages(controller.site)
+    suites.sort(key=lambda other: (other.suite != suite, other.minutes))
+    shown = (other for other in suites if other.loads or other.suite == suite)
     return (
-        f"suite {told}",
+        f"suite {'; '.join(map(describe_fault_coverage, shown))}",
         f"shares count the fault classes of {FAULT_SOURCE}; how many a check would find is unknown",
         f"risk {describe_weighting(controller.rank_risks().weighting)}",
     )
 
 
-def describe_worth(worth: SuiteWorth) -> str:
-    """Say in a few words what a suite is worth."""
+def describe_fault_coverage(suite: SuiteFaultCoverage) -> str:
+    """Say in a few words which share of faults a suite has checks for."""
     return (
-        f"{worth.suite} has a check for the classes of {worth.share:.0%} of faults "
-        f"in {worth.minutes:g} min"
+        f"{suite.suite} has a check for the classes of {suite.share:.0%} of faults "
+        f"in {suite.minutes:g} min"
     )
 
 
@@ -259,8 +265,8 @@ def report_isolations(controller: Controller, answers: Iterable[IsolationAnswer]
     status = 0
     for answer in answers:
         click.echo("\n".join(describe_answer(answer)))
-        status = 1 if answer.has_culprit or status == 1 else UNCLEAR_STATUS
-        if answer.accused:
+        status = 1 if answer.has_cause or status == 1 else UNCLEAR_STATUS
+        if answer.faulty:
             with controller.hold_lock():
                 controller.reconcile()
     return status

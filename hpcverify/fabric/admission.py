@@ -30,7 +30,10 @@ from hpcverify.fabric.leftovers import (
     unreserve,
 )
 from hpcverify.fabric.links import WAIT_S, name_kind
-from hpcverify.fabric.suspects import build_accusation, build_clearance
+from hpcverify.fabric.suspects import (
+    build_fault_run,
+    build_passed_run,
+)
 from hpcverify.fleet.claim import hold_controller_lock
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
@@ -115,7 +118,7 @@ class BatchTester:
                 controller.say(f"interrupted; the next sweep tests {fold(members)} anew")
                 return
             conclude(controller, members, explain_unclear(answer, members), answer)
-            if answer.has_culprit or not answer.is_certain:
+            if answer.has_cause or not answer.is_certain:
                 yield answer
 
     def _explain_untestable(self, members: Sequence[str]) -> str:
@@ -139,7 +142,7 @@ class BatchTester:
             try:
                 at_once = self.limit or controller.site.fleet.at_once
                 answer = carry_out_isolation(
-                    controller, journal, at_once, self.stop, self.sleep, accuse=False
+                    controller, journal, at_once, self.stop, self.sleep, leave_runs=False
                 )
             finally:
                 unreserve(controller, order.reservation, self.sleep)
@@ -149,8 +152,8 @@ class BatchTester:
 
 
 def explain_unclear(answer: IsolationAnswer, members: Collection[str]) -> dict[str, str]:
-    """Say of each node that was neither accused nor cleared why that is."""
-    known = {*answer.cleared_nodes, *(one.node for one in answer.accused)}
+    """Say of each node that is neither faulty nor passed why that is."""
+    known = {*answer.passed_nodes, *(faulty.node for faulty in answer.faulty)}
     why = f"not certain, see isolation {answer.id}"
     return {name: answer.untested.get(name, why) for name in members if name not in known}
 
@@ -162,12 +165,12 @@ def conclude(
     answer: IsolationAnswer | None = None,
 ) -> None:
     """
-    Order and leave a run of each node that the *answer* accuses or clears, and take it in.
+    Order and leave a run of each node that the *answer* finds faulty or not, and take it in.
 
     Those that are *unclear* are admitted. What a person has decided in the meantime stands.
     """
     now = datetime.now(UTC)
-    accused = {one.node: one for one in answer.accused} if answer else {}
+    faulty = {node.node: node for node in answer.faulty} if answer else {}
     make_mark = controller.ledger.make_mark
     with controller.hold_lock():
         nodes = controller.ledger.list_nodes()
@@ -179,9 +182,9 @@ def conclude(
                 controller.say(f"{name}: {change.node.state}: {change.detail}")
                 continue
             run = (
-                build_accusation(answer, accused[name], now, make_mark)
-                if name in accused
-                else build_clearance(answer, name, now, make_mark)
+                build_fault_run(answer, faulty[name], now, make_mark)
+                if name in faulty
+                else build_passed_run(answer, name, now, make_mark)
             )
             ticket = controller.ledger.issue_ticket(name, Purpose.ADMISSION, FABRIC_SUITE)
             if not controller.leave_run(run, ticket.token):  # the next sweep tests it anew

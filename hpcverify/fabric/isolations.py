@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcverify.errors import ConfigError
-from hpcverify.fabric.suspects import build_accusation
+from hpcverify.fabric.suspects import build_fault_run
 from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.orders import list_site_options, look_up_uid
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
@@ -62,13 +62,13 @@ def carry_out_isolation(
     stop: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
     *,
-    accuse: bool = True,
+    leave_runs: bool = True,
     take_in: Callable[[IsolationAnswer], object] = lambda _: None,
 ) -> IsolationAnswer | None:
     """
-    Test until it is known who is to blame; None: interrupted.
+    Test until the cause is known; None: interrupted.
 
-    Runs of those are left in the spool, unless the caller does it: not *accuse*. At most
+    Runs of those are left in the spool, unless the caller does it: not *leave_runs*. At most
     *at_once* jobs run at a time. What the caller has to *take in* from the answer, it does
     before the isolation has ended: if it is killed meanwhile, it does so again.
     """
@@ -93,9 +93,9 @@ def carry_out_isolation(
         return None
     answer = build_answer(journal, found, tester.gone, runner.end_reason)
     if journal.concluded is None:
-        for accused in answer.accused if accuse else ():
+        for faulty in answer.faulty if leave_runs else ():
             make_mark = controller.ledger.make_mark
-            controller.leave_run(build_accusation(answer, accused, datetime.now(UTC), make_mark))
+            controller.leave_run(build_fault_run(answer, faulty, datetime.now(UTC), make_mark))
         take_in(answer)
     runner.conclude()
     tester.clean_up()

@@ -1,8 +1,8 @@
 """
-What becomes of a node that an isolation accuses: a run in the spool, as from a hook.
+What becomes of a node that an isolation finds faulty: a run in the spool, as from a hook.
 
-It has no ticket, so it can make the node a suspect and nothing else. A node that was
-cleared gets no run: collectives with others are no verification of it. Only at the end of
+It has no ticket, so it can make the node a suspect and nothing else. A node that
+passed gets no run: collectives with others are no verification of it. Only at the end of
 an admission both are ordered, with a ticket.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from hpcverify.fleet.external_run import build_outside_run
-from hpcverify.isolation.answer import AccusedNode, IsolationAnswer, TestRecord, describe_record
+from hpcverify.isolation.answer import FaultyNode, IsolationAnswer, TestRecord, describe_record
 from hpcverify.model import (
     COLLECTIVES_CHECK,
     FABRIC_SUITE,
@@ -33,39 +33,39 @@ MakeMark = Callable[..., str]
 """Makes the end of an id from words: see `Ledger.make_mark`."""
 
 
-def build_accusation(
-    answer: IsolationAnswer, accused: AccusedNode, now: datetime, make_mark: MakeMark
+def build_fault_run(
+    answer: IsolationAnswer, node: FaultyNode, now: datetime, make_mark: MakeMark
 ) -> Run:
     """
-    Build the run that says what *accused* failed.
+    Build the run that says which tests *node* failed.
 
     Its id follows from those of the isolation and the node: if it is left twice, since the
-    first one who did was killed, it counts once.
+    first process was killed, it counts once.
     """
     finding = Finding(
         ISOLATED_CODE,
         "node",
-        accused.summary,
+        node.summary,
         {
             "isolation": answer.id,
-            "failed": _list_lines(accused.failed),
-            "passed": _list_lines(accused.passed) or "none",
+            "failed": _list_lines(node.failed),
+            "passed": _list_lines(node.passed) or "none",
         },
     )
     result = Result(
         check=COLLECTIVES_CHECK,
         verdict=Verdict.FAIL,
-        reason=accused.summary,
+        reason=node.summary,
         remedy=Remedy.INSPECT,
         findings=(finding,),
         rulings={ISOLATED_CODE: ISOLATED_RULE},
     )
-    return _build_run(answer, accused.node, result, now, make_mark)
+    return _build_run(answer, node.node, result, now, make_mark)
 
 
-def build_clearance(answer: IsolationAnswer, node: str, now: datetime, make_mark: MakeMark) -> Run:
-    """Build the run that says that *node* was tested with others and is not to blame."""
-    reason = f"not the cause of any failure in {format_count(answer.tests, 'test')} between nodes"
+def build_passed_run(answer: IsolationAnswer, node: str, now: datetime, make_mark: MakeMark) -> Run:
+    """Build the run that says that *node* passed its tests with others."""
+    reason = f"no fault found in {format_count(answer.tests, 'test')} between nodes"
     finding = Finding(CLEARED_CODE, "node", reason, {"isolation": answer.id})
     result = Result(
         check=COLLECTIVES_CHECK,

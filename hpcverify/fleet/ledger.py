@@ -723,11 +723,6 @@ class Ledger:
         )
         return [AuditEntry(*row) for row in rows]
 
-    def add_audit_line(self, node: str, what: str, detail: str = "", actor: str = "") -> None:
-        """Add a line to the log."""
-        with self._open_database(write=True) as db:
-            self._add_audit_line(db, node, what, detail, actor)
-
     def count_quarantines(self, node: str, since: float) -> int:
         """Count the quarantines of *node* after *since*; as `list_newly_held`."""
         often = (

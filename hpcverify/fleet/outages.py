@@ -8,12 +8,14 @@ is part of it.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.fleet.states import FAILED_STATES, OTHERS_STATE, Node, State
+from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Node, State
+from hpcverify.reliability.outages import Outage
 
 
 class OutageCause(StrEnum):
@@ -77,6 +79,12 @@ class NodeOutage(Struct, frozen=True, kw_only=True):
         by_slurm = _is_of_slurm(self.reason)
         failed = self.cause in (OutageCause.VERIFICATION, OutageCause.OWN_RUN)
         return self.confirmed and (failed or (self.cause is OutageCause.OTHERS and by_slurm))
+
+    def convert_to_days(self, now: float) -> Outage:
+        """Convert it; what is over is so by *now*, though the clock was ahead when it ended."""
+        ended = min(max(self.began, self.ended), now) / DAY_S if self.ended else math.inf
+        is_found = self.cause is OutageCause.VERIFICATION
+        return Outage(self.node, self.began / DAY_S, ended, is_found=is_found)
 
 
 def follow_outage(

@@ -8,14 +8,14 @@ still tells that there was one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import inf
 
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.outages import NodeOutage, OutageCause
 from hpcverify.fleet.reasons import is_planned
 from hpcverify.fleet.states import DAY_S, HOUR_S, Node
 from hpcverify.plan.config import Fleet
-from hpcverify.selection.outages import PastOutage, make_history
+from hpcverify.reliability.outages import Outage
+from hpcverify.selection.outages import make_history
 from hpcverify.selection.places import locate_nodes
 from hpcverify.selection.ranking import RiskRanking
 
@@ -60,9 +60,9 @@ def rank_fleet(
     first = max(min(first, now), now - HISTORY_S)
     since = {node.name: min(max(first, node.first_seen_at), now) / DAY_S for node in listed}
     past = [
-        _convert(each, now)
-        for each in known
-        if each.began <= now and not _is_planned(each, planned_reasons)
+        outage.convert_to_days(now)
+        for outage in known
+        if outage.began <= now and not _is_planned(outage, planned_reasons)
     ]
     past += _list_untold_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
@@ -75,15 +75,9 @@ def _is_planned(outage: NodeOutage, of_site: tuple[str, ...]) -> bool:
     return by_person and is_planned(outage.reason, of_site)
 
 
-def _convert(outage: NodeOutage, now: float) -> PastOutage:
-    """Convert it to days; what is over is so by now, though the clock was ahead when it ended."""
-    ended = min(max(outage.began, outage.ended), now) / DAY_S if outage.ended else inf
-    return PastOutage(outage.node, outage.began / DAY_S, ended)
-
-
 def _list_untold_returns(
     nodes: Iterable[Node], known: Iterable[NodeOutage], now: float
-) -> Iterator[PastOutage]:
+) -> Iterator[Outage]:
     """Yield an outage for each return to service that ends none of those *known*."""
     ends: dict[str, list[float]] = {}
     for outage in known:
@@ -92,4 +86,4 @@ def _list_untold_returns(
         for back in node.returned_at:
             told = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
             if back <= now and not told:
-                yield PastOutage(node.name, back / DAY_S, back / DAY_S)
+                yield Outage(node.name, back / DAY_S, back / DAY_S)

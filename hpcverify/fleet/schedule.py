@@ -103,12 +103,12 @@ def plan_sweep(
     """
     names = sorted((set(only) or set(hosts)) - set(done))
     known = {name: nodes.get(name) or Node(name=name) for name in hosts}
-    given = _PlanInput(
+    inputs = _PlanInput(
         hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, risks or {}, seed
     )
-    assessed = {name: given.assess(name) for name in names}
+    assessed = {name: inputs.assess(name) for name in names}
     over = {name: found for name, found in assessed.items() if isinstance(found, str)}
-    room = _Capacity(given, limit)
+    room = _Capacity(inputs, limit)
     chosen: list[Pick] = []
     due = [found for found in assessed.values() if isinstance(found, _DueNode)]
     ordered = list(_order_due(due, len(done) + int(now // DAY_S)))
@@ -184,13 +184,13 @@ def _order_due(due: Iterable[_DueNode], phase: int) -> Iterator[_DueNode]:
     """
     by_rank = deque(sorted(due, key=lambda each: each.by_rank))
     by_wait = deque(sorted(by_rank, key=lambda each: each.by_wait))
-    given: set[str] = set()
+    taken: set[str] = set()
     for place in range(phase, phase + len(by_rank)):
-        longest = _find_next(by_wait, given)
-        each = _find_next(by_rank, given)
+        longest = _find_next(by_wait, taken)
+        each = _find_next(by_rank, taken)
         if each.rank and _is_patient(place, longest) and longest is not each:
             each = replace(longest, why=f"{longest.why}; has waited longest")
-        given.add(each.host.name)
+        taken.add(each.host.name)
         yield each
 
 
@@ -200,9 +200,9 @@ def _is_patient(place: int, longest: _DueNode) -> bool:
     return (place + 1) * count // PATIENT_PLACES > place * count // PATIENT_PLACES
 
 
-def _find_next(queue: deque[_DueNode], given: Collection[str]) -> _DueNode:
+def _find_next(queue: deque[_DueNode], taken: Collection[str]) -> _DueNode:
     """Find the first node in *queue* that has no place yet, and drop those before it."""
-    while queue[0].host.name in given:
+    while queue[0].host.name in taken:
         queue.popleft()
     return queue[0]
 
@@ -367,16 +367,16 @@ class _Capacity:
     towards `at_once`, but not towards a partition's share.
     """
 
-    def __init__(self, given: _PlanInput, limit: int | None) -> None:
+    def __init__(self, inputs: _PlanInput, limit: int | None) -> None:
         """Count what is taken already."""
-        self._nodes = given.nodes
-        self._fleet = given.fleet
+        self._nodes = inputs.nodes
+        self._fleet = inputs.fleet
         self._limit = limit
         self._chosen = 0
-        self._at_once = len(given.busy)
-        hosts = given.hosts.values()
+        self._at_once = len(inputs.busy)
+        hosts = inputs.hosts.values()
         self._sizes = Counter(p for host in hosts for p in self._list_user_partitions(host))
-        busy = (given.hosts[name] for name in given.busy & given.hosts.keys())
+        busy = (inputs.hosts[name] for name in inputs.busy & inputs.hosts.keys())
         self._taken = Counter(p for host in busy for p in self._list_lost_partitions(host))
 
     def explain_full(self, host: Host) -> str:

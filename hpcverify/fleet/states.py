@@ -16,9 +16,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcverify.model import FABRIC_SUITE
+from hpcverify.units import DAY_SECONDS, HOUR_SECONDS
 
-HOUR_S = 3600.0
-DAY_S = 24 * HOUR_S
+HOUR_S, DAY_S = HOUR_SECONDS, DAY_SECONDS
 
 
 class State(StrEnum):

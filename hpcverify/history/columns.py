@@ -72,7 +72,7 @@ class Cell(Struct, frozen=True):
 
 
 class PartCells(Struct, frozen=True):
-    """What was measured on a part, and what the run tells of it."""
+    """What was measured on a part, and what the run knows about it."""
 
     part: str
     label: str
@@ -94,7 +94,7 @@ class RunCells(Struct, frozen=True):
     parts: list[PartCells]
 
     def count_metrics(self) -> int:
-        """Count the different metrics: what like parts have in common is one."""
+        """Count the different metrics: parts of the same kind share theirs."""
         return len(
             {
                 (cell.check_name, cell.metric, cell.unit, part.kind, part.model)
@@ -122,9 +122,9 @@ def collect_cells(run: Run) -> RunCells | None:
     for check, rounds in group_by_check(run.results).items():
         verdict = choose_worst_round(rounds).verdict.value
         measured = compute_medians(rounds)
-        for one in measured:
-            cell = Cell(check, one.name, one.value, one.unit, verdict)
-            by_part.setdefault(one.part_id, []).append(cell)
+        for item in measured:
+            cell = Cell(check, item.name, item.value, item.unit, verdict)
+            by_part.setdefault(item.part_id, []).append(cell)
     if not by_part:
         return None
     parts = list(_describe_parts(run.inventory, by_part))

@@ -130,10 +130,9 @@ def _remove_left_over(top: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a folder of files, if it is there."""
     if path.is_dir():
-        for each in path.iterdir():
-            each.unlink(missing_ok=True)
+        for file in path.iterdir():
+            file.unlink(missing_ok=True)
         path.rmdir()
     else:
         path.unlink(missing_ok=True)

@@ -4,8 +4,8 @@ Where the measurements of a night lie, and which of its files count.
 ``measurements/night=2026-11-21/000001-000004.parquet`` in the state directory holds the
 first four batches of that night. A file that lies within the numbers of another was
 merged into that one and is left over from a writer that was killed: it does not count.
-``measurements_weekly/week=2026-08-10/000001-000001.parquet`` is a week, of which the first
-day is a Monday: once it is there, the nights of that week do not count any more.
+``measurements_weekly/week=2026-08-10/000001-000001.parquet`` is a week that begins
+on a Monday: once it is there, the nights of that week do not count any more.
 What begins with ``_`` is no data, as for Spark and Hive.
 """
 
@@ -27,7 +27,7 @@ WEEKS_FOLDER = "measurements_weekly"
 FOLDER_PATTERN = re.compile(r"(?:night|week)=([0-9]{4}-[0-9]{2}-[0-9]{2})")
 TEMPORARY_NAME = "_writing.parquet"
 MIN_NEWEST_NIGHTS = 3
-"""So many nights with runs say what day it is; the clock alone may have jumped."""
+"""Nights with runs that show which day it is; the clock alone may have jumped."""
 FILE_PATTERN = re.compile(r"([0-9]{6})-([0-9]{6})\.parquet")
 
 
@@ -51,11 +51,11 @@ def list_folders(top: Path) -> dict[date, Path]:
         return {}
     except OSError as exc:
         raise StoreError(f"{top} cannot be read: {exc.strerror}") from exc
-    found: dict[date, Path] = {}
-    for each in filter(None, map(FOLDER_PATTERN.fullmatch, names)):
+    folders: dict[date, Path] = {}
+    for match in filter(None, map(FOLDER_PATTERN.fullmatch, names)):
         with suppress(ValueError):  # no folder of ours has a day that never was
-            found[date.fromisoformat(each[1])] = top / each[0]
-    return found
+            folders[date.fromisoformat(match[1])] = top / match[0]
+    return folders
 
 
 def find_week(night: date) -> date:
@@ -90,13 +90,13 @@ def list_nights(state: Path) -> dict[date, Path]:
 def list_files(folder: Path) -> list[BatchFile]:
     """List the files of a night that count, in order."""
     there = _list_all(folder)
-    return [one for one in there if not any(other.covers(one) for other in there)]
+    return [file for file in there if not any(other.covers(file) for other in there)]
 
 
 def list_left_over(folder: Path) -> Iterator[Path]:
     """Yield what a writer left in *folder* that was killed: merged files and half ones."""
     there = _list_all(folder)
-    yield from (one.path for one in there if any(other.covers(one) for other in there))
+    yield from (file.path for file in there if any(other.covers(file) for other in there))
     yield from folder.glob("_*")
 
 
@@ -107,8 +107,8 @@ def _list_all(folder: Path) -> list[BatchFile]:
         return []
     except OSError as exc:
         raise StoreError(f"{folder} cannot be read: {exc.strerror}") from exc
-    found = filter(None, map(FILE_PATTERN.fullmatch, names))
-    return sorted(BatchFile(int(each[1]), int(each[2]), folder / each[0]) for each in found)
+    matches = filter(None, map(FILE_PATTERN.fullmatch, names))
+    return sorted(BatchFile(int(match[1]), int(match[2]), folder / match[0]) for match in matches)
 
 
 def make_path(folder: Path, first: int, last: int) -> Path:

@@ -143,7 +143,6 @@ def export_measurements(
 
 @contextmanager
 def _open_rows(state: Path, choice: Choice) -> Generator[tuple[DuckDBPyConnection, str]]:
-    """Open the nights and weeks of *choice*, with the query of SQL for their rows."""
     nights, weeks = choice.list_paths(state), choice.list_week_paths(state)
     paths = _require([*weeks, *nights], state)
     names = ", ".join(column.name for column in COLUMNS)

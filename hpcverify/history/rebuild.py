@@ -22,7 +22,7 @@ def rebuild_measurements(state: Path, complaints: list[str]) -> int:
 
     It goes one way and can be repeated: rows of a run that has a document are replaced,
     those of runs that have none any more stay, and so do weeks that were rolled up. What
-    cannot be read or kept is told in *complaints*.
+    cannot be read or kept is listed in *complaints*.
 
     Raises:
         ConfigError: DuckDB is not installed.

@@ -27,6 +27,7 @@ from hpcverify.history.reader import Choice
 from hpcverify.model import LARGEST_VALUE
 from hpcverify.peers.floors import Worse
 from hpcverify.peers.screen import ListSummary, may_have_outlier
+from hpcverify.peers.values import MetricName
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -38,15 +39,15 @@ END_VALUES = 100
 """Chance takes some values of a large fleet beyond the reach. As long as there are fewer on
 either side, they come with the medians, and the list is not read again."""
 MAX_NODE_METRICS = 5000
-"""Of a node, over its suites; one of eight GPUs has about 300 in each."""
+"""Metrics of a node over all its suites; one of eight GPUs has about 300 in each."""
 SOUND_VALUE = f"(value = 0 or abs(value) between {1 / LARGEST_VALUE!r} and {LARGEST_VALUE!r})"
 """In SQL: a number whose share of another one is a number too, and its square."""
 PEER_KEY = "suite, check_name, metric, unit, kind, model"
-"""What like values have in common: the suite sets the sizes, and the model what is usual."""
+"""What comparable values have in common: the suite sets the sizes, and the model what is usual."""
 
 
 class PeerMetric(Struct, frozen=True, order=True):
-    """What one metric is measured on: like parts, by the same suite."""
+    """What one metric is measured on: parts of the same kind, by the same suite."""
 
     suite: str
     check: str
@@ -54,6 +55,13 @@ class PeerMetric(Struct, frozen=True, order=True):
     unit: str
     kind: str
     model: str
+
+    @property
+    def name(self) -> MetricName:
+        """Its name: values of one suite and of one kind of part are comparable."""
+        return MetricName(
+            self.metric, self.check, ", ".join(filter(None, [self.suite, self.model])), self.unit
+        )
 
 
 class PartMedian(Struct, frozen=True):
@@ -76,7 +84,7 @@ class ScreenedList(Struct, frozen=True):
     """Beyond the reach of the rule, if chance alone does not explain them; else empty."""
     may_be_split: bool
     beyond_floor: Mapping[Worse, Sequence[str]]
-    """Of whole nodes, those beyond the floor on either side, up to `END_VALUES`: a slow place or
+    """The whole nodes beyond the floor on either side, up to `END_VALUES`: a slow place or
     version may have several of them, and none need be far by itself."""
 
     @property
@@ -118,7 +126,7 @@ class Screen:
     def __init__(
         self, db: DuckDBPyConnection, paths: Sequence[Path], *, newest: bool = False
     ) -> None:
-        """Of the files *paths*; if *newest*, each suite of a node in its last night alone."""
+        """Open the files *paths*; if *newest*, each suite of a node in its last night alone."""
         self._db = db
         source = read_parquet(paths)
         if newest:
@@ -134,8 +142,8 @@ class Screen:
 
     def read_last_nights(self) -> dict[tuple[str, str], date]:
         """Read the last night of each suite on each node, of a screen of the newest."""
-        found = self.fetch("select node, suite, night from newest")
-        return {(node, suite): night for node, suite, night in found}
+        rows = self.fetch("select node, suite, night from newest")
+        return {(node, suite): night for node, suite, night in rows}
 
     @cached_property
     def _ran_once(self) -> bool:
@@ -159,15 +167,14 @@ class Screen:
         would cost all memory.
         """
         rows = f"(select * from {self.rows} where {condition})"
-        found = list(self.fetch(f"select distinct {PEER_KEY} from {rows} order by all"))
-        if len(found) > MAX_NODE_METRICS and (claims := self._count_claims(rows)):
+        names = list(self.fetch(f"select distinct {PEER_KEY} from {rows} order by all"))
+        if len(names) > MAX_NODE_METRICS and (claims := self._count_claims(rows)):
             self.left_out |= claims
             self.rows = f"(select * from {self.rows} where node not in ({_join(claims)}))"
             return self.list_metrics(condition)
-        return tuple(PeerMetric(*row) for row in found)
+        return tuple(PeerMetric(*row) for row in names)
 
     def _count_claims(self, rows: str) -> dict[str, int]:
-        """Count the metrics of the nodes in *rows* that have more than any node can have."""
         return dict(
             self.fetch(
                 f"select node, count(*) from (select distinct node, {PEER_KEY} from {rows})"
@@ -187,8 +194,10 @@ class Screen:
         for check, metrics in by_check.items():
             rows = f"(select * from {self.rows} where check_name = {quote(check)})"
             of_parts = [metric for metric in metrics if metric.kind != NODE_KIND]
-            for whole_nodes, some in ((False, metrics), (True, of_parts)):
-                for metric, summary, ends in self._summarize(rows, some, whole_nodes=whole_nodes):
+            for whole_nodes, screened in ((False, metrics), (True, of_parts)):
+                for metric, summary, ends in self._summarize(
+                    rows, screened, whole_nodes=whole_nodes
+                ):
                     floor = find_floor(metric)
                     yield self._screen_one(metric, summary, ends, floor, whole_nodes=whole_nodes)
 
@@ -199,13 +208,13 @@ class Screen:
             return
         key, by_key = _shorten_key(metrics)
         values = self._write_medians(rows, key, whole_nodes=whole_nodes)
-        found = self._db.execute(
+        fetched = self._db.execute(
             f"select {key}, count(*), median(value), mad(value),"
             f" min(value, {END_VALUES}), max(value, {END_VALUES}),"
             f" arg_min(node, value, {END_VALUES}), arg_max(node, value, {END_VALUES})"
             f" from ({values}) group by {key} order by {key}"
         ).fetchall()
-        for *name, peers, centre, mad, lowest, highest, low_nodes, high_nodes in found:
+        for *name, peers, centre, mad, lowest, highest, low_nodes, high_nodes in fetched:
             summary = ListSummary(peers, centre, mad, lowest[0], highest[0])
             ends = ListEnds(lowest, highest, low_nodes, high_nodes)
             yield by_key[tuple(name)], summary, ends
@@ -224,7 +233,7 @@ class Screen:
             values = self._write_medians(self.select(metric), "metric", whole_nodes=whole_nodes)
             beyond = f"abs(value - {summary.centre!r}) >= {summary.find_reach(floor)!r}"
             far = self._fetch_medians(f"select * from ({values}) where {beyond}")
-        if not may_have_outlier(summary, [one.value for one in far]):
+        if not may_have_outlier(summary, [part.value for part in far]):
             far = []
         of_nodes = whole_nodes or metric.kind == NODE_KIND
         return ScreenedList(
@@ -248,7 +257,6 @@ class Screen:
         return dict(self.fetch(query))
 
     def _write_medians(self, rows: str, key: str, *, whole_nodes: bool) -> str:
-        """Write the query of SQL for one value of each part of *rows*, or of each node."""
         if whole_nodes:
             rows = f"(select * from {rows} where kind <> '{NODE_KIND}')"
         parts = f"select {key}, node, part, label, value, 1 as runs from {rows}"
@@ -281,9 +289,9 @@ class Screen:
 
     def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of *query*."""
-        found = self._db.execute(query)
-        while some := found.fetchmany(FETCHED_ROWS):
-            yield from some
+        result = self._db.execute(query)
+        while batch := result.fetchmany(FETCHED_ROWS):
+            yield from batch
 
     def run(self, statement: str) -> None:
         """Run a *statement* that makes a table of its own."""

@@ -23,7 +23,7 @@ from hpcverify.history.columns import NODE, NODE_KIND
 from hpcverify.history.duck import open_duckdb, quote
 from hpcverify.history.screen import PEER_KEY, PeerMetric, Screen, ScreenedList
 from hpcverify.history.table_files import explain_failure, name_column, open_file
-from hpcverify.history.values import LEAST_BEYOND, name_metric
+from hpcverify.history.values import MIN_NODES_BEYOND
 from hpcverify.peers.floors import FindFloor
 from hpcverify.peers.rule import MIN_PEERS
 from hpcverify.peers.screen import ListSummary
@@ -63,7 +63,7 @@ class TableMetric(Struct, frozen=True):
 
     keys: tuple[PeerMetric, ...]
     summary: ListSummary
-    """Of its parts."""
+    """The summary over its parts."""
     nodes: int
     is_plain: bool
     """Whether nobody in it can be named."""
@@ -73,7 +73,7 @@ class TableScreen:
     """A table that is open, to be asked for its metrics and their runs."""
 
     def __init__(self, db: DuckDBPyConnection, path: Path, columns: Columns) -> None:
-        """Of the rows in *path*, as `_write_rows` wrote them."""
+        """Screen the rows in *path*, as `_write_rows` wrote them."""
         self._screen, self._columns = Screen(db, [path]), columns
         rows = self._screen.rows
         every = f"count(*), count(distinct hash(node, part, {PEER_KEY}))"
@@ -88,34 +88,33 @@ class TableScreen:
         in_full = read_all or self._has_lost_nodes()
         with_past = self._find_metrics_with_past()
         screened: defaultdict[MetricName, list[ScreenedList]] = defaultdict(list)
-        for one in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
-            screened[name_metric(one.of)].append(one)
-        found = {}
+        for entry in self._screen.screen(lambda m: find_floor(m.check, m.metric).floor):
+            screened[entry.of.name].append(entry)
+        metrics = {}
         for name, lists in sorted(screened.items()):
-            parts = [one for one in lists if not one.whole_nodes]
-            keys = tuple(one.of for one in parts)
+            parts = [entry for entry in lists if not entry.whole_nodes]
+            keys = tuple(entry.of for entry in parts)
             plain = len(parts) == 1 and not with_past & {*keys} and all(map(self._is_plain, lists))
-            found[name] = TableMetric(
+            metrics[name] = TableMetric(
                 keys=keys,
                 summary=parts[0].summary,
                 nodes=max(map(self._count_nodes, lists)),
                 is_plain=plain and not in_full,
             )
-        return found
+        return metrics
 
-    def _is_plain(self, one: ScreenedList) -> bool:
+    def _is_plain(self, entry: ScreenedList) -> bool:
         """Whether nobody in a list can be named, nor a place or a version that several share."""
-        beyond = max(map(len, one.beyond_floor.values()), default=0)
-        may_be_group = bool(self._columns.groups) and beyond >= LEAST_BEYOND
-        few = one.summary.peers < MIN_PEERS and not one.whole_nodes
-        return not (one.needs_judgement or may_be_group or few or one.summary.centre == 0)
+        beyond = max(map(len, entry.beyond_floor.values()), default=0)
+        may_be_group = bool(self._columns.groups) and beyond >= MIN_NODES_BEYOND
+        few = entry.summary.peers < MIN_PEERS and not entry.whole_nodes
+        return not (entry.needs_judgement or may_be_group or few or entry.summary.centre == 0)
 
-    def _count_nodes(self, one: ScreenedList) -> int:
-        of_nodes = one.whole_nodes or one.of.kind == NODE_KIND
-        return one.summary.peers if of_nodes and "node" in self._columns.roles else 0
+    def _count_nodes(self, entry: ScreenedList) -> int:
+        of_nodes = entry.whole_nodes or entry.of.kind == NODE_KIND
+        return entry.summary.peers if of_nodes and "node" in self._columns.roles else 0
 
     def _has_lost_nodes(self) -> bool:
-        """Whether runs of a part do not say on which node it was, which others may."""
         if "node" not in self._columns.roles:
             return False
         lost = f"{self._screen.rows} where node = '' and kind = '{PART_KIND}'"
@@ -194,8 +193,8 @@ def _find_values(db: DuckDBPyConnection, sql: str, columns: Columns) -> tuple[Co
         f"2 * count({_read_number(name_column(c))}) > count({_read_text(name_column(c))})"
         for c in columns.others
     )
-    found = db.execute(f"select {counts} from {sql}").fetchone() or ()
-    metrics = [c for c, is_metric in zip(columns.others, found, strict=True) if is_metric]
+    flags = db.execute(f"select {counts} from {sql}").fetchone() or ()
+    metrics = [c for c, is_metric in zip(columns.others, flags, strict=True) if is_metric]
     if not metrics:
         raise ConfigError("no column has the values; name it, as in --columns value=milliseconds")
     kept = dict.fromkeys([ROW, *columns.roles.values(), *columns.groups])
@@ -239,7 +238,6 @@ def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Pat
 
 
 def _write_cells(columns: Columns) -> dict[str, str]:
-    """Write in SQL what each column of the rows holds."""
 
     def read(role: str) -> str:
         return _read_text(name_column(columns.roles[role])) if role in columns.roles else "null"
@@ -278,7 +276,6 @@ def _list_words(words: Collection[str]) -> str:
 
 
 def _read_text(column: str) -> str:
-    """Write what a cell says in SQL; null if it says nothing."""
     return f"if(lower(trim({column})) in ({_list_words(EMPTY)}), null, trim({column}))"
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PARQUET = ".parquet"
 OTHER_DELIMITERS = ";\t|"
-FIRST_LINES = 200
-"""Of a text, so many are looked at to know whose it is."""
+SNIFFED_LINES = 200
+"""The first lines of a text show which tool wrote it."""
 
 
 class TableFile(Struct, frozen=True):
@@ -44,7 +44,7 @@ def open_file(db: DuckDBPyConnection, path: Path, folder: Path) -> TableFile:
     if path.suffix == PARQUET:
         return _open_parquet(db, path)
     with _say_what_fails(path), open_text(path) as file:
-        first = list(islice(file, FIRST_LINES))
+        first = list(islice(file, SNIFFED_LINES))
         file.seek(0)
         if is_nccl_tests(first):
             path = _write_csv(read_nccl_tests(file), folder)

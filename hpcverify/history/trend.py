@@ -23,7 +23,7 @@ from hpcverify.history.duck import quote
 from hpcverify.history.screen import PeerMetric, Screen
 from hpcverify.history.values import name_part
 from hpcverify.peers.rule import FALSE_SHARE
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.stats import MEDIAN_ERROR
 from hpcverify.trends.marks import (
     LASTING_RUNS,
     HistoryPopulation,
@@ -37,7 +37,7 @@ MIN_TREND_RUNS = LASTING_RUNS + 1
 MAX_RUNS, LAST_NIGHTS = 20, 10
 """If parts ran much more often, the first look takes the last nights, and every n-th before."""
 MAX_HISTORIES = 200
-"""Of a metric in which more parts moved, so many are read, chosen by their names' hash."""
+"""If more parts of a metric moved, these are chosen by the hash of their names."""
 MAX_CARRIERS = 60
 """Parts that are read to say what a mark does to all who have it, chosen like this too."""
 MARKS = ("driver", "firmware")
@@ -94,8 +94,8 @@ def _read_past(
 ) -> MetricPast:
     """Read of *metric* who may have moved; *looked_at* is the condition of the first look."""
     rows = screen.select(metric)
-    some = f"(select * from {rows} where {looked_at})"
-    screen.run(f"create or replace temp table part_trend as {write_trend_query(some)}")
+    looked_at_rows = f"(select * from {rows} where {looked_at})"
+    screen.run(f"create or replace temp table part_trend as {write_trend_query(looked_at_rows)}")
     ((parts, spread),) = screen.fetch(
         f"select count(*), coalesce(median(noise / abs(centre)) / {FEW_RUNS_BIAS}, 0)"
         " from part_trend"
@@ -152,7 +152,6 @@ CARRIERS = (
 
 
 def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHistory]:
-    """Read the runs of the parts that are *chosen* by a query, in order."""
     nodes = screen.fetch(f"select distinct node from ({chosen})")
     screen.run(  # by itself: a join would have to look at the parts of all nodes
         "create or replace temp table runs as select node, part, started, value, driver, firmware"
@@ -171,14 +170,13 @@ def _read_histories(screen: Screen, rows: str, chosen: str) -> Iterator[PartHist
             times=tuple(times),
             values=tuple(values),
             marks={
-                field: tuple(one or "" for one in seen)
+                field: tuple(mark or "" for mark in seen)
                 for field, seen in zip(MARKS, marks, strict=True)
             },
         )
 
 
 def _count_carriers(screen: Screen, rows: str) -> dict[MarkChange, int]:
-    """Count the parts with a long past that have made each change of a mark."""
     fields = _list_changed_marks(screen, rows)
     if not fields:
         return {}

@@ -38,8 +38,8 @@ _Group = tuple[str, str]
 NO_SENSORS: Mapping[str, float] = {}
 MAX_TIMES_BETTER = 100
 """A part that claims to be so many times better than the usual one has measured nothing."""
-LEAST_BEYOND = (MIN_UNITS + 1) // 2
-"""Of a group that is worse than the rest, at least half of the nodes are beyond the floor."""
+MIN_NODES_BEYOND = (MIN_UNITS + 1) // 2
+"""In a group that is worse than the rest, at least half of the nodes are beyond the floor."""
 
 
 class ScreenedFleet(Struct, frozen=True):
@@ -54,7 +54,7 @@ class ScreenedFleet(Struct, frozen=True):
     absurd: Mapping[MetricName, Sequence[str]] = {}
     """Nodes of parts that are not compared, since they claim more than any part can reach."""
     unjudged: tuple[str, ...] = ()
-    """Metrics of which nobody says which side is worse."""
+    """Metrics whose worse side is unknown."""
 
 
 def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> ScreenedFleet:
@@ -68,37 +68,37 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
     far: set[PeerMetric] = set()
     least: dict[PeerMetric, float] = {}
     screened: list[ScreenedList] = []
-    for one in screen.screen(lambda metric: lines[metric].floor):
-        enough = one.summary.peers >= MIN_PEERS and one.summary.centre
-        if one.of in metrics and not one.whole_nodes and enough:
-            least[one.of] = one.summary.find_least(lines[one.of].floor)
-        if one.needs_judgement:
-            far.add(one.of)
-        elif one.beyond_floor:
-            screened.append(one)
+    for entry in screen.screen(lambda metric: lines[metric].floor):
+        enough = entry.summary.peers >= MIN_PEERS and entry.summary.centre
+        if entry.of in metrics and not entry.whole_nodes and enough:
+            least[entry.of] = entry.summary.find_least(lines[entry.of].floor)
+        if entry.needs_judgement:
+            far.add(entry.of)
+        elif entry.beyond_floor:
+            screened.append(entry)
     groups = _FarGroups(screen, find_groups)
     far |= {
-        one.of
-        for one in screened
-        if one.of in metrics.keys() - far
-        and groups.has_any(one, lines[one.of].floor, metrics[one.of])
+        entry.of
+        for entry in screened
+        if entry.of in metrics.keys() - far
+        and groups.has_any(entry, lines[entry.of].floor, metrics[entry.of])
     }
     judged = [metric for metric in metrics if metric in far]
     values: dict[MetricName, Sequence[PartValue]] = {}
     absurd: dict[MetricName, Sequence[str]] = {}
     for metric in judged:
-        name, found = name_metric(metric), read_values(screen, metric, find_groups)
-        values[name] = sound = list_sound_values(found, metrics[metric])
-        if len(sound) < len(found):
+        name, parts = metric.name, read_values(screen, metric, find_groups)
+        values[name] = sound = list_sound_values(parts, metrics[metric])
+        if len(sound) < len(parts):
             kept = {part.name for part in sound}
-            absurd[name] = sorted({part.node for part in found if part.name not in kept})
+            absurd[name] = sorted({part.node for part in parts if part.name not in kept})
     return ScreenedFleet(
         values=values,
-        suites={name_metric(metric): metric.suite for metric in judged},
+        suites={metric.name: metric.suite for metric in judged},
         screened=len(metrics) - len(judged),
         absurd=absurd,
-        least={str(name_metric(m)): d for m, d in least.items() if m not in far},
-        unjudged=tuple(str(name_metric(m)) for m, line in lines.items() if line.worse is None),
+        least={str(m.name): d for m, d in least.items() if m not in far},
+        unjudged=tuple(str(m.name) for m, line in lines.items() if line.worse is None),
     )
 
 
@@ -123,25 +123,24 @@ class _FarGroups:
     """Places and versions that are worse than the rest, by one value of each node."""
 
     def __init__(self, screen: Screen, find_groups: FindGroups) -> None:
-        """Of the nodes of *screen*."""
+        """Group the nodes of *screen*."""
         self._screen, self._find_groups = screen, find_groups
         self._minorities: dict[tuple[str, str, str], Mapping[str, frozenset[_Group]]] = {}
 
-    def has_any(self, one: ScreenedList, floor: float, worse: Worse) -> bool:
-        """Whether there is one in the list *one* of whole nodes, none of which is far."""
-        nodes, metric = one.beyond_floor[worse], one.of
+    def has_any(self, entry: ScreenedList, floor: float, worse: Worse) -> bool:
+        """Whether there is one in the list *entry* of whole nodes, while none is far."""
+        nodes, metric = entry.beyond_floor[worse], entry.of
         if len(nodes) < END_VALUES and not self._share_any(metric, nodes):
             return False
         groups: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
         for node, value, driver, firmware in self._read_nodes(metric):
-            distance = find_distance(value, one.summary.centre, low_is_bad=worse == "low")
+            distance = find_distance(value, entry.summary.centre, low_is_bad=worse == "low")
             for field, name in self._find_groups(node, driver, firmware).items():
                 groups[field].setdefault(name, []).append(distance)
         return any(find_group_outliers(units, floor) for units in groups.values())
 
     def _share_any(self, metric: PeerMetric, nodes: Sequence[str]) -> bool:
-        """Whether enough *nodes* have a place or a version of few nodes in common."""
-        if len(nodes) < LEAST_BEYOND:
+        if len(nodes) < MIN_NODES_BEYOND:
             return False
         like = (metric.suite, metric.kind, metric.model)
         if like not in self._minorities:
@@ -150,7 +149,7 @@ class _FarGroups:
         if not minorities.keys() >= set(nodes):
             return True  # they were found in a metric that fewer nodes have
         counts = Counter(group for node in nodes for group in minorities[node])
-        return max(counts.values(), default=0) >= LEAST_BEYOND
+        return max(counts.values(), default=0) >= MIN_NODES_BEYOND
 
     def _find_minorities(self, metric: PeerMetric) -> dict[str, frozenset[_Group]]:
         """Find the groups of each node that have no more nodes than the rest."""
@@ -158,12 +157,11 @@ class _FarGroups:
             node: frozenset(self._find_groups(node, driver, firmware).items())
             for node, _, driver, firmware in self._read_nodes(metric)
         }
-        sizes = Counter(group for some in groups.values() for group in some)
+        sizes = Counter(group for own in groups.values() for group in own)
         large = frozenset(group for group, size in sizes.items() if 2 * size > len(groups))
-        return {node: some - large for node, some in groups.items()}
+        return {node: own - large for node, own in groups.items()}
 
     def _read_nodes(self, metric: PeerMetric) -> Iterator[tuple[Any, ...]]:
-        """Read the value of each node in *metric*, and its versions."""
         return self._screen.fetch(
             "select node, median(value), max(driver), max(firmware) from (select node, part,"
             " median(value) as value, max(driver) as driver, max(firmware) as firmware"
@@ -180,12 +178,6 @@ def _make_group_finder(locate: Locate) -> FindGroups:
         return {**locate(node), **{field: text for field, text in versions.items() if text}}
 
     return find
-
-
-def name_metric(metric: PeerMetric) -> MetricName:
-    """Name a metric of the history: values of one suite and of one kind of part are alike."""
-    mode = ", ".join(filter(None, [metric.suite, metric.model]))
-    return MetricName(metric.metric, metric.check, mode, metric.unit)
 
 
 def name_part(part: str, label: str) -> str:
@@ -217,8 +209,7 @@ def read_values(screen: Screen, metric: PeerMetric, find_groups: FindGroups) -> 
 
 
 def _read_sensors(screen: Screen, metric: PeerMetric) -> dict[tuple[str, str], dict[str, float]]:
-    """Read what was measured of the parts of *metric* under load, by node and part."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    sensors: dict[tuple[str, str], dict[str, float]] = {}
     like = " and ".join(
         f"{field} = {quote(value)}"
         for field, value in (
@@ -233,5 +224,5 @@ def _read_sensors(screen: Screen, metric: PeerMetric) -> dict[tuple[str, str], d
         f" and metric in ({names}) group by node, part, metric"
     )
     for node, part, name, value in screen.fetch(query):
-        found.setdefault((node, part), {})[SENSOR_METRICS[name]] = value
-    return found
+        sensors.setdefault((node, part), {})[SENSOR_METRICS[name]] = value
+    return sensors

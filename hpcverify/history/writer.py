@@ -52,11 +52,11 @@ QUEUED_COLUMNS = """{
         firmware varchar, cells struct(check_name varchar, metric varchar, value double,
         unit varchar, verdict varchar)[])[]'
 }"""
-MAX_WAITING_BYTES = 2**20
-"""Of the queue: more than that is put into its file."""
+MAX_UNWRITTEN_BYTES = 2**20
+"""A longer queue is put into its file."""
 MAX_LINE_BYTES = 4 * 2**20
 """Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred.
-One that claims more is told of, and not kept."""
+A run that claims more is reported, and not kept."""
 MAX_RUN_METRICS = 2000
 """Different metrics of a run; a node of eight GPUs has about 300."""
 
@@ -126,7 +126,7 @@ class MeasurementWriter:
         Queue what *run* measured.
 
         Raises:
-            StoreError: the disk is full, or the like.
+            StoreError: the disk is full, for example.
 
         """
         if (cells := collect_cells(run)) is None:
@@ -141,7 +141,7 @@ class MeasurementWriter:
             self.leave_out(run, f"has {many}")
         else:
             self._waiting += line
-            if len(self._waiting) > MAX_WAITING_BYTES:
+            if len(self._waiting) > MAX_UNWRITTEN_BYTES:
                 self._spill(sync=False)
 
     def leave_out(self, run: Run, why: str) -> None:
@@ -243,7 +243,6 @@ class MeasurementWriter:
         self._begun = False
 
     def _read_nights(self, db: DuckDBPyConnection) -> list[tuple[date, int]]:
-        """Read the nights of the queue, with the number of their runs."""
         query = f"select night, count(distinct run) from {self._read_queued()} group by night"
         return sorted(db.execute(query).fetchall())
 

@@ -19,7 +19,7 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
 from hpcverify.history.screen import PeerMetric, open_screen
 from hpcverify.history.trend import MetricPast, read_pasts
-from hpcverify.history.values import Locate, ScreenedFleet, name_metric, read_fleet
+from hpcverify.history.values import Locate, ScreenedFleet, read_fleet
 from hpcverify.model import Limit, Run, Verdict
 from hpcverify.peers.document import PeersDocument, judge_fleet
 from hpcverify.peers.fleet import MetricJudgement
@@ -38,8 +38,8 @@ from hpcverify.trends.marks import PartHistory
 
 PAST_MIB = 256
 """What DuckDB may take for the past of 80,000 GPUs in a metric."""
-LOOKED_BACK = 20
-"""Of the newest runs of a node, so many are searched for one of the suite."""
+SEARCHED_RUNS = 20
+"""The newest runs of a node are searched for one of the suite."""
 
 
 class JudgedPeers(Struct, frozen=True):
@@ -57,7 +57,7 @@ def make_locator(site: Site, ledger: Ledger) -> Locate:
     """
     Make what says where a node is: at its switch, as the site or the last sweep knows it.
 
-    Of nodes without one, the name may tell the rack.
+    Without one, the name may show the rack.
 
     Raises:
         ConfigError: the site file names a switch of no node.
@@ -121,8 +121,7 @@ def judge_peers(
 def _add_limits(
     fleet: ScreenedFleet, judged: Iterable[MetricJudgement], limits: Limits
 ) -> dict[MetricName, list[PartValue]]:
-    """Give the named parts the limits of their runs; return the metrics that have any."""
-    found: dict[MetricName, list[PartValue]] = {}
+    limited: dict[MetricName, list[PartValue]] = {}
     for entry in judged:
         named = {name for outlier in entry.outliers for name in outlier.members}
         suite = fleet.suites[entry.name]
@@ -133,8 +132,8 @@ def _add_limits(
             for part in fleet.values[entry.name]
         ]
         if any(part.limit is not None for part in parts):
-            found[entry.name] = parts
-    return found
+            limited[entry.name] = parts
+    return limited
 
 
 def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, TrendJudgement]:
@@ -150,7 +149,7 @@ def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, Tren
     find_floor = make_floor_finder(site.peers, make_side_finder(site.packages))
     with open_screen(state, choice, memory_mib=PAST_MIB) as screen:
         return {
-            name_metric(past.of): judged
+            past.of.name: judged
             for past in read_pasts(screen, lambda metric: _find_least(metric, find_floor))
             if (judged := _judge_past(past, find_floor, limits))
         }
@@ -177,14 +176,14 @@ def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> Tren
         )
 
     judged = judge(past.histories)
-    trends = {(one.node, one.part) for one in judged.changes if one.kind == "trend"}
+    trends = {(change.node, change.part) for change in judged.changes if change.kind == "trend"}
     if trends:  # their limits say when they are crossed
-        name = name_metric(past.of)
+        name = past.of.name
         judged = judge(
-            replace(one, limit=limits.find(one.node, one.part, past.of.suite, name, worse))
-            if (one.node, one.part) in trends
-            else one
-            for one in past.histories
+            replace(own, limit=limits.find(own.node, own.part, past.of.suite, name, worse))
+            if (own.node, own.part) in trends
+            else own
+            for own in past.histories
         )
     return judged if judged.changes or judged.shared else None
 
@@ -193,7 +192,7 @@ class Limits:
     """The limits by which parts failed or would fail in their own newest runs."""
 
     def __init__(self, store: Store) -> None:
-        """Of the runs in *store*."""
+        """Look in the runs of *store*."""
         self._store = store
         self._runs: dict[tuple[str, str], Run | None] = {}
 
@@ -204,7 +203,7 @@ class Limits:
         run = self._read_run(node, suite)
         if run is None:
             return None
-        ids = {each.label: each.id for each in run.inventory.parts}
+        ids = {known.label: known.id for known in run.inventory.parts}
         part_id = NODE_PART if part == NODE_PART else ids.get(part, part)
         bounds = [
             bound
@@ -218,7 +217,7 @@ class Limits:
 
     def _read_run(self, node: str, suite: str) -> Run | None:
         if (node, suite) not in self._runs:
-            entries = self._store.list_runs(node, LOOKED_BACK)
+            entries = self._store.list_runs(node, SEARCHED_RUNS)
             of_suite = [entry for entry in entries if entry.suite == suite][:1]
             self._runs[node, suite] = next(self._store.read_documents(of_suite), None)
         return self._runs[node, suite]

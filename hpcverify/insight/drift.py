@@ -1,12 +1,12 @@
 """
 Which nodes differ from their peers in a version or a setting, and what is being rolled out.
 
-Only like nodes are compared: the same machine, CPUs and GPUs. What two thirds of them
+Only nodes of one kind are compared: the same machine, CPUs and GPUs. What two thirds of them
 have is the majority, and a node that has something else deviates. If many nodes changed
 the same way in the last two weeks, that is a rollout: those that have not changed yet are
 behind it. Neither says anything about health, and no state of a node depends on it.
 
-A node that is out of service, or has told nothing for a week, does not count; where it
+A node that is out of service, or was silent for a week, does not count; where it
 deviates, it is listed.
 """
 
@@ -24,22 +24,22 @@ from hpcverify.records.told_facts import ToldFacts
 from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE
 
 MIN_NODES = 3
-"""Like nodes that tell something, from which one of them can be odd."""
+"""Nodes of one kind with facts, from which one of them can be odd."""
 MAJORITY = 2 / 3
-"""Share of the like nodes that is a majority: with 12 and 11 of 23 nobody is odd."""
+"""The share of nodes of one kind that is a majority: with 12 and 11 of 23 nobody is odd."""
 MIN_ROLLOUT_NODES = 3
 MIN_ROLLOUT_SHARE = 0.1
-"""Nodes that changed the same way, and their share of the like, from which it is a rollout
+"""Nodes that changed the same way, and their share of the kind, from which it is a rollout
 and not a few that somebody tries something on."""
 MAX_COUNTER_SHARE = 0.25
 """Changes away from a version, per change to it, with which it is still rolled out: what
 jobs switch to and fro is not."""
 ROLLOUT_WINDOW_S = 14 * DAY_S
-"""How long after the last node a rollout is told: then whoever is behind deviates."""
+"""How long after the last node a rollout is listed: then whoever is behind deviates."""
 STALE_S = 7 * DAY_S
-"""For how long what a node told counts: a nightly sweep has had seven turns by then."""
+"""Facts count this long: a nightly sweep has had seven turns by then."""
 MIN_NODES_PER_VALUE = 2
-"""If like nodes have more values than one for each two of them, it is each node's own."""
+"""If nodes of one kind have more values than one for each two of them, it is each node's own."""
 
 
 class FactChange(Struct, frozen=True):
@@ -52,19 +52,19 @@ class FactChange(Struct, frozen=True):
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """What a node told last, and what has changed on it."""
+    """The last facts of a node, and what has changed on it."""
 
     node: str
     facts: Mapping[str, str]
     changes: tuple[FactChange, ...] = ()
     """At most one of each name: the last."""
-    told: float = 0.0
-    """When it told anything last."""
+    seen_at: float = 0.0
+    """When it reported anything last."""
     in_service: bool = True
 
 
 class Deviation(Struct, frozen=True, kw_only=True):
-    """Nodes that have *value*, where *count* of *total* like nodes have *majority*."""
+    """Nodes that have *value*, where *count* of *total* nodes of its kind have *majority*."""
 
     name: str
     value: str
@@ -73,13 +73,13 @@ class Deviation(Struct, frozen=True, kw_only=True):
     total: int
     nodes: tuple[str, ...]
     uncounted: tuple[str, ...] = ()
-    """Those of *nodes* that are out of service, or have told nothing lately."""
+    """Those of *nodes* that are out of service, or were silent lately."""
     since: float = 0.0
     """When the last of them changed, if it did so lately; 0: before that."""
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
-    """A change that goes over the nodes: *count* of *total* like nodes have *after*."""
+    """A change that goes over the nodes: *count* of *total* nodes of a kind have *after*."""
 
     name: str
     before: tuple[str, ...]
@@ -92,11 +92,11 @@ class Rollout(Struct, frozen=True, kw_only=True):
     behind: tuple[str, ...] = ()
     """The nodes that still have what was before."""
     uncounted: tuple[str, ...] = ()
-    """Those of them that are out of service, or have told nothing lately."""
+    """Those of them that are out of service, or were silent lately."""
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """Values of which none has a majority of *total* like nodes, the most frequent first."""
+    """Values of which none has a majority of *total* nodes, the most frequent first."""
 
     name: str
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -105,7 +105,7 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """How the nodes of a fleet differ from their like."""
+    """How the nodes of a fleet differ from their peers."""
 
     rollouts: tuple[Rollout, ...] = ()
     deviations: tuple[Deviation, ...] = ()
@@ -115,37 +115,36 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def gather_node_facts(
-    told: Iterable[ToldFacts], out_of_service: Collection[str] = ()
+    records: Iterable[ToldFacts], out_of_service: Collection[str] = ()
 ) -> list[NodeFacts]:
-    """Gather what the sources *told*, oldest first, node by node."""
+    """Gather the *records* of the sources, oldest first, node by node."""
     by_node: dict[str, dict[str, list[ToldFacts]]] = {}
-    for one in told:
-        by_node.setdefault(one.node, {}).setdefault(one.source, []).append(one)
+    for record in records:
+        by_node.setdefault(record.node, {}).setdefault(record.source, []).append(record)
     merged: dict[tuple[int, ...], Mapping[str, str]] = {}
-    found: list[NodeFacts] = []
+    gathered: list[NodeFacts] = []
     for node, sources in by_node.items():
         newest = sorted((rows[-1] for rows in sources.values()), key=lambda row: row.last)
         # Its BMC may go on telling of a node that is down.
         latest = sources[PARTS_SOURCE][-1].last if PARTS_SOURCE in sources else newest[-1].last
         fresh = [row.facts for row in newest if row.last >= latest - STALE_S]
-        # Nodes of one image share what they told, and so what is made of it.
+        # Nodes of one image share their facts, and so what is made of it.
         key = tuple(map(id, fresh))
         if key not in merged:
             merged[key] = {name: value for facts in fresh for name, value in facts.items()}
-        found.append(
+        gathered.append(
             NodeFacts(
                 node=node,
                 facts=merged[key],
                 changes=tuple(_merge_changes(sources.values())),
-                told=latest,
+                seen_at=latest,
                 in_service=node not in out_of_service,
             )
         )
-    return found
+    return gathered
 
 
 def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChange]:
-    """Keep the last change of each fact, whichever source told it."""
     changes = [change for rows in sources for change in list_changes(rows)]
     changes.sort(key=lambda change: change.when)
     return {change.name: change for change in changes}.values()
@@ -153,32 +152,32 @@ def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChang
 
 def list_changes(rows: Sequence[ToldFacts]) -> list[FactChange]:
     """List the last change of each fact in the *rows* of one source, oldest first."""
-    found: dict[str, FactChange] = {}
+    changes: dict[str, FactChange] = {}
     known: dict[str, str] = dict(rows[0].facts)
     for earlier, row in pairwise(rows):
         when = max(row.first, earlier.last)
         for name, value in row.facts.items():
             before = known.get(name, value)
             if before != value:
-                found[name] = FactChange(name, before, value, when)
+                changes[name] = FactChange(name, before, value, when)
             known[name] = value
-    return list(found.values())
+    return list(changes.values())
 
 
 def compare_nodes(nodes: Iterable[NodeFacts], now: float) -> Drift:
-    """Compare *nodes* with their like, at the time *now* in s since 1970."""
+    """Compare *nodes* with their peers, at the time *now* in s since 1970."""
     kinds: dict[tuple[str, ...], list[NodeFacts]] = {}
-    for one in sorted(nodes, key=lambda one: one.node):
-        kinds.setdefault(tuple(one.facts.get(name, "") for name in KIND_FACTS), []).append(one)
+    for node in sorted(nodes, key=lambda facts: facts.node):
+        kinds.setdefault(tuple(node.facts.get(name, "") for name in KIND_FACTS), []).append(node)
     unknown = kinds.pop(("",) * len(KIND_FACTS), [])  # as one of which only its BMC tells
-    drift = Drift(uncompared=tuple(one.node for one in unknown))
+    drift = Drift(uncompared=tuple(node.node for node in unknown))
     for like in kinds.values():
-        found = _compare_like(like, now)
+        within = _compare_like(like, now)
         drift = Drift(
-            rollouts=(*drift.rollouts, *found.rollouts),
-            deviations=(*drift.deviations, *found.deviations),
-            splits=(*drift.splits, *found.splits),
-            uncompared=(*drift.uncompared, *found.uncompared),
+            rollouts=(*drift.rollouts, *within.rollouts),
+            deviations=(*drift.deviations, *within.deviations),
+            splits=(*drift.splits, *within.splits),
+            uncompared=(*drift.uncompared, *within.uncompared),
         )
     return drift
 
@@ -191,17 +190,17 @@ class _Value(Struct):
 
 
 def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
-    counted = {n.node for n in nodes if n.in_service and n.told >= now - STALE_S}
+    counted = {n.node for n in nodes if n.in_service and n.seen_at >= now - STALE_S}
     if len(counted) < MIN_NODES:
         return Drift(uncompared=tuple(n.node for n in nodes))
     rollouts: list[Rollout] = []
     deviations: list[Deviation] = []
     splits: list[Split] = []
     changes: dict[str, list[tuple[str, FactChange]]] = {}
-    for one in nodes:
-        for change in one.changes:
+    for node in nodes:
+        for change in node.changes:
             if change.when >= now - ROLLOUT_WINDOW_S:
-                changes.setdefault(change.name, []).append((one.node, change))
+                changes.setdefault(change.name, []).append((node.node, change))
     for name, values in _group_by_value(nodes, counted).items():
         total = sum(len(value.counted) for value in values.values())
         moves = changes.get(name, [])
@@ -219,31 +218,30 @@ def _compare_like(nodes: Sequence[NodeFacts], now: float) -> Drift:
             deviations += _list_deviations(
                 name, values, usual, total=total, behind=others, moves=dict(moves)
             )
-    deviations.sort(key=lambda one: one.nodes)
+    deviations.sort(key=lambda deviation: deviation.nodes)
     return Drift(rollouts=tuple(rollouts), deviations=tuple(deviations), splits=tuple(splits))
 
 
 def _group_by_value(
     nodes: Iterable[NodeFacts], counted: Collection[str]
 ) -> dict[str, dict[str, _Value]]:
-    """Group *nodes* by fact and value; nodes that share all their facts at once."""
     sharing: dict[int, tuple[Mapping[str, str], list[str]]] = {}
-    for one in nodes:
-        sharing.setdefault(id(one.facts), (one.facts, []))[1].append(one.node)
-    found: dict[str, dict[str, _Value]] = {}
+    for node in nodes:
+        sharing.setdefault(id(node.facts), (node.facts, []))[1].append(node.node)
+    by_fact: dict[str, dict[str, _Value]] = {}
     for facts, names in sharing.values():
         inside = [name for name in names if name in counted]
         outside = [name for name in names if name not in counted]
         for fact, text in facts.items():
             if fact not in KIND_FACTS:
-                value = found.setdefault(fact, {}).setdefault(text, _Value([], []))
+                value = by_fact.setdefault(fact, {}).setdefault(text, _Value([], []))
                 value.counted += inside
                 value.uncounted += outside
-    for values in found.values():
+    for values in by_fact.values():
         for value in values.values():  # in parts, from each set of facts that has it
             value.counted.sort()
             value.uncounted.sort()
-    return found
+    return by_fact
 
 
 def _find_majority(values: Mapping[str, _Value], total: int) -> str | None:
@@ -285,11 +283,11 @@ def _find_rollout(
 def _list_earlier_values(after: str, changes: Iterable[FactChange]) -> set[str]:
     """List the values from which nodes came to *after*, in one step or in several."""
     steps = {(change.before, change.after) for change in changes}
-    found, ahead = set[str](), {after}
+    earlier, ahead = set[str](), {after}
     while ahead:
-        found |= ahead
-        ahead = {old for old, new in steps if new in ahead} - found
-    return found - {after}
+        earlier |= ahead
+        ahead = {old for old, new in steps if new in ahead} - earlier
+    return earlier - {after}
 
 
 def _list_deviations(
@@ -301,7 +299,6 @@ def _list_deviations(
     behind: Collection[str],
     moves: Mapping[str, FactChange],
 ) -> Iterator[Deviation]:
-    """List who has another value than the *usual* one, and is not *behind* its rollout."""
     for text, value in values.items():
         nodes = (*value.counted, *value.uncounted)
         if text == usual or not nodes or nodes[0] in behind:
@@ -319,9 +316,9 @@ def _list_deviations(
 
 
 def _describe_split(name: str, values: Mapping[str, _Value], total: int) -> Iterator[Split]:
-    told = {text: tuple(value.counted) for text, value in values.items() if value.counted}
-    if len(told) * MIN_NODES_PER_VALUE <= total:
-        ordered = sorted(told.items(), key=lambda pair: -len(pair[1]))
+    counted = {text: tuple(value.counted) for text, value in values.items() if value.counted}
+    if len(counted) * MIN_NODES_PER_VALUE <= total:
+        ordered = sorted(counted.items(), key=lambda pair: -len(pair[1]))
         yield Split(name=name, values=tuple(ordered), total=total)
 
 
@@ -331,8 +328,12 @@ def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
     def choose(nodes: Iterable[str]) -> tuple[str, ...]:
         return tuple(node for node in nodes if node in names)
 
-    def narrow(one: Deviation) -> Deviation:
-        return replace(one, nodes=choose(one.nodes), uncounted=choose(one.uncounted))
+    def narrow(deviation: Deviation) -> Deviation:
+        return replace(
+            deviation,
+            nodes=choose(deviation.nodes),
+            uncounted=choose(deviation.uncounted),
+        )
 
     return Drift(
         rollouts=tuple(
@@ -348,11 +349,11 @@ def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
 
 def name_rollouts(nodes: Iterable[NodeFacts], drift: Drift) -> dict[str, dict[float, list[str]]]:
     """Name the rollouts of *drift* by the node that they changed, and by when that was seen."""
-    known = {(one.name, one.after) for one in drift.rollouts}
-    found: dict[str, dict[float, list[str]]] = {}
+    known = {(rollout.name, rollout.after) for rollout in drift.rollouts}
+    names: dict[str, dict[float, list[str]]] = {}
     for node in nodes:
         for change in node.changes:
             if (change.name, change.after) in known:
-                moments = found.setdefault(node.node, {})
+                moments = names.setdefault(node.node, {})
                 moments.setdefault(change.when, []).append(f"{change.name} {change.after}")
-    return found
+    return names

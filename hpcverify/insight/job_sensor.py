@@ -69,7 +69,7 @@ def find_suspicions(
 
     Jobs that ended before their node last *passed* are not held against it. Partitions are
     judged separately: programs that are being tried out die on the nodes that are there
-    for it. A string says what is true of too many nodes to accuse any of them.
+    for it. A string says what is true of too many nodes to suspect any of them.
     """
     by_partition: defaultdict[str, list[UserJob]] = defaultdict(list)
     listed = [job for job in jobs if job.end]
@@ -88,11 +88,11 @@ def find_suspicions(
                 "look for what they share, such as a file system"
             )
         for hole in judged.black_holes:
-            told = (
+            reason = (
                 f"jobs of {hole.died} of {hole.users} users died within "
                 f"{EARLY_S // 60} min, where {hole.expected:.1f} were to be expected"
             )
-            yield JobSuspicion(node=hole.node, code="black_hole", reason=told, at=hole.last)
+            yield JobSuspicion(node=hole.node, code="black_hole", reason=reason, at=hole.last)
     yield from _find_node_failures(listed, nodes, passed)
     yield from _find_avoided(avoided, nodes, now)
 
@@ -176,28 +176,27 @@ def leave_suspicions(controller: Controller) -> list[JobSuspicion]:
     except SlurmError as exc:
         controller.say(f"users' jobs are not looked at: {exc}")
     passed = {name: node.last_pass_at for name, node in controller.ledger.list_nodes().items()}
-    found: list[JobSuspicion] = []
-    for one in find_suspicions(jobs, avoided, len(hosts), controller.clock(), passed):
-        if isinstance(one, str):
-            controller.say(one)
-        elif one.node in hosts:
-            found.append(one)
-    for one in found:
-        run = build_run(one, controller.ledger.make_mark(one.node, one.code))
+    suspicions: list[JobSuspicion] = []
+    for suspicion in find_suspicions(jobs, avoided, len(hosts), controller.clock(), passed):
+        if isinstance(suspicion, str):
+            controller.say(suspicion)
+        elif suspicion.node in hosts:
+            suspicions.append(suspicion)
+    for suspicion in suspicions:
+        run = build_run(suspicion, controller.ledger.make_mark(suspicion.node, suspicion.code))
         if not controller.ledger.is_judged(run.id):
             controller.leave_run(run)
-    return found
+    return suspicions
 
 
 def _count_busy(controller: Controller, hosts: Iterable[Host]) -> int:
-    """Count the nodes that run jobs of others than us."""
     ours = {ticket.node for ticket in controller.ledger.list_open_tickets()}
     return sum(host.state in {"ALLOCATED", "MIXED"} and host.name not in ours for host in hosts)
 
 
-def build_run(found: JobSuspicion, mark: str) -> Run:
+def build_run(suspicion: JobSuspicion, mark: str) -> Run:
     """Build the run that says what jobs say of a node; by its *mark*, it counts once."""
-    started = datetime.fromtimestamp(found.at, UTC)
-    finding = Finding(found.code, "node", found.reason)
+    started = datetime.fromtimestamp(suspicion.at, UTC)
+    finding = Finding(suspicion.code, "node", suspicion.reason)
     run = f"{started:%Y%m%d-%H%M%S}-{mark}"
-    return build_failed_run(run, found.node, JOBS_SUITE, started, finding)
+    return build_failed_run(run, suspicion.node, JOBS_SUITE, started, finding)

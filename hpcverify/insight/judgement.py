@@ -8,19 +8,21 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import date
 from math import isfinite
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.insight.node_names import fold_names, make_natural_key
 from hpcverify.model import Verdict
 from hpcverify.peers.distribution import Distribution
+from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.floors import Worse
 from hpcverify.records.documents import write_bytes
 from hpcverify.trends.fleet import STEP
@@ -31,32 +33,30 @@ MAX_HOSTS_CHARACTERS, NAMED_NODES = 60, 3
 """A longer list of nodes is cut in a table and in a line; JSON has all."""
 
 
-class JudgedOutlier(Struct, frozen=True, kw_only=True):
-    """Who is worse than its peers in one metric, and since when."""
+class JudgedOutlier(PeerOutlier, frozen=True, kw_only=True):
+    """An outlier of one metric, followed over the nights; its members are not kept."""
 
-    level: str
-    """What is named: part, node, or the field of a group, as switch."""
-    name: str
-    """As ``n17 GPU 3``."""
-    node: str = ""
-    """Empty for a group."""
     nodes: tuple[str, ...] = ()
     """All that it is about: those of a group, too."""
     suite: str = ""
     metric: str
     """With its check, suite and model."""
-    verdict: Verdict
-    distance: float
-    """From its peers, relative: 0.04 is 4 % worse."""
-    cause: str = ""
     since: date
     """The first night."""
     last: date
     """The newest night on which it ran."""
     nights: int = 1
     """On so many nights it stood out, all of those on which it ran since then."""
-    accused: bool = False
+    reported: bool = field(name="accused", default=False)
     """Whether it became evidence: a run that makes the node a suspect."""
+
+    @property
+    def title(self) -> str:
+        """The part or the node within the fleet, or the place or version with its nodes."""
+        if self.level in ("part", "node"):
+            return self.name
+        hosts = f" ({_shorten_hosts(self.nodes)})" if self.nodes else ""
+        return f"{self.level} {self.name}{hosts}"
 
 
 class JudgedChange(Struct, frozen=True, kw_only=True):
@@ -83,19 +83,34 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
     """When a limit is crossed, and what changed with it: a driver."""
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         """The part, the node or the nodes within the fleet; of many nodes, the first ones."""
         if not self.nodes:
             return " ".join(filter(None, [self.node, self.part]))
-        hosts = fold_names(self.nodes)
-        if len(hosts) > MAX_HOSTS_CHARACTERS:
-            first = sorted(self.nodes, key=make_natural_key)[:NAMED_NODES]
-            hosts = f"{format_count(len(self.nodes), 'node')} ({', '.join(first)}, ...)"
-        return f"{self.part} on {hosts}"
+        return f"{self.part} on {_shorten_hosts(self.nodes)}"
+
+
+Judged = TypeVar("Judged", bound=JudgedOutlier | JudgedChange)
+
+
+def group_by_title(judged: Iterable[Judged]) -> list[list[Judged]]:
+    """Put what was found about one part, node or place together, in the order of the first."""
+    groups: dict[str, list[Judged]] = {}
+    for entry in judged:
+        groups.setdefault(entry.title, []).append(entry)
+    return list(groups.values())
+
+
+def _shorten_hosts(nodes: Collection[str]) -> str:
+    hosts = fold_names(nodes)
+    if len(hosts) <= MAX_HOSTS_CHARACTERS:
+        return hosts
+    first = sorted(nodes, key=make_natural_key)[:NAMED_NODES]
+    return f"{format_count(len(nodes), 'node')} ({', '.join(first)}, ...)"
 
 
 class JudgedMetric(Struct, frozen=True, kw_only=True):
-    """What the parts of the fleet reached in one metric, of which all values were read."""
+    """What the parts of the fleet reached in one metric; all its values were read."""
 
     name: str
     """As in `JudgedOutlier`."""
@@ -190,35 +205,24 @@ def _is_finite(judged: Struct) -> bool:
 
 def keep_judged_nodes(judgement: FleetJudgement, names: Collection[str]) -> FleetJudgement:
     """Keep of *judgement* what is about the nodes called *names*: no notes, which are of all."""
-
-    def keep(found: tuple[JudgedOutlier, ...]) -> tuple[JudgedOutlier, ...]:
-        return tuple(one for one in found if not set(names).isdisjoint((one.node, *one.nodes)))
-
     return replace(
         judgement,
-        outliers=keep(judgement.outliers),
-        changes=tuple(
-            one for one in judgement.changes if not set(names).isdisjoint((one.node, *one.nodes))
-        ),
+        outliers=_keep_about(judgement.outliers, names),
+        changes=_keep_about(judgement.changes, names),
         notes=(),
-        unconfirmed=keep(judgement.unconfirmed),
+        unconfirmed=_keep_about(judgement.unconfirmed, names),
     )
+
+
+def _keep_about(judged: tuple[Judged, ...], names: Collection[str]) -> tuple[Judged, ...]:
+    return tuple(entry for entry in judged if set(names) & {entry.node, *entry.nodes})
 
 
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
-    by_name: dict[str, list[JudgedOutlier]] = {}
-    for outlier in judgement.outliers:
-        by_name.setdefault(outlier.name, []).append(outlier)
-    changed: dict[str, list[JudgedChange]] = {}
-    for change in judgement.changes:
-        changed.setdefault(change.name, []).append(change)
     return [
-        *(
-            f"peers: {max(one.verdict for one in found).value.upper()} {_describe_outliers(found)}"
-            for found in by_name.values()
-        ),
-        *(f"past: {_describe_changes(found)}" for found in changed.values()),
+        *(f"peers: {_describe_outliers(group)}" for group in group_by_title(judgement.outliers)),
+        *(f"past: {_describe_changes(group)}" for group in group_by_title(judgement.changes)),
         *(f"fleet: {note}" for note in judgement.notes),
     ]
 
@@ -233,17 +237,16 @@ def describe_nodes(judgement: FleetJudgement) -> dict[str, str]:
         if change.node:
             clauses.setdefault(change.node, []).append(_describe_changes([change]))
     return {
-        node: f"{found[0]} (+{len(found) - 1} more)" if len(found) > 1 else found[0]
-        for node, found in clauses.items()
+        node: f"{own[0]} (+{len(own) - 1} more)" if len(own) > 1 else own[0]
+        for node, own in clauses.items()
     }
 
 
 def describe_outlier(outlier: JudgedOutlier, others: str = "") -> str:
     """Say who is worse than its peers, by how much, why and since when."""
-    who = outlier.name if outlier.node else f"{outlier.level} {outlier.name}"
-    said = f"{who}: {outlier.metric} {format_percent(outlier.distance)} worse than its peers"
-    told = [f"{said}{others}", outlier.cause, f"since {outlier.since:%-d %b}"]
-    return "; ".join(filter(None, told))
+    distance = f"{outlier.metric} {format_percent(outlier.distance)} worse than its peers{others}"
+    since = f"since {outlier.since:%-d %b}"
+    return "; ".join(filter(None, [f"{outlier.title}: {distance}", outlier.cause, since]))
 
 
 def describe_day(change: JudgedChange) -> str:
@@ -251,20 +254,19 @@ def describe_day(change: JudgedChange) -> str:
     return f"step on {change.day}" if change.kind == STEP else f"trend until {change.day}"
 
 
-def _describe_outliers(found: list[JudgedOutlier]) -> str:
-    """Describe one who is worse, by its worst metric."""
-    worst = max(found, key=lambda one: (one.verdict, one.distance))
-    return describe_outlier(worst, _count_others(found))
+def _describe_outliers(group: list[JudgedOutlier]) -> str:
+    worst = max(group, key=lambda outlier: (outlier.verdict, outlier.distance))
+    return f"{worst.verdict.value.upper()} {describe_outlier(worst, _count_others(group))}"
 
 
-def _describe_changes(found: list[JudgedChange]) -> str:
-    worst = max(found, key=lambda one: one.size)
+def _describe_changes(group: list[JudgedChange]) -> str:
+    worst = max(group, key=lambda change: change.size)
     kind = "since" if worst.kind == STEP else "in a trend until"
-    said = f"{worst.name}: {worst.metric} {format_percent(worst.size)} worse than it was"
-    told = [f"{said}{_count_others(found)}", f"{kind} {worst.day:%-d %b}", worst.why]
-    return "; ".join(filter(None, told))
+    size = f"{worst.metric} {format_percent(worst.size)} worse than it was{_count_others(group)}"
+    day = f"{kind} {worst.day:%-d %b}"
+    return "; ".join(filter(None, [f"{worst.title}: {size}", day, worst.why]))
 
 
-def _count_others(found: list[JudgedOutlier] | list[JudgedChange]) -> str:
-    others = len(found) - 1
+def _count_others(group: list[JudgedOutlier] | list[JudgedChange]) -> str:
+    others = len(group) - 1
     return f" (and in {format_count(others, 'other metric')})" if others else ""

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from math import isfinite
 from statistics import median
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.fleet.controller import Controller
@@ -61,16 +61,16 @@ from hpcverify.trends.marks import MUCH_MORE
 from hpcverify.units import format_count
 
 PEER_NIGHTS = 7
-"""In a week, a sweep comes to every node that is ever idle."""
+"""A sweep comes to every node that is ever idle within a week."""
 PAST_NIGHTS = 90
-KEPT = timedelta(days=14)
-"""For how long a node that does not run stays named."""
+OUTLIER_RETENTION = timedelta(days=14)
+"""A node that does not run stays named this long."""
 MIN_NIGHTS = 2
 """Nights on which a value stands out before anything is said."""
-MIN_CROWD = 4
-"""So many nodes that step alike have something in common: they are one line."""
+MIN_CROWD_NODES = 4
+"""Nodes that step alike have something in common: they are one line."""
 MAX_NOTES = 50
-"""Metrics of which it is noted that they were not judged in full."""
+"""Metrics that are noted as not judged in full."""
 CROWD_ADVICE = "look for what they share, such as a switch or a setting"
 OUTLIER_CODE = "outlier"
 EPOCH = date(1970, 1, 1)
@@ -85,7 +85,7 @@ def judge_finished_night(controller: Controller) -> None:
             return
         if is_installed() and Choice(since=night, until=night).list_paths(controller.state):
             judged = judge_night(controller, night, before)
-            write_judgement(controller.state, _accuse(controller, judged))
+            write_judgement(controller.state, _leave_failed_runs(controller, judged))
 
 
 def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement | None:
@@ -106,7 +106,7 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
         return None
     if before is None or before.night <= night:
         return before
-    later = [one for one in list_nights(controller.state) if night < one <= before.night]
+    later = [other for other in list_nights(controller.state) if night < other <= before.night]
     if len(later) >= MIN_NEWEST_NIGHTS:
         raise StoreError(
             f"{format_count(len(later), 'later night')} were judged, up to {before.night}: check "
@@ -115,8 +115,8 @@ def _read_last_judgement(controller: Controller, night: date) -> FleetJudgement 
     return replace(
         before,
         night=night - timedelta(days=1),
-        outliers=tuple(one for one in before.outliers if one.last <= night),
-        unconfirmed=tuple(one for one in before.unconfirmed if one.last <= night),
+        outliers=tuple(outlier for outlier in before.outliers if outlier.last <= night),
+        unconfirmed=tuple(outlier for outlier in before.unconfirmed if outlier.last <= night),
     )
 
 
@@ -137,16 +137,18 @@ def judge_night(
     quarter = Choice(since=night - timedelta(days=PAST_NIGHTS - 1), until=night)
     past = judge_past(controller.state, quarter, controller.site)
     followed = follow_up(list_outliers(peers), before, peers.last_nights, night)
-    told = (*before.outliers, *before.unconfirmed) if before else ()
-    known = {make_key(one) for one in before.outliers} if before else set()
+    earlier = (*before.outliers, *before.unconfirmed) if before else ()
+    known = {make_key(outlier) for outlier in before.outliers} if before else set()
     parts = {str(entry.name): entry.parts for entry in peers.document.metrics}
-    by_chance = list_repeats_by_chance(followed, told, parts)
-    by_chance = [one for one in by_chance if make_key(one) not in known]
-    said = [one for one in followed if one.nights >= MIN_NIGHTS and one not in by_chance]
+    by_chance = list_repeats_by_chance(followed, earlier, parts)
+    by_chance = [outlier for outlier in by_chance if make_key(outlier) not in known]
+    confirmed = [
+        outlier for outlier in followed if outlier.nights >= MIN_NIGHTS and outlier not in by_chance
+    ]
     return FleetJudgement(
         night=night,
-        outliers=tuple(said),
-        unconfirmed=tuple(one for one in followed if one not in said),
+        outliers=tuple(confirmed),
+        unconfirmed=tuple(outlier for outlier in followed if outlier not in confirmed),
         changes=tuple(list_changes(past)),
         notes=(*list_notes(peers, past), *map(describe_repeat, by_chance)),
         metrics=tuple(list_metrics(peers)),
@@ -162,21 +164,21 @@ def list_notes(peers: JudgedPeers, past: Mapping[MetricName, TrendJudgement]) ->
     Metrics of most nodes come first: what one node claims does not hide them.
     """
     for name, judged in past.items():
-        yield from (f"{name}: {describe_shared(one)}" for one in judged.shared)
+        yield from (f"{name}: {describe_shared(shared)}" for shared in judged.shared)
     for node, metrics in peers.left_out.items():
         yield f"{node} is not judged: it has {metrics} metrics, more than {MAX_NODE_METRICS}"
     noted = [entry for entry in peers.document.metrics if entry.note]
     noted.sort(key=lambda entry: -entry.nodes)
-    told = [f"{entry.name}: {entry.note}" for entry in noted]
-    told += [f"{name}: not judged" for name in peers.document.unjudged]
-    told += [
+    lines = [f"{entry.name}: {entry.note}" for entry in noted]
+    lines += [f"{name}: not judged" for name in peers.document.unjudged]
+    lines += [
         f"{name}: {fold_names(nodes)} not compared: no part is more than {MAX_TIMES_BETTER} times "
         "better than most"
         for name, nodes in peers.fleet.absurd.items()
     ]
-    yield from told[:MAX_NOTES]
-    if len(told) > MAX_NOTES:
-        yield f"and {format_count(len(told) - MAX_NOTES, 'other metric')} not judged in full"
+    yield from lines[:MAX_NOTES]
+    if len(lines) > MAX_NOTES:
+        yield f"and {format_count(len(lines) - MAX_NOTES, 'other metric')} not judged in full"
 
 
 def list_metrics(peers: JudgedPeers) -> Iterator[JudgedMetric]:
@@ -211,22 +213,17 @@ def _make_outlier(
     members = [parts[member] for member in outlier.members]
     last = max(find_night(datetime.fromtimestamp(part.times[-1], UTC)) for part in members)
     return JudgedOutlier(
-        level=outlier.level,
-        name=outlier.name,
-        node=outlier.node,
+        **asdict(replace(outlier, members=())),
         nodes=tuple(dict.fromkeys(part.node for part in members)),
         suite=suite,
         metric=str(name),
-        verdict=outlier.verdict,
-        distance=outlier.distance,
-        cause=outlier.cause,
         since=last,
         last=last,
     )
 
 
 def follow_up(
-    found: Iterable[JudgedOutlier],
+    outliers: Iterable[JudgedOutlier],
     before: FleetJudgement | None,
     last_nights: Mapping[tuple[str, str], date],
     night: date,
@@ -236,60 +233,59 @@ def follow_up(
 
     *last_nights* are the last nights of each suite on each node.
     """
-    told = (*before.outliers, *before.unconfirmed) if before else ()
-    tonight = list(found)
-    named = {make_key(one) for one in tonight}
-    ended = [old for old in told if make_key(old) not in named]
-    followed = [_follow_one(one, told, ended) for one in tonight]
+    earlier = (*before.outliers, *before.unconfirmed) if before else ()
+    tonight = list(outliers)
+    named = {make_key(outlier) for outlier in tonight}
+    ended = [old for old in earlier if make_key(old) not in named]
+    followed = [_follow_one(outlier, earlier, ended) for outlier in tonight]
     for old in ended:
         # The file may have one without nodes: nothing shows whether that ran again.
         ran = (last_nights.get((node, old.suite), date.min) for node in old.nodes)
         newest = max(ran, default=date.min)
-        goes_on = any(is_of_the_same(one, old) for one in tonight)
-        if newest <= old.last and night - old.last <= KEPT and not goes_on:
+        goes_on = any(is_of_the_same(outlier, old) for outlier in tonight)
+        if newest <= old.last and night - old.last <= OUTLIER_RETENTION and not goes_on:
             followed.append(old)
-    followed.sort(key=lambda one: (-one.distance, one.name))
-    return sorted(followed, key=lambda one: one.verdict, reverse=True)
+    followed.sort(key=lambda outlier: (-outlier.distance, outlier.name))
+    return sorted(followed, key=lambda outlier: outlier.verdict, reverse=True)
 
 
 def _follow_one(
-    found: JudgedOutlier, told: Iterable[JudgedOutlier], ended: Iterable[JudgedOutlier]
+    outlier: JudgedOutlier, earlier: Iterable[JudgedOutlier], ended: Iterable[JudgedOutlier]
 ) -> JudgedOutlier:
     """
-    Follow up one that was *found*, which may have been *told* under another name.
+    Follow up an *outlier*, which may be one of *earlier* nights under another name.
 
     A node near the floor is named one night, and the next night those of its parts that are
     beyond it. What such a name says is taken over if it *ended*, being found no more.
     """
-    key = make_key(found)
-    same = next((old for old in told if make_key(old) == key), None)
-    if same and found.last <= same.last:
+    key = make_key(outlier)
+    same = next((old for old in earlier if make_key(old) == key), None)
+    if same and outlier.last <= same.last:
         return same
-    others = [old for old in ended if is_of_the_same(found, old)]
-    if not found.node and 2 * len({old.node for old in others}) <= len(found.nodes):
+    others = [old for old in ended if is_of_the_same(outlier, old)]
+    if not outlier.node and 2 * len({old.node for old in others}) <= len(outlier.nodes):
         others = []  # a few of its nodes say nothing of a place
     olds = [*([same] if same else []), *others]
     if not olds:
-        return found
+        return outlier
     longest = max(olds, key=lambda old: old.nights)
     return replace(
-        found,
+        outlier,
         since=longest.since,
-        nights=longest.nights + (found.last > longest.last),
-        accused=any(old.accused for old in olds),
+        nights=longest.nights + (outlier.last > longest.last),
+        reported=any(old.reported for old in olds),
     )
 
 
 def list_changes(past: Mapping[MetricName, TrendJudgement]) -> list[JudgedChange]:
     """List the changes to the worse, the largest first; those of parts that go together are one."""
-    found = (
+    changes = (
         change for name, judged in past.items() for change in _join_changes(name, judged.changes)
     )
-    return sorted(found, key=lambda change: -change.size)
+    return sorted(changes, key=lambda change: -change.size)
 
 
 def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[JudgedChange]:
-    """Join parts of one node, or of many, that changed alike."""
     worse = [change for change in changes if change.size > 0]
     crowds = find_crowds(worse)
     yield from (_make_crowd_change(name, crowd) for crowd in crowds)
@@ -298,41 +294,40 @@ def _join_changes(name: MetricName, changes: Iterable[PartChange]) -> Iterator[J
     for change in worse:
         if id(change) not in crowded:
             by_node[change.node, change.kind].append(change)
-    for some in by_node.values():
-        first = min(change.day for change in some)
-        alike = [change for change in some if change.day - first <= SAME_DAYS]
-        rest = [change for change in some if change not in alike]
+    for of_node in by_node.values():
+        first = min(change.day for change in of_node)
+        alike = [change for change in of_node if change.day - first <= SAME_DAYS]
+        rest = [change for change in of_node if change not in alike]
         yield from (_make_change(name, group) for group in (alike, rest) if group)
 
 
 def find_crowds(changes: Iterable[PartChange]) -> list[list[PartChange]]:
-    """Find the steps that parts of `MIN_CROWD` nodes or more made alike at about the same time."""
-    rest = [one for one in changes if one.kind == STEP]
+    """Find the steps that parts of many nodes made alike at about the same time."""
+    rest = [change for change in changes if change.kind == STEP]
     crowds = []
     while rest:
-        around = ([o for o in rest if abs(o.day - one.day) <= SAME_DAYS] for one in rest)
-        near = max(around, key=lambda some: len({one.node for one in some}))
-        usual = median(one.size for one in near)
-        crowd = [one for one in near if usual / MUCH_MORE <= one.size <= usual * MUCH_MORE]
-        if len({one.node for one in crowd}) < MIN_CROWD:
+        around = ([o for o in rest if abs(o.day - change.day) <= SAME_DAYS] for change in rest)
+        near = max(around, key=lambda crowd: len({change.node for change in crowd}))
+        usual = median(change.size for change in near)
+        crowd = [change for change in near if usual / MUCH_MORE <= change.size <= usual * MUCH_MORE]
+        if len({change.node for change in crowd}) < MIN_CROWD_NODES:
             break
         crowds.append(crowd)
-        inside = {id(one) for one in crowd}
-        rest = [one for one in rest if id(one) not in inside]
+        inside = {id(change) for change in crowd}
+        rest = [change for change in rest if id(change) not in inside]
     return crowds
 
 
 def _make_crowd_change(name: MetricName, crowd: list[PartChange]) -> JudgedChange:
-    """Make one change of *crowd*, with the figures of its middle part."""
-    typical = sorted(crowd, key=lambda one: one.size)[len(crowd) // 2]
-    said, count = Counter(one.why for one in crowd).most_common(1)[0]
-    nodes = tuple(sorted({one.node for one in crowd}))
+    typical = sorted(crowd, key=lambda change: change.size)[len(crowd) // 2]
+    reason, count = Counter(change.why for change in crowd).most_common(1)[0]
+    nodes = tuple(sorted({change.node for change in crowd}))
     return replace(
         _make_change(name, [typical]),
         node="",
         nodes=nodes,
         part=format_count(len(crowd), "part"),
-        why=said if said and count > len(crowd) / 2 else CROWD_ADVICE,
+        why=reason if reason and count > len(crowd) / 2 else CROWD_ADVICE,
     )
 
 
@@ -354,29 +349,29 @@ def _make_change(name: MetricName, changes: list[PartChange]) -> JudgedChange:
     )
 
 
-def _accuse(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
+def _leave_failed_runs(controller: Controller, judgement: FleetJudgement) -> FleetJudgement:
     """
     Leave a run of each node that failed by its peers, once: it becomes a suspect in service.
 
-    One whose run cannot be left is accused the next night.
+    One whose run cannot be left is tried again the next night.
     """
-    told: list[JudgedOutlier] = []
-    for one in judgement.outliers:
-        accused = one.accused
-        if _is_to_be_accused(one):
-            mark = controller.ledger.make_mark(*make_key(one), str(one.since))
-            run = build_accusing_run(one, mark, controller.clock())
-            accused = controller.ledger.is_judged(run.id) or controller.leave_run(run)
-        told.append(replace(one, accused=accused))
-    return replace(judgement, outliers=tuple(told))
+    outliers: list[JudgedOutlier] = []
+    for outlier in judgement.outliers:
+        reported = outlier.reported
+        if _is_to_be_reported(outlier):
+            mark = controller.ledger.make_mark(*make_key(outlier), str(outlier.since))
+            run = build_outlier_run(outlier, mark, controller.clock())
+            reported = controller.ledger.is_judged(run.id) or controller.leave_run(run)
+        outliers.append(replace(outlier, reported=reported))
+    return replace(judgement, outliers=tuple(outliers))
 
 
-def _is_to_be_accused(outlier: JudgedOutlier) -> bool:
-    """Whether it failed for the first time; of a rack or a driver no node is accused."""
-    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.accused
+def _is_to_be_reported(outlier: JudgedOutlier) -> bool:
+    """Whether a node failed for the first time; a rack or a driver is no node."""
+    return outlier.verdict is Verdict.FAIL and bool(outlier.node) and not outlier.reported
 
 
-def build_accusing_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
+def build_outlier_run(outlier: JudgedOutlier, mark: str, now: float) -> Run:
     """Build the run that says what its peers say of a node; by its *mark*, it counts once."""
     began = datetime(outlier.last.year, outlier.last.month, outlier.last.day, tzinfo=UTC)
     run = f"{began + NIGHT_BEGINS:%Y%m%d-%H%M%S}-{mark}"

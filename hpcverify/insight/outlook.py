@@ -1,5 +1,5 @@
 """
-What the past says: who is worse than its peers, who is due next and why, what it is all worth.
+The outlook of a fleet: parts worse than their peers, nodes due next and why, reliability.
 
 From the state directory alone, so that a page can be made without asking the scheduler.
 """
@@ -18,13 +18,13 @@ from hpcverify.fleet.outages import NodeOutage
 from hpcverify.fleet.risk import HISTORY_S, read_ranking
 from hpcverify.fleet.schedule import list_due
 from hpcverify.insight.judgement import FleetJudgement, read_judgement
-from hpcverify.insight.worth import FleetWorth, assess_worth
+from hpcverify.insight.reliability_report import ReliabilityReport, build_reliability_report
 from hpcverify.plan.config import Fleet, Site
 from hpcverify.selection.ranking import NodeRisk
 from hpcverify.selection.weighting import describe_weighting
 
 MAX_DUE = 100
-"""Nodes that are due of which it is said why: more than a night verifies on most fleets."""
+"""Nodes that are listed with a reason: more than a night verifies on most fleets."""
 
 
 class DueNode(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class FleetOutlook(Struct, frozen=True, kw_only=True):
     """All that are due, idle or not."""
     judged_by: str
     """What the risks are judged by."""
-    worth: FleetWorth
+    reliability: ReliabilityReport
     judgement: FleetJudgement | None
     """What peers and the past say of the newest night; None: no night was judged yet."""
     judgement_error: str = ""
@@ -87,7 +87,7 @@ def read_outlook(state: Path, site: Site, clock: Callable[[], float] = time.time
         ),
         due_count=len(due),
         judged_by=describe_weighting(ranking.weighting),
-        worth=assess_worth(ledger, site.reliability),
+        reliability=build_reliability_report(ledger, site.reliability),
         judgement=judgement,
         judgement_error=judgement_error,
     )
@@ -105,8 +105,8 @@ def read_node_outlook(ledger: Ledger, fleet: Fleet, node: str) -> NodeOutlook:
     """Read from *ledger* what is to come of *node* of the *fleet*, which it knows."""
     now = ledger.clock()
     ranking = read_ranking(ledger, fleet, now)
-    outages = (each for each in ledger.list_outages(now - HISTORY_S) if each.node == node)
+    outages = (outage for outage in ledger.list_outages(now - HISTORY_S) if outage.node == node)
     return NodeOutlook(
         risk=ranking.explain(node) if node in ranking.scores else None,
-        outages=tuple(sorted(outages, key=lambda each: -each.began)),
+        outages=tuple(sorted(outages, key=lambda outage: -outage.began)),
     )

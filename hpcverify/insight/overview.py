@@ -52,7 +52,7 @@ GONE_REASON = "the scheduler no longer has this node"
 FAILURE_WINDOW_S = 7 * DAY_S
 """Seconds for which a failed run is shown, unless a full pass came after it."""
 FACTS_WINDOW_S = 60 * DAY_S
-"""Seconds for which what a node told of its versions is compared, and how it changed."""
+"""Seconds for which the versions of a node are compared, and how they changed."""
 MAX_CLOCK_LEAD = timedelta(days=1)
 """A run dated further ahead is from a node whose clock was wrong."""
 NEVER = "never"
@@ -89,7 +89,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     state: str
     """That of the node, or held by others."""
     verdict: Verdict | None
-    """Of its last finished run; None: there is none."""
+    """The verdict of its last finished run; None without one."""
     attention: bool
     """Whether it failed or could not be judged, and nothing has cleared that."""
     overdue: bool
@@ -138,7 +138,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, dict=True):  # the dict is for 
     @cached_property
     def worst(self) -> Verdict:
         """The worst of its checks' last results, as far as they count."""
-        return max((cap_verdict(said) for said in self.said), default=Verdict.PASS)
+        return max((cap_verdict(result) for result in self.said), default=Verdict.PASS)
 
 
 class Overview(Struct, frozen=True, kw_only=True):
@@ -195,9 +195,9 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
             if when > forgotten.get(node, -math.inf)
         ),
         told=(
-            one
-            for one in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
-            if one.last > forgotten.get(one.node, -math.inf)
+            record
+            for record in store.list_facts(today - timedelta(seconds=FACTS_WINDOW_S), until)
+            if record.last > forgotten.get(record.node, -math.inf)
         ),
         links=count_coverage(ledger.read_links(), now - days * DAY_S) if days else None,
         link_days=days,
@@ -208,7 +208,7 @@ def read_overview(ledger: Ledger, store: Store, since: datetime | None = None) -
 def build_overview(
     nodes: Mapping[str, Node],
     newest: Iterable[RunEntry],
-    said: Iterable[LastResult],
+    results: Iterable[LastResult],
     *,
     now: float,
     tripped: str = "",
@@ -222,22 +222,22 @@ def build_overview(
     """
     Combine what the ledger knows of *nodes* with their runs in the store.
 
-    *newest* is the last finished run of each node, *said* the last result of each
+    *newest* is the last finished run of each node, *results* the last result of each
     check, *failures* the nodes and start times of failed runs, *told* the facts of each
     node, oldest first. A node that only the store knows was never verified by the
     controller. *links* counts those that sweeps tried within *link_days*.
     """
     entries = {entry.node: entry for entry in newest}
     by_node: dict[str, list[LastResult]] = {}
-    for one in said:
-        by_node.setdefault(one.node, []).append(one)
+    for result in results:
+        by_node.setdefault(result.node, []).append(result)
     failed: dict[str, list[float]] = {}
     for name, when in failures:
         failed.setdefault(name, []).append(when)
     long = overdue_days * DAY_S or DEFAULT_OVERDUE_S
     gone = {name for name, node in nodes.items() if is_gone(node, now)}
     held = {name for name, node in nodes.items() if _is_out_of_service(node)}
-    facts = gather_node_facts((one for one in told if one.node not in gone), held)
+    facts = gather_node_facts((record for record in told if record.node not in gone), held)
     drift = compare_nodes(facts, now)
     moved = name_rollouts(facts, drift)
     rows = [
@@ -279,9 +279,9 @@ def add_judgement(fleet: Overview, judgement: FleetJudgement | None) -> Overview
     return replace(fleet, rows=tuple(sorted(rows, key=_make_badness_key)))
 
 
-def cap_verdict(said: LastResult) -> Verdict:
+def cap_verdict(result: LastResult) -> Verdict:
     """Return what a verdict counts as: no more than in its run, where beta is capped."""
-    return min(said.verdict, said.overall)
+    return min(result.verdict, result.overall)
 
 
 def count_states(rows: Iterable[NodeRow]) -> str:
@@ -318,8 +318,8 @@ def describe_breaker(fleet: Overview) -> str:
 def list_malfunction_lines(fleet: Overview) -> list[str]:
     """Say in a line each what of the controller does not work, and since when."""
     return [
-        f"{one.name}: not working for {format_duration(fleet.made - one.since)}: {one.why}"
-        for one in fleet.malfunctions
+        f"{item.name}: not working for {format_duration(fleet.made - item.since)}: {item.why}"
+        for item in fleet.malfunctions
     ]
 
 
@@ -341,37 +341,39 @@ def format_time_since(when: float, now: float) -> str:
     return format_age(now - when) if when else NEVER
 
 
-def _keep_latest(said: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
+def _keep_latest(results: Iterable[LastResult], node: Node | None) -> tuple[LastResult, ...]:
     """
     Keep the last result of each check of *node*, whatever suite it ran in, by name.
 
     If the node and its BMC both speak of one, neither takes back what the other found.
     """
     newest: dict[tuple[str, bool], LastResult] = {}
-    counting = (one for one in said if not _is_over(one, node))
-    for one in sorted(counting, key=lambda one: one.started):
-        newest[one.check, one.suite == BMC_SUITE] = one
+    counting = (result for result in results if not _is_over(result, node))
+    for result in sorted(counting, key=lambda result: result.started):
+        newest[result.check, result.suite == BMC_SUITE] = result
     worst: dict[str, LastResult] = {}
-    for (check, _), one in sorted(newest.items()):
-        worst[check] = max(worst.get(check, one), one, key=_rank_said)
+    for (check, _), result in sorted(newest.items()):
+        worst[check] = max(worst.get(check, result), result, key=_rank_said)
     return tuple(worst[check] for check in sorted(worst))
 
 
-def _is_over(said: LastResult, node: Node | None) -> bool:
+def _is_over(result: LastResult, node: Node | None) -> bool:
     """
     Whether *node* became healthy after something outside it spoke against it.
 
     No run of the node itself has such a check again, and could take that back.
     """
-    outside = said.suite in (FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE) and said.verdict is Verdict.FAIL
+    outside = (
+        result.suite in (FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE) and result.verdict is Verdict.FAIL
+    )
     if node is None or node.state is not State.HEALTHY:
         return False
-    return outside and node.since > said.started.timestamp()
+    return outside and node.since > result.started.timestamp()
 
 
-def _rank_said(said: LastResult) -> tuple[bool, Verdict]:
+def _rank_said(result: LastResult) -> tuple[bool, Verdict]:
     """Order results by badness; one that was skipped says less than any other."""
-    verdict = cap_verdict(said)
+    verdict = cap_verdict(result)
     return verdict is not Verdict.SKIP, verdict
 
 
@@ -392,7 +394,7 @@ def _build_unknown_node(name: str, entry: RunEntry | None) -> Node:
 def _build_row(
     node: Node,
     entry: RunEntry | None,
-    said: tuple[LastResult, ...],
+    results: tuple[LastResult, ...],
     failed: Iterable[float],
     moved: Mapping[float, Sequence[str]],
     *,
@@ -401,12 +403,12 @@ def _build_row(
     known: bool,
 ) -> NodeRow:
     rollouts = {
-        one.check: tuple(moved[one.started.timestamp()])
-        for one in said
-        if one.started.timestamp() in moved
+        result.check: tuple(moved[result.started.timestamp()])
+        for result in results
+        if result.started.timestamp() in moved
     }
     verdict = Verdict(node.verdict) if node.verdict else None
-    worst = max((cap_verdict(one) for one in said), default=Verdict.PASS)
+    worst = max((cap_verdict(result) for result in results), default=Verdict.PASS)
     lately = [when for when in failed if when > max(node.last_pass_at, now - FAILURE_WINDOW_S)]
     return NodeRow(
         node=node,
@@ -417,10 +419,10 @@ def _build_row(
         or needs_repair(node, now)
         or max(worst, verdict or worst) >= Verdict.ERROR,
         overdue=max(node.last_pass_at, node.first_seen_at) < now - long,
-        why=_choose_reason(node, entry, said, rollouts, failures=len(lately), now=now),
+        why=_choose_reason(node, entry, results, rollouts, failures=len(lately), now=now),
         rollouts=rollouts,
         heard=0.0 if entry is None else entry.started.timestamp(),
-        said=said,
+        said=results,
         known=known,
         failures=len(lately),
         failed=max(lately, default=0.0),
@@ -434,13 +436,13 @@ def _is_out_of_service(node: Node) -> bool:
 def _choose_reason(
     node: Node,
     entry: RunEntry | None,
-    said: tuple[LastResult, ...],
+    results: tuple[LastResult, ...],
     rollouts: Mapping[str, Sequence[str]],
     *,
     failures: int,
     now: float,
 ) -> str:
-    worst = max(said, key=cap_verdict, default=None)
+    worst = max(results, key=cap_verdict, default=None)
     if node.foreign:
         return node.foreign
     reason = node.full_reason
@@ -482,9 +484,9 @@ def choose_page_results(row: NodeRow) -> tuple[LastResult, ...]:
 
     First the run with the most checks, then those with a WARN or worse.
     """
-    counts = Counter(one.suite for one in row.said)
-    by_suite = {one.suite: one for one in row.said}
-    loud = {one.suite for one in row.said if one.verdict >= Verdict.WARN}
+    counts = Counter(result.suite for result in row.said)
+    by_suite = {result.suite: result for result in row.said}
+    loud = {result.suite for result in row.said if result.verdict >= Verdict.WARN}
     ordered = sorted(counts, key=lambda suite: (-counts[suite], suite))
     return tuple(
         by_suite[suite] for place, suite in enumerate(ordered) if place == 0 or suite in loud

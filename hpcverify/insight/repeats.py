@@ -19,17 +19,17 @@ def make_key(outlier: JudgedOutlier) -> tuple[str, str, str]:
     return outlier.level, outlier.name, outlier.metric
 
 
-def is_of_the_same(found: JudgedOutlier, old: JudgedOutlier) -> bool:
+def is_of_the_same(outlier: JudgedOutlier, old: JudgedOutlier) -> bool:
     """Whether one is a node and the other one of its parts, or a place and one of its nodes."""
-    if found.metric != old.metric or found.level == old.level:
+    if outlier.metric != old.metric or outlier.level == old.level:
         return False
-    if found.node and old.node:
-        return found.node == old.node
-    return (found.node or old.node) in (old.nodes if found.node else found.nodes)
+    if outlier.node and old.node:
+        return outlier.node == old.node
+    return (outlier.node or old.node) in (old.nodes if outlier.node else outlier.nodes)
 
 
 def list_repeats_by_chance(
-    followed: Iterable[JudgedOutlier], told: Iterable[JudgedOutlier], parts: Mapping[str, int]
+    followed: Iterable[JudgedOutlier], earlier: Iterable[JudgedOutlier], parts: Mapping[str, int]
 ) -> list[JudgedOutlier]:
     """
     List those *followed* who stood out on several nights, as chance explains it.
@@ -40,41 +40,44 @@ def list_repeats_by_chance(
 
     Args:
         followed: Who stands out, with the nights.
-        told: Who stood out before.
+        earlier: Who stood out before.
         parts: How many were compared, by the metric.
 
     """
     by_metric: dict[str, list[JudgedOutlier]] = {}
-    for one in followed:
-        by_metric.setdefault(one.metric, []).append(one)
-    before = list(told)
+    for outlier in followed:
+        by_metric.setdefault(outlier.metric, []).append(outlier)
+    earlier_outliers = list(earlier)
     return [
-        one
-        for metric, some in by_metric.items()
-        for one in _list_of_metric(some, [o for o in before if o.metric == metric], parts)
+        outlier
+        for metric, outliers in by_metric.items()
+        for outlier in _list_of_metric(
+            outliers, [o for o in earlier_outliers if o.metric == metric], parts
+        )
     ]
 
 
 def _list_of_metric(
-    followed: Sequence[JudgedOutlier], told: Iterable[JudgedOutlier], parts: Mapping[str, int]
+    followed: Sequence[JudgedOutlier], earlier: Iterable[JudgedOutlier], parts: Mapping[str, int]
 ) -> list[JudgedOutlier]:
-    keys = {make_key(one) for one in followed}
+    keys = {make_key(outlier) for outlier in followed}
     gone = [
         old
-        for old in told
-        if make_key(old) not in keys and not any(is_of_the_same(one, old) for one in followed)
+        for old in earlier
+        if make_key(old) not in keys
+        and not any(is_of_the_same(outlier, old) for outlier in followed)
     ]
-    changing = math.sqrt(len(gone) * sum(one.nights == 1 for one in followed))
-    repeated = [one for one in followed if one.nights > 1]
+    changing = math.sqrt(len(gone) * sum(outlier.nights == 1 for outlier in followed))
+    repeated = [outlier for outlier in followed if outlier.nights > 1]
     if not changing or not repeated:
         return []
     count = max(parts.get(repeated[0].metric, 0), changing)
 
     def is_by_chance(nights: int) -> bool:
-        as_often = sum(one.nights >= nights for one in repeated)
+        as_often = sum(outlier.nights >= nights for outlier in repeated)
         return count * (changing / count) ** nights > FALSE_SHARE * as_often
 
-    return [one for one in repeated if is_by_chance(one.nights)]
+    return [outlier for outlier in repeated if is_by_chance(outlier.nights)]
 
 
 def describe_repeat(outlier: JudgedOutlier) -> str:

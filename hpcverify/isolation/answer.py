@@ -1,7 +1,7 @@
 """
-What an isolation says: who is to blame, on what evidence, and what is not known.
+What an isolation found: the faulty nodes, the evidence, and what is not known.
 
-A node is accused only if it failed alone, or with different partners that pass with each
+A node is faulty only if it failed alone, or with different partners that pass with each
 other. A link, a switch and a group that only fails as a whole name no node.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, Members, name_members
 from hpcverify.isolation.journal import Journal
 from hpcverify.isolation.partly import PartlySlow
-from hpcverify.isolation.runner import count_node_minutes, name_members
+from hpcverify.isolation.runner import count_node_minutes
 from hpcverify.isolation.stages import Isolation
 from hpcverify.units import format_count
 
@@ -39,8 +39,8 @@ class TestRecord(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class AccusedNode(Struct, frozen=True, kw_only=True):
-    """A node that is to blame, and the evidence."""
+class FaultyNode(Struct, frozen=True, kw_only=True):
+    """A node that spoils collectives, and the evidence."""
 
     node: str
     is_alone: bool
@@ -58,8 +58,8 @@ class AccusedNode(Struct, frozen=True, kw_only=True):
                 f"fails alone, in {format_count(len(self.failed), 'test')}: its own adapters, "
                 f"or what is between them and its GPUs; {self.failed[-1].reason}"
             )
-        pairs = [one for one in self.failed if one.purpose is GroupPurpose.PAIR]
-        partners = dict.fromkeys(chain.from_iterable(one.partners for one in pairs))
+        pairs = [record for record in self.failed if record.purpose is GroupPurpose.PAIR]
+        partners = dict.fromkeys(chain.from_iterable(record.partners for record in pairs))
         how = f"; it {' and '.join(self.directions)} slowly" if self.directions else ""
         return (
             f"spoils collectives with {format_count(len(partners), 'partner')} that pass "
@@ -80,26 +80,26 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
     """What an isolation found; in the order of an operator's questions."""
 
     id: str
-    accused: tuple[AccusedNode, ...] = ()
+    faulty: tuple[FaultyNode, ...] = field(name="accused", default=())
     switches: Members = ()
-    """Switches that spoil what goes through them; no node is to blame for it."""
+    """Switches that spoil what goes through them; their nodes are not the cause."""
     links: tuple[Members, ...] = ()
     """Pairs of nodes, or of switches, slow only with each other: from the first to the second."""
     is_widespread: bool = False
     together: tuple[Members, ...] = ()
     intermittent: tuple[Members, ...] = ()
     partly: tuple[PartlySlow, ...] = ()
-    """Nodes that are slow with some partners each time, and well with others: not accused."""
+    """Nodes that are slow with some partners each time, and well with others: not in `faulty`."""
     misfits: Members = ()
-    """Nodes that fail with all others, and pass with each other: not accused."""
+    """Nodes that fail with all others, and pass with each other: not in `faulty`."""
     untested: dict[str, str] = {}
-    """Nodes, and switches, of which nothing can be said, and why."""
+    """Nodes, and switches, that could not be judged, and why."""
     left_out: dict[str, str] = {}
     """Nodes that were not idle when it began, and why."""
-    cleared: int
-    """Nodes that are not to blame."""
-    cleared_nodes: Members = ()
-    """Who they are."""
+    passed: int = field(name="cleared")
+    """Nodes without a fault."""
+    passed_nodes: Members = field(name="cleared_nodes", default=())
+    """Their names."""
     sent: tuple[SendRecord, ...] = ()
     """Who sent to whom; a cell of that matrix may have been tested more than once."""
     rounds: int
@@ -110,59 +110,61 @@ class IsolationAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def is_certain(self) -> bool:
-        """Whether each node was either accused or cleared, and nothing is left open."""
+        """Whether each node is known to be faulty or not, and nothing is left open."""
         vague = [self.is_widespread, self.together, self.intermittent, self.untested]
         vague += [self.partly, self.misfits]
         return not any(vague) and not self.end_reason
 
     @property
-    def has_culprit(self) -> bool:
-        """Whether something is to blame: a node, a switch or a link."""
-        return bool(self.accused or self.switches or self.links)
+    def has_cause(self) -> bool:
+        """Whether a cause was found: a node, a switch or a link."""
+        return bool(self.faulty or self.switches or self.links)
 
 
 def build_answer(
-    journal: Journal, found: Isolation, gone: Mapping[str, str], end_reason: str = ""
+    journal: Journal, isolation: Isolation, gone: Mapping[str, str], end_reason: str = ""
 ) -> IsolationAnswer:
     """
-    Build the answer from what was *found*, and the tests in the *journal*.
+    Build the answer from an *isolation*, and the tests in its *journal*.
 
     *gone* says why nodes could not be tested any more, *end_reason* why all of it ended
     before its time.
     """
     order = journal.order
-    of_switches = {n for n in order.nodes if order.switches.get(n) in found.matrix.switches}
-    bad = [node for node in found.nodes.bad if node not in of_switches]
-    accused = [_accuse(node, journal, found, is_alone=True) for node in found.inside]
-    accused += [_accuse(node, journal, found, is_alone=False) for node in bad]
-    untested = {n: gone.get(n, UNTESTED_REASON) for n in found.nodes.untested}
-    untested |= dict.fromkeys(found.switches.untested, "what is between it and others")
-    doubted = {n for group in _list_intermittent(found) for n in group}
-    doubted |= {*found.misfits, *(one.node for one in found.partly)}
-    vague = {*untested, *doubted, *chain.from_iterable(found.nodes.together)}
-    of_dead = {n for n in order.nodes if order.switches.get(n) in found.nodes.bad_zones}
-    blamed = {one.node for one in accused}
+    of_switches = {n for n in order.nodes if order.switches.get(n) in isolation.matrix.switches}
+    bad = [node for node in isolation.nodes.bad if node not in of_switches]
+    faulty = [_build_faulty(node, journal, isolation, is_alone=True) for node in isolation.inside]
+    faulty += [_build_faulty(node, journal, isolation, is_alone=False) for node in bad]
+    untested = {n: gone.get(n, UNTESTED_REASON) for n in isolation.nodes.untested}
+    untested |= dict.fromkeys(isolation.switches.untested, "what is between it and others")
+    doubted = {n for group in _list_intermittent(isolation) for n in group}
+    doubted |= {*isolation.misfits, *(partly_slow.node for partly_slow in isolation.partly)}
+    vague = {*untested, *doubted, *chain.from_iterable(isolation.nodes.together)}
+    of_dead = {n for n in order.nodes if order.switches.get(n) in isolation.nodes.bad_zones}
+    failed = {node.node for node in faulty}
     records = [record for record in journal.rounds if record.judged]
     tested = {node for record in records for test in record.tests for node in test.members}
-    known = tuple(n for n in order.nodes if n in tested - {*vague, *of_dead, *blamed})
-    if found.nodes.is_widespread:
+    known = tuple(n for n in order.nodes if n in tested - {*vague, *of_dead, *failed})
+    if isolation.nodes.is_widespread:
         known = ()
     return IsolationAnswer(
         id=order.id,
-        accused=tuple(accused),
+        faulty=tuple(faulty),
         switches=tuple(
-            dict.fromkeys((*found.nodes.bad_zones, *found.switches.bad, *found.matrix.switches))
+            dict.fromkeys(
+                (*isolation.nodes.bad_zones, *isolation.switches.bad, *isolation.matrix.switches)
+            )
         ),
-        links=tuple(_list_links(found)),
-        is_widespread=found.nodes.is_widespread or found.switches.is_widespread,
-        together=(*found.nodes.together, *found.switches.together),
-        intermittent=tuple(_list_intermittent(found)),
-        partly=found.partly,
-        misfits=found.misfits,
+        links=tuple(_list_links(isolation)),
+        is_widespread=isolation.nodes.is_widespread or isolation.switches.is_widespread,
+        together=(*isolation.nodes.together, *isolation.switches.together),
+        intermittent=tuple(_list_intermittent(isolation)),
+        partly=isolation.partly,
+        misfits=isolation.misfits,
         untested=untested,
         left_out=order.left_out,
-        cleared=len(known),
-        cleared_nodes=known,
+        passed=len(known),
+        passed_nodes=known,
         sent=tuple(_list_sent(journal)),
         rounds=len(records),
         tests=sum(len(record.tests) for record in records),
@@ -211,19 +213,21 @@ def _list_sent(journal: Journal) -> Iterator[SendRecord]:
                 )
 
 
-def _accuse(node: str, journal: Journal, found: Isolation, *, is_alone: bool) -> AccusedNode:
+def _build_faulty(
+    node: str, journal: Journal, isolation: Isolation, *, is_alone: bool
+) -> FaultyNode:
     records = [
-        one
-        for one in _list_records(node, journal)
-        if one.outcome is not GroupOutcome.UNKNOWN and one.purpose is not GroupPurpose.SEND
+        record
+        for record in _list_records(node, journal)
+        if record.outcome is not GroupOutcome.UNKNOWN and record.purpose is not GroupPurpose.SEND
     ]
-    ways = {"sends": found.matrix.senders, "receives": found.matrix.receivers}
-    return AccusedNode(
+    ways = {"sends": isolation.matrix.senders, "receives": isolation.matrix.receivers}
+    return FaultyNode(
         node=node,
         is_alone=is_alone,
         directions=tuple(way for way, names in ways.items() if node in names),
-        failed=tuple(one for one in records if one.outcome is GroupOutcome.FAILED),
-        passed=tuple(one for one in records if one.outcome is GroupOutcome.PASSED),
+        failed=tuple(record for record in records if record.outcome is GroupOutcome.FAILED),
+        passed=tuple(record for record in records if record.outcome is GroupOutcome.PASSED),
     )
 
 
@@ -235,44 +239,48 @@ def _list_records(node: str, journal: Journal) -> Iterator[TestRecord]:
                 yield TestRecord(
                     round=number,
                     purpose=test.purpose,
-                    partners=tuple(one for one in test.members if one != node),
+                    partners=tuple(member for member in test.members if member != node),
                     outcome=judgement.outcome,
                     reason=judgement.reason,
                 )
 
 
-def _list_links(found: Isolation) -> Iterator[Members]:
+def _list_links(isolation: Isolation) -> Iterator[Members]:
     """List links in each direction that is known to be slow; in both if neither is."""
-    measured = set(found.matrix.links)
-    for one, other in (*found.nodes.links, *found.switches.links):
-        known = [way for way in ((one, other), (other, one)) if way in measured]
-        yield from known or [(one, other), (other, one)]
+    measured = set(isolation.matrix.links)
+    for first, second in (*isolation.nodes.links, *isolation.switches.links):
+        known = [way for way in ((first, second), (second, first)) if way in measured]
+        yield from known or [(first, second), (second, first)]
         measured.difference_update(known)
     yield from sorted(measured)
 
 
-def _list_intermittent(found: Isolation) -> Iterator[Members]:
-    yield from (*found.nodes.intermittent, *found.switches.intermittent)
-    blamed = {*found.nodes.bad, *found.misfits, *chain.from_iterable(found.nodes.links)}
-    odd = {*found.matrix.senders, *found.matrix.receivers} - blamed
+def _list_intermittent(isolation: Isolation) -> Iterator[Members]:
+    yield from (*isolation.nodes.intermittent, *isolation.switches.intermittent)
+    explained = {
+        *isolation.nodes.bad,
+        *isolation.misfits,
+        *chain.from_iterable(isolation.nodes.links),
+    }
+    odd = {*isolation.matrix.senders, *isolation.matrix.receivers} - explained
     yield from ((node,) for node in sorted(odd))
-    yield from found.matrix.flaky
+    yield from isolation.matrix.flaky
 
 
 def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
     """Say the *answer* in lines, what matters first."""
-    for one in answer.accused:
-        yield f"{one.node} {one.summary}"
-        yield from (f"  failed  {line}" for line in _describe_records(one.failed))
-        yield from (f"  passed  {line}" for line in _describe_records(one.passed))
-        yield f"  look at its {INNER_PARTS if one.is_alone else OUTER_PARTS}"
+    for faulty in answer.faulty:
+        yield f"{faulty.node} {faulty.summary}"
+        yield from (f"  failed  {line}" for line in _describe_records(faulty.failed))
+        yield from (f"  passed  {line}" for line in _describe_records(faulty.passed))
+        yield f"  look at its {INNER_PARTS if faulty.is_alone else OUTER_PARTS}"
     yield from describe_rest(answer)
 
 
 def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
-    """Say in lines what the *answer* says besides of nodes that are to blame."""
+    """Say in lines what else the *answer* has, beside faulty nodes."""
     for switch in answer.switches:
-        yield f"switch {switch} spoils what goes through it; none of its nodes is the cause"
+        yield f"switch {switch} spoils what goes through it; its nodes are not the cause"
     for sender, receiver in answer.links:
         yield (
             f"from {sender} to {receiver} it is slow, and neither is slow with others: "
@@ -280,12 +288,12 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
         )
     if answer.is_widespread:
         yield (
-            "most tests fail, whichever nodes take part, so no single node is the cause; look for "
-            "what all share: versions of NCCL and drivers, settings, other traffic, the fabric"
+            "most tests fail, whichever nodes are in them: look for what all nodes share: "
+            "versions of NCCL and drivers, settings, other traffic, the fabric as a whole"
         )
     for group in answer.together:
         yield (
-            f"{name_members(group)} fail only together, and no smaller group does, so no single "
+            f"{name_members(group)} fail only together, and no part of them does: no single "
             "node is the cause; look at versions, and at what only many load: uplinks, congestion"
         )
     if answer.misfits:
@@ -293,20 +301,20 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
             f"{name_members(answer.misfits)} fail with all others, and pass with each other: look "
             "for what they share and others have not: a version, a setting, a switch"
         )
-    for one in answer.partly:
+    for entry in answer.partly:
         yield (
-            f"{one.node} is slow with {name_members(one.slow_with)} each time, and well with "
-            f"{name_members(one.well_with)}: one of several adapters or paths"
+            f"{entry.node} is slow with {name_members(entry.slow_with)} each time, and well with "
+            f"{name_members(entry.well_with)}: one of several adapters or paths"
         )
     for group in answer.intermittent:
         yield f"{name_members(group)} failed and then passed: intermittent, not excluded"
     yield from _describe_untested(answer)
     if answer.end_reason:
         yield f"ended before its time: {answer.end_reason}"
-    if not answer.has_culprit and answer.is_certain:
-        yield "no cause found: all tests pass, or pass when they are repeated"
+    if not answer.has_cause and answer.is_certain:
+        yield "no fault found: all tests pass, or pass when they are repeated"
     yield (
-        f"{answer.cleared} cleared; {format_count(answer.tests, 'test')} in "
+        f"{answer.passed} passed; {format_count(answer.tests, 'test')} in "
         f"{format_count(answer.rounds, 'round')}, {answer.node_minutes:g} node-minutes "
         f"(isolation {answer.id})"
     )

@@ -1,5 +1,5 @@
 """
-Test once more whom a search found, and take back who passes.
+Test once more what a search found, and drop what passes.
 
 The tests by which somebody was found were chosen since they failed, and what they were
 compared with since it passed: on a noisy network both may be chance. These tests are not,
@@ -7,7 +7,7 @@ and nor are the controls beside them, whatever comes of them.
 
 A member is tested with others of its zone. Before it meets one of them again, it is tested
 with those of other zones, beside a *witness*: a pair that goes between the same two zones.
-Unless that passes, what is between the zones may be to blame.
+Unless that passes, the cause may be between the zones.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.search_state import MAX_ATTEMPTS
 
-CONFIRM_FAILURES, REFUTING_PASSES = 4, 2
-"""Of whatever was found: what comes first, decides."""
+CONFIRMING_FAILURES, REFUTING_PASSES = 4, 2
+"""What comes first, decides."""
 MORE_FAILURES, DOUBTS = 4, 4
 """So many more at most, one for each so many groups and members that failed and then passed:
 where chance fails that much, it fails four times in a row as well."""
@@ -46,7 +46,7 @@ class _Claim(Struct, eq=False):
     found: str | Members
     members: Members
     purpose: GroupPurpose
-    needed: int = CONFIRM_FAILURES
+    needed: int = CONFIRMING_FAILURES
     """Failures that confirm it."""
     passes: int = 0
     failures: int = 0
@@ -55,7 +55,7 @@ class _Claim(Struct, eq=False):
     failed_with: set[Members] = field(default_factory=set[Members])
     """What failed: if it is one pair alone, either may be bad."""
     is_near_next: bool = False
-    """The last witness did not pass: what is between the zones may be to blame."""
+    """The last witness did not pass: the cause may be between the zones."""
 
     @property
     def tests(self) -> int:
@@ -83,7 +83,7 @@ class _Claim(Struct, eq=False):
 
     def learn(self, members: Members, outcome: GroupOutcome, *witness: GroupOutcome) -> None:
         """Take the *outcome* of a test; a failure counts only if its *witness* passed."""
-        is_fair = all(one is GroupOutcome.PASSED for one in witness)
+        is_fair = all(outcome is GroupOutcome.PASSED for outcome in witness)
         self.is_near_next = not is_fair
         if outcome is GroupOutcome.PASSED:
             self.passes += 1
@@ -95,37 +95,35 @@ class _Claim(Struct, eq=False):
 
 
 class _Trial(Struct, frozen=True):
-    """A test of a claim, and its witness if it needs one."""
-
     claim: _Claim
     tests: Round
 
 
 def confirm(
-    found: Found,
+    result: SearchResult,
     members: Sequence[str],
     zones: Mapping[str, str],
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, Found]:
+) -> Generator[Round, Outcomes, SearchResult]:
     """
-    Yield rounds of tests of what was *found* among *members*, and say what is left of it.
+    Yield rounds that test a *result* among *members* again, and return what is left of it.
 
     A member, or any one of a zone, is tested with several partners; a link as it is. What
     passes is intermittent. What could not be tested to its end, or has nobody to be tested
     with, is untested. The rest is as `search` has it.
     """
-    claims = [_Claim(one, (one,), GroupPurpose.PAIR) for one in found.bad]
-    claims += [_Claim(link, link, GroupPurpose.WHOLE) for link in found.links]
-    for zone in found.bad_zones:
+    claims = [_Claim(member, (member,), GroupPurpose.PAIR) for member in result.bad]
+    claims += [_Claim(link, link, GroupPurpose.WHOLE) for link in result.links]
+    for zone in result.bad_zones:
         there = tuple(member for member in members if zones.get(member) == zone)
         claims.append(_Claim(zone, there, GroupPurpose.PAIR))
     claimed = {*chain.from_iterable(claim.members for claim in claims)}
     others = tuple(member for member in members if member not in claimed)
-    vague = {*found.untested, *chain.from_iterable(found.intermittent)}
+    vague = {*result.untested, *chain.from_iterable(result.intermittent)}
     is_cut_short = False
     while not is_cut_short:
-        free = [one for one in others if one not in gone]
+        free = [member for member in others if member not in gone]
         random.shuffle(free)
         bystanders = _Bystanders(others, vague, zones, sorted(free, key=vague.__contains__))
         trials = list(_plan_trials(claims, bystanders, random, gone))
@@ -137,9 +135,9 @@ def confirm(
         results = dict(zip(tests, outcomes or (), strict=False))
         for trial in trials if results else ():
             trial.claim.learn(trial.tests[0].members, *(results[test] for test in trial.tests))
-        doubts = len(found.intermittent) + sum(claim.is_refuted for claim in claims)
+        doubts = len(result.intermittent) + sum(claim.is_refuted for claim in claims)
         for claim in claims:
-            claim.needed = CONFIRM_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
+            claim.needed = CONFIRMING_FAILURES + min(MORE_FAILURES, doubts // DOUBTS)
     left = [claim for claim in claims if not claim.is_confirmed]
     lost = [
         claim
@@ -147,12 +145,10 @@ def confirm(
         if not claim.is_refuted
         and (is_cut_short or claim.is_lost or not claim.passes or set(gone) & {*claim.members})
     ]
-    return _take_back(found, left, lost)
+    return _take_back(result, left, lost)
 
 
 class _Bystanders(Struct):
-    """Those in whom nothing was found, in one round."""
-
     members: Members
     """All of them, those who are gone too."""
     vague: Collection[str]
@@ -164,12 +160,12 @@ class _Bystanders(Struct):
     def plan_trial(self, claim: _Claim, member: str) -> _Trial | None:
         """Plan a test of a *member*, with a partner that it has not met if there is one."""
         zone = self.zones.get(member)
-        has_neighbours = any(self.zones.get(one) == zone for one in self.members)
-        good = [one for one in self.free if one not in self.vague]
+        has_neighbours = any(self.zones.get(member) == zone for member in self.members)
+        good = [member for member in self.free if member not in self.vague]
         good.sort(key=claim.partners.__contains__)
-        near = [one for one in good if not has_neighbours or self.zones.get(one) == zone]
+        near = [member for member in good if not has_neighbours or self.zones.get(member) == zone]
         near_by = {*near}
-        far = [one for one in good if one not in near_by]
+        far = [member for member in good if member not in near_by]
         is_near = bool(near) and (claim.is_near_next or near[0] not in claim.partners)
         if far and not is_near and (witness := self._choose_witness(member, far[0])):
             return self._take(claim, (member, far[0]), witness)
@@ -187,16 +183,15 @@ class _Bystanders(Struct):
         return [GroupTest(pair, GroupPurpose.CONTROL) for pair in pairs][:CONFIRM_CONTROLS]
 
     def _choose_witness(self, member: str, partner: str) -> Members | None:
-        """Choose two who are free: one of the zone of *member*, one of that of *partner*."""
         zone, there = self.zones.get(member), self.zones.get(partner)
-        near = [one for one in self.free if self.zones.get(one) == zone]
-        far = [one for one in self.free if self.zones.get(one) != zone and one != partner]
-        far.sort(key=lambda one: self.zones.get(one) != there)
+        near = [spare for spare in self.free if self.zones.get(spare) == zone]
+        far = [spare for spare in self.free if self.zones.get(spare) != zone and spare != partner]
+        far.sort(key=lambda spare: self.zones.get(spare) != there)
         return (near[0], far[0]) if near and far else None
 
     def _take(self, claim: _Claim, members: Members, witness: Members = ()) -> _Trial:
         busy = {*members, *witness}
-        self.free = [one for one in self.free if one not in busy]
+        self.free = [member for member in self.free if member not in busy]
         claim.partners.update(members)
         tests = [GroupTest(members, claim.purpose)]
         tests += [GroupTest(witness, GroupPurpose.CONTROL)] if witness else []
@@ -206,9 +201,8 @@ class _Bystanders(Struct):
 def _plan_trials(
     claims: Sequence[_Claim], bystanders: _Bystanders, random: Random, gone: Collection[str]
 ) -> Iterator[_Trial]:
-    """Plan disjoint tests of *claims*, the least tested first; leave two for a control."""
     taken: set[str] = set()
-    for claim in sorted(claims, key=lambda one: one.tests):
+    for claim in sorted(claims, key=lambda claim: claim.tests):
         here = tuple(member for member in claim.members if member not in gone)
         if not (claim.is_open and here and taken.isdisjoint(here)):
             continue
@@ -223,18 +217,19 @@ def _plan_trials(
             yield trial
 
 
-def _take_back(found: Found, left: Collection[_Claim], lost: Collection[_Claim]) -> Found:
-    """Take back what is *left*, since it was not confirmed; some of it is *lost* to tests."""
+def _take_back(
+    result: SearchResult, left: Collection[_Claim], lost: Collection[_Claim]
+) -> SearchResult:
     refuted = {claim.found for claim in left}
     untested = chain.from_iterable(claim.members for claim in lost)
     return replace(
-        found,
-        bad=tuple(one for one in found.bad if one not in refuted),
-        links=tuple(link for link in found.links if link not in refuted),
-        bad_zones=tuple(zone for zone in found.bad_zones if zone not in refuted),
+        result,
+        bad=tuple(member for member in result.bad if member not in refuted),
+        links=tuple(link for link in result.links if link not in refuted),
+        bad_zones=tuple(zone for zone in result.bad_zones if zone not in refuted),
         intermittent=(
-            *found.intermittent,
+            *result.intermittent,
             *(claim.members for claim in left if claim not in lost),
         ),
-        untested=tuple(dict.fromkeys((*found.untested, *untested))),
+        untested=tuple(dict.fromkeys((*result.untested, *untested))),
     )

@@ -20,27 +20,27 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.search_state import halve
 
 SAMPLE_PAIRS, SAMPLE_ROUNDS = 4, 2
 """Pairs of other nodes that are tried between two switches at a time, and how often."""
-MAX_FAILED = 1
-"""Of these pairs, by chance or since it is the link: with more, it is between the switches."""
+MAX_FAILED_PAIRS = 1
+"""Pairs that fail by chance or since one is the link: with more, it is between the switches."""
 
-END_PAIRS = 4
-"""Of an end of the link with other nodes of the other switch: if one fails, it is that end."""
+PAIRS_PER_END = 4
+"""An end is paired with other nodes of the other switch: if a pair fails, it is that end."""
 ATTEMPTS = 2
 """To find the half that fails."""
 
 
 def pass_between(
-    one: Sequence[str], other: Sequence[str], random: Random, gone: Collection[str]
+    first: Sequence[str], second: Sequence[str], random: Random, gone: Collection[str]
 ) -> Generator[Round, Outcomes, bool]:
-    """Test nodes of *one* switch with those of the *other*, by lot; return whether they pass."""
+    """Test nodes of a *first* switch with those of a *second*, by lot; return whether they pass."""
     failed, tests = set[Members](), 0
     for _ in range(SAMPLE_ROUNDS):
-        here, there = ([node for node in some if node not in gone] for some in (one, other))
+        here, there = ([node for node in side if node not in gone] for side in (first, second))
         count = min(len(here), len(there), SAMPLE_PAIRS)
         pairs = list(zip(random.sample(here, count), random.sample(there, count), strict=True))
         planned = tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in pairs)
@@ -50,37 +50,37 @@ def pass_between(
         results = list(zip(pairs, outcomes, strict=True))
         failed |= {pair for pair, outcome in results if outcome is GroupOutcome.FAILED}
         tests += sum(outcome is not GroupOutcome.UNKNOWN for outcome in outcomes)
-    return len(failed) <= MAX_FAILED < tests
+    return len(failed) <= MAX_FAILED_PAIRS < tests
 
 
 def find_far_link(
-    one: Sequence[str], other: Sequence[str], random: Random, gone: Collection[str]
+    first: Sequence[str], second: Sequence[str], random: Random, gone: Collection[str]
 ) -> Generator[Round, Outcomes, Members]:
     """
-    Find the link between nodes of *one* switch and the *other* that spoils what is between them.
+    Find the link of nodes of a *first* and a *second* switch that slows what is between them.
 
     Empty if there is none: other pairs are slow as well, or nothing is by itself.
     """
-    if not (yield from pass_between(one, other, random, gone)):
+    if not (yield from pass_between(first, second, random, gone)):
         return ()
-    link = yield from _halve_both(tuple(one), tuple(other))
+    link = yield from _halve_both(tuple(first), tuple(second))
     if not link:
         return ()
-    others = [(link[0], node) for node in other if node != link[1] and node not in gone]
-    others += [(node, link[1]) for node in one if node != link[0] and node not in gone]
-    for pair in random.sample(others, min(len(others), END_PAIRS)):  # is it one of its ends?
+    others = [(link[0], node) for node in second if node != link[1] and node not in gone]
+    others += [(node, link[1]) for node in first if node != link[0] and node not in gone]
+    for pair in random.sample(others, min(len(others), PAIRS_PER_END)):  # is it one of its ends?
         outcomes = yield (GroupTest(pair, GroupPurpose.PAIRS),)
         if outcomes is None or outcomes[0] is GroupOutcome.FAILED:
             return ()
-    members = (*one, *other)
-    found = yield from confirm(Found(links=(link,)), members, {}, random, gone)
-    return found.links[0] if found.links else ()
+    members = (*first, *second)
+    confirmed = yield from confirm(SearchResult(links=(link,)), members, {}, random, gone)
+    return confirmed.links[0] if confirmed.links else ()
 
 
-def _halve_both(one: Members, other: Members) -> Generator[Round, Outcomes, Members]:
+def _halve_both(first: Members, second: Members) -> Generator[Round, Outcomes, Members]:
     """Halve both sides until one of each is left that fail together; empty: all passes."""
-    while len(one) + len(other) > TWO:
-        (a, b), (c, d) = halve(one), halve(other)
+    while len(first) + len(second) > TWO:
+        (a, b), (c, d) = halve(first), halve(second)
         for facing in (((a, c), (b, d)), ((a, d), (b, c))) * ATTEMPTS:
             sides = [(here, there) for here, there in facing if here and there]
             tests = tuple(GroupTest(here + there, GroupPurpose.BETWEEN) for here, there in sides)
@@ -90,8 +90,8 @@ def _halve_both(one: Members, other: Members) -> Generator[Round, Outcomes, Memb
             results = zip(sides, outcomes, strict=True)
             failed = [side for side, outcome in results if outcome is GroupOutcome.FAILED]
             if failed:
-                one, other = failed[0]
+                first, second = failed[0]
                 break
         else:
             return ()
-    return one + other
+    return first + second

@@ -23,7 +23,7 @@ def floors_of(run: CollectiveRun) -> dict[str, float]:
     """
     kinds = {(place.name, place.wire) for place in run.ranks}
     per_node = Counter(place.node for place in run.ranks)
-    sizes = [one.size for one in run.timings if one.operation == JUDGED_OPERATION]
+    sizes = [timing.size for timing in run.timings if timing.operation == JUDGED_OPERATION]
     if len(kinds) != 1 or not sizes or min(sizes) < JUDGED_BYTES:
         return {}
     if len(per_node) == 1 or len(set(per_node.values())) != 1:

@@ -14,8 +14,8 @@ from hpcverify.isolation.runner import USUAL_TEST_MINUTES
 from hpcverify.isolation.search import MAX_BAD_SHARE
 from hpcverify.isolation.stages import isolate
 
-FEW_SHARE = 0.02
-"""Of all nodes: more than are usually bad."""
+FEW_BAD_SHARE = 0.02
+"""A share of all nodes: more than are usually bad."""
 MAX_SIMULATED_BAD = 50
 
 
@@ -47,7 +47,7 @@ def forecast_isolation(order: IsolationOrder, at_once: int) -> IsolationPlan:
     """Forecast the isolation of *order*, with *at_once* jobs at a time."""
     count = len(order.nodes)
     most = min(MAX_SIMULATED_BAD, max(1, int(MAX_BAD_SHARE * count)))
-    numbers = sorted({0, 1, min(most, ceil(FEW_SHARE * count)), most})
+    numbers = sorted({0, 1, min(most, ceil(FEW_BAD_SHARE * count)), most})
     random = Random(order.seed)
     walks = [_walk(order, set(random.sample(order.nodes, bad)), at_once) for bad in numbers]
     first = next(round_ for round_ in walks[0][1] if round_[0].purpose is not GroupPurpose.INSIDE)
@@ -88,7 +88,7 @@ def _walk(
         bad=len(bad),
         tests=sum(map(len, rounds)),
         rounds=len(rounds),
-        minutes=sum(ceil(len(some) / at_once) for some in jobs) * USUAL_TEST_MINUTES,
-        node_minutes=sum(len(m) for some in jobs for m in some) * USUAL_TEST_MINUTES,
+        minutes=sum(ceil(len(batch) / at_once) for batch in jobs) * USUAL_TEST_MINUTES,
+        node_minutes=sum(len(m) for batch in jobs for m in batch) * USUAL_TEST_MINUTES,
     )
     return forecast, rounds

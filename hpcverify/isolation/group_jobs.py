@@ -22,7 +22,7 @@ from hpcverify.slurm.submit import GroupJobSpec, JobStep
 JOB_MINUTES = 5
 """The time limit of a test: torch starts on a cold node within one or two."""
 GPU_SIZES, CPU_SIZES = ("64K", "1G"), ("64K", "4M")
-"""Of what is sent: one that latency decides, and one that bandwidth does."""
+"""Sizes that are sent: one that latency decides, and one that bandwidth does."""
 TEST_SECONDS = 4.0
 """What the measurement takes, without the start: of each operation and size at least five
 steps, and on a GPU that sends 40 GB/s more than twenty of the larger size."""
@@ -86,8 +86,8 @@ def _build_step(job: GroupJob, index: int, sizes: Sequence[str]) -> JobStep:
         more = (*more, "--address", order[0])
     elif job.test.purpose is GroupPurpose.INSIDE:
         more = ("--alone",)
-    chosen = [word for one in operations for word in ("--operation", one)]
-    chosen += [word for one in sizes for word in ("--size", one)]
+    chosen = [word for value in operations for word in ("--operation", value)]
+    chosen += [word for value in sizes for word in ("--size", value)]
     out = ("--out", str(job.documents[index]))
     seconds = ("--seconds", f"{TEST_SECONDS:g}", "--no-stragglers")
     return JobStep(arguments=("collectives", *out, *chosen, *seconds, *more), order=order)

@@ -7,6 +7,8 @@ from enum import StrEnum, auto
 
 from msgspec import Struct
 
+MAX_NAMED = 8
+
 Members = tuple[str, ...]
 """Nodes, or switches with all their nodes."""
 
@@ -56,4 +58,10 @@ class GroupTest(Struct, frozen=True):
 Round = tuple[GroupTest, ...]
 
 Outcomes = Sequence[GroupOutcome] | None
-"""Of a round, test by test; None: no further round may run."""
+"""The outcomes of a round, test by test; None: no further round may run."""
+
+
+def name_members(members: Sequence[str]) -> str:
+    """Name the members of a test, or the first `MAX_NAMED` of many."""
+    more = len(members) - MAX_NAMED
+    return ", ".join(members[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -50,9 +50,9 @@ class IsolationOrder(Struct, frozen=True, kw_only=True, tag_field="kind", tag="o
     """Seconds that a busy node is waited for."""
     reservation: str = ""
     pairs: tuple[Members, ...] = ()
-    """Of a sweep: these are tested first, and *nodes* only if some fail."""
+    """The pairs of a sweep are tested first, and *nodes* only if some fail."""
     node_kind: str = ""
-    """Of a sweep: what its nodes have in common."""
+    """What the nodes of a sweep have in common."""
     usual: tuple[PairSpeed, ...] = ()
     """What such pairs reached in earlier sweeps."""
 

@@ -12,7 +12,7 @@ More nodes never make a collective faster, and may make it slower: with n ranks 
 n steps. So a test is compared with those of about as many nodes, or of more. If there are
 only smaller ones, it may be slower by as much; and where latency decides, by far more.
 
-Users' traffic makes good groups differ too. How much is told from the tests themselves, and
+Users' traffic makes good groups differ too. How much is estimated from the tests themselves, and
 the noisier the network is, the more is allowed: never so much that half the rate passes.
 """
 
@@ -37,23 +37,23 @@ LEAST_SHARE = 0.55
 """On a network however noisy: a link at half its rate must fail."""
 SPREADS = 2.0
 """A test is slow if it is below the others by so many standard deviations of theirs. One in 45
-good ones is; it takes many such tests to blame a node."""
+good ones is; it takes many such tests until a node is bad."""
 DOUBLING_SHARE = 0.85
-"""Of that, for each doubling of the number of nodes: a longer ring takes more steps."""
+"""The share left at each doubling of the number of nodes: a longer ring takes more steps."""
 USUAL_SPREAD, USUAL_WEIGHT = 0.1, 2
 """The standard deviation of logarithms before any test, and for how many tests it counts."""
 ENOUGH_OTHERS = 4
 """Tests of other numbers of nodes, from the nearest on, that are compared with."""
 ALL_SLOW_SHARE = 0.65
-"""Of what passed before: if the best of a round are below it, they are no measure."""
+"""If the best of a round are below this share of what passed before, they are no measure."""
 SCALE_SPREAD = 0.2
 """How well the bandwidth of one number of nodes follows from that of another: the standard
 deviation of the logarithm."""
 LATENCY_SHARE = 0.35
 LATENCY_BYTES = 2**20
 """A collective of less than this is a matter of latency, which noise and distance change."""
-MIN_ALIKE = 2
-"""So many tests at least can be compared with each other."""
+MIN_COMPARED_TESTS = 2
+"""Fewer tests cannot be compared with each other."""
 
 
 class _GroupKind(Struct, frozen=True):
@@ -109,7 +109,7 @@ class PeerReference(Struct):
                 values += [timing.busbw] if _is_rate(timing) else []
         goals = {kind: self._choose_goal(kind, fresh) for kind in fresh}
         judged = [self._judge(*both, goals) for both in zip(tests, runs, strict=True)]
-        self.learn(tests, runs, [one.outcome for one in judged])
+        self.learn(tests, runs, [judgement.outcome for judgement in judged])
         return judged
 
     def learn(
@@ -134,9 +134,9 @@ class PeerReference(Struct):
 
     def recall(self, usual: Iterable[PairSpeed]) -> None:
         """Take what pairs usually reached in earlier sweeps for a test that passed."""
-        for one in usual:
-            kind = _GroupKind(one.operation, one.size, inside=False, scale=1)
-            self.passed.setdefault(kind, []).append(one.busbw)
+        for speed in usual:
+            kind = _GroupKind(speed.operation, speed.size, inside=False, scale=1)
+            self.passed.setdefault(kind, []).append(speed.busbw)
 
     def _choose_goal(
         self, kind: _GroupKind, fresh: Mapping[_GroupKind, Sequence[float]]
@@ -145,18 +145,20 @@ class PeerReference(Struct):
         known = self.passed.get(kind, [])
         if kind.size < LATENCY_BYTES:
             values = fresh[kind]
-            best = _find_best(values) if len(values) >= MIN_ALIKE else 0.0
+            best = _find_best(values) if len(values) >= MIN_COMPARED_TESTS else 0.0
             return median(known) if known else best, LATENCY_SHARE
         others = self._list_others(kind)
         if not known:
-            same = [one for one in fresh if one == kind or (one.is_like(kind) and not others)]
-            values = [value * kind.allow(one) for one in same for value in fresh[one]]
-            known = self._choose_alike(values) if len(values) >= MIN_ALIKE else []
+            same = [
+                other for other in fresh if other == kind or (other.is_like(kind) and not others)
+            ]
+            values = [value * kind.allow(other) for other in same for value in fresh[other]]
+            known = self._choose_alike(values) if len(values) >= MIN_COMPARED_TESTS else []
             if others and known and median(known) < ALL_SLOW_SHARE * median(others):
                 known = []  # all of them are slow
         if not others or not known:
-            found = known or others
-            return (median(found), self._choose_share(found)) if found else (0.0, SLOW_SHARE)
+            reached = known or others
+            return (median(reached), self._choose_share(reached)) if reached else (0.0, SLOW_SHARE)
         weight = len(known) / self._estimate_spread(known) ** 2
         doubt = weight * SCALE_SPREAD**2  # one that was fast by chance is no measure
         goal = exp((doubt * log(median(known)) + log(median(others))) / (doubt + 1))
@@ -164,16 +166,20 @@ class PeerReference(Struct):
 
     def _list_others(self, kind: _GroupKind) -> list[float]:
         """List what passed with other numbers of nodes, from the nearest on, as for *kind*."""
-        others = [one for one in self.passed if one.is_like(kind) and one != kind]
-        others.sort(key=lambda one: (one.scale < kind.scale, abs(one.scale - kind.scale)))
-        found: list[float] = []
-        for one in others:
-            if len(found) < ENOUGH_OTHERS:
-                found += [value * kind.allow(one) for value in self.passed[one]]
-        return found
+        others = [other for other in self.passed if other.is_like(kind) and other != kind]
+        others.sort(
+            key=lambda other: (
+                other.scale < kind.scale,
+                abs(other.scale - kind.scale),
+            )
+        )
+        speeds: list[float] = []
+        for other in others:
+            if len(speeds) < ENOUGH_OTHERS:
+                speeds += [value * kind.allow(other) for value in self.passed[other]]
+        return speeds
 
     def _choose_alike(self, values: Sequence[float]) -> list[float]:
-        """Choose those of *values* that are like the best ones."""
         alike = [value for value in values if value >= SLOW_SHARE * _find_best(values)]
         while True:
             least = self._choose_share(alike) * median(alike)
@@ -183,7 +189,6 @@ class PeerReference(Struct):
             alike = more
 
     def _choose_share(self, alike: Sequence[float]) -> float:
-        """Choose the least share of the median of what is *alike*, by how much such tests vary."""
         # pi / 2n is the variance of a median of n, in that of one.
         deviations = SPREADS * sqrt(1 + pi / 2 / len(alike))
         spread = self._estimate_spread(alike)
@@ -193,7 +198,7 @@ class PeerReference(Struct):
         """Estimate how much tests of one kind vary: the standard deviation of logarithms."""
         squares, degrees = USUAL_SPREAD**2 * USUAL_WEIGHT, USUAL_WEIGHT
         known = [v for kind, v in self.passed.items() if kind.size >= LATENCY_BYTES]
-        for group in (alike, *(one for one in known if one is not alike)):
+        for group in (alike, *(speeds for speeds in known if speeds is not alike)):
             if len(group) > 1:
                 squares += variance(map(log, group)) * (len(group) - 1)
                 degrees += len(group) - 1
@@ -221,7 +226,7 @@ class PeerReference(Struct):
         if run.unable or not run.timings:
             return GroupJudgement(GroupOutcome.UNKNOWN, run.unable or "nothing was measured")
         ratings = [self._rate(test, run, timing, goals) for timing in run.timings]
-        worst = min(ratings, key=lambda one: one.share / one.least)
+        worst = min(ratings, key=lambda rating: rating.share / rating.least)
         speed = f"{worst.timing.operation} {worst.timing.busbw:.4g} GB/s"
         if worst.share < worst.least:
             return GroupJudgement(GroupOutcome.FAILED, f"{speed}, {worst.share:.0%} of {worst.of}")
@@ -246,7 +251,7 @@ class PeerReference(Struct):
 class _Rating(Struct, frozen=True):
     timing: CollectiveTiming
     share: float
-    """Of what it should be."""
+    """The share of what it should be."""
     least: float
     of: str
 

@@ -72,9 +72,9 @@ class LinkCoverage(Struct, frozen=True, kw_only=True):
     """The nodes whose link was not."""
 
 
-def sort_pair(one: str, other: str) -> Pair:
+def sort_pair(first: str, second: str) -> Pair:
     """Put two names in order."""
-    return (one, other) if one < other else (other, one)
+    return (first, second) if first < second else (second, first)
 
 
 def find_switch_pair(nodes: Iterable[str], switches: Mapping[str, str]) -> Pair | None:
@@ -108,7 +108,7 @@ def plan_links(
         pairing = _Pairing(nodes, switches, history, now, period)
         pairs += pairing.pair_due()
         alone += pairing.alone
-    ordered = sorted(pairs, key=lambda each: -each[0])
+    ordered = sorted(pairs, key=lambda aged: -aged[0])
     return LinkPlan(tuple(pair for _, pair in ordered), tuple(sorted(alone)))
 
 
@@ -120,7 +120,7 @@ def count_coverage(known: KnownLinks, since: float) -> LinkCoverage:
     for node, kind in known.kinds.items():
         if switch := known.switches.get(node):
             at.setdefault(kind, set()).add(switch)
-    between = {pair for some in at.values() for pair in combinations(sorted(some), 2)}
+    between = {pair for nodes_there in at.values() for pair in combinations(sorted(nodes_there), 2)}
     crossed = [pair for pair in between if known.history.switches.get(pair, 0.0) >= since]
     return LinkCoverage(
         nodes=len(known.kinds),
@@ -132,8 +132,6 @@ def count_coverage(known: KnownLinks, since: float) -> LinkCoverage:
 
 
 class _Pairing:
-    """Pairs idle nodes of one kind."""
-
     def __init__(
         self,
         nodes: Collection[str],
@@ -168,13 +166,13 @@ class _Pairing:
                 yield self._make_pair(node, partner)
             else:
                 self.alone.append(node)
-        for one, other in sorted(self.crossings, key=lambda pair: -self.crossings[pair]):
+        for first, second in sorted(self.crossings, key=lambda pair: -self.crossings[pair]):
             if (
-                self.crossings[one, other] >= self.switch_due
-                and self.free[one]
-                and self.free[other]
+                self.crossings[first, second] >= self.switch_due
+                and self.free[first]
+                and self.free[second]
             ):
-                yield self._make_pair(self.free[one].pop(), self.free[other].pop())
+                yield self._make_pair(self.free[first].pop(), self.free[second].pop())
 
     def _choose_partner(self, switch: str) -> str:
         """Take a partner for a node at *switch*: best one that makes a due crossing too."""
@@ -188,12 +186,14 @@ class _Pairing:
         oldest = self.ages[self.free[other][-1]]
         return crossing >= self.switch_due, oldest >= self.node_due, max(crossing, 0.0)
 
-    def _make_pair(self, one: str, other: str) -> tuple[float, LinkPair]:
-        between = find_switch_pair((one, other), self.switches)
+    def _make_pair(self, first: str, second: str) -> tuple[float, LinkPair]:
+        between = find_switch_pair((first, second), self.switches)
         crossing = self.crossings.get(between, 0.0) if between else 0.0
         if between:
             self.crossings[between] = 0.0
-        return max(self.ages[one], self.ages[other], crossing), LinkPair((one, other), between)
+        return max(self.ages[first], self.ages[second], crossing), LinkPair(
+            (first, second), between
+        )
 
 
 def _compute_age(tried: float, now: float) -> float:

@@ -1,5 +1,5 @@
 """
-Read a matrix of who was slow to whom: a bad row is a sender, a column a receiver.
+Read a matrix of senders and receivers that were slow: a bad row is a sender, a column a receiver.
 
 In each round, disjoint pairs send to each other, first the one and then the other. So
 each of n nodes has sent to each other one after n - 1 rounds (n if n is odd).
@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
 
-MAX_NODES = 16
-"""Of a matrix: as many rounds."""
-MIN_SHARE = 0.5
-"""Of its cells with others that must fail until a sender or receiver is bad."""
-MIN_CELLS = 2
-"""So many must fail at least: one is a link."""
+MAX_MATRIX_NODES = 16
+"""A matrix takes as many rounds as it has nodes."""
+MIN_FAILED_SHARE = 0.5
+"""The share of a sender's or receiver's cells with others that fail until it is bad."""
+MIN_FAILED_CELLS = 2
+"""A single cell that fails is a link."""
 REPEATS = 3
 """Of a cell that nothing else explains, before it is a link: of 240 cells, 5 fail by chance if
 2 % of all tests do, and on a noisy network 6 % do. Twice more named a link of good nodes in one
@@ -33,7 +33,7 @@ Cells = Mapping[tuple[str, str], bool]
 """Whether a test failed in which the first sent to the second."""
 
 
-class MatrixFound(Struct, frozen=True):
+class MatrixReading(Struct, frozen=True):
     """What explains all failures of a matrix."""
 
     senders: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ def pair_all(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
     rounds: list[list[tuple[str, str]]] = []
     for _ in range(len(seats) - 1):
         facing = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
-        rounds.append([(one, other) for one, other in facing if one and other])
+        rounds.append([(first, second) for first, second in facing if first and second])
         seats.insert(1, seats.pop())
     return rounds
 
@@ -63,7 +63,7 @@ def find_directions(
     switches: Mapping[str, str],
     gone: Collection[str] = frozenset(),
     bad: Collection[str] = frozenset(),
-) -> Generator[Round, Outcomes, MatrixFound]:
+) -> Generator[Round, Outcomes, MatrixReading]:
     """
     Yield the rounds of a matrix of *nodes*, take their outcomes, and explain the failures.
 
@@ -73,18 +73,18 @@ def find_directions(
     cells: dict[tuple[str, str], bool] = {}
     for pairs in pair_all(nodes):
         if not (yield from _test_pairs(pairs, gone, cells)):
-            found = read_matrix(cells, switches, bad)
-            return replace(found, links=(), flaky=found.links)
-    found = read_matrix(cells, switches, bad)
-    suspected = list(found.links)
+            reading = read_matrix(cells, switches, bad)
+            return replace(reading, links=(), flaky=reading.links)
+    reading = read_matrix(cells, switches, bad)
+    suspected = list(reading.links)
     for _ in range(REPEATS):
         again: dict[tuple[str, str], bool] = {}
         for pairs in _make_disjoint(suspected):
             if not (yield from _test_pairs(pairs, gone, again)):
                 break
         suspected = [link for link in suspected if again.get(link)]
-    flaky = tuple(link for link in found.links if link not in suspected)
-    return replace(found, links=tuple(suspected), flaky=flaky)
+    flaky = tuple(link for link in reading.links if link not in suspected)
+    return replace(reading, links=tuple(suspected), flaky=flaky)
 
 
 def _test_pairs(
@@ -109,18 +109,18 @@ def _test_pairs(
 def _make_disjoint(links: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     """Put *links* into rounds of disjoint pairs; both directions of a pair are one test."""
     rounds: list[list[tuple[str, str]]] = []
-    for one, other in dict.fromkeys((min(link), max(link)) for link in links):
-        free = (pairs for pairs in rounds if not {one, other} & {*chain.from_iterable(pairs)})
+    for first, second in dict.fromkeys((min(link), max(link)) for link in links):
+        free = (pairs for pairs in rounds if not {first, second} & {*chain.from_iterable(pairs)})
         chosen = next(free, None)
         if chosen is None:
             rounds.append(chosen := [])
-        chosen.append((one, other))
+        chosen.append((first, second))
     return rounds
 
 
 def read_matrix(
     cells: Cells, switches: Mapping[str, str], bad: Collection[str] = frozenset()
-) -> MatrixFound:
+) -> MatrixReading:
     """
     Explain the failures among *cells* by as few causes as can be, the largest first.
 
@@ -128,16 +128,16 @@ def read_matrix(
     """
     left = {cell for cell, has_failed in cells.items() if has_failed}
     explained: set[tuple[str, str]] = set()
-    found: dict[str, list[str]] = {"senders": [], "receivers": [], "switches": []}
+    causes: dict[str, list[str]] = {"senders": [], "receivers": [], "switches": []}
     while cause := max(_list_causes(cells, left, explained, switches, bad), default=None):
         _, _, kind, name, own = cause
-        found[kind].append(name)
+        causes[kind].append(name)
         left.difference_update(own)
         explained.update(own)
-    return MatrixFound(
-        senders=tuple(found["senders"]),
-        receivers=tuple(found["receivers"]),
-        switches=tuple(found["switches"]),
+    return MatrixReading(
+        senders=tuple(causes["senders"]),
+        receivers=tuple(causes["receivers"]),
+        switches=tuple(causes["switches"]),
         links=tuple(sorted(link for link in left if set(bad).isdisjoint(link))),
     )
 
@@ -162,15 +162,15 @@ def _list_causes(
             continue
         rows.setdefault(("senders", sender), []).append((sender, receiver))
         rows.setdefault(("receivers", receiver), []).append((sender, receiver))
-        one, other = switches.get(sender, ""), switches.get(receiver, "")
-        if one != other:
-            for switch in {one, other} & shared:
+        near, far = switches.get(sender, ""), switches.get(receiver, "")
+        if near != far:
+            for switch in {near, far} & shared:
                 rows.setdefault(("switches", switch), []).append((sender, receiver))
     for (kind, name), mine in rows.items():
         if kind == "switches" and not _is_well_inside(name, cells, switches):
             continue
         failed = tuple(cell for cell in mine if cell in left)
-        if len(failed) >= MIN_CELLS and len(failed) > MIN_SHARE * len(mine):
+        if len(failed) >= MIN_FAILED_CELLS and len(failed) > MIN_FAILED_SHARE * len(mine):
             yield len(failed) / len(mine), len(failed), kind, name, failed
 
 
@@ -178,7 +178,7 @@ def _is_well_inside(switch: str, cells: Cells, switches: Mapping[str, str]) -> b
     """Whether nodes of *switch* were tested with each other, and most of them are well."""
     inside = [
         has_failed
-        for (one, other), has_failed in cells.items()
-        if switches.get(one) == switches.get(other) == switch
+        for (node, other), has_failed in cells.items()
+        if switches.get(node) == switches.get(other) == switch
     ]
-    return bool(inside) and sum(inside) <= MIN_SHARE * len(inside)
+    return bool(inside) and sum(inside) <= MIN_FAILED_SHARE * len(inside)

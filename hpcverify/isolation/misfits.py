@@ -21,9 +21,9 @@ from hpcverify.isolation.group_tests import (
 from hpcverify.isolation.matrix import pair_all
 
 FIRST_PAIRINGS, MAX_PAIRINGS = 2, 9
-"""Of all in pairs: the rest only if a pair has passed."""
-PASSES = 2
-"""Of a pair, in a row: one may be chance."""
+"""All nodes are tested in pairs: the rest of the pairings only if a pair has passed."""
+PASSES_IN_A_ROW = 2
+"""A single pass of a pair may be chance."""
 
 
 def find_misfits(bad: Sequence[str], gone: Collection[str]) -> Generator[Round, Outcomes, Members]:
@@ -36,7 +36,7 @@ def find_misfits(bad: Sequence[str], gone: Collection[str]) -> Generator[Round, 
         if number >= FIRST_PAIRINGS and not fitting:
             break
         left = [pair for pair in pairs if not fitting.issuperset(pair)]
-        for _ in range(PASSES):
+        for _ in range(PASSES_IN_A_ROW):
             if not left:
                 break
             outcomes = yield tuple(GroupTest(pair, GroupPurpose.PAIRS) for pair in left)

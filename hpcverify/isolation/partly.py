@@ -3,8 +3,8 @@ Repeat what failed with a node that passed with others: is it slow with some par
 
 A node with several adapters, of which one is bad, is slow with those partners that it reaches by
 that one. It fails and passes by turns, as a fault that comes and goes does; but the same pairs
-fail each time. Nobody is accused of that: what is between the node and these partners may be to
-blame as well.
+fail each time. It is not reported as faulty: what is between the node and these partners may be the
+cause as well.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hpcverify.isolation.group_tests import (
 SLOW_PARTNERS, WELL_PARTNERS = 3, 2
 """So many partners at least must be slow with a node each time, and well with it again: who fails
 with two may have met two such nodes."""
-MAX_PARTNERS = 6
-"""Of either kind, that are tried again."""
-REPEATS = 2
-"""Of a pair that failed, each of which must fail; of one that passed, one must pass."""
+MAX_RETRIED_PARTNERS = 6
+"""The most partners of either kind that are tried again."""
+PAIR_REPEATS = 2
+"""A pair that failed must fail each time; one that passed must pass once."""
 
 MAX_ROUNDS = 24
 """Far more than it takes where rounds are not disturbed."""
@@ -63,13 +63,11 @@ def note_pairs(
                     results.append(outcome is GroupOutcome.FAILED)
             tests = plan.send(outcomes)
     except StopIteration as end:
-        found: T = end.value
-    return found
+        result: T = end.value
+    return result
 
 
 class _Candidate(Struct):
-    """A node, and the partners with whom it is tried again."""
-
     node: str
     to_fail: list[str]
     to_pass: list[str]
@@ -89,10 +87,10 @@ class _Candidate(Struct):
         return len(self.slow) >= SLOW_PARTNERS and len(self.well) >= WELL_PARTNERS
 
     def choose_partner(self, busy: Collection[str]) -> str | None:
-        """Choose whom to try next: first those that should fail, as chance does not twice."""
+        """Choose the next partner: first one that should fail, as chance does not twice."""
         need_slow = len(self.slow) < SLOW_PARTNERS
         left = self.to_fail if need_slow else self.to_pass
-        return next((one for one in left if one not in busy), None)
+        return next((partner for partner in left if partner not in busy), None)
 
     def learn(self, partner: str, *, has_failed: bool) -> None:
         """Take what came of a test with *partner*."""
@@ -102,7 +100,7 @@ class _Candidate(Struct):
         elif not has_failed:
             self.to_fail.remove(partner)
             self.repeats = 0
-        elif self.repeats + 1 == REPEATS:
+        elif self.repeats + 1 == PAIR_REPEATS:
             self.to_fail.remove(partner)
             self.slow.append(partner)
             self.repeats = 0
@@ -122,7 +120,7 @@ def find_partly_slow(
     """
     Yield rounds that try *suspects* again with those *good* nodes that they have met.
 
-    What is *seen* of pairs says with whom. Where *zones* are known, only partners of the same
+    What is *seen* of pairs says which. Where *zones* are known, only partners of the same
     one count: what is between zones may be slow for all.
     """
     candidates = [_choose_partners(node, good, seen, zones, random) for node in suspects]
@@ -130,9 +128,11 @@ def find_partly_slow(
         trials = list(_plan_trials(candidates, gone))
         if not trials:
             break
-        busy = {*(one.node for one, _ in trials), *(partner for _, partner in trials)}
-        free = [one for one in good if one not in busy and one not in gone]
-        tests = [GroupTest((one.node, partner), GroupPurpose.PAIR) for one, partner in trials]
+        busy = {*(candidate.node for candidate, _ in trials), *(partner for _, partner in trials)}
+        free = [candidate for candidate in good if candidate not in busy and candidate not in gone]
+        tests = [
+            GroupTest((candidate.node, partner), GroupPurpose.PAIR) for candidate, partner in trials
+        ]
         if len(free) >= TWO:
             tests.append(GroupTest((free[0], free[1]), GroupPurpose.CONTROL))
         outcomes = yield tuple(tests)
@@ -140,37 +140,42 @@ def find_partly_slow(
             break
         if GroupOutcome.FAILED in outcomes[len(trials) :]:
             continue  # what disturbed the control may have disturbed the others
-        for (one, partner), outcome in zip(trials, outcomes, strict=False):
+        for (candidate, partner), outcome in zip(trials, outcomes, strict=False):
             if outcome is not GroupOutcome.UNKNOWN:
-                one.learn(partner, has_failed=outcome is GroupOutcome.FAILED)
+                candidate.learn(partner, has_failed=outcome is GroupOutcome.FAILED)
     return tuple(
-        PartlySlow(one.node, tuple(one.slow), tuple(one.well))
-        for one in candidates
-        if one.is_partly_slow
+        PartlySlow(candidate.node, tuple(candidate.slow), tuple(candidate.well))
+        for candidate in candidates
+        if candidate.is_partly_slow
     )
 
 
 def _choose_partners(
     node: str, good: Sequence[str], seen: PairResults, zones: Mapping[str, str], random: Random
 ) -> _Candidate:
-    """Choose those of the *good* nodes with whom *node* has failed, or only passed."""
+    """Choose the *good* nodes with which *node* has failed, or only passed."""
     zone = zones.get(node)
     met = [
-        (one, seen[pair])
-        for one in random.sample(good, len(good))
-        if (pair := frozenset({node, one})) in seen and zones.get(one) == zone
+        (partner, seen[pair])
+        for partner in random.sample(good, len(good))
+        if (pair := frozenset({node, partner})) in seen and zones.get(partner) == zone
     ]
-    to_fail = [one for one, results in sorted(met, key=lambda each: -sum(each[1])) if any(results)]
-    to_pass = [one for one, results in met if not any(results)]
-    return _Candidate(node, to_fail[:MAX_PARTNERS], to_pass[:MAX_PARTNERS], [], [])
+    to_fail = [
+        partner for partner, results in sorted(met, key=lambda pair: -sum(pair[1])) if any(results)
+    ]
+    to_pass = [partner for partner, results in met if not any(results)]
+    return _Candidate(node, to_fail[:MAX_RETRIED_PARTNERS], to_pass[:MAX_RETRIED_PARTNERS], [], [])
 
 
 def _plan_trials(
     candidates: Sequence[_Candidate], gone: Collection[str]
 ) -> Iterator[tuple[_Candidate, str]]:
-    """Plan disjoint pairs, one of each candidate that is open."""
     busy = set(gone)
-    for one in candidates:
-        if one.is_open and one.node not in busy and (partner := one.choose_partner(busy)):
-            busy |= {one.node, partner}
-            yield one, partner
+    for candidate in candidates:
+        if (
+            candidate.is_open
+            and candidate.node not in busy
+            and (partner := candidate.choose_partner(busy))
+        ):
+            busy |= {candidate.node, partner}
+            yield candidate, partner

@@ -28,7 +28,7 @@ from hpcverify.isolation.group_jobs import (
     name_document,
     read_run,
 )
-from hpcverify.isolation.group_tests import GroupPurpose, GroupTest
+from hpcverify.isolation.group_tests import GroupPurpose, GroupTest, name_members
 from hpcverify.isolation.journal import EndedJob, Journal, SubmittedJob, list_documents
 from hpcverify.plan.hostlist import fold
 from hpcverify.records.collectives import CollectiveRun
@@ -145,12 +145,12 @@ class RoundTester:
 
     def _refuse_strangers(self, folder: Path) -> None:
         """Refuse a folder that another user made: its documents could be theirs."""
-        found = folder.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), self.owner}
-        if not ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        status = folder.lstat()
+        ours = stat.S_ISDIR(status.st_mode) and status.st_uid in {os.geteuid(), self.owner}
+        if not ours or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StoreError(
-                f"{folder} was not made by us (owner {found.st_uid}, mode "
-                f"{stat.S_IMODE(found.st_mode):04o}): find out who made it, and remove it"
+                f"{folder} was not made by us (owner {status.st_uid}, mode "
+                f"{stat.S_IMODE(status.st_mode):04o}): find out who made it, and remove it"
             )
 
     def clean_up(self) -> None:
@@ -200,11 +200,11 @@ class RoundTester:
 
     def read_ends(self, number: int) -> list[TestEnd]:
         """Read what the tests of round *number* left."""
-        found: dict[int, TestEnd] = {}
+        ends: dict[int, TestEnd] = {}
         for place, name, job in list_documents(self.journal, number):
             run = read_run(self.journal.folder / name) if name else None
-            found[place] = TestEnd(run, job.reason, job.nodes)
-        return [found[place] for place in sorted(found)]
+            ends[place] = TestEnd(run, job.reason, job.nodes)
+        return [ends[place] for place in sorted(ends)]
 
     # Jobs
 
@@ -236,8 +236,8 @@ class RoundTester:
         is_told = False
         while True:
             known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
-            missing = (each for each in wanted if each.name not in known)
-            ages = [self.clock() - each.at for each in missing if not self._are_all_there(each)]
+            missing = (job for job in wanted if job.name not in known)
+            ages = [self.clock() - job.at for job in missing if not self._are_all_there(job)]
             if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
                 return known
             if not is_told:
@@ -315,9 +315,8 @@ class RoundTester:
             pass
 
     def _explain(self, slot: _Slot, ending: Ending, job: Job | None) -> str:
-        told = describe_ending(ending, fold(slot.nodes), job)
-        some = ",".join(slot.nodes[:MAX_NAMED]) + (",…" if len(slot.nodes) > MAX_NAMED else "")
-        return f"{some}: {told}"
+        description = describe_ending(ending, fold(slot.nodes), job)
+        return f"{name_members(slot.nodes)}: {description}"
 
     def _count_minutes(self, job: Job | None) -> float:
         if job is None or not job.start:
@@ -349,7 +348,7 @@ class RoundTester:
             busy = [node for node in slot.nodes if self._explain_busy(hosts.get(node))]
             slot.since = (slot.since or self.clock()) if busy else 0.0
             test = tests[slot.tests[0]]
-            if not _says_something(test, slot.nodes):
+            if not _has_enough_nodes(test, slot.nodes):
                 self._end_untested(number, slot, test)
             elif busy or room <= 0:
                 left.append(slot)
@@ -373,7 +372,6 @@ class RoundTester:
         return explain_not_idle(host, reserved=bool(self.journal.order.reservation))
 
     def _give_up_lost(self, slot: _Slot, hosts: Mapping[str, Host]) -> None:
-        """Give up the nodes of *slot* that are lost, or busy for too long."""
         is_late = bool(slot.since) and self.clock() - slot.since > self.journal.order.wait
         for node in slot.nodes:
             host = hosts.get(node)
@@ -391,7 +389,6 @@ class RoundTester:
     def _submit_one(
         self, number: int, test: GroupTest, slot: _Slot, hosts: Mapping[str, Host]
     ) -> bool:
-        """Submit the job of *slot*; return whether it is there."""
         slot.name = f"{self.prefix}r{number}t{slot.tests[0]}a{slot.attempt}"
         self.journal.append(
             SubmittedJob(
@@ -420,12 +417,12 @@ class RoundTester:
 
     def _is_there_anyway(self, number: int, slot: _Slot, exc: SlurmError) -> bool:
         known = self.slurm.list_jobs(self.prefix)  # if it answers, the error is this job's
-        found = next((job for job in known.values() if job.name == slot.name), None)
-        if found:
-            slot.job, slot.since = found.id, self.clock()
+        submitted = next((job for job in known.values() if job.name == slot.name), None)
+        if submitted:
+            slot.job, slot.since = submitted.id, self.clock()
             return True
         self._refusal = str(exc)
-        self.say(f"{','.join(slot.nodes[:MAX_NAMED])}: {exc}")
+        self.say(f"{name_members(slot.nodes)}: {exc}")
         self.journal.append(EndedJob(round=number, tests=slot.tests, reason=str(exc)))
         return False
 
@@ -437,10 +434,6 @@ class RoundTester:
             self.say(f"{exc}; waiting for it")
         if now - self._away_since > MAX_AWAY_S:
             raise exc
-
-
-MAX_NAMED = 4
-"""Nodes of a job in a message."""
 
 
 def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
@@ -455,8 +448,7 @@ def _make_slots(tests: Sequence[GroupTest]) -> list[_Slot]:
     return list(slots.values())
 
 
-def _says_something(test: GroupTest, nodes: Sequence[str]) -> bool:
-    """Whether *test* says something of the *nodes* that are left."""
+def _has_enough_nodes(test: GroupTest, nodes: Sequence[str]) -> bool:
     if test.purpose in WHOLE_PURPOSES:
         return len(nodes) == len(test.members)
     return len(nodes) > 1 or (test.purpose is GroupPurpose.INSIDE and len(nodes) == 1)

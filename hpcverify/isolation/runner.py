@@ -19,19 +19,26 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from hpcverify.errors import StoreError
-from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Outcomes, Round
+from hpcverify.isolation.group_tests import (
+    GroupOutcome,
+    GroupPurpose,
+    GroupTest,
+    Outcomes,
+    Round,
+    name_members,
+)
 from hpcverify.isolation.journal import ConcludedIsolation, Journal, JudgedRound, PlannedRound
 from hpcverify.isolation.judge import PeerReference
 from hpcverify.isolation.pairs import try_pairs
 from hpcverify.isolation.rounds import TestEnd
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.stages import Isolation, isolate
 from hpcverify.units import format_count
 
 USUAL_TEST_MINUTES = 1.0
-"""Of one test, until some were measured: the start and end of a job, and torch on each rank."""
+"""The time of a test, until some were measured: start and end of a job, and torch on each rank."""
 MAX_TESTS, MAX_TESTS_PER_NODE = 300, 4
-"""Without a budget, and of the nodes: three times as many as it takes to find ten of 232."""
+"""The limits without a budget: three times as many tests as it takes to find ten nodes of 232."""
 
 PURPOSE_NAMES = {
     GroupPurpose.GROUP: "groups",
@@ -81,7 +88,7 @@ class IsolationRunner:
 
     def run(self) -> Isolation:
         """
-        Test until it is known who is to blame, or the budget is spent.
+        Test until the cause is known, or the budget is spent.
 
         Raises:
             Interrupted: it can be resumed.
@@ -97,8 +104,8 @@ class IsolationRunner:
             while True:
                 tests = plan.send(self._find_outcomes(tests))
         except StopIteration as end:
-            found: Isolation = end.value
-        return found
+            isolation: Isolation = end.value
+        return isolation
 
     def conclude(self) -> None:
         """Write down that this is the end, once all that follows from it is done."""
@@ -117,10 +124,9 @@ class IsolationRunner:
             order.pairs, spare, order.switches, random, inside=inside, gone=gone, tell=tell
         )
 
-    def _tell_found(self, found: Found) -> None:
-        """Say whom a search has found: a person may look there while the rest goes on."""
-        links = [" to ".join(link) for link in found.links]
-        if names := [*found.bad, *found.bad_zones, *links]:
+    def _tell_found(self, result: SearchResult) -> None:
+        links = [" to ".join(link) for link in result.links]
+        if names := [*result.bad, *result.bad_zones, *links]:
             self.say(f"found, to be confirmed: {name_members(names)}")
 
     def _find_outcomes(self, tests: tuple[GroupTest, ...]) -> Outcomes:
@@ -141,16 +147,15 @@ class IsolationRunner:
                 "begin a new isolation"
             )
         judged = self._replay(record.judged) if record.judged else self._test(tests)
-        return [one.outcome for one in judged.judgements]
+        return [judgement.outcome for judgement in judged.judgements]
 
     def _replay(self, judged: JudgedRound) -> JudgedRound:
-        """Learn again what was learned from a round."""
         self.tester.gone.update(judged.gone)
         runs = [end.run for end in self.tester.read_ends(judged.number)]
         self._reference.learn(
             self.journal.rounds[judged.number - 1].tests,
             runs,
-            [one.outcome for one in judged.judgements],
+            [judgement.outcome for judgement in judged.judgements],
         )
         return judged
 
@@ -162,28 +167,29 @@ class IsolationRunner:
         judged = JudgedRound(
             number=self._number,
             judgements=tuple(
-                replace(one, reason=end.reason) if end.reason and end.run is None else one
-                for one, end in zip(judgements, ends, strict=True)
+                replace(judgement, reason=end.reason)
+                if end.reason and end.run is None
+                else judgement
+                for judgement, end in zip(judgements, ends, strict=True)
             ),
             gone={n: why for n, why in self.tester.gone.items() if n not in before},
         )
         self.journal.append(judged)
-        for test, one in zip(tests, judged.judgements, strict=True):
-            if one.outcome is GroupOutcome.FAILED:
-                self.say(f"  failed: {name_members(test.members)}: {one.reason}")
+        for test, judgement in zip(tests, judged.judgements, strict=True):
+            if judgement.outcome is GroupOutcome.FAILED:
+                self.say(f"  failed: {name_members(test.members)}: {judgement.reason}")
         return judged
 
     def _announce(self, tests: Sequence[GroupTest]) -> str:
         nodes = {node for test in tests for node in test.members}
         purposes = Counter(PURPOSE_NAMES[test.purpose] for test in tests)
-        told = ", ".join(f"{name}: {count}" for name, count in purposes.items())
+        counts = ", ".join(f"{name}: {count}" for name, count in purposes.items())
         return (
             f"round {self._number}: {format_count(len(tests), 'test')} of "
-            f"{format_count(len(nodes), 'node')} ({told})"
+            f"{format_count(len(nodes), 'node')} ({counts})"
         )
 
     def _explain_budget(self, tests: Sequence[GroupTest]) -> str:
-        """Say why a round of *tests* does not fit into the budget, if it does not."""
         budget = self.journal.order.budget
         if not budget:
             return self._explain_bound(tests)
@@ -197,7 +203,6 @@ class IsolationRunner:
         )
 
     def _explain_bound(self, tests: Sequence[GroupTest]) -> str:
-        """Say that there would be too many tests for an isolation without a budget."""
         most = MAX_TESTS + MAX_TESTS_PER_NODE * len(self.journal.order.nodes)
         done = sum(len(record.tests) for record in self.journal.rounds)
         if done + len(tests) <= most:
@@ -227,12 +232,3 @@ def estimate_test_minutes(journal: Journal) -> float:
 def estimate_node_minutes(tests: Iterable[GroupTest], minutes: float) -> float:
     """Estimate the node-minutes of a round; both directions of a pair are one job."""
     return sum(map(len, {frozenset(test.members) for test in tests})) * minutes
-
-
-MAX_NAMED = 8
-
-
-def name_members(members: Sequence[str]) -> str:
-    """Name the members of a test, or some of many."""
-    more = len(members) - MAX_NAMED
-    return ", ".join(members[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -19,7 +19,7 @@ from hpcverify.records.collectives import CollectiveRun
 
 NETWORK_NODES = 2
 STEP = "step"
-"""In place of an operation: the steps of equal work that stragglers are told from."""
+"""The steps of equal work by which stragglers are found; it stands in place of an operation."""
 
 Measured = tuple[str, int]
 """An operation and its size."""
@@ -61,7 +61,7 @@ def _list_values(run: CollectiveRun) -> Iterator[tuple[Measured, float]]:
 
 def time_step(run: CollectiveRun) -> float:
     """Time the median step of equal work, from the last rank's end to the next; 0 without."""
-    ends = [max(step) for step in zip(*(one.ends for one in run.steps), strict=False)]
+    ends = [max(step) for step in zip(*(rank.ends for rank in run.steps), strict=False)]
     return median(after - before for before, after in pairwise(ends)) if len(ends) > 1 else 0.0
 
 
@@ -69,7 +69,7 @@ def _compare(
     measured: Measured, by_count: Mapping[tuple[int, int], Sequence[float]]
 ) -> Iterator[ScalingPoint]:
     operation, size = measured
-    middles = {count: median(some) for count, some in sorted(by_count.items())}
+    middles = {count: median(values) for count, values in sorted(by_count.items())}
     over_network = [count for count in middles if count[0] >= NETWORK_NODES]
     base = middles[next(iter(middles)) if operation == STEP else min(over_network or middles)]
     for (nodes, ranks), value in middles.items():

@@ -8,11 +8,11 @@ The first round tests groups. Of a group that fails, one half is tested: if that
 fault must be in the other one. A member that is left alone is tested with members that
 have passed. Meanwhile all others are tested together, until each has passed twice.
 
-Nobody is blamed by inference. A member is *bad* only if it failed with two different
+No member is found bad by inference. A member is *bad* only if it failed with two different
 partners, in rounds in which members that had passed did so again (a control). If nobody
 of a group turns out to be bad, the group is tested once more as a whole. Then either it
 passes, and what was seen is *intermittent*; or two members are found that fail only
-with each other, a *link*; or it fails only as a whole, and *nobody* is to blame.
+with each other, a *link*; or it fails only as a whole, and no single member is the cause.
 
 Binary splitting of groups: F. K. Hwang, "A method for detecting all defective members in
 a population by group testing" (J. Am. Stat. Assoc. 67, 1972). No search can need fewer
@@ -40,9 +40,9 @@ from hpcverify.isolation.group_tests import (
 from hpcverify.isolation.search_state import (
     BLAME_FAILURES,
     CLEARED_PASSES,
+    EXTRA_CONTROLS,
     JUDGING,
     MAX_ATTEMPTS,
-    MORE_CONTROLS,
     SearchState,
     halve,
 )
@@ -63,16 +63,16 @@ MAX_ROUNDS = 80
 """Far more than a search takes whose tests can be repeated at all."""
 
 
-class Found(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     """What a search found. Who is in none of these was cleared."""
 
     bad: Members = ()
     bad_zones: Members = ()
-    """Zones of which some members are bad, and nobody has passed."""
+    """Zones where some members are bad, and nobody has passed."""
     links: tuple[Members, ...] = ()
     """Pairs that fail only with each other."""
     together: tuple[Members, ...] = ()
-    """Groups that fail as a whole, and of which nobody is to blame."""
+    """Groups that fail as a whole, while no part of them does."""
     intermittent: tuple[Members, ...] = ()
     """Groups, or single members, that failed and then passed: not excluded."""
     untested: Members = ()
@@ -81,7 +81,7 @@ class Found(Struct, frozen=True):
     """Most groups failed, and most pairs: a cause that all share."""
 
 
-Plan = Generator[Round, Outcomes, Found]
+Plan = Generator[Round, Outcomes, SearchResult]
 
 
 def make_groups(members: Iterable[str], random: Random) -> list[Members]:
@@ -116,7 +116,7 @@ def search(
         random.shuffle(mixed)
         seen = yield from _test_each(_pair_up(mixed), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) > WIDESPREAD_PAIRS:
-            return Found(is_widespread=True)
+            return SearchResult(is_widespread=True)
     for group, outcome in seen.items():
         state.learn_group(group, outcome)
     while tests := _plan_round(state):
@@ -124,12 +124,12 @@ def search(
         if outcomes is None:
             break
         state.learn(tests, outcomes)
-    found = _conclude(state)
-    if len(found.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
-        seen = yield from _test_each(_pair_up(found.bad), GroupPurpose.PAIRS, gone)
+    result = _conclude(state)
+    if len(result.bad) > MIN_BAD:  # if they fit each other, two versions do not fit, say
+        seen = yield from _test_each(_pair_up(result.bad), GroupPurpose.PAIRS, gone)
         if seen and _share_of_failures(seen) < FITTING_PAIRS:
-            return Found(is_widespread=True)
-    return found
+            return SearchResult(is_widespread=True)
+    return result
 
 
 def _test_each(
@@ -165,7 +165,6 @@ def _are_most_bad(state: SearchState) -> bool:
 
 
 def _plan_round(state: SearchState) -> Round:
-    """Plan disjoint tests; none if all members are judged."""
     if state.rounds == MAX_ROUNDS or _are_most_bad(state):
         return ()
     tests: list[GroupTest] = []
@@ -193,12 +192,12 @@ def _plan_round(state: SearchState) -> Round:
     purposes = {test.purpose for test in tests}
     if purposes & JUDGING and GroupPurpose.REST not in purposes:
         taken.update(chain.from_iterable(test.members for test in tests))
-        tests += _plan_controls(state, [one for one in good if one not in taken])
+        tests += _plan_controls(state, [member for member in good if member not in taken])
     return tuple(tests)
 
 
 def _plan_controls(state: SearchState, good: Sequence[str]) -> Iterator[GroupTest]:
-    count = 1 + MORE_CONTROLS * (state.disturbances > 0)
+    count = 1 + EXTRA_CONTROLS * (state.disturbances > 0)
     for pair in _pair_up(good)[:count]:
         yield GroupTest(pair, GroupPurpose.CONTROL)
 
@@ -220,16 +219,16 @@ def _list_good(state: SearchState, taken: set[str]) -> list[str]:
     unsure = set(chain.from_iterable(state.intermittent)) | taken
     good = [m for m, r in state.known.items() if r.passes and m not in unsure]
     state.random.shuffle(good)
-    return sorted(good, key=lambda one: -min(state.known[one].passes, CLEARED_PASSES))
+    return sorted(good, key=lambda member: -min(state.known[member].passes, CLEARED_PASSES))
 
 
 def _choose_partner(
     state: SearchState, member: str, *, good: Sequence[str], known_good: Collection[str]
 ) -> str | None:
-    """Choose one whom *member* has not met, of its zone if there is one; else once it met all."""
+    """Choose a new partner of *member*, of its zone if there is one; else once it met all."""
     met, zone = state.known[member].partners, state.zones.get(member)
-    fresh = [one for one in good if one not in met or met.issuperset(known_good)]
-    return min(fresh, key=lambda one: state.zones.get(one) != zone, default=None)
+    fresh = [candidate for candidate in good if candidate not in met or met.issuperset(known_good)]
+    return min(fresh, key=lambda candidate: state.zones.get(candidate) != zone, default=None)
 
 
 def _plan_rest(
@@ -248,13 +247,13 @@ def _plan_rest(
     for member, passes in missing.items():
         if passes >= 0:
             rest.setdefault(state.zones.get(member), []).append(member)
-    rest = {z: some for z, some in rest.items() if any(missing[m] > 0 for m in some)}
+    rest = {z: members for z, members in rest.items() if any(missing[m] > 0 for m in members)}
     busy = {*taken, *chain.from_iterable(rest.values())}
-    spare = [one for one in good if one not in busy]
+    spare = [member for member in good if member not in busy]
     smallest = min(map(len, state.together), default=len(state.known) + 1)
     for members in rest.values():
         group = members if len(members) > 1 else [*members, *spare[:1]]  # nobody alone
-        spare = [one for one in spare if one not in group]
+        spare = [member for member in spare if member not in group]
         if 1 < len(group) < smallest:
             yield GroupTest(tuple(group), GroupPurpose.REST)
 
@@ -265,13 +264,12 @@ def _count_needed(state: SearchState, member: str) -> int:
     return CLEARED_PASSES + 2 * min(2, doubts)
 
 
-def _conclude(state: SearchState) -> Found:
-    """Say what is known by now."""
+def _conclude(state: SearchState) -> SearchResult:
     if _are_most_bad(state):
-        return Found(is_widespread=True)
+        return SearchResult(is_widespread=True)
     left = {*state.list_suspects(), *state.list_lost()} - {*state.bad}
     dead = {state.zones[member]: None for member in state.known if member in state.given_up}
-    return Found(
+    return SearchResult(
         bad=tuple(member for member in state.bad if member not in state.given_up),
         bad_zones=tuple(dead),
         links=tuple(state.links),

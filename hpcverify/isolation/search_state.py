@@ -3,7 +3,7 @@ What a search knows of its members by now, and what it learns from a round.
 
 A group that failed is a suspicion: one of its members is bad, unless it failed for another
 reason. Each round makes it smaller, until a member is bad or cleared, or what is between
-two members is to blame, or nobody is.
+two members is the cause, or no single one is.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ OTHER_FAILURES = 1
 """The most of them, with other partners: what fails more often has no single slow link."""
 BLAME_FAILURES = 4
 """Failed tests of a bad member in all; with fewer, it takes a lead of one more."""
-MAX_PAIR_TESTS = 8
-"""Of one member. With no such lead after as many, it is intermittent."""
+MAX_PAIR_TESTS_OF_MEMBER = 8
+"""With no such lead after as many, a member is intermittent."""
 CLEARED_PASSES = 2
 """Passed tests until a member is cleared: one may have passed by chance."""
 MAX_WHOLES = 3
-"""Times that a group fails as a whole, while none of its parts does, until nobody is to blame."""
+"""A group that fails as often as a whole, while none of its parts does, is reported as one."""
 MIN_BAD_OF_ZONE = 3
 """Bad members of a zone in which nothing has passed, from which on it is the zone."""
-MORE_CONTROLS = 3
-"""Beside the one, after one has failed: a disturbance that comes and goes must not blame."""
+EXTRA_CONTROLS = 3
+"""Controls are added after one has failed: a disturbance that comes and goes must not count."""
 MAX_ATTEMPTS = 5
 """To test a group, or a member, whose tests do not come to their end."""
 
 JUDGING = frozenset({GroupPurpose.PAIR, GroupPurpose.WHOLE})
-"""Tests by which members are blamed."""
+"""Tests by which members are found bad."""
 
 CONTROLS = frozenset({GroupPurpose.REST, GroupPurpose.CONTROL})
 """Tests that pass, unless something disturbs the round or a bad member is not found yet."""
@@ -83,7 +83,7 @@ class Suspicion(Struct, eq=False):
     is_careful: bool = False
     """Nobody may be bad: test both halves, and infer nothing."""
     clearing_lead: int = -1
-    """Of failures over passes, in pairs, from which on the last member is cleared."""
+    """The lead of failures over passes, in pairs, at which the last member is cleared."""
 
 
 class Clash(Struct, eq=False):
@@ -94,18 +94,18 @@ class Clash(Struct, eq=False):
     """Halves of both sides that are not tested together yet."""
 
     @classmethod
-    def between(cls, one: Members, other: Members) -> Clash:
-        """Expect the cause between a member of *one* side and one of the *other*."""
-        (a, b), (c, d) = halve(one), halve(other)
+    def between(cls, first: Members, second: Members) -> Clash:
+        """Expect the cause between a member of the *first* side and one of the *second*."""
+        (a, b), (c, d) = halve(first), halve(second)
         facing = [(a, c), (b, d), (a, d), (b, c)]
-        return cls(one + other, [pair for pair in facing if all(pair)])
+        return cls(first + second, [pair for pair in facing if all(pair)])
 
     def list_tests(self) -> list[Members]:
         """List disjoint tests of what is left."""
         tests: list[Members] = []
-        for one, other in self.left:
-            if not any({*one, *other} & {*test} for test in tests):
-                tests.append(one + other)
+        for first, second in self.left:
+            if not any({*first, *second} & {*test} for test in tests):
+                tests.append(first + second)
         return tests
 
 
@@ -125,14 +125,14 @@ class SearchState:
         zones: Mapping[str, str],
         gone: Collection[str],
     ) -> None:
-        """Begin with members of which nothing is known; the rest is as `search` has it."""
+        """Begin with members that were not tested yet; the rest is as `search` has it."""
         self.random = random
         self.zones = zones
         self.gone = gone
         self.known = {member: MemberRecord() for member in chain.from_iterable(groups)}
         self.suspicions: list[Suspicion] = []
         self.repeats: list[Members] = []
-        """Groups that failed, and of which nobody was bad."""
+        """Groups that failed, though no member was bad."""
         self.pairs: list[Members] = []
         """Partners with whom a member failed that was cleared since, and that member."""
         self.wholes = Counter[frozenset[str]]()
@@ -222,7 +222,6 @@ class SearchState:
             self.known[member].meet(partner, has_failed=has_failed)
 
     def _follow_all(self, verdicts: Mapping[Members, bool]) -> None:
-        """Follow all suspicions, by which parts of the round have failed."""
         suspicions, self.suspicions = self.suspicions, []
         for suspicion in suspicions:
             self._follow(suspicion, verdicts)
@@ -234,7 +233,6 @@ class SearchState:
             self._follow_clash(clash, verdicts)
 
     def _follow(self, suspicion: Suspicion, verdicts: Mapping[Members, bool]) -> None:
-        """Follow one *suspicion*, by which of the parts of this round have failed."""
         members = suspicion.members
         halves = [half for half in halve(members) if half in verdicts]
         failed = [half for half in halves if verdicts[half]]
@@ -256,10 +254,10 @@ class SearchState:
     def _follow_clash(self, clash: Clash, verdicts: Mapping[Members, bool]) -> None:
         failed = [(a, b) for a, b in clash.left if verdicts.get(a + b)]
         clash.left = [(a, b) for a, b in clash.left if a + b not in verdicts]
-        for one, other in failed:
-            pair = one + other
+        for first, second in failed:
+            pair = first + second
             if len(pair) > TWO:
-                self.clashes.append(Clash.between(one, other))
+                self.clashes.append(Clash.between(first, second))
             else:  # is it one of the two, or what is between them?
                 for member in pair:
                     self._suspect((member,), pair, clearing_lead=-LINK_LEAD)
@@ -276,7 +274,6 @@ class SearchState:
         is_careful: bool = False,
         clearing_lead: int = -1,
     ) -> None:
-        """Suspect those of *members* who are not yet."""
         suspects = {*self.bad, *self.list_suspects()}
         if left := tuple(member for member in members if member not in suspects):
             self.suspicions.append(Suspicion(left, origin, is_careful, clearing_lead))
@@ -285,12 +282,12 @@ class SearchState:
         member = suspicion.members[0]
         record = self.known[member]
         needed = (
-            BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, MORE_CONTROLS)
+            BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, EXTRA_CONTROLS)
         )
         if record.lead >= needed:
             self.bad.append(member)
             self.repeats = [whole for whole in self.repeats if member not in whole]
-        elif record.pair_tests >= MAX_PAIR_TESTS:
+        elif record.pair_tests >= MAX_PAIR_TESTS_OF_MEMBER:
             self.intermittent.append((member,))
         elif record.lead <= suspicion.clearing_lead:
             self._doubt(suspicion.origin)
@@ -300,12 +297,12 @@ class SearchState:
 
     def _doubt(self, origin: Members) -> None:
         """Nobody of *origin* was bad: have it tested again, unless that is explained by now."""
-        explained = {*self.bad, *(one[0] for one in self.intermittent if len(one) == 1)}
+        explained = {*self.bad, *(group[0] for group in self.intermittent if len(group) == 1)}
         if explained.isdisjoint(origin) and origin not in self.repeats:
             self.repeats.append(origin)
 
     def _learn_whole(self, whole: Members, *, has_failed: bool) -> None:
-        """Take what came of a group that failed before, and of which nobody was bad."""
+        """Take what came of a group that failed before, though no member was bad."""
         self.repeats.remove(whole)
         self.wholes[frozenset(whole)] += has_failed
         if not has_failed:
@@ -333,7 +330,7 @@ class SearchState:
 
     def _suspect_rest(self, members: Members) -> None:
         """Suspect those who have not passed; if all have, the cause may be between them."""
-        unknown = tuple(one for one in members if not self.known[one].passes)
+        unknown = tuple(member for member in members if not self.known[member].passes)
         self._suspect(unknown or members, members, is_careful=not unknown)
 
 

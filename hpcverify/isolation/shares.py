@@ -17,7 +17,7 @@ from statistics import median
 from msgspec import Struct
 
 from hpcverify.errors import ConfigError
-from hpcverify.isolation.outliers import HALF, MIN_STEPS, MIN_UNITS, find_outliers
+from hpcverify.isolation.outliers import MIN_EXCESS_SHARE, MIN_STEPS, MIN_UNITS, find_outliers
 from hpcverify.isolation.stragglers import MIN_GAIN
 from hpcverify.records.collectives import Straggler
 
@@ -48,7 +48,7 @@ class _LoggedStep(Struct, frozen=True):
     rank: int
     role: str
     seconds: tuple[float, float, float]
-    """Of computing, communicating and waiting for input."""
+    """The times of computing, communicating and waiting for input."""
 
 
 def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
@@ -56,14 +56,14 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
     Read the step log of a job: CSV with a row for each step of each rank, in seconds.
 
     Raises:
-        ConfigError: a column is missing, a value is none, or it is too little to judge.
+        ConfigError: a column is missing, a value is not a number, or it is too little to judge.
 
     """
     rows = csv.DictReader(lines)
     if without := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-        told = ",".join(COLUMNS)
+        names = ",".join(COLUMNS)
         raise ConfigError(
-            f"{subject} has no column {without[0]!r}: its first line must name {told}"
+            f"{subject} has no column {without[0]!r}: its first line must name {names}"
         )
     logged: dict[int, list[_LoggedStep]] = {}
     try:
@@ -86,7 +86,9 @@ def read_step_log(lines: Iterable[str], subject: str) -> list[RankShares]:
 def _read_step(row: Mapping[str, str | None]) -> _LoggedStep:
     names = (COMPUTING, COMMUNICATING, WAITING)
     computing, communicating, waiting = (float(row.get(name, "0") or "nan") for name in names)
-    if not all(isfinite(one) and one >= 0 for one in (computing, communicating, waiting)):
+    if not all(
+        isfinite(seconds) and seconds >= 0 for seconds in (computing, communicating, waiting)
+    ):
         raise ValueError("a time is not a number of seconds, 0 or more")
     return _LoggedStep(
         int(row["rank"] or ""), row.get("role") or "", (computing, communicating, waiting)
@@ -107,10 +109,10 @@ def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler
     """
     if not shares:
         return ()
-    work = {one.rank: one.working for one in shares}
+    work = {share.rank: share.working for share in shares}
     excess: dict[int, list[float]] = {}
-    for role in {one.role for one in shares}:
-        like = [one.rank for one in shares if one.role == role]
+    for role in {share.role for share in shares}:
+        like = [share.rank for share in shares if share.role == role]
         typical = [median(step) for step in zip(*(work[rank] for rank in like), strict=True)]
         for rank in like:
             excess[rank] = [v - middle for v, middle in zip(work[rank], typical, strict=True)]
@@ -118,20 +120,20 @@ def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler
     healed = {rank: [v - slow.get(rank, 0.0) for v in values] for rank, values in work.items()}
     # What a step takes besides the own work of the rank that has most.
     rest = _time_step(shares) - _time_longest(work)
-    found = []
+    stragglers = []
     for rank, more in slow.items():
         with_it = _time_longest(healed | {rank: work[rank]})
         gain = (with_it - _time_longest(healed)) / (with_it + rest)
         if gain >= MIN_GAIN:
-            found.append(Straggler(rank, _explain(rank, shares), more, gain))
-    return tuple(sorted(found, key=lambda one: -one.gain))
+            stragglers.append(Straggler(rank, _explain(rank, shares), more, gain))
+    return tuple(sorted(stragglers, key=lambda share: -share.gain))
 
 
 def _time_step(shares: Sequence[RankShares]) -> float:
     return median(
         own + with_others
-        for one in shares
-        for own, with_others in zip(one.working, one.communicating, strict=True)
+        for share in shares
+        for own, with_others in zip(share.working, share.communicating, strict=True)
     )
 
 
@@ -142,9 +144,8 @@ def _time_longest(work: Mapping[int, Sequence[float]]) -> float:
 
 
 def _explain(rank: int, shares: Sequence[RankShares]) -> str:
-    """Say of what a slow rank has more than its like."""
-    (mine,) = (one for one in shares if one.rank == rank)
-    like = [one for one in shares if one.role == mine.role]
-    computing = median(mine.computing) - median(median(one.computing) for one in like)
-    working = median(mine.working) - median(median(one.working) for one in like)
-    return "waits_for_input" if computing < HALF * working else "computes_slowly"
+    (own,) = (share for share in shares if share.rank == rank)
+    like = [share for share in shares if share.role == own.role]
+    computing = median(own.computing) - median(median(share.computing) for share in like)
+    working = median(own.working) - median(median(share.working) for share in like)
+    return "waits_for_input" if computing < MIN_EXCESS_SHARE * working else "computes_slowly"

@@ -4,7 +4,7 @@ Isolate what spoils collectives between nodes: each node alone, nodes, switches,
 1. Each node alone, with direct copies between its GPUs switched off: what fails now is in
    the node and its own adapters, and is left out of all that follows.
 2. Groups of nodes, by their switch where that is known, until each node is judged; then
-   those that were found bad once more, so that nobody is blamed by chance.
+   those that were found bad once more, so that chance names no node.
 3. Groups of whole switches: what fails only now is between them.
 4. Those that were bad with each other: who passes there does not fit the others, and is not bad,
    unless it is their switch.
@@ -33,10 +33,10 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.links import find_switch_pair
-from hpcverify.isolation.matrix import MAX_NODES, MatrixFound, find_directions
+from hpcverify.isolation.matrix import MAX_MATRIX_NODES, MatrixReading, find_directions
 from hpcverify.isolation.misfits import find_misfits
 from hpcverify.isolation.partly import PairResults, PartlySlow, find_partly_slow, note_pairs
-from hpcverify.isolation.search import Found, Plan, make_groups, search
+from hpcverify.isolation.search import Plan, SearchResult, make_groups, search
 from hpcverify.isolation.three import THREE, search_three
 
 INSIDE_FAILURES = 2
@@ -44,22 +44,22 @@ INSIDE_FAILURES = 2
 INSIDE_TESTS = 3
 
 
-Tell = Callable[[Found], object]
+Tell = Callable[[SearchResult], object]
 
 
-def be_silent(_: Found) -> None:
+def be_silent(_: SearchResult) -> None:
     """Tell nobody."""
 
 
 class Isolation(Struct, frozen=True):
-    """What is to blame, and what is not known."""
+    """What is faulty, and what is not known."""
 
     inside: Members = ()
     """Nodes that fail alone."""
-    nodes: Found = Found()
-    switches: Found = Found()
+    nodes: SearchResult = SearchResult()
+    switches: SearchResult = SearchResult()
     """Its members are switches."""
-    matrix: MatrixFound = MatrixFound()
+    matrix: MatrixReading = MatrixReading()
     partly: tuple[PartlySlow, ...] = ()
     misfits: Members = ()
     """Nodes that fail with all others, and pass with each other."""
@@ -75,7 +75,7 @@ def isolate(
     tell: Tell = be_silent,
 ) -> Generator[Round, Outcomes, Isolation]:
     """
-    Yield rounds of tests of *nodes*, take their outcomes, and say what is to blame.
+    Yield rounds of tests of *nodes*, take their outcomes, and say what is faulty.
 
     *switches* has the switch of each node, as far as it is known. *inside* is whether nodes
     can be tested alone. Nodes may be *gone* in the meantime, as `search` has it. The same
@@ -109,9 +109,9 @@ def isolate(
     at = {switches.get(node) for node in misfits}
     if len(at) > 1 or None in at:  # of one switch, the matrix says whether it is that
         of_nodes = _leave_out(of_nodes, misfits)
-    accused = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
-    vague = {*of_nodes.untested, *(one.node for one in partly)}
-    good = [node for node in left if node not in {*accused, *vague}]
+    faulty = {*of_nodes.bad, *misfits, *(n for n in left if switches.get(n) in of_nodes.bad_zones)}
+    vague = {*of_nodes.untested, *(entry.node for entry in partly)}
+    good = [node for node in left if node not in {*faulty, *vague}]
     # What fails within a switch would fail between switches as well.
     failing = {*chain.from_iterable((*of_nodes.links, *of_nodes.together, *of_nodes.intermittent))}
     sound = [node for node in good if node not in failing]
@@ -119,9 +119,9 @@ def isolate(
     of_nodes, of_switches = yield from _name_far_links(
         of_nodes, of_switches, sound, switches, random=random, gone=gone
     )
-    suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_NODES // 2]
+    suspects = [*of_nodes.bad, *chain.from_iterable(of_nodes.links)][: MAX_MATRIX_NODES // 2]
     chosen = _choose_for_matrix(suspects, [node for node in good if node not in gone], random)
-    matrix = MatrixFound()
+    matrix = MatrixReading()
     if chosen:
         matrix = yield from find_directions(chosen, switches, gone, of_nodes.bad)
     misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
@@ -130,27 +130,28 @@ def isolate(
 
 
 def _name_far_links(
-    of_nodes: Found,
-    of_switches: Found,
+    of_nodes: SearchResult,
+    of_switches: SearchResult,
     sound: Sequence[str],
     switches: Mapping[str, str],
     *,
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[Found, Found]]:
+) -> Generator[Round, Outcomes, tuple[SearchResult, SearchResult]]:
     """Name the two nodes, where what is slow between two switches is theirs alone."""
     for pair in of_switches.links:
-        one, other = ([node for node in sound if switches.get(node) == switch] for switch in pair)
-        if link := (yield from find_far_link(one, other, random, gone)):
-            rest = tuple(each for each in of_switches.links if each != pair)
+        first, second = (
+            [node for node in sound if switches.get(node) == switch] for switch in pair
+        )
+        if link := (yield from find_far_link(first, second, random, gone)):
+            rest = tuple(link for link in of_switches.links if link != pair)
             of_switches = replace(of_switches, links=rest)
             of_nodes = replace(of_nodes, links=(*of_nodes.links, link))
     return of_nodes, of_switches
 
 
-def _leave_out(found: Found, nodes: Collection[str]) -> Found:
-    """Leave *nodes* out of the bad ones."""
-    return replace(found, bad=tuple(node for node in found.bad if node not in nodes))
+def _leave_out(result: SearchResult, nodes: Collection[str]) -> SearchResult:
+    return replace(result, bad=tuple(node for node in result.bad if node not in nodes))
 
 
 def _list_between_switches(
@@ -164,39 +165,39 @@ def _list_between_switches(
     shared: list[Members] = []
     for link in links:
         if pair := find_switch_pair(link, switches):
-            one, other = (
+            first, second = (
                 [node for node in nodes if switches.get(node) == switch and node not in link]
                 for switch in pair
             )
-            if not (yield from pass_between(one, other, random, gone)):
+            if not (yield from pass_between(first, second, random, gone)):
                 shared.append(link)
     return tuple(shared)
 
 
 def _repeat_failures(
-    found: Found,
+    result: SearchResult,
     nodes: Sequence[str],
     *,
     seen: PairResults,
     switches: Mapping[str, str],
     random: Random,
     gone: Collection[str],
-) -> Generator[Round, Outcomes, tuple[Found, tuple[PartlySlow, ...]]]:
+) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
     """Try nodes again that failed and passed; who is slow with some each time is told apart."""
-    alone = [group[0] for group in found.intermittent if len(group) == 1]
-    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(found.links))))
-    if found.is_widespread or not suspects:
-        return found, ()
-    others = {*found.bad, *found.untested, *chain.from_iterable(found.intermittent), *alone}
+    alone = [group[0] for group in result.intermittent if len(group) == 1]
+    suspects = list(dict.fromkeys((*alone, *chain.from_iterable(result.links))))
+    if result.is_widespread or not suspects:
+        return result, ()
+    others = {*result.bad, *result.untested, *chain.from_iterable(result.intermittent), *alone}
     good = [node for node in nodes if node not in others]
     partly = yield from find_partly_slow(
         suspects, good, seen=seen, zones=switches, random=random, gone=gone
     )
-    told = {one.node for one in partly}
+    partly_slow = {entry.node for entry in partly}
     left = replace(
-        found,
-        intermittent=tuple(group for group in found.intermittent if told.isdisjoint(group)),
-        links=tuple(link for link in found.links if told.isdisjoint(link)),
+        result,
+        intermittent=tuple(group for group in result.intermittent if partly_slow.isdisjoint(group)),
+        links=tuple(link for link in result.links if partly_slow.isdisjoint(link)),
     )
     return left, partly
 
@@ -208,18 +209,18 @@ def _test_inside(
     failures = dict.fromkeys(groups, 0)
     left = dict(groups)
     for _ in range(INSIDE_TESTS):
-        left = {name: some for name, some in left.items() if set(gone).isdisjoint(some)}
+        left = {name: members for name, members in left.items() if set(gone).isdisjoint(members)}
         if not left:
             break
-        outcomes = yield tuple(GroupTest(some, purpose) for some in left.values())
+        outcomes = yield tuple(GroupTest(members, purpose) for members in left.values())
         if outcomes is None:
             break
         results = dict(zip(left, outcomes, strict=True))
         for name, outcome in results.items():
             failures[name] += outcome is GroupOutcome.FAILED
         left = {
-            name: some
-            for name, some in left.items()
+            name: members
+            for name, members in left.items()
             if (failures[name] or results[name] is GroupOutcome.UNKNOWN)
             and failures[name] < INSIDE_FAILURES
         }
@@ -233,10 +234,10 @@ def _search_and_confirm(
     gone: Collection[str],
     tell: Tell = be_silent,
 ) -> Plan:
-    found = yield from search(groups, random, zones, gone)
-    tell(found)
+    result = yield from search(groups, random, zones, gone)
+    tell(result)
     members = list(chain.from_iterable(groups))
-    return (yield from confirm(found, members, zones, random, gone))
+    return (yield from confirm(result, members, zones, random, gone))
 
 
 def _group_by_switch(
@@ -249,19 +250,19 @@ def _group_by_switch(
     for node in nodes:
         at.setdefault(switches[node], []).append(node)
     most = max(2, round(sqrt(len(nodes))))
-    lone = [some[0] for some in at.values() if len(some) == 1]
+    lone = [members[0] for members in at.values() if len(members) == 1]
     groups = make_groups(lone, random) if lone else []
-    for some in at.values():
-        if len(some) == 1:
+    for members in at.values():
+        if len(members) == 1:
             continue
-        count = max(1, len(some) // most)  # nobody alone
-        groups += [tuple(some[start::count]) for start in range(count)]
+        count = max(1, len(members) // most)  # nobody alone
+        groups += [tuple(members[start::count]) for start in range(count)]
     return groups
 
 
 def _search_switches(
     nodes: Sequence[str], switches: Mapping[str, str], random: Random, gone: Collection[str]
-) -> Generator[Round, Outcomes, Found]:
+) -> Generator[Round, Outcomes, SearchResult]:
     """
     Search for switches that spoil what is between them, by tests of all their nodes.
 
@@ -272,7 +273,7 @@ def _search_switches(
         if switch := switches.get(node):
             at.setdefault(switch, []).append(node)
     if len(at) <= 1:
-        return Found()
+        return SearchResult()
     empty: set[str] = set()
     if len(at) == THREE:
         plan = search_three(tuple(at), empty)
@@ -285,16 +286,18 @@ def _search_switches(
                 GroupTest(tuple(chain.from_iterable(at[s] for s in t.members)), t.purpose)
                 for t in tests
             )
-            empty.update(switch for switch, some in at.items() if all(n in gone for n in some))
+            empty.update(
+                switch for switch, members in at.items() if all(n in gone for n in members)
+            )
             tests = plan.send(outcomes)
     except StopIteration as end:
-        found: Found = end.value
-    own = {s: here for s in found.bad if len(here := tuple(n for n in at[s] if n not in gone)) > 1}
+        result: SearchResult = end.value
+    own = {s: here for s in result.bad if len(here := tuple(n for n in at[s] if n not in gone)) > 1}
     inside = yield from _test_inside(own, GroupPurpose.WHOLE, gone)
     return replace(
-        found,
-        bad=tuple(switch for switch in found.bad if switch not in inside),
-        intermittent=(*found.intermittent, *((switch,) for switch in inside)),
+        result,
+        bad=tuple(switch for switch in result.bad if switch not in inside),
+        intermittent=(*result.intermittent, *((switch,) for switch in inside)),
     )
 
 
@@ -308,7 +311,7 @@ def _choose_for_matrix(suspects: Sequence[str], good: Sequence[str], random: Ran
         return []
     chosen = dict.fromkeys(suspects)
     others = [node for node in good if node not in chosen]
-    count = min(len(others), max(2, len(chosen)), MAX_NODES - len(chosen))
+    count = min(len(others), max(2, len(chosen)), MAX_MATRIX_NODES - len(chosen))
     nodes = [*random.sample(others, count), *chosen]  # who is first here, meets the next one
     if len(nodes) % 2:
         nodes = [nodes.pop(), *nodes]  # the first has nobody to meet

@@ -10,7 +10,7 @@ longer over its own work, it was late to get the last result: then the transfers
 Who is slow to send or to receive shows where each rank sends to several others in turn: a
 slow row of the matrix of transfers is a sender, a column a receiver (C4D, HPCA 2025). One
 slow cell is a link, and names no rank; with one partner only, sender and receiver cannot be
-told apart. Transfers within a node and between nodes are compared with their like.
+told apart. Transfers within a node and between nodes are compared apart.
 
 What healing would give back is computed as in the what-if analysis of Lin et al.,
 "Understanding Stragglers in Large Model Training" (OSDI 2025): the same steps once more,
@@ -19,7 +19,7 @@ healed on both sides, else two that are equally slow would hide each other.
 
 Where no median stands out, means are asked: of a rank's own work, and of its transfers to
 each partner. When a rank arrives is not asked for them: a message that the network lost
-makes its innocent receiver late.
+makes its healthy receiver late.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from hpcverify.records.collectives import (
 )
 
 MIN_GAIN = 0.05
-"""Of a step's time: less is not worth a node. Good nodes differ by up to 2 %."""
-MIN_OWN_PART = 0.2
-"""Of its delay: no network makes a rank slower over its own work."""
+"""The share of a step's time that is worth a report. Good nodes differ by up to 2 %."""
+MIN_OWN_SHARE = 0.2
+"""The share of its delay: no network makes a rank slower over its own work."""
 MIN_EXCESS = 0.5
 """Of what all take, over its own work, or in rare delays: less is anybody's on a busy machine."""
 MIN_PARTNERS = 2
@@ -89,15 +89,17 @@ def find_stragglers(
     log = _StepLog.build(steps)
     late = _find_late(log, places)
     matrix = _Matrix(places, transfers)
-    unknown = 2 * max((one.clock_error for one in steps), default=0.0)
+    unknown = 2 * max((record.clock_error for record in steps), default=0.0)
     slow = _find_slow_links(matrix, places, unknown)
     # Who is late without more work of its own may be late for what it got late.
-    explained = frozenset[int]().union(*(one.ranks for one in slow))
-    late = [one for one in late if one.is_certain or not one.ranks <= explained]
+    explained = frozenset[int]().union(*(suspect.ranks for suspect in slow))
+    late = [suspect for suspect in late if suspect.is_certain or not suspect.ranks <= explained]
     named = _weigh(late, log.replay, places) if log else []
     known = _list_ranks(named, places)
-    named += _weigh([one for one in slow if not one.ranks & known], matrix.replay, places)
-    return tuple(sorted(named, key=lambda one: -one.gain))
+    named += _weigh(
+        [suspect for suspect in slow if not suspect.ranks & known], matrix.replay, places
+    )
+    return tuple(sorted(named, key=lambda suspect: -suspect.gain))
 
 
 def _weigh(
@@ -105,11 +107,10 @@ def _weigh(
     replay: Callable[[Collection[_Suspect]], Sequence[float]],
     places: Sequence[RankPlace],
 ) -> list[Straggler]:
-    """Name those of *suspects* whose healing gives back enough."""
     named = []
     for suspect in suspects:
         middle = median if suspect.is_steady else fmean
-        with_it = middle(replay([one for one in suspects if one is not suspect]))
+        with_it = middle(replay([other for other in suspects if other is not suspect]))
         gain = 1 - middle(replay(suspects)) / with_it
         if gain >= MIN_GAIN:
             named.append(_build_straggler(suspect, gain, places))
@@ -117,8 +118,8 @@ def _weigh(
 
 
 def _list_ranks(named: Iterable[Straggler], places: Sequence[RankPlace]) -> set[int]:
-    whole = {one.node for one in named if one.node}
-    return {one.rank for one in named} | {p.rank for p in places if p.node in whole}
+    whole = {straggler.node for straggler in named if straggler.node}
+    return {straggler.rank for straggler in named} | {p.rank for p in places if p.node in whole}
 
 
 def _build_straggler(suspect: _Suspect, gain: float, places: Sequence[RankPlace]) -> Straggler:
@@ -150,27 +151,25 @@ def format_seconds(seconds: float) -> str:
 
 def compute_delays(operation: str, size: int, steps: Sequence[RankSteps]) -> tuple[RankDelay, ...]:
     """Compute how each rank differs from the others: the medians over all *steps*."""
-    count = min((len(one.ends) for one in steps), default=0)
+    count = min((len(record.ends) for record in steps), default=0)
     if not count:
         return ()
-    first = [min(one.arrivals[i] for one in steps) for i in range(count)]
-    last = [max(one.arrivals[i] for one in steps) for i in range(count)]
+    first = [min(record.arrivals[i] for record in steps) for i in range(count)]
+    last = [max(record.arrivals[i] for record in steps) for i in range(count)]
     return tuple(
         RankDelay(
-            rank=one.rank,
+            rank=record.rank,
             operation=operation,
             size=size,
-            arrival=median(one.arrivals[i] - first[i] for i in range(count)),
-            inside=median(max(0.0, one.ends[i] - last[i]) for i in range(count)),
-            clock_error=one.clock_error,
+            arrival=median(record.arrivals[i] - first[i] for i in range(count)),
+            inside=median(max(0.0, record.ends[i] - last[i]) for i in range(count)),
+            clock_error=record.clock_error,
         )
-        for one in steps
+        for record in steps
     )
 
 
 class _StepLog(Struct, frozen=True):
-    """Steps as they were."""
-
     arrivals: dict[int, list[float]]
     """After the median rank had the last result."""
     work: dict[int, list[float]]
@@ -183,17 +182,20 @@ class _StepLog(Struct, frozen=True):
     @classmethod
     def build(cls, steps: Sequence[RankSteps]) -> _StepLog | None:
         """Build it of what all ranks have; None if that is too little."""
-        count = min((len(one.ends) for one in steps), default=0)
+        count = min((len(record.ends) for record in steps), default=0)
         if count <= MIN_STEPS:
             return None
         used = range(1, count)  # nobody knows when the work before the first began
-        last = [max(one.arrivals[i] for one in steps) for i in range(count)]
-        done = [median(one.ends[i] for one in steps) for i in range(count)]
+        last = [max(record.arrivals[i] for record in steps) for i in range(count)]
+        done = [median(record.ends[i] for record in steps) for i in range(count)]
         return cls(
-            {one.rank: [one.arrivals[i] - done[i - 1] for i in used] for one in steps},
-            {one.rank: [one.arrivals[i] - one.ends[i - 1] for i in used] for one in steps},
+            {record.rank: [record.arrivals[i] - done[i - 1] for i in used] for record in steps},
+            {
+                record.rank: [record.arrivals[i] - record.ends[i - 1] for i in used]
+                for record in steps
+            },
             [done[i] - last[i] for i in used],
-            2 * max(one.clock_error for one in steps),
+            2 * max(record.clock_error for record in steps),
         )
 
     def replay(self, healed: Collection[_Suspect]) -> list[float]:
@@ -238,14 +240,16 @@ def replace_times(
 
 
 def _list_ill(healed: Collection[_Suspect], *, steady: bool) -> Ranks:
-    return frozenset[int]().union(*(one.ranks for one in healed if one.is_steady == steady))
+    return frozenset[int]().union(
+        *(suspect.ranks for suspect in healed if suspect.is_steady == steady)
+    )
 
 
 def find_slow_ranks(
     series: Series, places: Sequence[RankPlace], min_excess: float = 0.0
 ) -> dict[Ranks, float]:
     """
-    Find nodes of which all ranks, and then ranks, that take longer than the others.
+    Find nodes whose ranks are all slow, and then single ranks.
 
     By *min_excess* of what all take, at least.
     """
@@ -255,28 +259,31 @@ def find_slow_ranks(
         for rank, values in series.items()
     }
 
-    def find_least(some: Sequence[Sequence[float]]) -> list[float]:
-        return [min(step) for step in zip(*some, strict=True)]
+    def find_least(values: Sequence[Sequence[float]]) -> list[float]:
+        return [min(step) for step in zip(*values, strict=True)]
 
     least = min_excess * median(typical) if typical else 0.0
-    return _judge_nodes_first(excess, places, find_least, lambda some: find_outliers(some, least))
+    return _judge_nodes_first(excess, places, find_least, lambda units: find_outliers(units, least))
 
 
 def find_unsteady_ranks(
     series: Mapping[int, Sequence[Sequence[float]]], places: Sequence[RankPlace]
 ) -> dict[Ranks, float]:
     """Find nodes, and then ranks, with delays that the others have not, with all partners."""
-    everyone = [values for some in series.values() for values in some]
+    everyone = [values for own in series.values() for values in own]
     if not everyone or not everyone[0]:
         return {}
     typical = [median(step) for step in zip(*everyone, strict=True)]
     excess = {
-        rank: [[v - middle for v, middle in zip(one, typical, strict=True)] for one in some]
-        for rank, some in series.items()
+        rank: [[v - middle for v, middle in zip(values, typical, strict=True)] for values in own]
+        for rank, own in series.items()
     }
     least = MIN_EXCESS * fmean(typical)
     return _judge_nodes_first(
-        excess, places, lambda some: list(chain(*some)), lambda some: find_unsteady(some, least)
+        excess,
+        places,
+        lambda own: list(chain(*own)),
+        lambda own: find_unsteady(own, least),
     )
 
 
@@ -286,29 +293,31 @@ def _judge_nodes_first(
     join: Callable[[Sequence[Value]], Value],
     find: Callable[[Mapping[Ranks, Value]], Mapping[Ranks, float]],
 ) -> dict[Ranks, float]:
-    """Find nodes of which all ranks are slow, by what *join* makes of them; then other ranks."""
-    found: dict[Ranks, float] = {}
+    """Find nodes whose ranks are all slow, by what *join* makes of them; then other ranks."""
+    excesses: dict[Ranks, float] = {}
     by_node: dict[str, list[int]] = {}
     for place in places:
         if place.rank in excess:
             by_node.setdefault(place.node, []).append(place.rank)
     if any(len(ranks) > 1 for ranks in by_node.values()):
         whole = by_node.values()
-        found.update(find({frozenset(some): join([excess[r] for r in some]) for some in whole}))
+        excesses.update(
+            find({frozenset(ranks): join([excess[r] for r in ranks]) for ranks in whole})
+        )
     left = {
-        frozenset([rank]): one
-        for rank, one in excess.items()
-        if not any(rank in ranks for ranks in found)
+        frozenset([rank]): values
+        for rank, values in excess.items()
+        if not any(rank in ranks for ranks in excesses)
     }
-    found.update(find(left))
-    return found
+    excesses.update(find(left))
+    return excesses
 
 
 def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspect]:
     if log is None:
         return []
     late = [
-        _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_PART * more)
+        _Suspect(ranks, LATE, more, log.measure_own_part(ranks) > MIN_OWN_SHARE * more)
         for ranks, more in find_slow_ranks(log.arrivals, places).items()
         if more > log.clock_error
     ]
@@ -316,7 +325,7 @@ def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspe
     unsteady = find_unsteady_ranks({rank: [own] for rank, own in log.work.items()}, places)
     return _keep_first(
         [
-            *(one for one in late if one.is_certain),
+            *(suspect for suspect in late if suspect.is_certain),
             *(_Suspect(ranks, LATE, more) for ranks, more in steady.items()),
             *(_Suspect(ranks, LATE, more, is_steady=False) for ranks, more in unsteady.items()),
             *late,
@@ -325,11 +334,10 @@ def _find_late(log: _StepLog | None, places: Sequence[RankPlace]) -> list[_Suspe
 
 
 def _keep_first(suspects: Sequence[_Suspect]) -> list[_Suspect]:
-    """Give each rank one name: the first."""
     return [
-        one
-        for i, one in enumerate(suspects)
-        if not any(one.ranks & other.ranks for other in suspects[:i])
+        suspect
+        for i, suspect in enumerate(suspects)
+        if not any(suspect.ranks & other.ranks for other in suspects[:i])
     ]
 
 
@@ -338,21 +346,21 @@ class _Matrix:
 
     def __init__(self, places: Sequence[RankPlace], transfers: Sequence[Transfers]) -> None:
         node_of = {place.rank: place.node for place in places}
-        self.rounds = min((len(one.times) for one in transfers), default=0)
+        self.rounds = min((len(record.times) for record in transfers), default=0)
         self.times = {(t.sender, t.receiver): t.times[: self.rounds] for t in transfers}
         kinds: dict[bool, list[Cell]] = {}
         for sender, receiver in self.times:
             is_local = node_of.get(sender) == node_of.get(receiver)
             kinds.setdefault(is_local, []).append((sender, receiver))
         self.kinds = list(kinds.values())
-        """Transfers within a node, and between nodes: each is compared with its like."""
+        """Transfers within a node, and between nodes: each is compared with its own kind."""
 
     def list_times(self, cells: Sequence[Cell], side: int) -> dict[int, list[Sequence[float]]]:
         """List the times of the *cells* of each sender (side 0) or receiver (1)."""
         mine: dict[int, list[Sequence[float]]] = {}
         for cell in cells:
             mine.setdefault(cell[side], []).append(self.times[cell])
-        return {rank: some for rank, some in mine.items() if len(some) >= MIN_PARTNERS}
+        return {rank: partners for rank, partners in mine.items() if len(partners) >= MIN_PARTNERS}
 
     def list_round_trips(self, cells: Sequence[Cell]) -> dict[int, list[Sequence[float]]]:
         """List the times there and back, of each rank with each partner."""
@@ -360,7 +368,7 @@ class _Matrix:
         for rank, partner in set(cells) & {(b, a) for a, b in cells}:
             ways = zip(self.times[rank, partner], self.times[partner, rank], strict=True)
             mine.setdefault(rank, []).append([there + back for there, back in ways])
-        return {rank: some for rank, some in mine.items() if len(some) >= MIN_PARTNERS}
+        return {rank: partners for rank, partners in mine.items() if len(partners) >= MIN_PARTNERS}
 
     def summarize(self, times: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, list[float]]:
         """
@@ -369,8 +377,8 @@ class _Matrix:
         The lower median: with most of them it is as slow or slower.
         """
         return {
-            rank: [median_low(values[i] for values in some) for i in range(self.rounds)]
-            for rank, some in times.items()
+            rank: [median_low(values[i] for values in partners) for i in range(self.rounds)]
+            for rank, partners in times.items()
         }
 
     def replay(self, healed: Collection[_Suspect]) -> list[float]:
@@ -386,31 +394,30 @@ class _Matrix:
             for steady, cure in ((True, heal), (False, replace_times)):
                 ill = _list_ill(healed, steady=steady)
                 times = cure(times, {cell for cell in cells if ill.intersection(cell)})
-            for i, some in enumerate(zip(*times.values(), strict=False)):
-                rounds[i] += max(some)  # all wait for the slowest
+            for i, round_times in enumerate(zip(*times.values(), strict=False)):
+                rounds[i] += max(round_times)  # all wait for the slowest
         return rounds
 
 
 def _find_slow_links(
     matrix: _Matrix, places: Sequence[RankPlace], unknown: float
 ) -> list[_Suspect]:
-    """Find who is slow to send or to receive, by more than is *unknown* of the clocks."""
-    found: list[_Suspect] = []
+    slow: list[_Suspect] = []
     for cells in matrix.kinds:
         steady: list[_Suspect] = []
         unsteady: list[_Suspect] = []
         for side, how in enumerate(SIDES):
             times = matrix.summarize(matrix.list_times(cells, side))
-            some = find_slow_ranks(times, places)
-            steady += [_Suspect(ranks, how, more) for ranks, more in some.items()]
-            some = find_unsteady_ranks(matrix.list_times(cells, side), places)
-            unsteady += [_Suspect(r, how, more, is_steady=False) for r, more in some.items()]
+            delays = find_slow_ranks(times, places)
+            steady += [_Suspect(ranks, how, delay) for ranks, delay in delays.items()]
+            delays = find_unsteady_ranks(matrix.list_times(cells, side), places)
+            unsteady += [_Suspect(r, how, delay, is_steady=False) for r, delay in delays.items()]
         for group in (steady, unsteady):
             # A rank that is slow at both has one name: what it is slower at.
-            group.sort(key=lambda one: -one.seconds)
-            found += [one for one in group if one.seconds > unknown]
-        found += _find_distant(matrix, cells, places)
-    return _keep_first(found)
+            group.sort(key=lambda suspect: -suspect.seconds)
+            slow += [suspect for suspect in group if suspect.seconds > unknown]
+        slow += _find_distant(matrix, cells, places)
+    return _keep_first(slow)
 
 
 def _find_distant(
@@ -422,10 +429,10 @@ def _find_distant(
     However wrong a clock is, what it adds to one way it takes from the other.
     """
     there, back = (matrix.summarize(matrix.list_times(cells, side)) for side in (0, 1))
-    some = find_slow_ranks(matrix.summarize(matrix.list_round_trips(cells)), places)
+    suspects = find_slow_ranks(matrix.summarize(matrix.list_round_trips(cells)), places)
     return [
         _Suspect(ranks, SIDES[_sum_medians(there, ranks) < _sum_medians(back, ranks)], more)
-        for ranks, more in some.items()
+        for ranks, more in suspects.items()
     ]
 
 

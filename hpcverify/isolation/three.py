@@ -19,12 +19,12 @@ from hpcverify.isolation.group_tests import (
     Outcomes,
     Round,
 )
-from hpcverify.isolation.search import Found, Plan
+from hpcverify.isolation.search import Plan, SearchResult
 from hpcverify.isolation.search_state import CLEARED_PASSES, MAX_ATTEMPTS
 
 THREE = 3
-PAIR_TESTS = 3
-"""Of each pair: a bad member fails six tests, and three without it pass in between."""
+TESTS_PER_PAIR = 3
+"""A bad member fails six tests, and three without it pass in between."""
 
 
 Pairs = dict[Members, list[GroupOutcome]]
@@ -42,34 +42,34 @@ def search_three(members: Members, gone: Collection[str]) -> Plan:
         if outcome is GroupOutcome.PASSED:
             outcome = yield from _test(members, GroupPurpose.GROUP, gone)
     if outcome is GroupOutcome.PASSED:
-        return Found()
+        return SearchResult()
     if outcome is GroupOutcome.UNKNOWN:
-        return Found(untested=members)
+        return SearchResult(untested=members)
     pairs: Pairs = {pair: [] for pair in combinations(members, 2)}
-    for _ in range(PAIR_TESTS):
+    for _ in range(TESTS_PER_PAIR):
         for pair, outcomes in pairs.items():
             outcomes.append((yield from _test(pair, GroupPurpose.HALF, gone)))
     if any(GroupOutcome.FAILED in outcomes for outcomes in pairs.values()):
         return _explain(pairs)
     again = yield from _test(members, GroupPurpose.WHOLE, gone)
     if again is GroupOutcome.FAILED:
-        return Found(together=(members,))
-    return Found(intermittent=(members,))
+        return SearchResult(together=(members,))
+    return SearchResult(intermittent=(members,))
 
 
-def _explain(pairs: Pairs) -> Found:
-    """Say whom the failures of *pairs* accuse, if each pair always passes or always fails."""
+def _explain(pairs: Pairs) -> SearchResult:
+    """Name the bad member or link, if each pair always passes or always fails."""
     if any(GroupOutcome.UNKNOWN in outcomes for outcomes in pairs.values()):
-        return Found(untested=tuple(dict.fromkeys(chain.from_iterable(pairs))))
+        return SearchResult(untested=tuple(dict.fromkeys(chain.from_iterable(pairs))))
     mixed = tuple(pair for pair, outcomes in pairs.items() if len({*outcomes}) > 1)
     if mixed:
-        return Found(intermittent=mixed)
+        return SearchResult(intermittent=mixed)
     failing = [pair for pair, outcomes in pairs.items() if outcomes[0] is GroupOutcome.FAILED]
     if len(failing) == len(pairs):
-        return Found(is_widespread=True)
+        return SearchResult(is_widespread=True)
     if len(failing) == 1:
-        return Found(links=tuple(failing))
-    return Found(bad=tuple({*failing[0]} & {*failing[1]}))
+        return SearchResult(links=tuple(failing))
+    return SearchResult(bad=tuple({*failing[0]} & {*failing[1]}))
 
 
 def _test(

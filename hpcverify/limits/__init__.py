@@ -1,1 +1,1 @@
-"""The sources of limits: data sheets, files, a node's like parts, and its past."""
+"""The sources of limits: data sheets, files, a node's sibling parts, and its past."""

@@ -48,14 +48,14 @@ def find_fabric_floor(name: str, gpus: int, wire: float, algorithm: str) -> Fabr
     """
     spec = find_spec(Part("gpu", "", "", {"name": name}))
     figures = [
-        one.floor
-        for one in _load_figures()
+        figure.floor
+        for figure in _load_figures()
         if spec is not None
-        and (one.part, one.gpus) == (spec.key, gpus)
-        and abs(wire / one.wire - 1) < SAME_WIRE
-        and one.algorithm in {"", algorithm}
+        and (figure.part, figure.gpus) == (spec.key, gpus)
+        and abs(wire / figure.wire - 1) < SAME_WIRE
+        and figure.algorithm in {"", algorithm}
     ]
-    return min(figures, key=lambda one: one.busbw, default=None)
+    return min(figures, key=lambda figure: figure.busbw, default=None)
 
 
 @cache

@@ -55,12 +55,12 @@ MODE_WORDS = {
     "copy": "when it copies",
 }
 ARCHITECTURE_MARGIN = 0.92
-"""Beside that of the mode: two parts with the same chip differ in their cooling and memory."""
+"""It comes on top of that of the mode: parts with one chip differ in cooling and memory."""
 MAX_POWER_RATIO = 1.2
 """How much more power for its peak than the part itself a part may have that it is compared
 with: an A40 has 1.7 times that of an A10, and reaches 0.74 of its peak instead of 0.45."""
 TYPE_MARGIN = 0.75
-"""Beside those of mode and architecture."""
+"""It comes on top of those of mode and architecture."""
 ANY_CAPABILITY = "*"
 ALIKE_DTYPES: Mapping[str, tuple[str, ...]] = {
     "bf16": ("fp16", "tf32"),
@@ -117,7 +117,7 @@ class Floor(Struct, frozen=True, kw_only=True):
     promised_by: str
     """As words: its data sheet, or its link."""
     share: float
-    """Of the promise, which good parts reach."""
+    """The share of the promise that good parts reach."""
     margin: float
     """How much of that share counts here."""
     basis: Basis
@@ -189,7 +189,6 @@ def find_floor(part: Part, measured: str) -> Floor | str:
 
 
 def _choose(candidates: Iterable[Floor]) -> Floor | None:
-    """Choose the first that is sound, else the first."""
     listed = list(candidates)
     return next((floor for floor in listed if floor.is_sound), next(iter(listed), None))
 
@@ -216,8 +215,8 @@ def _list_alike(spec: Spec, promise: Promise, quantity: str, mode: str) -> Itera
     """List the least of the parts with the same chip and no more power for their peak."""
     comparable = [other for other in load_specs() if _is_comparable(other, spec, quantity)]
     for used, margin in MODE_MARGINS[mode].items():
-        found = [(find_achievable(other, quantity, used), other.name) for other in comparable]
-        sound = [(s, name) for s, name in found if s and s.confidence in SOUND_CONFIDENCES]
+        fractions = [(find_achievable(other, quantity, used), other.name) for other in comparable]
+        sound = [(s, name) for s, name in fractions if s and s.confidence in SOUND_CONFIDENCES]
         if sound:
             share, name = min(sound, key=lambda pair: pair[0].value)
             evidence = f"as {name} of the same architecture reaches{_say_how(used, mode)}"
@@ -282,8 +281,8 @@ def _build(
 def _find_pcie_floor(part: Part) -> Floor | str:
     """Decide the floor of copies from and to the host: by what GPU and slot support."""
     name = part.facts.get("name", "the GPU")
-    told = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
-    generation, width = (int(word) if word.isdecimal() else 0 for word in told)
+    link_facts = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
+    generation, width = (int(word) if word.isdecimal() else 0 for word in link_facts)
     if generation not in PCIE_LANE_RATES or width not in PCIE_WIDTHS:
         return f"{name} does not report what its PCIe link supports"
     promise = Promise(compute_pcie_bandwidth(generation, width), "GB/s", "A")
@@ -293,7 +292,6 @@ def _find_pcie_floor(part: Part) -> Floor | str:
 
 
 def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:
-    """Lower *floor* by what somebody set on the part: a power limit, a clock."""
     if quantity not in (*DTYPES, "memory"):
         return floor
     scale, text = min(_list_settings(part), default=(1.0, ""))
@@ -308,7 +306,6 @@ def _scale_by_settings(floor: Floor, part: Part, quantity: str) -> Floor:
 
 
 def _list_settings(part: Part) -> Iterator[tuple[float, str]]:
-    """List what was set on *part*, with the share that it leaves of the speed."""
     spec = find_spec(part)
     power = re.fullmatch(POWER_PATTERN, part.facts.get("power_limit", ""))
     if power:

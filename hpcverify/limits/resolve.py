@@ -8,7 +8,7 @@ siblings in the node, and on what it reached before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from hpcverify.check import (
 )
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor
 from hpcverify.model import Inventory, Limit, Measurement, Part
+from hpcverify.stats import MAD_SCALE, find_mad, median
 from hpcverify.units import convert_unit, scale_unit
 
 PastValues = Callable[[str, str], Sequence[float]]
@@ -33,8 +34,6 @@ PastValues = Callable[[str, str], Sequence[float]]
 MIN_SIBLINGS = 3
 """If only two differ, nobody can say which one is wrong."""
 MIN_BASELINE_RUNS = 5
-MAD_TO_DEVIATION = 1.4826
-"""Turns a median absolute deviation into a standard deviation of normal data."""
 MIN_DEVIATIONS = 3.0
 """Deviations that must fit between the median and a usable limit."""
 
@@ -116,7 +115,6 @@ def _is_absolute(rule: Rule) -> bool:
 
 
 def _is_relative(rule: Rule) -> bool:
-    """Whether *rule* depends on which part was measured, or on others."""
     return (rule.of_spec, rule.of_siblings, rule.of_baseline) != (None, None, None)
 
 
@@ -127,7 +125,6 @@ def _make_item_limits(
     inventory: Inventory,
     past: PastValues,
 ) -> list[Limit]:
-    """Make the relative limits for one measurement."""
     floor = _look_up_floor(rule, item, inventory)
     without = f"; {floor}" if isinstance(floor, str) else ""
     made = [
@@ -171,7 +168,6 @@ def _make_relative_limit(  # a limit is a fraction of a reference, for one part
 
 
 def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:
-    """Say that a required limit could not be made; a baseline may be missing."""
     if rule.optional or (rule.of_spec is None and rule.of_siblings is None):
         return
     yield Limit(
@@ -185,7 +181,6 @@ def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Itera
 
 
 def _look_up_floor(rule: Rule, item: Measurement, inventory: Inventory) -> Floor | str | None:
-    """Look for the floor of a GPU, if the rule needs it; other parts have none."""
     part = _find_gpu(item.part_id, inventory)
     return find_floor(part, item.name) if part and rule.of_spec is not None else None
 
@@ -240,7 +235,7 @@ def _make_sibling_limit(
 
 def _identify_kind(part_id: str, inventory: Inventory) -> tuple[str, ...]:
     """
-    Return the kind, model and settings of *part_id*, so that only like parts are siblings.
+    Return the kind, model and settings of *part_id*: siblings have the same ones.
 
     A GPU that somebody gave less power is slower than the others, and not defective.
     """
@@ -257,7 +252,7 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
     middle = median(values)
     if not middle:  # nothing is a fraction of zero
         return
-    deviation = MAD_TO_DEVIATION * median(abs(v - middle) for v in values)
+    deviation = MAD_SCALE * find_mad(values, middle)
     limit = _make_relative_limit(
         rule,
         item,
@@ -277,12 +272,3 @@ def _make_baseline_limit(rule: Rule, item: Measurement, past: PastValues) -> Ite
         source=limit.source,
         noisy=f"too noisy to judge (past runs spread by {share:.0%}, the limit leaves {room:.0%})",
     )
-
-
-def median(values: Iterable[float]) -> float:
-    """Compute the median of *values*; `statistics` takes 8 ms to import."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2

@@ -85,7 +85,7 @@ class Spec(Struct, frozen=True):
     names: tuple[str, ...]
     """As NVML prints them; drivers differ."""
     other_names: tuple[str, ...]
-    """Of other products with the same device id."""
+    """The names of other products with the same device id."""
     pci_device_ids: tuple[str, ...]
 
     @property
@@ -115,11 +115,6 @@ class Spec(Struct, frozen=True):
         return self._find_number("peak_clock")
 
     @property
-    def max_clock_mhz(self) -> float | None:
-        """The highest that NVML lets it run; often more than `peak_clock_mhz`."""
-        return self._find_number("max_clock")
-
-    @property
     def flop_per_clk_per_sm(self) -> float | None:
         """Dense bf16, or fp16 where the part has no bf16."""
         return self._find_number("flop_per_clk_per_sm")
@@ -130,11 +125,6 @@ class Spec(Struct, frozen=True):
         return self.sheet["memory"].number
 
     @property
-    def memory_bandwidth_gbs(self) -> float:
-        """Bytes read and written together, GB/s."""
-        return self.sheet["memory_bandwidth"].number
-
-    @property
     def nvlink_links(self) -> int:
         """How many links; 0 on a part without."""
         return self._find_count("nvlink_links") or 0
@@ -143,16 +133,6 @@ class Spec(Struct, frozen=True):
     def nvlink_link_gbs(self) -> float:
         """Both directions of one link together."""
         return self._find_number("nvlink_per_link") or 0.0
-
-    @property
-    def nvlink_bidir_gbs(self) -> float:
-        """Both directions of all links together."""
-        return self._find_number("nvlink_total") or 0.0
-
-    @property
-    def pcie_gen(self) -> int | None:
-        """Of the GPU; the slot may have less."""
-        return self._find_count("pcie_gen")
 
     @property
     def pcie_width(self) -> int:
@@ -262,17 +242,16 @@ def _look_up(part: Part) -> Spec | None:
 
 
 def _find_contradiction(spec: Spec, facts: Mapping[str, str]) -> str:
-    """Say which fact of a part contradicts *spec*, if any does."""
-    found = f"its device id or name is that of {spec.name}"
+    identity = f"its device id or name is that of {spec.name}"
     capability = facts.get("compute_capability", spec.compute_capability)
     if capability != spec.compute_capability:
-        return f"{found}, but its compute capability {capability} is not"
+        return f"{identity}, but its compute capability {capability} is not"
     if facts.get("name") in spec.other_names:
-        return f"{facts['name']} is not in the table of parts, though {found}"
+        return f"{facts['name']} is not in the table of parts, though {identity}"
     gib = float(facts.get("memory", f"{spec.memory_gb} GiB").split()[0])
     low, high = MEMORY_SHOWN_RANGE
     if not low <= gib / spec.memory_gb <= high:
-        return f"{found}, but its memory of {gib:g} GiB is not"
+        return f"{identity}, but its memory of {gib:g} GiB is not"
     return ""
 
 

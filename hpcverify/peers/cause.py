@@ -8,12 +8,11 @@ whatever else is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 from msgspec import Struct
 
-from hpcverify.peers.rule import MAD_SCALE, find_mad
 from hpcverify.peers.values import SENSORS, PartValue
+from hpcverify.stats import MAD_SCALE, find_mad, median
 
 MIN_SCORE = 2.0
 """A part that is named already needs no more: one in forty is as far by chance."""
@@ -60,9 +59,9 @@ def _compare(sensor: str, value: float, others: Sequence[float]) -> SensorReadin
 def explain(readings: Mapping[str, SensorReading]) -> str:
     """Say what *readings* of a slow part mean; empty if there are none."""
     is_warm = _may_be_heat(readings)
-    told = {"clock"} | ({"temperature"} if is_warm else set())
-    said = [f"{r}" for r in readings.values() if r.side or r.sensor in told]
-    return f"{_name_cause(readings, is_warm=is_warm)}: {', '.join(said)}" if said else ""
+    always_shown = {"clock"} | ({"temperature"} if is_warm else set())
+    shown = [f"{r}" for r in readings.values() if r.side or r.sensor in always_shown]
+    return f"{_name_cause(readings, is_warm=is_warm)}: {', '.join(shown)}" if shown else ""
 
 
 def _may_be_heat(readings: Mapping[str, SensorReading]) -> bool:
@@ -77,7 +76,6 @@ def _may_be_heat(readings: Mapping[str, SensorReading]) -> bool:
 
 
 def _name_cause(readings: Mapping[str, SensorReading], *, is_warm: bool) -> str:
-    """Name what the sensors of a slow part have in common."""
     sides = {sensor: reading.side for sensor, reading in readings.items()}
     low = {sensor for sensor, side in sides.items() if side == -1}
     if sides.get("temperature") == 1 and low & {"clock", "power"}:
@@ -110,7 +108,7 @@ def explain_members(members: Iterable[PartValue], peers: Sequence[PartValue]) ->
         return ""
     if not held:
         return explain(read[0][1])
-    part, readings = min(held, key=lambda each: each[1]["clock"].value)
+    part, readings = min(held, key=lambda candidate: candidate[1]["clock"].value)
     why = f"{part.name}: {explain(readings)}"
     if several or len(held) == len(read):
         share = "all" if len(held) == len(read) else "most"

@@ -20,7 +20,7 @@ class Distribution(Struct, frozen=True):
 
 
 def count_values(values: Sequence[float]) -> Distribution:
-    """Count the finite *values*, of which there is at least one."""
+    """Count the finite *values*, at least one."""
     low, high = min(values), max(values)
     span = high - low
     if span == 0 or isinf(span):

@@ -28,7 +28,7 @@ class PeersDocument(Struct, frozen=True, kw_only=True):
     """The day on which the reference was learned; empty if there is none."""
     metrics: tuple[MetricJudgement, ...]
     unjudged: tuple[str, ...]
-    """Metrics of which nobody says which side is worse, since their check is not installed here,
+    """Metrics whose worse side is unknown, since their check is not installed here,
     and those with values that cannot be reckoned with."""
     screened: int = 0
     """Metrics that were looked at by their summary alone: nothing in them is far."""
@@ -96,15 +96,15 @@ def describe_least(least: Mapping[str, float]) -> str:
     first = [f"{format_percent(blind[name])} in {name}" for name in ranked[:LISTED]]
     more = len(ranked) - len(first)
     few = [*first, *([f"more than {format_percent(BLIND * usual)} in {more} more"] if more else [])]
-    said = f"one part would be named if it were {format_percent(usual)} worse"
-    return f"{said}, but {', '.join(few)}" if few else said
+    sentence = f"one part would be named if it were {format_percent(usual)} worse"
+    return f"{sentence}, but {', '.join(few)}" if few else sentence
 
 
 def list_notes(document: PeersDocument) -> Iterator[str]:
     """Say what was not judged in full, and why."""
     for entry in document.metrics:
         if entry.note:
-            yield f"{entry.name}: {entry.standing.value}: {entry.note}"
+            yield f"{entry.name}: {entry.judgeability.value}: {entry.note}"
     if document.unjudged:
         yield (
             "not compared, as it is not known which side is worse (is their check installed "

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import inf, isfinite
 from statistics import correlation, median
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,9 +20,9 @@ from hpcverify.model import Verdict
 from hpcverify.peers.cause import compare_sensors, explain, explain_members
 from hpcverify.peers.floors import PeerFloor, Worse
 from hpcverify.peers.groups import explain_split, find_group_outliers
-from hpcverify.peers.level import PeerSpread, Standing, find_tail, find_unnamed, judge_level
+from hpcverify.peers.level import Judgeability, PeerSpread, find_tail, find_unnamed, judge_level
 from hpcverify.peers.reference import ReferenceEntry
-from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_distance
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE, find_distance
 from hpcverify.peers.screen import ListSummary
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.values import (
@@ -33,14 +34,15 @@ from hpcverify.peers.values import (
     find_errors,
     find_resolution,
 )
+from hpcverify.stats import MAD_SCALE
 from hpcverify.units import format_count, format_percent
 
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
-LARGEST_SHARE = 0.1
-"""Of the parts, and more than one: as many bad ones may be a kind of their own."""
-LISTED = 5
-"""So many parts that are not named are listed, the worst first."""
+MAX_OUTLIER_SHARE = 0.1
+"""Of more parts than this share, and more than one, the bad ones may be a kind of their own."""
+MAX_UNNAMED_LISTED = 5
+"""Parts that are not named are listed, the worst first."""
 
 
 class PeerOutlier(Struct, frozen=True, kw_only=True):
@@ -53,10 +55,10 @@ class PeerOutlier(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     distance: float
     """From its peers, relative: 0.04 is 4 % worse."""
-    score: float | None
+    score: float | None = None
     """The same in spreads of its peers; None: they do not differ at all."""
-    members: tuple[str, ...]
-    runs: int
+    members: tuple[str, ...] = ()
+    runs: int = 0
     cause: str = ""
 
 
@@ -64,7 +66,7 @@ class MetricJudgement(Struct, frozen=True, kw_only=True):
     """What is said of one metric of a fleet."""
 
     name: MetricName
-    standing: Standing
+    judgeability: Judgeability = msgspec.field(name="standing")
     note: str
     """Why it could not be judged in full, in a sentence; empty if it was."""
     parts: int
@@ -169,7 +171,7 @@ def judge_metric(
     centre = median(part.value for part in parts)
     entry = MetricJudgement(
         name=name,
-        standing=Standing.TOO_FEW,
+        judgeability=Judgeability.TOO_FEW,
         note="",
         parts=len(parts),
         nodes=nodes,
@@ -181,7 +183,7 @@ def judge_metric(
     if len(parts) < MIN_PEERS:
         return _judge_few(entry, parts, floor, reference)
     if centre == 0:
-        return replace(entry, standing=Standing.ZERO, note=_describe_zero(parts, worse))
+        return replace(entry, judgeability=Judgeability.ZERO, note=_describe_zero(parts, worse))
     low = worse == "low"
     comparison = PeerComparison(
         parts=parts,
@@ -202,8 +204,8 @@ def judge_metric(
     many = list(_describe_many(comparison))
     return replace(
         entry,
-        standing=Standing.MANY if many else spread.standing,
-        note="; ".join([*comparison.notes, *many, *_describe_standing(spread, comparison)]),
+        judgeability=Judgeability.MANY if many else spread.judgeability,
+        note="; ".join([*comparison.notes, *many, *_describe_judgeability(spread, comparison)]),
         spread=spread.spread,
         least=spread.least,
         outliers=tuple(comparison.outliers),
@@ -212,19 +214,17 @@ def judge_metric(
 
 
 def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
-    """Say that nothing is a share of 0, and list whose value is another one."""
-    note = "the usual value is 0, so no share of it exists: its limits judge it"
+    note = "the usual value is 0, so only its limits judge it"
     sign = 1 if worse == "high" else -1
     bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
-    told = _list_first(f"{part.name} ({part.value:g})" for part in bad)
-    return f"{note}; not 0, the worst first: {told}" if bad else note
+    listed = _list_first(f"{part.name} ({part.value:g})" for part in bad)
+    return f"{note}; not 0, the worst first: {listed}" if bad else note
 
 
-def _list_first(told: Iterable[str]) -> str:
-    """List the first of some parts, and count the others."""
-    first = [*told]
-    more = len(first) - LISTED
-    return ", ".join([*first[:LISTED], *([f"{more} more"] if more > 0 else [])])
+def _list_first(descriptions: Iterable[str]) -> str:
+    first = [*descriptions]
+    more = len(first) - MAX_UNNAMED_LISTED
+    return ", ".join([*first[:MAX_UNNAMED_LISTED], *([f"{more} more"] if more > 0 else [])])
 
 
 def build_plain_judgement(
@@ -238,7 +238,7 @@ def build_plain_judgement(
     worse = floor.compared or "high"
     return MetricJudgement(
         name=name,
-        standing=Standing.JUDGED,
+        judgeability=Judgeability.JUDGED,
         note="",
         parts=summary.peers,
         nodes=nodes,
@@ -257,7 +257,6 @@ def _judge_few(
     floor: PeerFloor,
     reference: ReferenceEntry | None,
 ) -> MetricJudgement:
-    """Judge parts that are too few to judge each other, by the reference if there is one."""
     note = f"{format_count(len(parts), 'part')}: at least {MIN_PEERS} make a comparison"
     if reference is None or reference.median == 0:
         return replace(entry, note=note)
@@ -278,7 +277,6 @@ def _judge_few(
 
 
 def _find_move(reference: ReferenceEntry | None, centre: float, worse: Worse) -> float | None:
-    """Return by how much the fleet is worse than its reference."""
     if reference is None or reference.median == 0:
         return None
     return find_distance(centre, reference.median, low_is_bad=worse == "low")
@@ -303,34 +301,33 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
         likes.setdefault(part.groups[field], []).append(i)
     centres = {value: comparison.find_middle(like) for value, like in likes.items()}
     best = min(centres.values())
-    told = ", ".join(
+    kinds_listed = ", ".join(
         f"{value}: {len(likes[value])} parts, {format_percent(c - best)} worse"
         if c > best
         else f"{value}: {len(likes[value])} parts"
-        for value, c in sorted(centres.items(), key=lambda each: each[1])
+        for value, c in sorted(centres.items(), key=lambda item: item[1])
     )
-    comparison.notes.append(f"two kinds by {field}, each compared with its own kind ({told})")
+    comparison.notes.append(f"two kinds by {field}, each compared by itself ({kinds_listed})")
     for value, like in likes.items():
         for i in like:
             comparison.left[i] -= centres[value]
 
 
 def _name_groups(comparison: PeerComparison, field: str) -> None:
-    """Name the places and versions whose nodes are worse than those of the others."""
     members: dict[str, list[list[int]]] = {}
     for unit in comparison.units.values():
         if value := comparison.parts[unit[0]].groups.get(field):
             members.setdefault(value, []).append(unit)
     if len(members) < 2:  # noqa: PLR2004 - a group and the rest
         return
-    units = {value: list(map(comparison.find_middle, some)) for value, some in members.items()}
+    units = {value: list(map(comparison.find_middle, own)) for value, own in members.items()}
     for group in find_group_outliers(units, comparison.floor.floor):
         who = [i for i, p in enumerate(comparison.parts) if p.groups.get(field) == group.name]
         comparison.name(field, group.name, group.distance, group.score, who)
 
 
 def _name_nodes(comparison: PeerComparison) -> None:
-    """Name the nodes of which every part is far; a few nodes are compared as groups are."""
+    """Name the nodes whose parts are all far; a few nodes are compared as groups are."""
     floor = comparison.floor.floor
     nodes = {n: who for n, who in comparison.nodes.items() if len(who) >= MIN_DRAGGED}
     middles = {node: comparison.find_middle(who) for node, who in nodes.items()}
@@ -352,7 +349,6 @@ def _name_nodes(comparison: PeerComparison) -> None:
 
 
 def _name_parts(comparison: PeerComparison) -> PeerSpread:
-    """Name single parts, and return how all parts differ in what is left."""
     judged = judge_level(
         comparison.left,
         comparison.floor.floor,
@@ -361,7 +357,7 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
         [part.node or part.name for part in comparison.parts],
     )
     centre = judged.spread.centre
-    for i, score in sorted(judged.outliers.items(), key=lambda each: -each[1]):
+    for i, score in sorted(judged.outliers.items(), key=lambda item: -item[1]):
         part = comparison.parts[i]
         level = "node" if part.part == NODE_PART else "part"
         comparison.name(level, part.name, comparison.left[i] - centre, score, [i])
@@ -369,20 +365,18 @@ def _name_parts(comparison: PeerComparison) -> PeerSpread:
 
 
 def _describe_many(comparison: PeerComparison) -> Iterator[str]:
-    """Say in a sentence that many parts are named, if so many are."""
-    outliers = [one for one in comparison.outliers if one.level in {"node", "part"}]
-    named, parts = len({m for one in outliers for m in one.members}), len(comparison.parts)
-    if named > max(1, LARGEST_SHARE * parts):
+    outliers = [outlier for outlier in comparison.outliers if outlier.level in {"node", "part"}]
+    named, parts = len({m for outlier in outliers for m in outlier.members}), len(comparison.parts)
+    if named > max(1, MAX_OUTLIER_SHARE * parts):
         yield (
             f"{named} of {parts} parts are named, too many to be outliers: look for what they "
             "share, such as a setting, a version or a place"
         )
 
 
-def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
-    """Say in a sentence what a standing means, if it is not plainly judged."""
+def _describe_judgeability(spread: PeerSpread, comparison: PeerComparison) -> Iterator[str]:
     left, floor = comparison.left, comparison.floor.floor
-    if spread.standing is Standing.SPLIT and spread.cut is not None:
+    if spread.judgeability is Judgeability.SPLIT and spread.cut is not None:
         better = [i for i, distance in enumerate(left) if distance <= spread.cut]
         worse = [i for i, distance in enumerate(left) if distance > spread.cut]
         apart = median(left[i] for i in worse) - median(left[i] for i in better)
@@ -395,11 +389,11 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
         return
     if unnamed := find_unnamed(left, spread, floor):
         why = {
-            Standing.TOO_NOISY: "healthy parts differ too much "
+            Judgeability.TOO_NOISY: "healthy parts differ too much "
             f"(spread {format_percent(spread.spread)})",
-            Standing.TRAILING: "far values are common here, as the better side shows",
-            Standing.SKEWED: "far values are common on the worse side",
-        }.get(spread.standing, "chance may explain those that are far")
+            Judgeability.TRAILING: "far values are common here, as the better side shows",
+            Judgeability.SKEWED: "far values are common on the worse side",
+        }.get(spread.judgeability, "chance may explain those that are far")
         far = (f"{comparison.parts[i].name} ({format_percent(left[i])})" for i in unnamed)
         yield (
             f"{why}: one part is named from {format_percent(spread.least or floor)} on; not "
@@ -408,8 +402,7 @@ def _describe_standing(spread: PeerSpread, comparison: PeerComparison) -> Iterat
 
 
 def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[str, float]:
-    """Return how *distances* go with each sensor that most parts have and that varies."""
-    found = {}
+    correlations = {}
     for sensor in SENSORS:
         pairs = [
             (distance, part.sensors[sensor])
@@ -418,5 +411,5 @@ def _correlate(parts: Sequence[PartValue], distances: Sequence[float]) -> dict[s
         ]
         columns = list(zip(*pairs, strict=True))
         if 2 * len(pairs) >= len(parts) and all(len(set(column)) > 1 for column in columns):
-            found[sensor] = correlation(columns[0], columns[1])
-    return found
+            correlations[sensor] = correlation(columns[0], columns[1])
+    return correlations

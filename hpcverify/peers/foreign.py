@@ -115,7 +115,7 @@ def read_superbench(lines: Iterable[str]) -> Iterator[Row]:
         if not isinstance(row, dict) or not isinstance(node := row.pop("node", None), str):
             raise ConfigError(f"line {number} has no node: a line of SuperBench begins with one")
         for name, value in row.items():
-            found = SUPERBENCH_NAME.fullmatch(name)
-            if found and isinstance(value, (int, float)) and not isinstance(value, bool):
-                part = found["part"] or ""
-                yield node, part, found["check"] or "", found["metric"], value, ""
+            match = SUPERBENCH_NAME.fullmatch(name)
+            if match and isinstance(value, (int, float)) and not isinstance(value, bool):
+                part = match["part"] or ""
+                yield node, part, match["check"] or "", match["metric"], value, ""

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.peers.level import find_tail, measure_spread
-from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE, find_mad
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 MIN_UNITS = 3
 """Fewer units, such as the nodes of a rack, are judged one by one."""
@@ -45,7 +44,7 @@ def find_group_outliers(
     middles = {name: median(ds) for name, ds in units.items() if len(ds) >= least_units}
     everyone = [d for ds in units.values() for d in ds]
     least = floor + (median(everyone) if everyone else 0.0)
-    found = []
+    outliers = []
     for name, middle in middles.items():
         members = units[name]
         if middle < least:
@@ -67,8 +66,8 @@ def find_group_outliers(
             and score >= SCREEN_SCORE
             and find_tail(score, len(everyone)) <= FALSE_SHARE / len(units)
         ):
-            found.append(GroupOutlier(name, distance, score))
-    return sorted(found, key=lambda group: -group.score)
+            outliers.append(GroupOutlier(name, distance, score))
+    return sorted(outliers, key=lambda group: -group.score)
 
 
 def explain_split(

@@ -4,6 +4,9 @@ Judge one list of values, such as one per node: who stands apart, or why nobody 
 The spread is the largest of three: the MAD, and how far the 10th and the 90th percentile are, each
 as in a normal distribution, so that values which trail off widen it. It is measured without those
 that look bad beside the better side alone: else the bad ones of a fleet would hide each other.
+
+`hpcverify.isolation.outliers` does the same for the few ranks of one job, by their steps over time;
+it says why that needs other rules.
 """
 
 from __future__ import annotations
@@ -13,27 +16,20 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from heapq import nlargest
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.peers.rule import (
-    FALSE_SHARE,
-    MAD_SCALE,
-    MIN_PEERS,
-    NOISY_SPREAD,
-    SCREEN_SCORE,
-    find_mad,
-)
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, NOISY_SPREAD, SCREEN_SCORE
 from hpcverify.peers.split import find_cut
 from hpcverify.peers.tail import (
     ExponentialTail,
     StudentTail,
     Tail,
-    compute_tail,
     find_heavy_tail,
 )
+from hpcverify.stats import MAD_SCALE, compute_student_tail, find_mad, median
 
 NORMAL = NormalDist()
 TENTH = 0.1
@@ -43,11 +39,11 @@ the spread of n values as well as the standard deviation knows that of 0.37 n.""
 MANY_SHARE = 0.25
 """If the worse of two kinds has more of the peers than this, nobody can say which is healthy."""
 SUSPECT_SCORE = 3.5
-"""Beyond so many spreads of the better side, a value tells nothing of how healthy ones differ."""
+"""Values beyond this many spreads of the better side do not show how healthy ones differ."""
 NOTED = 0.05
-"""Who is so far is told even if chance explains it."""
+"""A part this far away is reported even if chance explains it."""
 NOISY_FACTOR = 1.5
-"""In a noisy metric, an outlier is so many times as far as chance goes."""
+"""In a noisy metric, an outlier is this many times as far as chance goes."""
 APART = 2.5
 """Where values trail off, an outlier is so many times as far as others go; and so is what one node
 alone claims on the better side, which says nothing of the others."""
@@ -61,7 +57,7 @@ SLOPE = 0.93
 from its median, where what is beyond three spreads was left out."""
 
 
-class Standing(StrEnum):
+class Judgeability(StrEnum):
     """Whether a list of values can be judged: a closed list."""
 
     JUDGED = "judged"
@@ -69,19 +65,19 @@ class Standing(StrEnum):
     TOO_NOISY = "too noisy"
     SPLIT = "split in two"
     ZERO = "zero"
-    """The usual value is 0, of which nothing is a share."""
+    """The usual value is 0, so relative distances are undefined."""
     TRAILING = "trailing off"
     """Far values are common, as the better side shows: only one far beyond those is named."""
     SKEWED = "skewed"
     """Values trail off on the worse side alone: only one far beyond all others is named."""
     MANY = "many"
-    """So many are named that they may be a kind of their own."""
+    """The named parts may be a kind of their own: they are too many."""
 
 
 class PeerSpread(Struct, frozen=True):
     """How the values of *peers* differ. Distances are relative; positive ones are worse."""
 
-    standing: Standing
+    judgeability: Judgeability
     peers: int
     centre: float = 0.0
     """The median distance: of the worse half, if they are split in two."""
@@ -91,7 +87,7 @@ class PeerSpread(Struct, frozen=True):
     reach: float = 0.0
     """How far from the centre values go on the better side, but for the best one."""
     slope: float = 0.0
-    """Of an exponential distribution that goes as far as theirs on the worse side: its scale."""
+    """The scale of an exponential distribution that goes as far as theirs on the worse side."""
     least: float | None = None
     """How much worse than its peers a single part has to be until it is named."""
 
@@ -111,7 +107,7 @@ def judge_level(
     nodes: Sequence[str] = (),
 ) -> LevelJudgement:
     """
-    Find the outliers among *distances*, of which positive ones are worse.
+    Find the outliers among *distances*; positive ones are worse.
 
     Args:
         distances: One for each peer, from a common value and relative to it.
@@ -123,13 +119,13 @@ def judge_level(
     """
     peers = len(distances)
     if peers < MIN_PEERS:
-        return LevelJudgement(PeerSpread(Standing.TOO_FEW, peers))
+        return LevelJudgement(PeerSpread(Judgeability.TOO_FEW, peers))
     cut = find_cut(distances, floor)
     half = [i for i, distance in enumerate(distances) if cut is None or distance > cut]
     if cut is None or len(half) <= MANY_SHARE * peers:
         return _name_outliers(distances, floor, errors, resolution, nodes)
     if len(half) < MIN_PEERS:
-        return LevelJudgement(PeerSpread(Standing.SPLIT, peers, cut=cut))
+        return LevelJudgement(PeerSpread(Judgeability.SPLIT, peers, cut=cut))
     judged = _name_outliers(
         [distances[i] for i in half],
         floor,
@@ -137,7 +133,7 @@ def judge_level(
         resolution,
         [nodes[i] for i in half] if nodes else (),
     )
-    spread = replace(judged.spread, standing=Standing.SPLIT, peers=peers, cut=cut)
+    spread = replace(judged.spread, judgeability=Judgeability.SPLIT, peers=peers, cut=cut)
     return LevelJudgement(spread, {half[i]: score for i, score in judged.outliers.items()})
 
 
@@ -148,21 +144,20 @@ def _name_outliers(
     resolution: float,
     nodes: Sequence[str],
 ) -> LevelJudgement:
-    """Name those that are far from the rest, by the spread of the rest."""
     peers = len(distances)
     sound = _leave_out_freak(distances, nodes)
     spread = measure_spread(_leave_out_suspects(sound, resolution), resolution, peers)
     heavy = find_heavy_tail([spread.centre - d for d in sound if d < spread.centre])
-    factor = NOISY_FACTOR if spread.standing is Standing.TOO_NOISY else 1.0
-    apart = APART * spread.reach if spread.standing is Standing.TRAILING else 0.0
+    factor = NOISY_FACTOR if spread.judgeability is Judgeability.TOO_NOISY else 1.0
+    apart = APART * spread.reach if spread.judgeability is Judgeability.TRAILING else 0.0
     least = max(floor, apart, factor * SCREEN_SCORE * spread.spread)
     far = {i: d - spread.centre for i, d in enumerate(distances) if d - spread.centre >= least}
     for tail in _list_tails(spread, heavy):
         least = max(least, factor * tail.find_distance(FALSE_SHARE / peers))
         chances = {i: tail.find_chance(d / factor, errors[i]) for i, d in far.items()}
         far = {i: far[i] for i in _find_rare(chances, FALSE_SHARE / peers)}
-    if heavy and spread.standing is Standing.JUDGED:
-        spread = replace(spread, standing=Standing.TRAILING)
+    if heavy and spread.judgeability is Judgeability.JUDGED:
+        spread = replace(spread, judgeability=Judgeability.TRAILING)
     scores = {i: _divide(d, math.hypot(spread.spread, errors[i])) for i, d in far.items()}
     return LevelJudgement(replace(spread, least=least), scores)
 
@@ -172,7 +167,7 @@ def _list_tails(spread: PeerSpread, heavy: Tail | None) -> Iterator[Tail]:
     yield StudentTail(spread.spread, FREEDOM_SHARE * spread.peers)
     if heavy:
         yield heavy
-    if spread.standing is Standing.SKEWED:
+    if spread.judgeability is Judgeability.SKEWED:
         yield ExponentialTail(spread.slope)
 
 
@@ -222,15 +217,15 @@ def measure_spread(distances: Iterable[float], resolution: float, peers: int) ->
     worse = -_find_tenth([-distance for distance in reversed(ordered)]) - centre
     spread = max(MAD_SCALE * mad, max(better, worse) / _expect_tenth(len(ordered)))
     if spread > NOISY_SPREAD:
-        standing = Standing.TOO_NOISY
+        judgeability = Judgeability.TOO_NOISY
     elif _trails_off(ordered, centre, spread):
-        standing = Standing.TRAILING
+        judgeability = Judgeability.TRAILING
     elif _is_skewed(better, worse, len(ordered)):
-        standing = Standing.SKEWED
+        judgeability = Judgeability.SKEWED
     else:
-        standing = Standing.JUDGED
+        judgeability = Judgeability.JUDGED
     slope = SLOPE * worse
-    return PeerSpread(standing, peers, centre, spread, reach=centre - ordered[1], slope=slope)
+    return PeerSpread(judgeability, peers, centre, spread, reach=centre - ordered[1], slope=slope)
 
 
 def _find_tenth(ordered: Sequence[float]) -> float:
@@ -256,12 +251,10 @@ def _trails_off(ordered: Sequence[float], centre: float, spread: float) -> bool:
 
 
 def _divide(distance: float, spread: float) -> float:
-    """Express a *distance* in spreads."""
     return distance / spread if spread else math.inf
 
 
 def _is_skewed(better: float, worse: float, peers: int) -> bool:
-    """Whether values are farther out on the worse side than on the better one."""
     return worse > (MAX_SKEW + SKEW_ERROR / math.sqrt(peers)) * better > 0
 
 
@@ -276,10 +269,10 @@ def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -
     """
     Find who is far and not named, the worst first, by what is left of the *distances*.
 
-    Where far values are not common, only who is far enough to be missed by somebody is told.
+    Where far values are not common, only parts that somebody would miss are reported.
     """
     least = max(floor, NOTED, SUSPECT_SCORE * spread.spread)
-    if spread.standing is not Standing.JUDGED:
+    if spread.judgeability is not Judgeability.JUDGED:
         least = floor
     far = [i for i, distance in enumerate(distances) if distance - spread.centre >= least]
     return sorted(far, key=lambda i: -distances[i])
@@ -287,4 +280,4 @@ def find_unnamed(distances: Sequence[float], spread: PeerSpread, floor: float) -
 
 def find_tail(score: float, peers: int) -> float:
     """Return the chance that a healthy one of *peers* is beyond *score*, if they are normal."""
-    return compute_tail(score, FREEDOM_SHARE * peers)
+    return compute_student_tail(score, FREEDOM_SHARE * peers)

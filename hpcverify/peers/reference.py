@@ -52,7 +52,7 @@ class FleetReference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The days of the first and the last run in the sample, where runs have a time."""
     last: str = ""
     versions: dict[str, tuple[str, ...]] = {}
-    """Drivers and the like that the sample had, by their column."""
+    """The drivers and other versions of the sample, by their column."""
     metrics: tuple[ReferenceEntry, ...] = ()
 
     def find(self, name: MetricName) -> ReferenceEntry | None:
@@ -70,7 +70,7 @@ def read_reference(path: Path) -> FleetReference:
     Read a learned reference.
 
     Raises:
-        ConfigError: *path* cannot be read, or is none.
+        ConfigError: *path* cannot be read, or is not a reference.
 
     """
     try:

@@ -23,11 +23,6 @@ database computes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
-
-MAD_SCALE = 1.4826
-"""1 / 0.6745: makes the MAD of normal values their standard deviation."""
 DEFAULT_FLOOR = 0.02
 """The least relative distance that is worth a word, where the table has no other."""
 MIN_PEERS = 8
@@ -42,17 +37,12 @@ NOISY_SPREAD = 0.03
 spreads, are those that any limit shows."""
 
 
-def find_mad(values: Sequence[float], centre: float) -> float:
-    """Return the median absolute deviation of *values* from *centre*, unscaled."""
-    return median(abs(value - centre) for value in values)
-
-
 def find_distance(value: float, centre: float, *, low_is_bad: bool) -> float:
     """
     Return how much worse than *centre* the *value* is: 0.03 is 3 %, a negative one is better.
 
     Raises:
-        ZeroDivisionError: *centre* is 0, of which nothing is a share.
+        ZeroDivisionError: *centre* is 0, so relative distances are undefined.
 
     """
     return (centre - value if low_is_bad else value - centre) / abs(centre)

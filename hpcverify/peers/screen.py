@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from hpcverify.peers.level import FREEDOM_SHARE, find_tail
-from hpcverify.peers.rule import FALSE_SHARE, MAD_SCALE, MIN_PEERS, SCREEN_SCORE
+from hpcverify.peers.rule import FALSE_SHARE, MIN_PEERS, SCREEN_SCORE
 from hpcverify.peers.tail import StudentTail
+from hpcverify.stats import MAD_SCALE
 
 MAD_LOSS = 2.0
 """Without a share of far values, the MAD is less by at most so many times that share: of normal
@@ -46,7 +47,7 @@ class ListSummary(Struct, frozen=True):
         Find how much worse than its peers a single part has to be until it is named.
 
         Raises:
-            ZeroDivisionError: the centre is 0, of which nothing is a share.
+            ZeroDivisionError: the centre is 0, so relative distances are undefined.
 
         """
         spread = MAD_SCALE * self.mad / abs(self.centre)

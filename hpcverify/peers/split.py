@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from statistics import median
 
-from hpcverify.peers.rule import MAD_SCALE, find_mad
+from hpcverify.stats import MAD_SCALE, find_mad, median
 
 MIN_SHARE, MIN_HALF = 0.1, 4
 """The smaller kind has this share of the values, and this many."""
 MIN_SEPARATION = 4.0
-"""Between the medians of the kinds, in spreads of the wider one. The two halves of a normal
+"""The distance of the medians of the kinds, in spreads of the wider one. The two halves of a normal
 distribution are 2.3 of them apart, those of a uniform one 2.7."""
 MAX_BETWEEN = 0.05
 """The share of values in the middle third between the medians; of a uniform list it is 0.17."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -38,8 +38,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """What we look for, and the names of its column in lower case, without a unit in brackets."""
 UNIT_IN_HEADER = re.compile(r"\s*[\[(]([^\])]*)[\])]$")
 """As in nvidia-smi's "power.draw [W]"."""
-OTHER_SPELLINGS = {"temperature": ("C",)}
-"""Of the unit of a sensor, which a cell may have behind its number."""
+OTHER_UNIT_SPELLINGS = {"temperature": ("C",)}
+"""A cell may have the unit of a sensor behind its number."""
 VERSIONS = ("driver", "firmware", "batch")
 """Columns that say what a part is or runs."""
 NOT_SAID = frozenset({"", "nan", "none", "null", "unknown", "n/a", "[n/a]", "[not supported]"})
@@ -81,11 +81,11 @@ def choose_columns(
             raise UnknownNameError("column", column, header)
     plain = {split_unit(column)[0].lower(): column for column in reversed(header)}
     taken = {*named.values(), *groups}
-    found = {
+    roles = {
         role: next((plain[a] for a in aliases if plain.get(a, "") not in {"", *taken}), "")
         for role, aliases in ALIASES.items()
     }
-    roles = {role: column for role, column in {**found, **named}.items() if column}
+    roles = {role: column for role, column in {**roles, **named}.items() if column}
     if not {"node", "part"} & roles.keys():
         raise ConfigError(
             "no column names the node or the part; name it, as in --columns node=machine"
@@ -100,8 +100,8 @@ def choose_columns(
 
 def split_unit(column: str) -> tuple[str, str]:
     """Split the name of a column and the unit that it has in brackets."""
-    found = UNIT_IN_HEADER.search(column)
-    return (column[: found.start()], found[1]) if found else (column, "")
+    match = UNIT_IN_HEADER.search(column)
+    return (column[: match.start()], match[1]) if match else (column, "")
 
 
 def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
@@ -112,7 +112,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
         ConfigError: a cell is not a number where one is due.
 
     """
-    found: CollectedRuns = {}
+    collected: CollectedRuns = {}
     for number, row in enumerate(rows, 1):
         cells = {role: row[column] for role, column in columns.roles.items()}
         groups = {g: text for g in columns.groups if (text := _read_text(row[g]))}
@@ -124,7 +124,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
             ", ".join(filter(None, (_read_text(cells.get(role)) for role in ("mode", "model")))),
             _read_text(cells.get("unit")) or find_unit(value_column),
         )
-        parts = found.setdefault(name, {})
+        parts = collected.setdefault(name, {})
         runs = parts.setdefault((node, part), PartRuns(node, part, {}))
         runs.groups |= groups
         for column in set(columns.groups) - set(PLACES):
@@ -136,7 +136,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
             runs.sensors.setdefault(sensor, []).append(read)
         if math.isfinite(limit := _read_number(cells.get("limit"), number, "limit")):
             runs.limit = limit
-    return {name: _find_lost_nodes(parts) for name, parts in found.items()}
+    return {name: _find_lost_nodes(parts) for name, parts in collected.items()}
 
 
 def find_unit(column: str) -> str:
@@ -162,24 +162,23 @@ def _find_lost_nodes(
     for node, part in parts:
         if node:
             known.setdefault(part, []).append(node)
-    found: dict[tuple[str, str], PartRuns] = {}
+    runs_by_part: dict[tuple[str, str], PartRuns] = {}
     for (node, part), runs in sorted(parts.items(), reverse=True):
         home = known[part][0] if not node and len(known.get(part, ())) == 1 else node
-        if (one := found.get((home, part))) is None:
-            found[home, part] = runs
+        if (merged := runs_by_part.get((home, part))) is None:
+            runs_by_part[home, part] = runs
         else:
-            one.values += runs.values
-            one.times += runs.times
-            one.groups = runs.groups | one.groups
+            merged.values += runs.values
+            merged.times += runs.times
+            merged.groups = runs.groups | merged.groups
             for sensor, read in runs.sensors.items():
-                one.sensors.setdefault(sensor, []).extend(read)
+                merged.sensors.setdefault(sensor, []).extend(read)
             for field, seen in runs.marks.items():
-                one.marks.setdefault(field, []).extend(seen)
-    return found
+                merged.marks.setdefault(field, []).extend(seen)
+    return runs_by_part
 
 
 def _read_text(cell: object) -> str:
-    """Read a name; empty if the cell says nothing."""
     text = "" if cell is None else str(cell).strip()
     return "" if text.lower() in EMPTY else text
 
@@ -191,7 +190,7 @@ def _read_number(cell: object, row: int, what: str) -> float:
     text = "" if cell is None else str(cell).strip()
     if text.lower() in NOT_A_NUMBER:
         return math.nan
-    for unit in (SENSORS.get(what, ""), *OTHER_SPELLINGS.get(what, ())):
+    for unit in (SENSORS.get(what, ""), *OTHER_UNIT_SPELLINGS.get(what, ())):
         text = text.removesuffix(f" {unit}")
     try:
         return float(text)
@@ -208,17 +207,3 @@ def _read_time(cell: object, row: int) -> float:
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     seconds = _read_number(cell, row, "time")
     return seconds if seconds > 0 else math.nan
-
-
-def iterate_cells(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[Row]:
-    """
-    Yield each of *rows* with the names of its columns.
-
-    Raises:
-        ConfigError: a row has more or fewer cells than the header.
-
-    """
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise ConfigError(f"row {number} has {len(row)} cells, but the header {len(header)}")
-        yield dict(zip(header, row, strict=True))

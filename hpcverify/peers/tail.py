@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 from msgspec import Struct
+
+from hpcverify.stats import compute_student_tail, find_student_score
 
 FREEDOMS = (3, 4, 5, 7, 10, 16, 30)
 MIN_RATIO = 4.0
 """Twice the logarithm of the ratio of the likelihoods: about 1 % of the normal fleets of 32 to
 1,000 parts have as much by chance (200 of each size)."""
-MIN_VALUES, MAX_VALUES = 10, 400
-"""Of more values, so many are taken in equal steps."""
-FIT_STEPS = 12
-"""Of the fit of a scale, which is then known to a percent."""
+MIN_FITTED_VALUES, MAX_FITTED_VALUES = 10, 400
+"""A longer list is thinned to the maximum in equal steps."""
+SCALE_FIT_STEPS = 12
+"""They find the scale to a percent."""
 
 
 class StudentTail(Struct, frozen=True):
@@ -33,11 +34,11 @@ class StudentTail(Struct, frozen=True):
     def find_chance(self, distance: float, error: float = 0.0) -> float:
         """Find the chance that a healthy value, uncertain by *error*, is beyond *distance*."""
         scale = math.hypot(self.scale, error)
-        return compute_tail(distance / scale, self.freedom) if scale else 0.0
+        return compute_student_tail(distance / scale, self.freedom) if scale else 0.0
 
     def find_distance(self, chance: float) -> float:
         """Find the distance that a healthy value is beyond with this *chance*."""
-        return self.scale * invert_tail(chance, self.freedom)
+        return self.scale * find_student_score(chance, self.freedom)
 
 
 class ExponentialTail(Struct, frozen=True):
@@ -59,11 +60,11 @@ Tail = StudentTail | ExponentialTail
 
 def find_heavy_tail(distances: Sequence[float]) -> StudentTail | None:
     """Find the tail of *distances* from the centre, none negative; None: like normal ones."""
-    step = max(1.0, len(distances) / MAX_VALUES)
+    step = max(1.0, len(distances) / MAX_FITTED_VALUES)
     ordered = sorted(distances)
     squares = [ordered[int((i + 0.5) * step)] ** 2 for i in range(int(len(ordered) / step))]
     variance = sum(squares) / max(1, len(squares))
-    if len(squares) < MIN_VALUES or not variance:
+    if len(squares) < MIN_FITTED_VALUES or not variance:
         return None
     normal = -len(squares) / 2 * (math.log(2 * math.pi * variance) + 1)
     fits = [StudentTail(_fit_scale(squares, variance, freedom), freedom) for freedom in FREEDOMS]
@@ -74,40 +75,15 @@ def find_heavy_tail(distances: Sequence[float]) -> StudentTail | None:
 def _fit_scale(squares: Sequence[float], variance: float, freedom: float) -> float:
     """Fit the likeliest scale to *squares* of distances, by expectation-maximization."""
     scale = variance
-    for _ in range(FIT_STEPS):
+    for _ in range(SCALE_FIT_STEPS):
         weighted = (square / (freedom + square / scale) for square in squares)
         scale = (freedom + 1) * sum(weighted) / len(squares)
     return math.sqrt(scale)
 
 
 def _find_likelihood(squares: Sequence[float], fit: StudentTail) -> float:
-    """Return the logarithm of the likelihood of *squares* of distances."""
     freedom, scale = fit.freedom, fit.scale
     constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
     constant -= math.log(freedom * math.pi) / 2 + math.log(scale)
     far = sum(math.log1p(square / (freedom * scale * scale)) for square in squares)
     return len(squares) * constant - (freedom + 1) / 2 * far
-
-
-def compute_tail(score: float, freedom: float) -> float:
-    """
-    Return the chance that Student's t is beyond *score*.
-
-    It is Wallace's approximation (Ann. Math. Stat. 30, 1959).
-    """
-    if math.isinf(score):
-        return 0.0
-    normal = math.sqrt(freedom * math.log1p(score * score / freedom))
-    return math.erfc(normal * (8 * freedom + 1) / (8 * freedom + 3) / math.sqrt(2)) / 2
-
-
-@cache
-def invert_tail(chance: float, freedom: float) -> float:
-    """Return the score that Student's t is beyond with this *chance*, to a thousandth."""
-    low, high = 0.0, 1.0
-    while compute_tail(high, freedom) > chance:
-        high *= 2
-    while high - low > high / 1000:
-        middle = (low + high) / 2
-        low, high = (middle, high) if compute_tail(middle, freedom) > chance else (low, middle)
-    return high

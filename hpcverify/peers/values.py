@@ -7,20 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
-from statistics import median
 
 from msgspec import Struct
 
-from hpcverify.peers.rule import MAD_SCALE, find_mad
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 
 NODE_PART = "node"
 """The part of what was measured on a node as a whole."""
 MIN_RUNS = 3
 """Fewer runs of a part have no spread."""
-MEDIAN_ERROR = 1.2533
-"""The standard error of the median of n normal values is 1.2533 sigma / sqrt(n)."""
-COMMON_SHARE = 0.05
-"""Of the parts, so many have a value that shows in which steps it was recorded: of 20, one."""
+MIN_COMMON_SHARE = 0.05
+"""A value that this share of the parts has shows in which steps it was recorded: of 20, one."""
 PLACES = ("room", "row", "cabinet", "rack", "switch")
 """Groups that say where a node is, the coarsest first; the others say what a part is or runs."""
 SENSORS = {"clock": "MHz", "temperature": "°C", "power": "W"}
@@ -124,11 +121,11 @@ def find_resolution(values: Iterable[float]) -> float:
     Return the step in which *values* were recorded: the least difference between common ones.
 
     What few parts have may be the values of bad ones, or anything that one of them claims. Two
-    different values alone may be a healthy one and a bad one. Those tell no step, but their last
+    different values alone may be a healthy one and a bad one. Those show no step, but their last
     decimal place does, up to 1.
     """
     counts = Counter(values)
-    least = COMMON_SHARE * counts.total()
+    least = MIN_COMMON_SHARE * counts.total()
     common = sorted(value for value, count in counts.items() if count >= least)
     if len(counts) > 2 <= len(common):  # noqa: PLR2004 - said above
         return min(high - low for low, high in pairwise(common))

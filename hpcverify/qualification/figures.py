@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 
 from hpcverify.check import ANSWER_CODE, FOUND_NOTHING, matches
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
 from hpcverify.plan.suite import Plan
-from hpcverify.qualification.bounds import bound_rate
 from hpcverify.qualification.estimates import estimate_plan, estimate_step
 from hpcverify.records.qualification import Comparison, Count, MeasuredFigure
 from hpcverify.run.selftest import SelftestResult
+from hpcverify.stats import bound_rate, median
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "gpu_setup": ("power.limit",),
@@ -36,9 +35,9 @@ REFERENCES = {"gemm": ("bare_gemm", "bare loop"), "allreduce": ("nccl_tests", "n
 POWER_NAMES = ("power.limit", "power.mean")
 """Held against the power that the part is built for."""
 WANTED_REPLAYS = 1000.0
-"""Of a training step: the seconds of its step are chosen for them."""
+"""The seconds of a training step are chosen to reach them."""
 LINK_SUFFIX = ".link"
-"""Of the measurement with the speed of the link that a copy took."""
+"""The measurement so named has the speed of the link that a copy took."""
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
 """The expected outcome of a trial without a fault, and of a control, which must miss it."""
 
@@ -115,7 +114,6 @@ def _list_comparisons(
 def _compare_with(
     run: Run, check: str, name: str, wheres: set[str], what: str
 ) -> Iterator[Comparison]:
-    """Yield the median of what *check* measured as *name*, if it did, on the same parts."""
     values = [
         m.value
         for result in run.results
@@ -153,15 +151,15 @@ def _build_time(name: str, seconds: float, *compared: Comparison) -> MeasuredFig
 def count_alarms(run: Run) -> Iterator[Count]:
     """Count products and replays that were called wrong, and answers that differ."""
     for result in run.results:
-        accused = sum(_accuses(finding, result) for finding in result.findings)
+        alarms = sum(_is_alarm(finding, result) for finding in result.findings)
         for name, what in (("products", "called wrong"), ("replays", "called different")):
             tries = sum(int(m.value or 0) for m in result.measurements if m.name == name)
             if tries:
-                yield build_count(f"{name} {what}", accused, tries)
+                yield build_count(f"{name} {what}", alarms, tries)
         yield from _count_answers(result)
 
 
-def _accuses(finding: Finding, result: Result) -> bool:
+def _is_alarm(finding: Finding, result: Result) -> bool:
     rule = result.rulings.get(finding.code)
     return rule is not None and rule.verdict > Verdict.SKIP
 

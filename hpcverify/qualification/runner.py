@@ -1,7 +1,7 @@
 """
 Take the steps of a qualification one after the other, and keep what each came to.
 
-A step that fails, crashes or overruns is told, and the others have their turn. The document
+A step that fails, crashes or overruns is reported, and the others have their turn. The document
 is written again after each step, so that nothing is lost if the node is.
 """
 
@@ -130,7 +130,6 @@ class NodeQualifier(Struct, kw_only=True):
         return inventory
 
     def _rest(self, seconds: float) -> None:
-        """Let the GPUs cool after the step before."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.should_stop():
             time.sleep(POLL_SECONDS)
@@ -191,7 +190,6 @@ class NodeQualifier(Struct, kw_only=True):
         return report
 
     def _learn(self, run: Run) -> None:
-        """Keep what a run says of the node, beside its figures."""
         for result in run.results:
             for finding in result.findings:
                 if finding.code == "versions":
@@ -290,7 +288,6 @@ def read_run(step: QualificationStep, run: Run, path: str) -> StepReport:
 
 
 def _list_reasons(run: Run) -> Iterator[str]:
-    """Say which checks have the verdict of *run*, and why, unless it passed."""
     if not run.complete:
         yield "interrupted"
     for result in run.results:
@@ -299,14 +296,13 @@ def _list_reasons(run: Run) -> Iterator[str]:
 
 
 def _list_notes(run: Run) -> Iterator[str]:
-    """Say what was left out, how the GPUs are set up, and what was found that is not a number."""
     for result in run.results:
         if result.check in SETUP_CHECKS:
             wheres: dict[str, list[str]] = {}
             for covered in result.coverage:
                 wheres.setdefault(covered.text, []).append(covered.part_id)
-            for text, some in wheres.items():
-                yield f"{run.inventory.format_names(some)}: {text}"
+            for text, labels in wheres.items():
+                yield f"{run.inventory.format_names(labels)}: {text}"
         if result.verdict is Verdict.SKIP:
             yield f"{result.check}: left out: {result.reason}"
         for finding in result.findings:

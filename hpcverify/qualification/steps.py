@@ -100,7 +100,6 @@ def _load_step(name: str, site: Site) -> QualificationStep:
 
 
 def _load_own_suite(name: str) -> Suite:
-    """Read the suite of the step *name*, the site's own first."""
     path = next(path for path in _list_files(name) if path.is_file())
     if path.parent.parent == suites_dir():
         refuse_if_others_can_change(path)

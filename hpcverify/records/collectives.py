@@ -7,13 +7,10 @@ bandwidths in GB/s (10^9 bytes).
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 from msgspec import Struct
 
 from hpcverify.errors import StoreError
-from hpcverify.records.documents import read_bytes
 
 SECRET_VARIABLE = "HPCVERIFY_SECRET"  # noqa: S105 - where it is, not what it is
 """Has the secret by which the ranks of a job know each other: only the job's user can read it."""
@@ -215,14 +212,3 @@ def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:
     # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{subject} is not a document of collectives ({exc})") from exc
-
-
-def read_collective_run(path: Path) -> CollectiveRun:
-    """
-    Read the document *path*.
-
-    Raises:
-        StoreError: it is missing, not a regular file, too large or incomplete.
-
-    """
-    return parse_collective_run(read_bytes(path), str(path))

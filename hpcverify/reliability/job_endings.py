@@ -2,7 +2,7 @@
 Nodes on which jobs die young: "black holes", which are idle again at once and get the next.
 
 A job that dies says more of its user's program than of its node. So users are compared
-with themselves: a node is accused if several users lost their jobs there whose jobs ran
+with themselves: a node is reported if several users lost their jobs there whose jobs ran
 well on another node. They are compared with others at the time as well: when a file
 system is away, the jobs die of all who start one.
 """
@@ -10,17 +10,19 @@ system is away, the jobs die of all who start one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import Struct
 
+from hpcverify.stats import compute_binomial_tail
+
 MIN_USERS = 3
-"""Different users whose jobs died on a node that is accused."""
+"""Different users whose jobs died on a node that is reported."""
 MIN_DIED_SHARE = 0.5
-"""Of the users of the node, those whose jobs died there."""
+"""The share of a node's users whose jobs died there."""
 FALSE_SHARE = 0.01
-"""Of healthy fleets, those in which chance alone accuses a node."""
+"""The share of healthy fleets in which chance alone names a node."""
 PRIOR_TRIALS = 2.0
 """What the whole fleet says counts as much as so many nodes of the user's own."""
 MIN_CHANCE = 0.02
@@ -28,7 +30,7 @@ MIN_CHANCE = 0.02
 SPAN_S = 600.0
 """Jobs that start within so many seconds start at the same time."""
 MAX_NODES_SHARE = 0.05
-"""Of the nodes, and more than two: if jobs die on more of them, the cause is not a node."""
+"""If jobs die on more than this share of the nodes, and on more than two, the cause is no node."""
 
 
 class JobEnding(Struct, frozen=True):
@@ -62,7 +64,7 @@ class JobEndingsJudgement(Struct, frozen=True):
 
     black_holes: tuple[BlackHole, ...] = ()
     widespread: int = 0
-    """Nodes on which jobs died, if they are too many for it to be theirs; nobody is accused."""
+    """Nodes on which jobs died, if they are too many for it to be theirs; none is reported."""
 
 
 def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:
@@ -70,24 +72,26 @@ def judge_job_endings(endings: Iterable[JobEnding]) -> JobEndingsJudgement:
     users, usual = _group_by_user(endings)
     spans = _Spans(users.values(), usual)
     nodes = {node for user in users.values() for node in user.trials}
-    said_of: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
+    trials_by_node: defaultdict[str, list[tuple[bool, float]]] = defaultdict(list)
     last: defaultdict[str, float] = defaultdict(float)
     for user in users.values():
         for node, jobs in user.trials.items():
             if not jobs.is_lost:
-                said_of[node].append((False, user.expect_death(node, usual)))
+                trials_by_node[node].append((False, user.expect_death(node, usual)))
             elif user.ran_well_elsewhere(node):
                 chance = max(user.expect_death(node, usual), spans.expect_death(node, jobs))
-                said_of[node].append((True, chance))
+                trials_by_node[node].append((True, chance))
                 last[node] = max(last[node], jobs.last_death)
-    found = [
-        BlackHole(node, len(said), sum(d for d, _ in said), sum(p for _, p in said), last[node])
-        for node, said in sorted(said_of.items())
-        if _is_against_chance(said, len(nodes))
+    black_holes = [
+        BlackHole(
+            node, len(trials), sum(d for d, _ in trials), sum(p for _, p in trials), last[node]
+        )
+        for node, trials in sorted(trials_by_node.items())
+        if _is_against_chance(trials, len(nodes))
     ]
-    if len(found) > max(2, MAX_NODES_SHARE * len(nodes)):
-        return JobEndingsJudgement(widespread=len(found))
-    return JobEndingsJudgement(tuple(found))
+    if len(black_holes) > max(2, MAX_NODES_SHARE * len(nodes)):
+        return JobEndingsJudgement(widespread=len(black_holes))
+    return JobEndingsJudgement(tuple(black_holes))
 
 
 class _JobsOnNode:
@@ -99,7 +103,7 @@ class _JobsOnNode:
         self.jobs = self.deaths = 0
         self.last_death = 0.0
         self.spans: dict[int, list[int]] = {}
-        """For each time: jobs that started then, and how many of them died."""
+        """The jobs that started at each time, and how many of them died."""
 
     def add(self, ending: JobEnding) -> None:
         self.jobs += 1
@@ -144,8 +148,8 @@ class _User:
 def _group_by_user(endings: Iterable[JobEnding]) -> tuple[Mapping[int, _User], float]:
     """Also say on what share of their nodes all users lose their jobs."""
     users: defaultdict[int, _User] = defaultdict(_User)
-    for one in endings:
-        users[one.user].trials[one.node].add(one)
+    for ending in endings:
+        users[ending.user].trials[ending.node].add(ending)
     trials = sum(len(user.trials) for user in users.values())
     return users, sum(user.lost for user in users.values()) / max(1, trials)
 
@@ -156,7 +160,7 @@ class _Spans:
     def __init__(self, users: Iterable[_User], usual: float) -> None:
         self._usual = usual
         self._started: defaultdict[int, list[Counter[str]]] = defaultdict(list)
-        """For each time and each user, the jobs that started then by node."""
+        """The jobs by node that started at each time, user by user."""
         self._died: defaultdict[int, list[Counter[str]]] = defaultdict(list)
         self._shares: dict[tuple[int, str], float] = {}
         for user in users:
@@ -193,20 +197,8 @@ class _Spans:
         return (lost + PRIOR_TRIALS * self._usual) / (users + PRIOR_TRIALS)
 
 
-def _is_against_chance(said: Sequence[tuple[bool, float]], nodes: int) -> bool:
-    died = sum(dead for dead, _ in said)
-    if died < max(MIN_USERS, MIN_DIED_SHARE * len(said)):
+def _is_against_chance(trials: Sequence[tuple[bool, float]], nodes: int) -> bool:
+    died = sum(dead for dead, _ in trials)
+    if died < max(MIN_USERS, MIN_DIED_SHARE * len(trials)):
         return False
-    return _find_tail([chance for _, chance in said], died) * nodes < FALSE_SHARE
-
-
-def _find_tail(chances: Collection[float], least: int) -> float:
-    """Say how likely at least *least* of independent events with these chances happen."""
-    exactly = [1.0]
-    for chance in chances:
-        exactly = [
-            (exactly[k] if k < len(exactly) else 0.0) * (1 - chance)
-            + (exactly[k - 1] * chance if k else 0.0)
-            for k in range(len(exactly) + 1)
-        ]
-    return sum(exactly[least:])
+    return compute_binomial_tail([chance for _, chance in trials], died) * nodes < FALSE_SHARE

@@ -20,12 +20,11 @@ import math
 from msgspec import Struct
 
 from hpcverify.reliability.assumptions import JobAssumptions
-from hpcverify.reliability.outages import DAY_S, Estimate
+from hpcverify.reliability.outages import Estimate
+from hpcverify.units import DAY_SECONDS, HOUR_SECONDS, MINUTE_SECONDS
 
-MINUTE_S = 60.0
 
-
-class JobOutlook(Struct, frozen=True):
+class JobForecast(Struct, frozen=True):
     """What a job on so many nodes has to expect."""
 
     nodes: int
@@ -35,26 +34,25 @@ class JobOutlook(Struct, frozen=True):
     checkpoint_minutes: float
     """Between two checkpoints, at the best."""
     ettr: Estimate
-    """Of its time, what makes progress: 0 to 1."""
+    """The share of its time that makes progress: 0 to 1."""
     lost_gpu_hours: float
     """By one interruption."""
 
 
-def forecast_job(nodes: int, rate: Estimate, given: JobAssumptions) -> JobOutlook:
+def forecast_job(nodes: int, rate: Estimate, assumptions: JobAssumptions) -> JobForecast:
     """Say what a job on *nodes* has to expect at *rate*, failures per node and day."""
-    write, restart = (
-        minutes * MINUTE_S for minutes in (given.checkpoint_write_minutes, given.restart_minutes)
-    )
-    interrupted = rate.map(lambda each: nodes * each / DAY_S)
+    write = assumptions.checkpoint_write_minutes * MINUTE_SECONDS
+    restart = assumptions.restart_minutes * MINUTE_SECONDS
+    interrupted = rate.map(lambda node_rate: nodes * node_rate / DAY_SECONDS)
     every = find_checkpoint_interval(interrupted.value, write)
-    gpus = nodes * given.gpus_per_node
-    return JobOutlook(
+    gpus = nodes * assumptions.gpus_per_node
+    return JobForecast(
         nodes=nodes,
         gpus=gpus,
-        mtbf_hours=interrupted.map(lambda each: 1 / each / 3600 if each else math.inf),
-        checkpoint_minutes=every / MINUTE_S,
-        ettr=interrupted.map(lambda each: compute_ettr(each, every, write, restart)),
-        lost_gpu_hours=gpus * (restart + every / 2) / 3600,
+        mtbf_hours=interrupted.map(lambda rate: 1 / rate / HOUR_SECONDS if rate else math.inf),
+        checkpoint_minutes=every / MINUTE_SECONDS,
+        ettr=interrupted.map(lambda rate: compute_ettr(rate, every, write, restart)),
+        lost_gpu_hours=gpus * (restart + every / 2) / HOUR_SECONDS,
     )
 
 

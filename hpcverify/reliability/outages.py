@@ -12,16 +12,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import NormalDist
 
 from msgspec import Struct
 
-DAY_S = 86_400.0
-CONFIDENCE = 0.95
+from hpcverify.stats import expand_student_score, find_poisson_interval
+
 MIN_OUTAGES = 3
-"""With fewer, a rate is told as *no history yet*: its interval spans a factor of thirty."""
+"""With fewer, the report says *no history yet*: the interval spans a factor of thirty."""
 MIN_NODE_DAYS = 30.0
-TOGETHER_S = 3600.0
+TOGETHER_DAYS = 1 / 24
 """Outages of one place that begin within an hour of the one before are one event."""
 EPSILON = 1e-6
 WEEK_DAYS, MIN_WEEKS = 7.0, 4
@@ -29,19 +28,18 @@ WEEK_DAYS, MIN_WEEKS = 7.0, 4
 
 
 class Outage(Struct, frozen=True):
-    """A node that failed, and was out of service until somebody brought it back."""
+    """A time in which a node was out of service, in days from any common start."""
 
     node: str
     began: float
-    """Seconds since 1970."""
-    ended: float
+    ended: float = math.inf
     """Infinity: it is not over."""
     is_found: bool = False
     """Whether a verification found it; if not, a job, a hook or a person met it."""
 
 
 class Estimate(Struct, frozen=True):
-    """A number, and the interval that has it with a confidence of `CONFIDENCE`."""
+    """A number, and the interval that has it with a confidence of 95 %."""
 
     value: float
     low: float
@@ -65,7 +63,7 @@ class FleetReliability(Struct, frozen=True):
     failure_rate: Estimate | None
     """Outages per node and day in service; None: too little is known."""
     share_out: Estimate | None
-    """Of all node-days, those out of service."""
+    """The share of all node-days that were out of service."""
     weeks: int = 0
     """By which the intervals allow for failures that come together; 0: there are too few."""
 
@@ -78,32 +76,33 @@ def measure_reliability(
     places: Mapping[str, str] | None = None,
 ) -> FleetReliability:
     """
-    Measure how the nodes of *seen_since* did from *began* to *now*, seconds since 1970.
+    Measure how the nodes of *seen_since* did from *began* to *now*, in days since 1970.
 
     *seen_since* says since when each node has been known, *places* at which switch or in which
     rack it is, as far as that is known.
     """
-    spans = {node: max(0.0, now - max(began, since)) / DAY_S for node, since in seen_since.items()}
-    within = [one for one in outages if one.node in spans and one.ended > began]
-    new = [one for one in within if began <= one.began <= now]
-    counts = Counter(one.node for one in new)
+    spans = {node: _find_overlap(since, now, began, now) for node, since in seen_since.items()}
+    within = [outage for outage in outages if outage.node in spans and outage.ended > began]
+    new = [outage for outage in within if began <= outage.began <= now]
+    counts = Counter(outage.node for outage in new)
     lost = dict.fromkeys(spans, 0.0)
-    for one in within:
-        out = _find_overlap(one.began, one.ended, max(began, seen_since[one.node]), now)
-        lost[one.node] = min(lost[one.node] + out, spans[one.node])
+    for outage in within:
+        out = _find_overlap(outage.began, outage.ended, max(began, seen_since[outage.node]), now)
+        lost[outage.node] = min(lost[outage.node] + out, spans[outage.node])
     served = [span - lost[node] for node, span in spans.items()]
     known = len(new) >= MIN_OUTAGES and sum(served) >= MIN_NODE_DAYS
     weeks = _cut_weeks([max(began, since) for since in seen_since.values()], within, now)
     events = list(_group_events(within, places or {}))
-    new_sizes = [sum(began <= one.began for one in event) for event in events]
+    new_sizes = [sum(began <= outage.began for outage in event) for event in events]
     lost_sizes = [
-        sum(_find_overlap(one.began, one.ended, began, now) for one in event) for event in events
+        sum(_find_overlap(outage.began, outage.ended, began, now) for outage in event)
+        for event in events
     ]
     return FleetReliability(
         nodes=len(spans),
         node_days=sum(served),
         outages=len(new),
-        found=sum(one.is_found for one in new),
+        found=sum(outage.is_found for outage in new),
         failure_rate=_find_widest(
             _estimate_ratio([counts[node] for node in spans], served),
             _estimate_ratio([w.began for w in weeks], [w.span - w.lost for w in weeks]),
@@ -123,8 +122,6 @@ def measure_reliability(
 
 
 class _Week(Struct, frozen=True):
-    """What the fleet did in about a week."""
-
     began: int
     """Outages that began."""
     lost: float
@@ -135,42 +132,41 @@ class _Week(Struct, frozen=True):
 def _cut_weeks(since: Sequence[float], outages: Collection[Outage], now: float) -> list[_Week]:
     """Cut the time from the first of *since* to *now* into equal weeks; none if they are few."""
     first = min(since, default=now)
-    count = int((now - first) / (WEEK_DAYS * DAY_S))
+    count = int((now - first) / WEEK_DAYS)
     if count < MIN_WEEKS:
         return []
     ends = [first + (now - first) * number / count for number in range(count + 1)]
     return [
         _Week(
-            began=sum(low <= one.began < high for one in outages),
-            lost=sum(_find_overlap(one.began, one.ended, low, high) for one in outages),
-            span=sum(_find_overlap(each, now, low, high) for each in since),
+            began=sum(low <= outage.began < high for outage in outages),
+            lost=sum(_find_overlap(outage.began, outage.ended, low, high) for outage in outages),
+            span=sum(_find_overlap(joined, now, low, high) for joined in since),
         )
         for low, high in pairwise(ends)
     ]
 
 
 def _find_overlap(began: float, ended: float, low: float, high: float) -> float:
-    """Find how many days of one time are within another."""
-    return max(0.0, min(ended, high) - max(began, low)) / DAY_S
+    return max(0.0, min(ended, high) - max(began, low))
 
 
 def _group_events(outages: Iterable[Outage], places: Mapping[str, str]) -> Iterable[list[Outage]]:
     """Group the *outages* of one place that began together: they have a cause in common."""
     events: dict[str, list[Outage]] = {}
-    for one in sorted(outages, key=lambda each: each.began):
-        place = places.get(one.node, one.node)
+    for outage in sorted(outages, key=lambda item: item.began):
+        place = places.get(outage.node, outage.node)
         event = events.setdefault(place, [])
-        if event and one.began - event[-1].began > TOGETHER_S:
+        if event and outage.began - event[-1].began > TOGETHER_DAYS:
             yield event
             event = events[place] = []
-        event.append(one)
+        event.append(outage)
     yield from events.values()
 
 
 def _find_widest(*estimates: Estimate | None) -> Estimate:
     """Join the intervals of estimates of one number; the first has its value."""
-    known = [one for one in estimates if one]
-    low, high = min(one.low for one in known), max(one.high for one in known)
+    known = [estimate for estimate in estimates if estimate]
+    low, high = min(estimate.low for estimate in known), max(estimate.high for estimate in known)
     return Estimate(known[0].value, low, high)
 
 
@@ -199,39 +195,5 @@ def _estimate_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate
     ratio = sum(parts) / total
     spread = sum((part - ratio * whole) ** 2 for part, whole in zip(parts, wholes, strict=True))
     error = math.sqrt(spread * n / (n - 1)) / total
-    reach = _find_student_score(n - 1) * error
+    reach = expand_student_score(n - 1) * error
     return Estimate(ratio, max(0.0, ratio - reach), ratio + reach)
-
-
-def _find_student_score(freedom: int) -> float:
-    """Find the score of Student's t that leaves out `CONFIDENCE` (Cornish and Fisher 1937)."""
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
-
-
-def find_poisson_interval(count: int) -> tuple[float, float]:
-    """Find the means between which *count* events are no surprise (Garwood 1936)."""
-    tail = (1 - CONFIDENCE) / 2
-    ceiling = 10 + count + 10 * math.sqrt(count + 1)
-    low = _bisect(lambda mean: 1 - _sum_poisson(count - 1, mean) - tail, 0.0, ceiling)
-    high = _bisect(lambda mean: tail - _sum_poisson(count, mean), 0.0, ceiling)
-    return low if count else 0.0, high
-
-
-def _sum_poisson(most: int, mean: float) -> float:
-    """Say how likely at most *most* events are."""
-    if most < 0:
-        return 0.0
-    if mean <= 0:
-        return 1.0
-    return sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(most + 1))
-
-
-def _bisect(rising: Callable[[float], float], low: float, high: float) -> float:
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return (low + high) / 2

@@ -18,17 +18,18 @@ from random import Random
 
 from msgspec import Struct
 
-from hpcverify.selection.outages import FleetHistory, PastOutage
+from hpcverify.reliability.outages import Outage
+from hpcverify.selection.outages import FleetHistory
 from hpcverify.selection.traits import FleetState, Traits, combine
 
 CONTROLS = 5
 """Nodes that went on, for each that failed."""
 MAX_CASES = 300
-"""Of the outages, the last ones."""
-PRECISION = 16.0
-"""Of the prior of each weight: a standard deviation of a quarter."""
-STEPS = 4
-"""Of Newton's method: from the prior's weights, more changed no weight by a hundredth."""
+"""The last outages are taken."""
+PRIOR_PRECISION = 16.0
+"""The prior of each weight has a standard deviation of a quarter."""
+NEWTON_STEPS = 4
+"""From the prior's weights, more steps changed no weight by a hundredth."""
 MAX_STEP = 1.0
 
 
@@ -61,7 +62,7 @@ class CaseSampler:
             self.state.advance(outages[place])
         self._learned = max(self._learned, end)
 
-    def _sample(self, outage: PastOutage) -> None:
+    def _sample(self, outage: Outage) -> None:
         node, now = self._history.nodes[outage.node], outage.began
         if not self.state.is_in_service(node, now):
             return
@@ -78,9 +79,9 @@ class CaseSampler:
 def fit_weights(cases: Sequence[Case], prior: Traits) -> Traits:
     """Return the weights that explain *cases* best, around those of the *prior*."""
     weights = list(prior)
-    for _ in range(STEPS):
-        slope = [PRECISION * (p - w) for p, w in zip(prior, weights, strict=True)]
-        bend = [[PRECISION * (i == j) for j in range(len(prior))] for i in range(len(prior))]
+    for _ in range(NEWTON_STEPS):
+        slope = [PRIOR_PRECISION * (p - w) for p, w in zip(prior, weights, strict=True)]
+        bend = [[PRIOR_PRECISION * (i == j) for j in range(len(prior))] for i in range(len(prior))]
         for case in cases:
             _add_case(case, weights, slope, bend)
         steps = _solve(bend, slope)
@@ -117,11 +118,11 @@ def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
         for row in rows[i + 1 :]:
             factor = row[i] / pivot[i]
             row[i:] = [a - factor * b for a, b in zip(row[i:], pivot[i:], strict=True)]
-    found: list[float] = []
+    solution: list[float] = []
     for i in reversed(range(len(rows))):
-        known = sum(a * b for a, b in zip(rows[i][i + 1 : -1], found, strict=True))
-        found.insert(0, (rows[i][-1] - known) / rows[i][i])
-    return found
+        known = sum(a * b for a, b in zip(rows[i][i + 1 : -1], solution, strict=True))
+        solution.insert(0, (rows[i][-1] - known) / rows[i][i])
+    return solution
 
 
 def compute_gain(cases: Sequence[Case], weights: Traits) -> float:

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
 
 from msgspec import Struct
+
+from hpcverify.reliability.outages import Outage
 
 MASS_SHARE, MASS_DAYS = 0.05, 1 / 24
 """If more than this share of the nodes goes out within this time, it is maintenance, or what
 they share (power, a switch, a file system): it says nothing of a node."""
 MIN_MASS = 10
 """Fewer nodes are never taken for that."""
-
-
-class PastOutage(Struct, frozen=True):
-    """A time in which a node was out of service."""
-
-    node: str
-    began: float
-    ended: float = inf
-    """Infinity: under way."""
 
 
 class FleetNode(Struct, frozen=True):
@@ -49,34 +41,34 @@ class FleetHistory(Struct, frozen=True):
     """All that the ranking knows."""
 
     nodes: Mapping[str, FleetNode]
-    outages: Sequence[PastOutage]
+    outages: Sequence[Outage]
     """By their beginning; those of one node do not overlap."""
 
 
-def make_history(nodes: Iterable[FleetNode], outages: Iterable[PastOutage]) -> FleetHistory:
+def make_history(nodes: Iterable[FleetNode], outages: Iterable[Outage]) -> FleetHistory:
     """Make a history of *outages* in any order; those of other nodes are left out."""
     known = {node.name: node for node in nodes}
-    by_node: dict[str, list[PastOutage]] = defaultdict(list)
-    for each in sorted(outages, key=lambda o: (o.began, o.ended)):
-        if each.node not in known:
+    by_node: dict[str, list[Outage]] = defaultdict(list)
+    for outage in sorted(outages, key=lambda o: (o.began, o.ended)):
+        if outage.node not in known:
             continue
-        own = by_node[each.node]
-        if own and each.began <= own[-1].ended:
-            own[-1] = PastOutage(each.node, own[-1].began, max(own[-1].ended, each.ended))
+        own = by_node[outage.node]
+        if own and outage.began <= own[-1].ended:
+            own[-1] = Outage(outage.node, own[-1].began, max(own[-1].ended, outage.ended))
         else:
-            own.append(each)
+            own.append(outage)
     merged = sorted((o for own in by_node.values() for o in own), key=lambda o: o.began)
     return FleetHistory(known, tuple(_drop_mass_outages(merged, len(known))))
 
 
-def _drop_mass_outages(outages: Sequence[PastOutage], count: int) -> Iterable[PastOutage]:
+def _drop_mass_outages(outages: Sequence[Outage], count: int) -> Iterable[Outage]:
     """Drop those that began with so many others that it was not the node's doing."""
     most = max(MIN_MASS, MASS_SHARE * count)
     first = last = 0
-    for each in outages:
-        while outages[first].began < each.began - MASS_DAYS:
+    for outage in outages:
+        while outages[first].began < outage.began - MASS_DAYS:
             first += 1
-        while last < len(outages) and outages[last].began <= each.began + MASS_DAYS:
+        while last < len(outages) and outages[last].began <= outage.began + MASS_DAYS:
             last += 1
         if last - first <= most:
-            yield each
+            yield outage

@@ -40,12 +40,12 @@ def read_place(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     A position is all nodes with the same number there.
     """
     numbers = list(re.finditer(r"\d+", name))
-    places = tuple(name[: found.end()] for found in numbers[:-1])
+    places = tuple(name[: match.end()] for match in numbers[:-1])
     positions = tuple(
-        re.sub(r"\d+", "*", name[: found.start()])
-        + found[0]
-        + re.sub(r"\d+", "*", name[found.end() :])
-        for found in numbers[1:]
+        re.sub(r"\d+", "*", name[: match.start()])
+        + match[0]
+        + re.sub(r"\d+", "*", name[match.end() :])
+        for match in numbers[1:]
     )
     return places, positions
 

@@ -33,7 +33,7 @@ class RiskRanking:
         self.now = 0.0
         self.weighting = choose_weighting(())
         self.scores: Mapping[str, float] = {}
-        """Of the nodes in service."""
+        """The risks of the nodes in service, in times that of an average one."""
 
     def advance(self, now: float) -> None:
         """Move on to *now*, in days: learn of what has happened, and score all nodes."""

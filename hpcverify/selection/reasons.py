@@ -10,12 +10,12 @@ from hpcverify.selection.traits import PRIOR_WEIGHTS, FleetState, Traits
 from hpcverify.units import DAY_SECONDS, format_age, format_count
 
 WORTH_TELLING = log(1.2)
-"""What changes the risk by less than a fifth is not told."""
+"""What changes the risk by less than a fifth is not listed."""
 MAX_REASONS = 3
 WINDOWS = (30, 90, 365, 730)
 """Days in which outages are counted for a reader."""
 NEIGHBOUR_NEWS_DAYS = 14.0
-"""After so many days, the failure of a neighbour no longer tells anything."""
+"""After so many days, the failure of a neighbour no longer says anything."""
 
 
 def explain_risk(
@@ -23,14 +23,15 @@ def explain_risk(
 ) -> tuple[str, ...]:
     """Say why *node* has its risk, the strongest reason first; nothing if it is like all."""
     parts = [w * t for w, t in zip(weights, traits, strict=True)]
-    told = dict(_tell(state, node, now))
+    reasons = dict(_tell(state, node, now))
     ranked = sorted(zip(PRIOR_WEIGHTS, parts, strict=True), key=lambda part: -abs(part[1]))
-    strong = [told[name] for name, part in ranked if abs(part) >= WORTH_TELLING and name in told]
+    strong = [
+        reasons[name] for name, part in ranked if abs(part) >= WORTH_TELLING and name in reasons
+    ]
     return tuple(dict.fromkeys(strong))[:MAX_REASONS]
 
 
 def _tell(state: FleetState, node: FleetNode, now: float) -> Iterator[tuple[str, str]]:
-    """Yield for each trait what there is to say of it."""
     own = state.list_own(node.name)
     if own:
         back = now - own[-1].ended
@@ -39,7 +40,7 @@ def _tell(state: FleetState, node: FleetNode, now: float) -> Iterator[tuple[str,
             0,
         )
         if count:
-            often = sum(now - each.ended <= count for each in own)
+            often = sum(now - outage.ended <= count for outage in own)
             yield "recent", f"{format_count(often, 'outage')} in {count} days"
         yield "returned", f"came back {_format_days(back)} ago"
         yield "age", f"no outage for {_format_days(back)}"

@@ -1,5 +1,5 @@
 """
-What a suite is worth: the share of real faults that its checks can see, for its minutes.
+The fault coverage of a suite: the share of real faults that its checks can see, for its minutes.
 
 The faults are those of InfiniteHBD-Trace whose class is named, and those that a stress test
 found: `fault_classes.csv`, which `make faults` writes from the table of docs/coverage.md,
@@ -29,8 +29,8 @@ class SeenFault(Struct, frozen=True):
     """Any of them finds it."""
 
 
-class SuiteWorth(Struct, frozen=True, kw_only=True):
-    """What a suite buys."""
+class SuiteFaultCoverage(Struct, frozen=True, kw_only=True):
+    """The share of faults that a suite can see, and its cost."""
 
     suite: str
     minutes: float
@@ -38,11 +38,11 @@ class SuiteWorth(Struct, frozen=True, kw_only=True):
     loads: bool
     """Whether it loads the node: only that is a full pass."""
     share: float
-    """Of the faults of known classes, those that its checks can see."""
+    """The share of the faults of known classes that its checks can see."""
 
     @property
     def share_per_minute(self) -> float:
-        """What a minute buys."""
+        """The share of faults for a minute."""
         return self.share / self.minutes
 
 
@@ -58,21 +58,21 @@ def read_seen_faults() -> tuple[SeenFault, ...]:
         )
 
 
-def compute_worth(
+def compute_fault_coverage(
     suite: str, minutes: float, checks: Collection[str], *, loads: bool
-) -> SuiteWorth:
-    """Compute what *suite* with its *checks* is worth."""
+) -> SuiteFaultCoverage:
+    """Compute the fault coverage of *suite* with its *checks*."""
     faults = read_seen_faults()
     seen = sum(fault.count for fault in faults if not fault.checks.isdisjoint(checks))
     share = seen / sum(fault.count for fault in faults)
-    return SuiteWorth(suite=suite, minutes=minutes, loads=loads, share=share)
+    return SuiteFaultCoverage(suite=suite, minutes=minutes, loads=loads, share=share)
 
 
-def choose_suite(suites: Iterable[SuiteWorth], minutes: float) -> SuiteWorth | None:
+def choose_suite(suites: Iterable[SuiteFaultCoverage], minutes: float) -> SuiteFaultCoverage | None:
     """
     Choose what sees most within *minutes* of a node; of equals, what takes least.
 
     A suite that loads nothing is never chosen: to pass it is no full pass.
     """
-    fitting = [one for one in suites if one.loads and one.minutes <= minutes]
-    return max(fitting, key=lambda one: (one.share, one.share_per_minute), default=None)
+    fitting = [suite for suite in suites if suite.loads and suite.minutes <= minutes]
+    return max(fitting, key=lambda suite: (suite.share, suite.share_per_minute), default=None)

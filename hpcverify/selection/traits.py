@@ -3,7 +3,7 @@ What of a node goes with outages to come, as numbers: its traits.
 
 `FleetState` is moved through the history once, outage by outage, and can be asked at any
 moment for the traits of a node in service, by nothing but what was known then. A trait is
-the logarithm of a ratio: 0 for a node of which nothing is known.
+the logarithm of a ratio: 0 for an unknown node.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from operator import mul
 
 from msgspec import Struct
 
-from hpcverify.selection.outages import FleetHistory, FleetNode, PastOutage
+from hpcverify.reliability.outages import Outage
+from hpcverify.selection.outages import FleetHistory, FleetNode
 
 Traits = tuple[float, ...]
-"""Of a node, in the order of `PRIOR_WEIGHTS`."""
+"""The traits of a node, in the order of `PRIOR_WEIGHTS`."""
 
 PRIOR_WEIGHTS = {
     "recent": 1.0,
@@ -85,17 +86,17 @@ class FleetState:
             group for node in history.nodes.values() for group in node.list_groups()
         )
         self._since_sum = sum(node.since for node in history.nodes.values())
-        self._own: dict[str, list[PastOutage]] = {}
+        self._own: dict[str, list[Outage]] = {}
         self._count = 0
         self._fading = _Fading(PLACE_DAYS)
         self._recent = _Fading(NEIGHBOUR_DAYS)
         self._groups: dict[str, _Fading] = defaultdict(lambda: _Fading(PLACE_DAYS))
         self._near: dict[str, _Fading] = defaultdict(lambda: _Fading(NEIGHBOUR_DAYS))
-        self._last_near: dict[str, list[PastOutage]] = defaultdict(list)
+        self._last_near: dict[str, list[Outage]] = defaultdict(list)
         self._rates: dict[str, float] = {}
         self._rates_at = -1.0
 
-    def advance(self, outage: PastOutage) -> None:
+    def advance(self, outage: Outage) -> None:
         """Learn that *outage* began, no earlier than the one before."""
         node, now = self._nodes[outage.node], outage.began
         self._own.setdefault(node.name, []).append(outage)
@@ -125,7 +126,7 @@ class FleetState:
             age = log1p((now - node.since) / AGE_DAYS)
             return 0.0, 0.0, rate, age, places, positions, near
         back = now - own[-1].ended
-        recent = sum(exp((each.ended - now) / RECENT_DAYS) for each in own)
+        recent = sum(exp((outage.ended - now) / RECENT_DAYS) for outage in own)
         return (
             log1p(RECENT_RISE * recent),
             log1p(RETURN_RISE * exp(-back / RETURN_DAYS)),
@@ -136,7 +137,7 @@ class FleetState:
             near,
         )
 
-    def list_own(self, name: str) -> list[PastOutage]:
+    def list_own(self, name: str) -> list[Outage]:
         """List the outages of the node *name* so far."""
         return self._own.get(name, [])
 
@@ -144,10 +145,10 @@ class FleetState:
         """List the rates of *groups*."""
         return [GroupRate(group, self._read_rate(group, now)) for group in groups]
 
-    def find_last_neighbour(self, node: FleetNode) -> PastOutage | None:
+    def find_last_neighbour(self, node: FleetNode) -> Outage | None:
         """Find the last outage of another node in the narrowest place of *node*."""
         near = self._last_near.get(node.places[-1], []) if node.places else []
-        return next((each for each in reversed(near) if each.node != node.name), None)
+        return next((outage for outage in reversed(near) if outage.node != node.name), None)
 
     def _expect(self, node: FleetNode, now: float) -> float:
         """Return how many outages *node* would have by now, were it like all."""
@@ -172,7 +173,7 @@ class FleetState:
         seen = self._near[place].read(now) if place in self._near else 0.0
         if seen:
             own = self._own.get(node.name, ())
-            seen -= sum(exp((each.began - now) / NEIGHBOUR_DAYS) for each in own)
+            seen -= sum(exp((outage.began - now) / NEIGHBOUR_DAYS) for outage in own)
         return log((max(seen, 0.0) + NEIGHBOUR_SHAPE) / (expected + NEIGHBOUR_SHAPE))
 
 

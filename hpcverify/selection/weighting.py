@@ -70,8 +70,8 @@ def choose_weighting(cases: Sequence[Case]) -> Weighting:
 
 def describe_weighting(weighting: Weighting) -> str:
     """Say by what risks are judged, and how that did on the site's own past."""
-    told = ", ".join(f"{basis} {gain:+.2f}" for basis, gain in weighting.gains)
-    gains = f" ({told} nats an outage against chance)" if told else ""
+    listed = ", ".join(f"{basis} {gain:+.2f}" for basis, gain in weighting.gains)
+    gains = f" ({listed} nats an outage against chance)" if listed else ""
     count = f"{format_count(weighting.cases, 'outage')} of this site"
     if weighting.basis is WeightBasis.FITTED:
         return f"by weights fitted to the last {count}{gains}"

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from hpcverify.check import format_quantity, matches
-from hpcverify.limits.resolve import PastValues, median
+from hpcverify.limits.resolve import PastValues
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Inventory, Measurement, Result
+from hpcverify.stats import median
 from hpcverify.units import convert_unit, scale_unit
 
 FIGURE_METRICS: Mapping[str, tuple[str, ...]] = {

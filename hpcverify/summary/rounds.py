@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpcverify.limits.resolve import median
 from hpcverify.model import Measurement, Result, Run, Verdict, effective_verdict
+from hpcverify.stats import median
 
 
 def group_by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from statistics import median
 
 from msgspec import Struct
 
 from hpcverify.peers.level import measure_spread
 from hpcverify.peers.rule import SCREEN_SCORE
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.stats import MEDIAN_ERROR, median
 
 MIN_PAST = 8
 """Runs before a step: with fewer, the part has no past to be compared with."""
@@ -65,7 +64,6 @@ def find_changes(values: Sequence[float], least: float = DEFAULT_STEP) -> list[L
 def _find_next(
     values: Sequence[float], last: LevelChange | None, least: float
 ) -> LevelChange | None:
-    """Find the first step after the *last* one."""
     worse = better = 0.0
     centre, spread = 0.0, math.inf
     scores: list[float] = []

@@ -1,7 +1,7 @@
 """
 Judge the past of each part of a fleet in one metric: who changed, and is it the part?
 
-A change on many parts at once is no fault of each: where they have a mark in common, a new driver
+A change on many parts at once is not their fault: where they have a mark in common, a new driver
 or firmware, it is a *rollout*; where they only share the day, or a trend, it is something else that
 they share, as cooling. What a mark did is found over all parts that have it. Shared changes are
 taken off the runs first; what is left is one series, and a change in it is the part's own.
@@ -13,13 +13,13 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 from msgspec import Struct
 
 from hpcverify.model import Verdict
 from hpcverify.peers.rule import FALSE_SHARE, SCREEN_SCORE
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.stats import CONFIDENCE_SCORE, MEDIAN_ERROR, median
 from hpcverify.trends.change import DEFAULT_STEP, MIN_AFTER, MIN_PAST, LevelChange, find_changes
 from hpcverify.trends.marks import (
     LASTING_RUNS,
@@ -34,16 +34,15 @@ from hpcverify.trends.marks import (
     list_marks,
     take_off,
 )
-from hpcverify.trends.slope import CONFIDENCE, Crossing, Slope, find_slope, project_crossing
+from hpcverify.trends.slope import Crossing, Slope, find_slope, project_crossing
 from hpcverify.units import DAY_SECONDS, format_count, format_percent
 
-SHARED_SHARE, MIN_SHARED = 0.2, 5
-"""Of all parts that ran around that day, so many changed alike."""
+MIN_SHARED_SHARE, MIN_SHARED = 0.2, 5
+"""The share and the number of the parts that ran around a day, and changed alike."""
 SAME_DAYS = 2.0
 STEP, TREND = "step", "trend"
 EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 NORMAL = NormalDist()
-CONFIDENCE_SCORE = NORMAL.inv_cdf((1 + CONFIDENCE) / 2)
 
 
 class PartChange(Struct, frozen=True, kw_only=True):
@@ -154,7 +153,6 @@ def _find_steps(
 
 
 def _take_off_marks(history: PartHistory, effects: Mapping[MarkChange, MarkEffect]) -> PartHistory:
-    """Take off what each mark did to most parts."""
     changes = [
         (find_mark(history, mark), effects[mark].factor, effects[mark].scatter)
         for mark in sorted(list_all_marks(history) & effects.keys())
@@ -168,8 +166,12 @@ def _take_off_days(
     """Take off what each of the *days* did to most parts: it may have left out some of them."""
     sign = -1 if low_is_bad else 1
     changes = [
-        (bisect_left(history.times, one.day * DAY_SECONDS), 1 + sign * one.size, abs(one.size))
-        for one in days
+        (
+            bisect_left(history.times, shared.day * DAY_SECONDS),
+            1 + sign * shared.size,
+            abs(shared.size),
+        )
+        for shared in days
     ]
     return take_off(history, changes)
 
@@ -188,7 +190,6 @@ def _is_step_by_chance(
 
 
 def _is_slope_by_chance(history: PartHistory, slope: Slope, population: HistoryPopulation) -> bool:
-    """Whether such a slope is among those that chance makes of so many series."""
     taken = history.taken_error * abs(median(history.values) * slope.middle / slope.change)
     error = math.hypot((slope.most - slope.least) / (2 * CONFIDENCE_SCORE), taken)
     return bool(error) and _is_by_chance(abs(slope.middle) / error, population.series)
@@ -218,7 +219,7 @@ def _find_day(history: PartHistory, index: int) -> float:
     return history.times[index] / DAY_SECONDS
 
 
-Found = Sequence[tuple[PartHistory, LevelChange]]
+SteppedParts = Sequence[tuple[PartHistory, LevelChange]]
 
 
 def _find_rollouts(
@@ -244,16 +245,15 @@ def _find_rollouts(
 
 
 def _find_shared_days(
-    histories: Sequence[PartHistory], found: Found, population: HistoryPopulation | None
+    histories: Sequence[PartHistory], stepped: SteppedParts, population: HistoryPopulation | None
 ) -> Iterable[SharedChange]:
-    """Find the days around which many parts changed alike, with no new mark."""
     weight = population.weight if population else 1.0
-    rest = [(h, c) for h, c in found if not list_marks(h, c.index)]
+    rest = [(h, c) for h, c in stepped if not list_marks(h, c.index)]
     while rest:
         crowd = _find_largest_crowd(rest)
         day = median(_find_day(history, change.index) for history, change in crowd)
         ran = population.parts if population else sum(_ran_around(h, day) for h in histories)
-        if len(crowd) * weight < max(MIN_SHARED, SHARED_SHARE * ran):
+        if len(crowd) * weight < max(MIN_SHARED, MIN_SHARED_SHARE * ran):
             return
         yield SharedChange(
             mark=None,
@@ -271,7 +271,7 @@ def _find_shared_trend(
 ) -> SharedChange | None:
     """Find whether so many parts became worse that it is no wear of each."""
     changed = round(len(trends) * population.weight)
-    if changed < max(MIN_SHARED, SHARED_SHARE * population.parts):
+    if changed < max(MIN_SHARED, MIN_SHARED_SHARE * population.parts):
         return None
     return SharedChange(
         kind=TREND,
@@ -283,12 +283,12 @@ def _find_shared_trend(
     )
 
 
-def _find_largest_crowd(found: Found) -> Found:
+def _find_largest_crowd(stepped: SteppedParts) -> SteppedParts:
     """Find those that changed alike around the same day as one of them did: the most of all."""
-    crowd: Found = ()
+    crowd: SteppedParts = ()
     for better in (False, True):
-        alike = [(h, c) for h, c in found if (c.size < 0) is better]
-        alike.sort(key=lambda one: _find_day(one[0], one[1].index))
+        alike = [(h, c) for h, c in stepped if (c.size < 0) is better]
+        alike.sort(key=lambda step: _find_day(step[0], step[1].index))
         days = [_find_day(h, c.index) for h, c in alike]
         for day in days:
             first, end = bisect_left(days, day - SAME_DAYS), bisect_right(days, day + SAME_DAYS)
@@ -298,7 +298,6 @@ def _find_largest_crowd(found: Found) -> Found:
 
 
 def _ran_around(history: PartHistory, day: float) -> bool:
-    """Whether a part has a past at *day*, and runs after it."""
     days = [time / DAY_SECONDS for time in history.times]
     before, after = sum(d < day for d in days), sum(d >= day for d in days)
     return before >= MIN_PAST and after >= MIN_AFTER
@@ -307,7 +306,6 @@ def _ran_around(history: PartHistory, day: float) -> bool:
 def _describe_step(
     history: PartHistory, change: LevelChange, population: HistoryPopulation, *, low_is_bad: bool
 ) -> PartChange:
-    """Describe the step of one part, and what its first new mark did to the others."""
     marks = list_marks(history, change.index)
     return PartChange(
         node=history.node,
@@ -337,7 +335,6 @@ def _describe_mark(mark: MarkChange, population: HistoryPopulation, *, low_is_ba
 
 
 def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -> bool:
-    """Whether the runs are nearer to a line than to two levels."""
     level = slope.level - slope.middle * slope.last
     line = (
         abs(value - level - slope.middle * time / DAY_SECONDS)
@@ -351,7 +348,6 @@ def _is_rather_a_line(history: PartHistory, change: LevelChange, slope: Slope) -
 def _describe_trend(
     history: PartHistory, slope: Slope, least: float, *, low_is_bad: bool
 ) -> PartChange | None:
-    """Describe a trend to the worse, with the day on which it crosses the limit of the part."""
     centre = median(history.values)
     size = slope.change / abs(centre) * (-1 if low_is_bad else 1) if centre else 0.0
     if size < max(least, SCREEN_SCORE * history.taken_error):
@@ -376,7 +372,7 @@ def describe_shared(shared: SharedChange) -> str:
     parts = f"{shared.changed} of {format_count(shared.compared, 'part')}"
     by = f"{format_percent(shared.size)} {side}"
     if shared.mark:
-        return f"rollout: {parts} with {shared.mark} became {by}: no fault of the parts"
+        return f"rollout: {parts} with {shared.mark} became {by}: not a fault of the parts"
     when = f"{'around' if shared.kind == STEP else 'in a trend until'} {format_date(shared.day)}"
     return f"{parts} became {by} {when}: look for what they share, such as cooling or software"
 

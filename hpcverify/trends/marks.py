@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.peers.rule import MAD_SCALE, SCREEN_SCORE, find_mad
-from hpcverify.peers.values import MEDIAN_ERROR
+from hpcverify.peers.rule import SCREEN_SCORE
+from hpcverify.stats import MAD_SCALE, MEDIAN_ERROR, find_mad, median
 from hpcverify.trends.change import LEAST_SPREAD, MIN_AFTER, MIN_PAST
 from hpcverify.units import DAY_SECONDS
 
@@ -42,7 +41,7 @@ class PartHistory(Struct, frozen=True, kw_only=True):
     """What the part ran in each run, by name: driver, firmware, the serial number in a slot."""
     limit: float | None = None
     taken_error: float = 0.0
-    """Of the shared changes that were taken off its values: relative, one standard deviation."""
+    """The relative standard deviation of the shared changes that were taken off its values."""
 
 
 class MarkChange(Struct, frozen=True, order=True):
@@ -63,11 +62,11 @@ class MarkEffect(Struct, frozen=True, kw_only=True):
     factor: float
     """By which values changed with it, in the median over the parts."""
     error: float
-    """Of that median: one standard deviation."""
+    """The standard deviation of that median."""
     scatter: float
     """How far parts are from it without noise: one standard deviation."""
     share: float
-    """Of the parts, those that changed so, and not by less than half as much."""
+    """The share of the parts that changed so, and not by less than half as much."""
     day: float
     """Days since 1970: when half of the parts had it."""
     parts: int
@@ -75,14 +74,14 @@ class MarkEffect(Struct, frozen=True, kw_only=True):
 
 
 class HistoryPopulation(Struct, frozen=True, kw_only=True):
-    """The fleet of which a screen has chosen the histories that are judged."""
+    """The fleet from which a screen has chosen the histories that are judged."""
 
     parts: int
     """Parts with a past that is long enough for a step."""
     effects: Mapping[MarkChange, MarkEffect]
-    """Of the marks that are new on parts of several nodes: by parts that moved or did not."""
+    """The effects of marks that are new on several nodes, by parts that moved or did not."""
     weight: float = 1.0
-    """For how many parts that the screen has found each history stands."""
+    """The number of parts that the screen has found for each history."""
     spread: float = 0.0
     """Between the runs of a part, as most have it: relative."""
     series: int = 1
@@ -152,9 +151,9 @@ def find_mark_effects(
                 day = history.times[index] / DAY_SECONDS
                 seen.setdefault(mark, []).append(_Carrier(history.node, factor, error, day))
     return {
-        mark: _describe_effect(known, (carriers or {}).get(mark, len(known)))
-        for mark, known in seen.items()
-        if len({one.node for one in known}) >= MIN_ROLLOUT
+        mark: _describe_effect(carriers_of_mark, (carriers or {}).get(mark, len(carriers_of_mark)))
+        for mark, carriers_of_mark in seen.items()
+        if len({carrier.node for carrier in carriers_of_mark}) >= MIN_ROLLOUT
     }
 
 
@@ -167,18 +166,18 @@ class _Carrier(Struct, frozen=True):
     day: float
 
 
-def _describe_effect(known: Sequence[_Carrier], parts: int) -> MarkEffect:
-    factors = [one.factor for one in known]
+def _describe_effect(carriers: Sequence[_Carrier], parts: int) -> MarkEffect:
+    factors = [carrier.factor for carrier in carriers]
     middle = median(factors)
     spread = MAD_SCALE * find_mad(factors, middle)
-    noise = median(one.error for one in known)
+    noise = median(carrier.error for carrier in carriers)
     alike = [factor for factor in factors if (factor - 1) / (middle - 1 or 1) >= HALF]
     return MarkEffect(
         factor=middle,
         error=MEDIAN_ERROR * max(spread, noise) / math.sqrt(len(factors)),
         scatter=math.sqrt(max(0.0, spread**2 - noise**2)),
         share=len(alike) / len(factors),
-        day=median(one.day for one in known),
+        day=median(carrier.day for carrier in carriers),
         parts=parts,
     )
 
@@ -207,8 +206,6 @@ def take_off(history: PartHistory, changes: Iterable[tuple[int, float, float]]) 
 
 
 class _TakenFactor(Struct, frozen=True):
-    """What is taken off a part."""
-
     factor: float
     error: float
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from statistics import NormalDist, median
 
 from msgspec import Struct
 
+from hpcverify.stats import CONFIDENCE_SCORE, median
+from hpcverify.units import DAY_SECONDS
+
 MIN_DAYS = 8
 """Days with runs: with fewer, no interval of 95 % is worth its name."""
-CONFIDENCE = 0.95
 
 
 class Slope(Struct, frozen=True):
@@ -48,7 +49,7 @@ def group_days(times: Sequence[float], values: Sequence[float]) -> list[tuple[fl
     """Return each day with runs, in days since 1970, with the median of its values."""
     days: dict[int, list[tuple[float, float]]] = {}
     for time, value in zip(times, values, strict=True):
-        days.setdefault(int(time // 86400), []).append((time / 86400, value))
+        days.setdefault(int(time // DAY_SECONDS), []).append((time / DAY_SECONDS, value))
     return [
         (median(when for when, _ in runs), median(value for _, value in runs))
         for _, runs in sorted(days.items())
@@ -78,8 +79,7 @@ def find_slope(times: Sequence[float], values: Sequence[float]) -> Slope | None:
 
 def _find_interval(slopes: Sequence[float], days: int) -> tuple[float, float]:
     """Return Sen's interval of the median of *slopes*, which are in rising order."""
-    width = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    spread = width * math.sqrt(days * (days - 1) * (2 * days + 5) / 18)
+    spread = CONFIDENCE_SCORE * math.sqrt(days * (days - 1) * (2 * days + 5) / 18)
     low = max(0, math.floor((len(slopes) - spread) / 2))
     high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
     return slopes[low], slopes[high]
@@ -90,7 +90,7 @@ def project_crossing(slope: Slope, limit: float) -> Crossing | None:
     distance = limit - slope.level
     if distance * slope.middle <= 0:
         return None
-    near, far = sorted((slope.least, slope.most), key=lambda each: -abs(each))
+    near, far = sorted((slope.least, slope.most), key=lambda bound: -abs(bound))
     noise = math.copysign(slope.residual, distance)
     early, late = distance - noise, distance + noise
     return Crossing(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from hpcverify.check import applies
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
+from hpcverify.stats import MAD_SCALE, find_mad
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
 from hpcverify.summary.wording import format_duration
 from hpcverify.units import choose_unit
@@ -47,8 +48,6 @@ LEAST_SPREAD = 1e-3
 """Relative: without it, a value that never varied would be infinitely far off at any change."""
 LEAST_DISTANCE = 1e-12
 """In the unit, for values around 0."""
-_SIGMA_PER_MAD = 1.4826
-"""Standard deviation by median absolute deviation, of a normal distribution."""
 
 
 class MetricKey(NamedTuple):
@@ -161,7 +160,7 @@ def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
 def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComparison:
     """Measure how far *value* is off; one outlier among the *earlier* ones cannot spoil it."""
     middle = median(earlier)
-    spread = _SIGMA_PER_MAD * median(abs(before - middle) for before in earlier)
+    spread = MAD_SCALE * find_mad(earlier, middle)
     floor = abs(middle) * LEAST_SPREAD + LEAST_DISTANCE
     distance = abs(value - middle) / max(spread, floor)
     return PastComparison(key, value, earlier, middle, spread, distance)

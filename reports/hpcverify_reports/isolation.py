@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from hpcverify.insight.node_names import fold_names, make_natural_key
 from hpcverify.isolation.answer import (
-    AccusedNode,
+    FaultyNode,
     IsolationAnswer,
     SendRecord,
     describe_rest,
@@ -41,42 +41,40 @@ def render(answer: IsolationAnswer) -> str:
         headline=_write_headline(answer),
         id=answer.id,
         facts=tuple(_list_facts(answer)),
-        sections=tuple(_build_section(i, node) for i, node in enumerate(answer.accused, 1)),
+        sections=tuple(_build_section(i, node) for i, node in enumerate(answer.faulty, 1)),
         lines=tuple(describe_rest(answer)),
-        cleared=fold_names(answer.cleared_nodes),
+        cleared=fold_names(answer.passed_nodes),
         matrix=_draw_matrix(answer.sent),
     )
     return render_page("isolation.html.j2", page)
 
 
 def _judge(answer: IsolationAnswer) -> Verdict:
-    if answer.accused:
+    if answer.faulty:
         return Verdict.FAIL
-    return Verdict.PASS if answer.is_certain and not answer.has_culprit else Verdict.WARN
+    return Verdict.PASS if answer.is_certain and not answer.has_cause else Verdict.WARN
 
 
 def _write_headline(answer: IsolationAnswer) -> str:
     """Write the worst that is known."""
-    if answer.accused:
-        spoil = "spoils" if len(answer.accused) == 1 else "spoil"
-        return f"{format_names([node.node for node in answer.accused])} {spoil} collectives"
+    if answer.faulty:
+        spoil = "spoils" if len(answer.faulty) == 1 else "spoil"
+        return f"{format_names([node.node for node in answer.faulty])} {spoil} collectives"
     if answer.switches:
         return f"A switch spoils collectives: {format_names(answer.switches)}"
     if answer.links:
         return f"A link is slow: {' to '.join(answer.links[0])}"
-    return (
-        "No faulty node was found" if answer.is_certain else "No faulty node was found for certain"
-    )
+    return "No fault found" if answer.is_certain else "No fault found for certain"
 
 
 def _list_facts(answer: IsolationAnswer) -> Iterator[tuple[str, str]]:
-    yield "Cleared", f"{answer.cleared:,} nodes"
+    yield "Passed", f"{answer.passed:,} nodes"
     yield "Tests", f"{answer.tests:,}"
     yield "Rounds", str(answer.rounds)
     yield "Node-minutes", format_number(answer.node_minutes)
 
 
-def _build_section(place: int, faulty: AccusedNode) -> PageSection:
+def _build_section(place: int, faulty: FaultyNode) -> PageSection:
     records = [
         *((GroupOutcome.FAILED, record) for record in faulty.failed),
         *((GroupOutcome.PASSED, record) for record in faulty.passed),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpcverify.insight.judgement import (
     FleetJudgement,
@@ -11,14 +10,15 @@ from hpcverify.insight.judgement import (
     JudgedMetric,
     JudgedOutlier,
     describe_day,
+    group_by_title,
 )
-from hpcverify.insight.node_names import fold_names
 from hpcverify.insight.outlook import FleetOutlook
-from hpcverify.insight.worth import FleetWorth, describe_worth
-from hpcverify.insight.worth_wording import (
+from hpcverify.insight.reliability_report import (
     JOB_COLUMNS_NOTE,
     JOB_HEADS,
+    ReliabilityReport,
     describe_assumptions,
+    describe_reliability,
     list_job_rows,
 )
 from hpcverify.units import choose_unit, format_count, format_percent
@@ -26,7 +26,6 @@ from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
 from hpcverify_reports.labels import ICONS, format_number, format_with_unit
 from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
 
-T = TypeVar("T")
 Pages = Mapping[str, str]
 """Node -> the relative URL of its page."""
 
@@ -55,7 +54,7 @@ def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...
         _build_peers(known, pages, unjudged),
         _build_past(known, pages, unjudged),
         _build_next(outlook, pages),
-        _build_worth(outlook.worth),
+        _build_reliability(outlook.reliability),
     )
 
 
@@ -63,7 +62,7 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     if judgement is None:
         return PageSection("peers", "Compared with peers", (unjudged,))
     figures, folded = _draw_metrics(judgement)
-    groups = _group_by_name(judgement.outliers, _name_outlier)
+    groups = group_by_title(judgement.outliers)
     rows = [_build_outlier(outliers, pages) for outliers in groups]
     return PageSection(
         "peers",
@@ -76,20 +75,12 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     )
 
 
-def _group_by_name(judged: Iterable[T], name: Callable[[T], str]) -> list[list[T]]:
-    """Put what is known of one part together; the first one of each keeps its place."""
-    groups: dict[str, list[T]] = {}
-    for item in judged:
-        groups.setdefault(name(item), []).append(item)
-    return list(groups.values())
-
-
 def _build_outlier(outliers: Sequence[JudgedOutlier], pages: Pages) -> Cells:
     """Build the row of a part, a node or a place, which may stand out in several metrics."""
     first = min(outliers, key=lambda outlier: outlier.since)
     icon = ICONS[max(outlier.verdict for outlier in outliers)]
     return (
-        TableCell(_name_outlier(first), pages.get(first.node, ""), icon),
+        TableCell(first.title, pages.get(first.node, ""), icon),
         "\n".join(f"{format_percent(o.distance)} {o.metric}" for o in outliers),
         TableCell(str(first.since), note=f"({format_count(first.nights, 'night')})"),
         "\n".join(dict.fromkeys(o.cause for o in outliers if o.cause)),
@@ -110,15 +101,8 @@ def _introduce_peers(judgement: FleetJudgement) -> Iterator[str]:
 def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
     """Name who stood out on one night only."""
     if judgement.unconfirmed:
-        names = dict.fromkeys(map(_name_outlier, judgement.unconfirmed))
+        names = dict.fromkeys(outlier.title for outlier in judgement.unconfirmed)
         yield f"Stood out on one night, and has not run since: {', '.join(names)}."
-
-
-def _name_outlier(outlier: JudgedOutlier) -> str:
-    if outlier.level in ("part", "node"):
-        return outlier.name
-    hosts = f" ({fold_names(outlier.nodes)})" if outlier.nodes else ""
-    return f"{outlier.level} {outlier.name}{hosts}"
 
 
 def _draw_metrics(
@@ -147,7 +131,7 @@ def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
     spread = "" if metric.spread is None else f", spread {format_percent(metric.spread)}"
     points = [
         OutlierPoint(
-            name=_name_outlier(outlier),
+            name=outlier.title,
             value=metric.median + worse * outlier.distance * abs(metric.median),
             distance=f"{format_percent(outlier.distance)} too {metric.worse}",
             icon=ICONS[outlier.verdict],
@@ -162,7 +146,7 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     title = "Compared with their own past"
     if judgement is None:
         return PageSection("past", title, (unjudged,))
-    groups = _group_by_name(judgement.changes, lambda change: change.name)
+    groups = group_by_title(judgement.changes)
     rows = [_build_change(changes, pages) for changes in groups]
     worse = "Parts that are worse than they were. Changes caused by a rollout are listed below."
     intro = worse if rows else "No part is worse than it was."
@@ -173,7 +157,7 @@ def _build_change(changes: Sequence[JudgedChange], pages: Pages) -> Cells:
     """Build the row of a part, which may be worse in several metrics."""
     icon = ICONS[max(change.verdict for change in changes)]
     return (
-        TableCell(changes[0].name, pages.get(changes[0].node, ""), icon),
+        TableCell(changes[0].title, pages.get(changes[0].node, ""), icon),
         "\n".join(map(_describe_change, changes)),
         "\n".join(dict.fromkeys(change.why for change in changes if change.why)),
     )
@@ -205,10 +189,10 @@ def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
     return build_list("next", title, intro, NEXT_HEADS, rows, count=count, notes=notes)
 
 
-def _build_worth(worth: FleetWorth) -> PageSection:
-    lines = [f"{line[:1].upper()}{line[1:]}" for line in describe_worth(worth)]
+def _build_reliability(report: ReliabilityReport) -> PageSection:
+    lines = [f"{line[:1].upper()}{line[1:]}" for line in describe_reliability(report)]
     heads = [f"{head[:1].upper()}{head[1:]}" for head in JOB_HEADS]
-    rows = list(list_job_rows(worth))
+    rows = list(list_job_rows(report))
     figures = (line.partition(": ") for line in lines[1:])
     return build_list(
         "worth",
@@ -217,5 +201,5 @@ def _build_worth(worth: FleetWorth) -> PageSection:
         heads,
         rows,
         facts=[(name, figure) for name, _, figure in figures],
-        notes=(JOB_COLUMNS_NOTE, describe_assumptions(worth)) if rows else (),
+        notes=(JOB_COLUMNS_NOTE, describe_assumptions(report)) if rows else (),
     )

@@ -22,6 +22,7 @@ from hpcverify.model import (
 )
 from hpcverify.testing import CPU, make_context
 from tests.doubles import read_items
+from tests.limits.physics import read_number
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.trees import grow
 
@@ -48,7 +49,7 @@ def gpu(sheet: Spec | None, index: int) -> Part:
             "name": sheet.name,
             "pci_device_id": sheet.pci_device_ids[0],
             "compute_capability": sheet.compute_capability,
-            "pcie_generation": str(sheet.pcie_gen or 5),
+            "pcie_generation": str(int(read_number(sheet, "pcie_gen") or 5)),
             "pcie_width": str(sheet.pcie_width),
         }
     facts |= {"driver": "580.1", "pci_address": address(index)}

@@ -30,6 +30,7 @@ from hpcverify_checks.common.parts import classify_wiring
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.p2p import CHECK, P2pParams, Rig, measure, measure_pairs
 from tests.checks.links import BY_KEY, H100, accused, codes, ids, node, passes
+from tests.limits.physics import read_number
 
 SHORT = P2pParams(size=2**16, verified=2**14, seconds=0.0)
 HOST = torch.device("cpu")
@@ -220,7 +221,7 @@ def test_pairs_without_a_direct_way_matter_where_nvlink_joins_all(
 def test_healthy_nodes_of_every_part_pass(tmp_path: Path, sheet: Spec, count: int) -> None:
     ctx = node(tmp_path, sheet, count)
     wiring = classify_wiring(ctx.inventory.devices[1:], ctx)
-    reached = 0.85 * sheet.nvlink_bidir_gbs / 2
+    reached = 0.85 * (read_number(sheet, "nvlink_total") or 0) / 2
     rates = pairs(count, reached if wiring in ("p2p", "tray") else reached / 3 or 25.0)
     if wiring == "peer":  # a mesh with holes, bridges, PCIe switches and two sockets
         rates = {(i, j): r if i % 2 == j % 2 else 9.0 for (i, j), r in rates.items()}

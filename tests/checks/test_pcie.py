@@ -28,6 +28,7 @@ from tests.checks.links import (
     series,
     watch,
 )
+from tests.limits.physics import read_number
 from tests.nvml_lab.nvmllab import HERE, Lab
 from tests.telemetry.trees import grow, link
 
@@ -97,7 +98,7 @@ def test_idle_gpus_of_every_part_pass_run_after_run(
 
 @pytest.mark.parametrize("sheet", BY_KEY.values(), ids=BY_KEY)
 def test_loaded_gpus_of_every_part_pass(tmp_path: Path, sheet: Spec) -> None:
-    ctx, best = node(tmp_path, sheet), sheet.pcie_gen or 5
+    ctx, best = node(tmp_path, sheet), int(read_number(sheet, "pcie_gen") or 5)
     tracks = [
         track
         for part_id in ids(8)

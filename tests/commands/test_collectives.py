@@ -17,7 +17,7 @@ from hpcverify.records.collectives import (
     CollectiveTiming,
     RankPlace,
     WrongResult,
-    read_collective_run,
+    parse_collective_run,
 )
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
@@ -80,7 +80,7 @@ def test_the_ranks_of_a_step_leave_one_document_and_one_table(tmp_path: Path) ->
     assert (status, other_status, other_text) == (0, 0, "")
     assert "2 ranks on 2 nodes, gloo" in text
     assert "every result was right, on every rank" in text
-    run = read_collective_run(out)
+    run = parse_collective_run(out.read_bytes(), str(out))
     assert [place.node for place in run.ranks] == ["n0", "n1"]
     assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
     assert run.job == port
@@ -98,7 +98,7 @@ def test_a_rank_that_never_comes_is_named_with_its_node(tmp_path: Path) -> None:
     assert "rank 1 on n1 was lost: it did not start or answer within 15 s" in text
     assert "rank 1 was lost: it did not start or answer within 15 s" in other_text
     assert "rank 0" not in other_text  # which only gave up first
-    run = read_collective_run(out)
+    run = parse_collective_run(out.read_bytes(), str(out))
     assert run.missing == (1,)
     assert run.ranks[1].node == "n1"
 
@@ -114,7 +114,7 @@ def test_without_stragglers_only_what_was_asked_for_is_measured(tmp_path: Path) 
     out = tmp_path / "run.json"
     status, text = finish(start(tmp_path, "n7", *QUICK, "--no-stragglers", "--out", str(out)))
 
-    run = read_collective_run(out)
+    run = parse_collective_run(out.read_bytes(), str(out))
     assert (status, run.steps, run.transfers, run.stragglers) == (0, (), (), ()), text
     assert [one.operation for one in run.timings] == ["all_reduce", "sendrecv"]
 
@@ -127,7 +127,7 @@ def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: P
     assert status == 0
     assert "no second opinion: all_reduce_perf is not installed" in text
     assert "every result was right, on every rank" in text
-    opinion = read_collective_run(out).second_opinion
+    opinion = parse_collective_run(out.read_bytes(), str(out)).second_opinion
     assert opinion is not None
     assert (opinion.node, opinion.ranks, opinion.rates) == ("n7", 2, ())
 

@@ -88,7 +88,7 @@ def test_links_that_all_pass_are_no_news(cluster: Site16) -> None:
 
 def test_what_is_left_open_has_a_status_of_its_own(cluster: Site16) -> None:
     vague = IsolationAnswer(
-        id="x", intermittent=(("n1", "n2"),), cleared=0, rounds=3, tests=9, node_minutes=9.0
+        id="x", intermittent=(("n1", "n2"),), passed=0, rounds=3, tests=9, node_minutes=9.0
     )
 
     assert report_isolations(cluster.controller, [vague]) == 3

@@ -55,7 +55,7 @@ def put(site: Site16, name: str, *, batch: str = BATCH, suite: str, last_pass_at
 def finish(site: Site16, *only: str, stop: Callable[[], bool] = lambda: False) -> list[str]:
     """Do what a sweep does for admissions; name the nodes that are accused."""
     answers = run(site, *only, stop=stop)
-    return [one.node for answer in answers for one in answer.accused]
+    return [one.node for answer in answers for one in answer.faulty]
 
 
 def run(
@@ -181,7 +181,7 @@ def test_a_slow_link_is_told_and_keeps_nobody_out(site: Site16) -> None:
 
     answers = run(site)
 
-    assert not any(answer.accused for answer in answers)
+    assert not any(answer.faulty for answer in answers)
     assert states(site) == {State.HEALTHY: set(NAMES)}
 
 

@@ -1,7 +1,7 @@
 """
 ``hpcverify isolate`` on nodes and switches with real faults, by real collectives.
 
-What is at fault is named, all good nodes are cleared, and nobody else is blamed: six nodes
+What is at fault is named, all good nodes are cleared, and nobody else is faulty: six nodes
 at three switches, links that carry 40 % of what they should.
 """
 
@@ -48,17 +48,17 @@ def site(shared_site: FabricSite) -> FabricSite:
     return shared_site
 
 
-def list_blamed(answer: IsolationAnswer) -> set[str]:
-    """List all that is blamed, whatever it is."""
+def list_faulty(answer: IsolationAnswer) -> set[str]:
+    """List all that is faulty, whatever it is."""
     links = {">".join(link) for link in answer.links}
-    return {one.node for one in answer.accused} | {*answer.switches} | links
+    return {one.node for one in answer.faulty} | {*answer.switches} | links
 
 
 def test_on_healthy_nodes_nobody_is_to_blame(site: FabricSite) -> None:
     answer, status = site.isolate()
 
-    assert list_blamed(answer) == set()
-    assert set(answer.cleared_nodes) == NODES
+    assert list_faulty(answer) == set()
+    assert set(answer.passed_nodes) == NODES
     assert answer.is_certain
     assert status == EXIT_CLEARED
 
@@ -80,9 +80,9 @@ def test_a_node_with_a_fault_is_named_and_all_others_are_cleared(
     with inject(site.fabric):
         answer, status = site.isolate()
 
-    assert list_blamed(answer) == {node}
-    assert set(answer.accused[0].directions) <= ways
-    assert set(answer.cleared_nodes) == NODES - {node}
+    assert list_faulty(answer) == {node}
+    assert set(answer.faulty[0].directions) <= ways
+    assert set(answer.passed_nodes) == NODES - {node}
     assert status == EXIT_FOUND
 
 
@@ -90,8 +90,8 @@ def test_a_slow_link_is_named_and_both_its_nodes_are_cleared(site: FabricSite) -
     with site.fabric.network.slow_link("n3", "n4", SLOW):
         answer, status = site.isolate()
 
-    assert list_blamed(answer) == {"n3>n4"}
-    assert set(answer.cleared_nodes) == NODES
+    assert list_faulty(answer) == {"n3>n4"}
+    assert set(answer.passed_nodes) == NODES
     assert status == EXIT_FOUND
 
 
@@ -99,8 +99,8 @@ def test_a_slow_switch_is_named_and_all_nodes_are_cleared(site: FabricSite) -> N
     with site.fabric.network.slow_switch("sw2", SLOW):
         answer, status = site.isolate()
 
-    assert list_blamed(answer) == {"sw2"}
-    assert set(answer.cleared_nodes) == NODES
+    assert list_faulty(answer) == {"sw2"}
+    assert set(answer.passed_nodes) == NODES
     assert status == EXIT_FOUND
 
 
@@ -118,10 +118,10 @@ def test_a_slow_receiver_is_named_though_a_user_takes_another_node(
         finally:
             cluster.run("scancel", "--name=user")
 
-    assert list_blamed(answer) == {"n5"}
-    assert answer.accused[0].directions == ("receives",)
+    assert list_faulty(answer) == {"n5"}
+    assert answer.faulty[0].directions == ("receives",)
     assert set(answer.untested) == {"n4"}
-    assert set(answer.cleared_nodes) == NODES - {"n4", "n5"}
+    assert set(answer.passed_nodes) == NODES - {"n4", "n5"}
     assert status == EXIT_FOUND
 
 
@@ -136,8 +136,8 @@ def test_a_slow_sender_is_named_by_an_isolation_that_was_killed(site: FabricSite
         begun.communicate()
         answer, status = site.isolate("--resume")
 
-    assert list_blamed(answer) == {"n6"}
-    assert answer.accused[0].directions == ("sends",)
-    assert set(answer.cleared_nodes) == NODES - {"n6"}
+    assert list_faulty(answer) == {"n6"}
+    assert answer.faulty[0].directions == ("sends",)
+    assert set(answer.passed_nodes) == NODES - {"n6"}
     assert status == EXIT_FOUND
     assert max(Counter(site.list_tested()).values()) == 1

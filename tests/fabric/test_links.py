@@ -145,7 +145,7 @@ def test_a_bad_node_is_named_by_an_isolation_and_becomes_a_suspect(site: Site16)
     (answer,) = site.sweep()
     site.controller.reconcile()
 
-    assert [one.node for one in answer.accused] == ["n7"]
+    assert [one.node for one in answer.faulty] == ["n7"]
     states = {node.name: node.state for node in site.ledger.list_nodes().values()}
     assert {name for name, state in states.items() if state is not State.UNVERIFIED} == {"n7"}
     assert states["n7"] is State.SUSPECT
@@ -161,7 +161,7 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_the_accusation_alone(
     folder.mkdir()
     folder.chmod(0o777)
 
-    accused = {one.node for answer in site.sweep() for one in answer.accused}
+    accused = {one.node for answer in site.sweep() for one in answer.faulty}
     controller.reconcile()
 
     assert accused == {"n7", "n12"}
@@ -189,7 +189,7 @@ def test_a_slow_link_accuses_no_node(site: Site16) -> None:
     answers = site.sweep()
     site.controller.reconcile()
 
-    assert [one.accused for one in answers] in ([], [()])
+    assert [one.faulty for one in answers] in ([], [()])
     assert {node.state for node in site.ledger.list_nodes().values()} == {State.UNVERIFIED}
 
 
@@ -317,7 +317,7 @@ def test_a_single_pair_is_compared_with_what_pairs_usually_reach(site: Site16) -
         site.slurm.nodes[name].state = "ALLOCATED"
     (answer,) = site.sweep()
 
-    assert [one.node for one in answer.accused] == ["n7"]
+    assert [one.node for one in answer.faulty] == ["n7"]
 
 
 @pytest.mark.parametrize("busy", [0, 8, 10, 12, 14])
@@ -330,7 +330,7 @@ def test_of_nodes_that_are_all_slower_than_usual_none_is_accused(site: Site16, b
 
     (answer,) = site.sweep()
 
-    assert not answer.has_culprit
+    assert not answer.has_cause
     assert not answer.is_certain
 
 
@@ -403,7 +403,7 @@ def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(
         answer = carry_out_pairs(controller, journal, 8, lambda: False, site.slurm.sleep)
 
     assert answer is not None
-    assert [one.node for one in answer.accused] == ["n7"]
+    assert [one.node for one in answer.faulty] == ["n7"]
     assert site.tried()[0] == 16
     assert list(list_unfinished(controller.state)) == []
 
@@ -482,6 +482,6 @@ def test_an_isolation_in_a_sweep_ends_with_its_budget_and_what_was_tested_counts
 
     assert answer.end_reason.startswith("the budget of 332 node-minutes")
     assert answer.node_minutes < 332
-    assert answer.accused == ()
+    assert answer.faulty == ()
     tried, _ = site.tried()
     assert 0 < tried <= 14

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcverify.records.collectives import CollectiveRun, read_collective_run
+from hpcverify.records.collectives import CollectiveRun, parse_collective_run
 from tests.fabric_lab.cluster import Fabric
 
 HPCVERIFY = Path(sys.executable).with_name("hpcverify")
@@ -44,7 +44,7 @@ class Measuring:
     def end(self) -> CollectiveRun:
         self.told, _ = self.process.communicate()
         assert self.out.exists(), self.told
-        return read_collective_run(self.out)
+        return parse_collective_run(self.out.read_bytes(), str(self.out))
 
     @property
     def status(self) -> int:

@@ -44,7 +44,7 @@ def ledger(again: Callable[[], Ledger]) -> Ledger:
 @pytest.fixture
 def database(ledger: Ledger) -> Iterator[sqlite3.Connection]:
     """Open its file, as somebody with root's rights might."""
-    ledger.add_audit_line("n1", "held", "a fan", "ada")
+    ledger.put(N1, "held", "a fan", "ada")
     db = sqlite3.connect(ledger.path)
     yield db
     db.close()
@@ -73,7 +73,7 @@ def test_the_audit_log_is_neither_rewritten_nor_shortened(
 
 def test_the_log_of_a_node_is_its_own_and_the_newest_first(ledger: Ledger) -> None:
     for node in ("n1", "n2", "n1"):
-        ledger.add_audit_line(node, f"{node} again")
+        ledger.put(Node(name=node), f"{node} again")
 
     assert [e.what for e in ledger.read_audit("n1", limit=1)] == ["n1 again"]
     assert [e.node for e in ledger.read_audit()] == ["n1", "n2", "n1"]
@@ -346,7 +346,7 @@ def test_a_record_that_cannot_be_decoded_is_damage_in_one_line(
     ledger: Ledger, database: sqlite3.Connection, record: str
 ) -> None:
     with database:
-        database.execute("insert into nodes values ('n1', ?)", (record.encode(),))
+        database.execute("insert into nodes values ('n2', ?)", (record.encode(),))
         database.execute("insert into facts values ('doubted', ?)", (record,))
     for ask in (ledger.list_nodes, lambda: ledger.record_doubts({"gemm": "slow"})):
         if record == "{}" and ask != ledger.list_nodes:  # no doubts

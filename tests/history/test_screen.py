@@ -13,7 +13,8 @@ from hpcverify.history.reader import Choice
 from hpcverify.history.screen import PartMedian, PeerMetric, ScreenedList, open_screen
 from hpcverify.peers.level import judge_level
 from hpcverify.peers.rule import DEFAULT_FLOOR as FLOOR
-from hpcverify.peers.rule import find_distance, find_mad
+from hpcverify.peers.rule import find_distance
+from hpcverify.stats import find_mad
 from tests.history.nights import make_run, write_runs
 
 PRODUCTS = PeerMetric("idle", "gemm", "bf16.sustained", "TFLOP/s", "gpu", "H100")

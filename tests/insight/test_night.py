@@ -175,7 +175,7 @@ def test_a_node_that_slowed_with_a_driver_of_its_own_is_told_once(nights: Nights
     judged = nights.judge(24, 25)
 
     (change,) = judged.changes
-    assert (change.name, change.kind, change.day) == (
+    assert (change.title, change.kind, change.day) == (
         "r0n5 GPU 0-1",
         "step",
         date(2026, 11, 22),
@@ -191,7 +191,7 @@ def test_nodes_that_step_alike_are_told_in_one_line(nights: Nights) -> None:
     judged = nights.judge(25)
 
     (change,) = judged.changes
-    assert change.name == "8 parts on r0n[0-3]"
+    assert change.title == "8 parts on r0n[0-3]"
     assert change.size == pytest.approx(0.05, abs=0.005)
     assert change.day == date(2026, 11, 22)
     assert change.why == "look for what they share, such as a switch or a setting"
@@ -415,7 +415,7 @@ def test_a_long_list_of_nodes_is_told_by_the_first_ones(count: int, expected: st
         day=TONIGHT,
     )
 
-    assert change.name == expected
+    assert change.title == expected
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -424,3 +424,19 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     write_judgement(tmp_path, judgement)
 
     assert read_judgement(tmp_path) == judgement
+
+
+def test_the_judgement_that_an_older_version_wrote_is_read(tmp_path: Path) -> None:
+    outlier = (
+        '{"level": "node", "name": "n1", "node": "n1", "nodes": ["n1"], "suite": "idle",'
+        ' "metric": "gemm rate", "verdict": "fail", "distance": 0.1, "cause": "", "accused": true,'
+        ' "since": "2026-11-20", "last": "2026-11-21", "nights": 2}'
+    )
+    (tmp_path / "judgement.json").write_text(f'{{"night": "2026-11-21", "outliers": [{outlier}]}}')
+
+    judgement = read_judgement(tmp_path)
+
+    assert judgement is not None
+    assert [(o.title, o.nights, o.reported) for o in judgement.outliers] == [("n1", 2, True)]
+    write_judgement(tmp_path, judgement)
+    assert b'"accused":true' in (tmp_path / "judgement.json").read_bytes()

@@ -8,7 +8,7 @@ from random import Random
 from typing import TypeVar
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupTest, Members, Outcomes, Round
-from hpcverify.isolation.search import Found, make_groups, search
+from hpcverify.isolation.search import SearchResult, make_groups, search
 
 T = TypeVar("T")
 Failing = Callable[[GroupTest, int, Random], bool]
@@ -62,7 +62,7 @@ def look(
     flaky: float = 0.0,
     groups: Sequence[Members] = (),
     zones: Mapping[str, str] | None = None,
-) -> tuple[Found, Walk]:
+) -> tuple[SearchResult, Walk]:
     """Search *nodes* in one simulated cluster."""
     random = Random(f"search {seed}")
     plan = search(groups or make_groups(nodes, random), random, zones or {})

@@ -9,14 +9,14 @@ import pytest
 
 from hpcverify.isolation.confirm import CONFIRM_CONTROLS, confirm
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest, Members, Round
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.search_state import MAX_ATTEMPTS
 from tests.isolation.clusters import check_round, contains_any, contains_pair, name_nodes, walk
 
 NODES = name_nodes(12)
 ZONES = {node: f"s{number // 4}" for number, node in enumerate(NODES)}
 A, B, C = NODES[:3]
-EVERYTHING = Found(bad=(A,), links=((B, C),))
+EVERYTHING = SearchResult(bad=(A,), links=((B, C),))
 
 
 def fail_never(_test: GroupTest, _round: int, _random: Random) -> bool:
@@ -24,14 +24,14 @@ def fail_never(_test: GroupTest, _round: int, _random: Random) -> bool:
 
 
 def check(
-    found: Found,
+    found: SearchResult,
     outcome_of: Callable[[GroupTest], GroupOutcome],
     *,
     rounds: int = 100,
     gone: frozenset[str] = frozenset(),
     zones: dict[str, str] | None = None,
     nodes: list[str] = NODES,
-) -> tuple[Found, list[Round]]:
+) -> tuple[SearchResult, list[Round]]:
     """Confirm what was *found*, by at most so many *rounds*."""
     plan = confirm(found, nodes, zones or {}, Random(1), gone)
     asked: list[Round] = []
@@ -61,7 +61,10 @@ def test_who_is_gone_by_then_is_untested(gone: str) -> None:
         gone=frozenset({gone}),
     )
 
-    left = {A: Found(links=((B, C),), untested=(A,)), C: Found(bad=(A,), untested=(B, C))}
+    left = {
+        A: SearchResult(links=((B, C),), untested=(A,)),
+        C: SearchResult(bad=(A,), untested=(B, C)),
+    }
     assert found == left[gone]
 
 
@@ -84,25 +87,25 @@ def test_what_passes_twice_is_intermittent() -> None:
         confirm(EVERYTHING, NODES, {}, Random(1), frozenset()), fail_never, Random(2)
     )
 
-    assert found == Found(intermittent=((A,), (B, C)))
+    assert found == SearchResult(intermittent=((A,), (B, C)))
     assert took.rounds == 2
 
 
 def test_without_a_further_round_nothing_is_confirmed_and_nothing_is_said_to_have_passed() -> None:
     found, _ = check(EVERYTHING, lambda _: GroupOutcome.FAILED, rounds=3)
 
-    assert found == Found(untested=(A, B, C))
+    assert found == SearchResult(untested=(A, B, C))
 
 
 def test_tests_that_come_to_no_end_confirm_nothing() -> None:
     found, asked = check(EVERYTHING, lambda _: GroupOutcome.UNKNOWN)
 
-    assert found == Found(untested=(A, B, C))
+    assert found == SearchResult(untested=(A, B, C))
     assert len(asked) == 5
 
 
 def test_a_member_has_another_partner_each_time_and_controls_beside_it() -> None:
-    _, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.FAILED)
+    _, asked = check(SearchResult(bad=(A,)), lambda _: GroupOutcome.FAILED)
 
     partners = [test.members[1] for tests in asked for test in tests if A in test.members]
     controls = [sum(test.purpose is GroupPurpose.CONTROL for test in tests) for tests in asked]
@@ -113,7 +116,7 @@ def test_a_member_has_another_partner_each_time_and_controls_beside_it() -> None
 def test_links_that_share_an_end_are_confirmed_in_turn() -> None:
     links: tuple[Members, ...] = ((A, B), (A, C))
 
-    found, asked = check(Found(links=links), lambda test: _fail_links(test, links))
+    found, asked = check(SearchResult(links=links), lambda test: _fail_links(test, links))
 
     assert found.links == links
     assert len(asked) == 8
@@ -130,9 +133,9 @@ def test_partners_are_of_the_same_zone_so_that_a_bad_switch_is_not_a_bad_node() 
         at = {ZONES[node] for node in test.members}
         return GroupOutcome.FAILED if len(at) > 1 and "s0" in at else GroupOutcome.PASSED
 
-    found, _ = check(Found(bad=(A,)), judge, zones=ZONES)
+    found, _ = check(SearchResult(bad=(A,)), judge, zones=ZONES)
 
-    assert found == Found(intermittent=((A,),))
+    assert found == SearchResult(intermittent=((A,),))
 
 
 VAGUE = tuple((node,) for node in NODES[1:4])
@@ -143,12 +146,12 @@ def test_a_node_whose_neighbours_are_all_vague_is_confirmed_with_others_from_afa
     bad = contains_any({A})
 
     found, asked = check(
-        Found(bad=(A,), intermittent=VAGUE),
+        SearchResult(bad=(A,), intermittent=VAGUE),
         lambda test: GroupOutcome.FAILED if bad(test, 0, Random()) else GroupOutcome.PASSED,
         zones=ZONES,
     )
 
-    assert found == Found(bad=(A,), intermittent=VAGUE)
+    assert found == SearchResult(bad=(A,), intermittent=VAGUE)
     assert len(asked) == 4
     for trial, witness, *_ in asked:
         assert trial.members[0] == A
@@ -160,7 +163,7 @@ def test_a_node_whose_neighbours_are_all_vague_is_confirmed_with_others_from_afa
 def test_a_node_is_not_blamed_from_afar_while_its_neighbours_fail_from_there_too() -> None:
     """All that leaves s0 fails: it may be the switch."""
     found, asked = check(
-        Found(bad=(A,), intermittent=VAGUE),
+        SearchResult(bad=(A,), intermittent=VAGUE),
         lambda test: (
             GroupOutcome.FAILED
             if "s0" in {ZONES[node] for node in test.members}
@@ -178,15 +181,15 @@ def test_with_one_neighbour_a_node_meets_it_once_and_then_others_from_afar() -> 
     zones = {node: f"s{number // 2}" for number, node in enumerate(NODES)}
     link = contains_pair((A, B))
 
-    _, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.PASSED, zones=zones)
+    _, asked = check(SearchResult(bad=(A,)), lambda _: GroupOutcome.PASSED, zones=zones)
     found, _ = check(
-        Found(bad=(A,)),
+        SearchResult(bad=(A,)),
         lambda test: GroupOutcome.FAILED if link(test, 0, Random()) else GroupOutcome.PASSED,
         zones=zones,
     )
 
     assert [zones[tests[0].members[1]] == "s0" for tests in asked] == [True, False]
-    assert found == Found(intermittent=((A,),))
+    assert found == SearchResult(intermittent=((A,),))
 
 
 def test_a_node_that_fails_with_one_neighbour_alone_is_not_blamed() -> None:
@@ -195,7 +198,7 @@ def test_a_node_that_fails_with_one_neighbour_alone_is_not_blamed() -> None:
     bad = contains_any({B})
 
     found, _ = check(
-        Found(bad=(A,)),
+        SearchResult(bad=(A,)),
         lambda test: GroupOutcome.FAILED if bad(test, 0, Random()) else GroupOutcome.PASSED,
         zones=zones,
     )
@@ -209,14 +212,14 @@ def test_any_member_stands_for_its_zone() -> None:
     def judge(test: GroupTest) -> GroupOutcome:
         return GroupOutcome.FAILED if fails(test, 0, Random()) else GroupOutcome.PASSED
 
-    found, _ = check(Found(bad_zones=("s0",)), judge, zones=ZONES)
-    cleared, _ = check(Found(bad_zones=("s0",)), lambda _: GroupOutcome.PASSED, zones=ZONES)
+    found, _ = check(SearchResult(bad_zones=("s0",)), judge, zones=ZONES)
+    cleared, _ = check(SearchResult(bad_zones=("s0",)), lambda _: GroupOutcome.PASSED, zones=ZONES)
 
-    assert found == Found(bad_zones=("s0",))
-    assert cleared == Found(intermittent=(tuple(NODES[:4]),))
+    assert found == SearchResult(bad_zones=("s0",))
+    assert cleared == SearchResult(intermittent=(tuple(NODES[:4]),))
 
 
 def test_with_nobody_for_a_control_nothing_is_confirmed() -> None:
-    found, asked = check(Found(bad=(A,)), lambda _: GroupOutcome.FAILED, nodes=NODES[:3])
+    found, asked = check(SearchResult(bad=(A,)), lambda _: GroupOutcome.FAILED, nodes=NODES[:3])
 
-    assert (found, asked) == (Found(untested=(A,)), [])
+    assert (found, asked) == (SearchResult(untested=(A,)), [])

@@ -134,7 +134,7 @@ def test_tests_give_way_to_a_users_job_and_what_is_lost_is_left_out(fleet: Fleet
     assert done.returncode == 3
     assert "untested: n2: is busy" in done.stdout
     assert "untested: n5: is down" in done.stdout
-    assert "4 cleared" in done.stdout
+    assert "4 passed" in done.stdout
     assert "failed" not in done.stdout
     assert not list(fleet.spool.glob("n*/*.json"))
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome
-from hpcverify.isolation.matrix import MatrixFound, find_directions, pair_all, read_matrix
+from hpcverify.isolation.matrix import MatrixReading, find_directions, pair_all, read_matrix
 from tests.isolation.clusters import Walk, name_nodes, walk
 
 NODES = name_nodes(16)
@@ -22,7 +22,7 @@ def measure(
     bad: tuple[str, ...] = (),
     flaky: float = 0.0,
     seed: int = 0,
-) -> tuple[MatrixFound, Walk]:
+) -> tuple[MatrixReading, Walk]:
     plan = find_directions(NODES, switches or {}, bad=bad)
     random = Random(f"matrix {seed}")
     return walk(plan, lambda test, _, __: slow(*test.members), random, flaky)
@@ -43,21 +43,21 @@ def test_each_node_meets_each_other_one_once_in_disjoint_pairs(count: int) -> No
 def test_sixteen_nodes_take_fifteen_rounds() -> None:
     found, took = measure(lambda *_: False)
 
-    assert found == MatrixFound()
+    assert found == MatrixReading()
     assert took == Walk(tests=240, rounds=15)
 
 
 def test_a_bad_row_is_a_sender() -> None:
     found, took = measure(lambda sender, _: sender == "n00005")
 
-    assert found == MatrixFound(senders=("n00005",))
+    assert found == MatrixReading(senders=("n00005",))
     assert took.rounds <= 16
 
 
 def test_a_bad_column_is_a_receiver() -> None:
     found, _ = measure(lambda _, receiver: receiver == "n00005")
 
-    assert found == MatrixFound(receivers=("n00005",))
+    assert found == MatrixReading(receivers=("n00005",))
 
 
 def test_a_node_that_does_both_slowly_is_in_both_and_nobody_else_in_any() -> None:
@@ -72,7 +72,7 @@ def test_a_node_that_does_both_slowly_is_in_both_and_nobody_else_in_any() -> Non
 def test_a_bad_cell_is_a_link_in_its_direction() -> None:
     found, took = measure(lambda *pair: pair == ("n00002", "n00009"))
 
-    assert found == MatrixFound(links=(("n00002", "n00009"),))
+    assert found == MatrixReading(links=(("n00002", "n00009"),))
     assert took.rounds == 18, "it was repeated three times"
 
 
@@ -88,7 +88,7 @@ def test_a_bad_switch_is_one_finding() -> None:
         bad=tuple(NODES[4:8]),
     )
 
-    assert found == MatrixFound(switches=("s1",))
+    assert found == MatrixReading(switches=("s1",))
 
 
 @pytest.mark.parametrize("others", [NODES[8:10], NODES[8:16]])
@@ -107,7 +107,7 @@ def test_two_bad_nodes_at_a_switch_are_two_bad_nodes(others: list[str]) -> None:
 def test_a_bad_node_has_no_slow_link_whatever_fails_with_it() -> None:
     found, took = measure(lambda *pair: pair == ("n00002", "n00009"), bad=("n00002",))
 
-    assert found == MatrixFound()
+    assert found == MatrixReading()
     assert took.rounds == 15
 
 
@@ -137,11 +137,11 @@ def test_a_cell_that_passes_when_it_is_repeated_is_flaky() -> None:
     except StopIteration as end:
         found = end.value
 
-    assert found == MatrixFound(flaky=(("a", "b"),))
+    assert found == MatrixReading(flaky=(("a", "b"),))
 
 
 def test_what_did_not_come_to_its_end_is_no_failure() -> None:
-    assert read_matrix({("a", "b"): False, ("b", "a"): False}, {}) == MatrixFound()
+    assert read_matrix({("a", "b"): False, ("b", "a"): False}, {}) == MatrixReading()
 
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
@@ -155,7 +155,7 @@ def test_without_a_further_round_a_cell_is_not_confirmed(names: str) -> None:
     with pytest.raises(StopIteration) as end:
         plan.send(None)
 
-    assert end.value.value == MatrixFound(flaky=((sender, receiver),))
+    assert end.value.value == MatrixReading(flaky=((sender, receiver),))
 
 
 def test_who_is_gone_is_left_out() -> None:

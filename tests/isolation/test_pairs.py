@@ -8,7 +8,7 @@ import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
 from hpcverify.isolation.pairs import try_pairs
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.stages import Isolation
 from tests.isolation.clusters import Failing, Walk, contains_any, contains_pair, name_nodes, walk
 
@@ -76,4 +76,4 @@ def test_a_pair_that_did_not_end_is_untested() -> None:
     with pytest.raises(StopIteration) as ended:
         plan.send([GroupOutcome.PASSED, GroupOutcome.UNKNOWN])
 
-    assert ended.value.value == Isolation(nodes=Found(untested=PAIRS[1]))
+    assert ended.value.value == Isolation(nodes=SearchResult(untested=PAIRS[1]))

@@ -21,8 +21,8 @@ from tests.isolation.stand_in import SimulatedCluster
 HEALTHY = SimulatedCluster()
 
 
-def list_blamed(answer: IsolationAnswer) -> list[str]:
-    return sorted(one.node for one in answer.accused)
+def list_faulty(answer: IsolationAnswer) -> list[str]:
+    return sorted(one.node for one in answer.faulty)
 
 
 @pytest.mark.parametrize("size", [4, 6, 9, 16, 40])
@@ -31,8 +31,8 @@ def test_a_bad_node_is_accused_with_its_evidence_and_all_others_are_cleared(
 ) -> None:
     answer = make_paper(tmp_path, size, SimulatedCluster(bad=("n3",))).run()
 
-    (accused,) = answer.accused
-    assert (accused.node, answer.cleared, answer.is_certain) == ("n3", size - 1, True)
+    (accused,) = answer.faulty
+    assert (accused.node, answer.passed, answer.is_certain) == ("n3", size - 1, True)
     pairs = [one for one in accused.failed if one.purpose is GroupPurpose.PAIR]
     assert len({one.partners for one in pairs}) >= 2
     assert all("n3" not in one.partners for one in accused.failed)
@@ -45,8 +45,8 @@ def test_five_bad_nodes_of_232_are_found_through_jobs_in_seconds(tmp_path: Path)
 
     answer = paper.run()
 
-    assert list_blamed(answer) == bad
-    assert answer.cleared == 227
+    assert list_faulty(answer) == bad
+    assert answer.passed == 227
     assert not (tmp_path / "spool" / ".isolate").exists()
 
 
@@ -57,13 +57,13 @@ def test_a_node_that_is_slow_one_way_gets_that_direction(tmp_path: Path, way: st
     answer = make_paper(tmp_path, 16, cluster).run()
 
     expected = {"senders": "sends", "receivers": "receives"}[way]
-    assert [(one.node, one.directions) for one in answer.accused] == [("n5", (expected,))]
+    assert [(one.node, one.directions) for one in answer.faulty] == [("n5", (expected,))]
 
 
 def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 9, SimulatedCluster(inside=("n4",)), inside=True).run()
 
-    (accused,) = answer.accused
+    (accused,) = answer.faulty
     assert accused.is_alone
     assert "fails alone" in "\n".join(describe_answer(answer))
 
@@ -71,32 +71,32 @@ def test_a_node_that_fails_alone_is_accused_alone(tmp_path: Path) -> None:
 def test_a_rank_that_is_missing_accuses_its_node_and_no_partner(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 16, SimulatedCluster(missing=("n4",))).run()
 
-    assert list_blamed(answer) == ["n4"]
-    assert "no answer from n4" in answer.accused[0].summary
+    assert list_faulty(answer) == ["n4"]
+    assert "no answer from n4" in answer.faulty[0].summary
 
 
 def test_a_link_names_no_node(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 12, SimulatedCluster(links=(("n2", "n7"),))).run()
 
-    assert answer.accused == ()
+    assert answer.faulty == ()
     assert answer.links == (("n2", "n7"),)
-    assert answer.has_culprit
+    assert answer.has_cause
 
 
 def test_what_fails_only_together_is_nobodys_fault(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 20, SimulatedCluster(largest=8)).run()
 
-    assert (answer.accused, answer.links, answer.switches) == ((), (), ())
+    assert (answer.faulty, answer.links, answer.switches) == ((), (), ())
     assert answer.together
     assert not answer.is_certain
-    assert "nobody is to blame" in "\n".join(describe_answer(answer))
+    assert "no single node is the cause" in "\n".join(describe_answer(answer))
 
 
 def test_a_healthy_cluster_has_nobody_to_blame(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, HEALTHY).run()
 
-    assert (answer.cleared, answer.rounds, answer.is_certain) == (64, 2, True)
-    assert "nobody is to blame" in "\n".join(describe_answer(answer))
+    assert (answer.passed, answer.rounds, answer.is_certain) == (64, 2, True)
+    assert "no fault found" in "\n".join(describe_answer(answer))
 
 
 def test_a_preempted_test_is_planned_again_and_accuses_nobody(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_a_preempted_test_is_planned_again_and_accuses_nobody(tmp_path: Path) ->
 
     answer = paper.run()
 
-    assert answer.accused == ()
-    assert answer.cleared == 16
+    assert answer.faulty == ()
+    assert answer.passed == 16
     assert any("gave way to a user's job" in line for line in paper.said)
 
 
@@ -126,9 +126,9 @@ def test_a_node_that_stays_busy_is_left_out_and_its_group_is_tested_without_it(
 
     answer = paper.run()
 
-    assert list_blamed(answer) == ["n9"]
+    assert list_faulty(answer) == ["n9"]
     assert answer.untested == {"n2": "is busy"}
-    assert answer.cleared == 14
+    assert answer.passed == 14
     assert not any("n2" in job.nodes for job in paper.slurm.tests.values())
 
 
@@ -141,9 +141,9 @@ def test_a_node_that_leaves_slurm_is_left_out_at_once_and_its_group_is_tested_wi
 
     answer = paper.run()
 
-    assert list_blamed(answer) == ["n9"]
+    assert list_faulty(answer) == ["n9"]
     assert answer.untested == {"n2": "is not in Slurm any more"}
-    assert answer.cleared == 14
+    assert answer.passed == 14
     assert paper.slurm.tests[1].start == began, "Slurm is not waited for"
 
 
@@ -153,7 +153,7 @@ def test_one_answer_that_leaves_a_node_out_does_not_lose_it(tmp_path: Path) -> N
 
     answer = paper.run()
 
-    assert (answer.cleared, answer.untested) == (6, {})
+    assert (answer.passed, answer.untested) == (6, {})
 
 
 def test_a_restart_of_slurm_loses_no_node(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_a_restart_of_slurm_loses_no_node(tmp_path: Path) -> None:
     answer = paper.run()
 
     assert restarted
-    assert list_blamed(answer) == ["n9"]
-    assert (answer.cleared, answer.untested) == (15, {})
+    assert list_faulty(answer) == ["n9"]
+    assert (answer.passed, answer.untested) == (15, {})
 
 
 def test_a_node_that_goes_down_during_a_test_accuses_nobody(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_a_node_that_goes_down_during_a_test_accuses_nobody(tmp_path: Path) -> N
 
     answer = paper.run()
 
-    assert answer.accused == ()
+    assert answer.faulty == ()
     assert answer.untested == {"n9": "is down"}
-    assert answer.cleared == 15
+    assert answer.passed == 15
 
 
 def test_a_job_that_never_starts_is_cancelled_and_accuses_nobody(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_job_that_never_starts_is_cancelled_and_accuses_nobody(tmp_path: Path)
 
     answer = paper.run()
 
-    assert answer.accused == ()
+    assert answer.faulty == ()
     assert "n1" in answer.untested
     pending = [job.state for job in paper.slurm.tests.values() if "n1" in job.nodes]
     assert pending
@@ -233,7 +233,7 @@ def test_a_job_that_ended_without_a_document_is_not_waited_for_long(tmp_path: Pa
 
     starts = [job.start for job in paper.slurm.tests.values() if "n1" in job.nodes]
     waits = [later - one for one, later in pairwise(starts)]
-    assert answer.accused == ()
+    assert answer.faulty == ()
     assert "n1" in answer.untested
     assert len(waits) >= 4
     assert max(waits) <= MAX_ARRIVAL_S + paper.slurm.job_s
@@ -249,7 +249,7 @@ def test_no_more_jobs_run_at_once_than_allowed(tmp_path: Path) -> None:
 
     paper.slurm.meddle = meddle
 
-    assert paper.run().cleared == 64
+    assert paper.run().passed == 64
     assert most == 3
 
 
@@ -263,8 +263,8 @@ def test_a_budget_ends_it_with_what_is_known(tmp_path: Path) -> None:
     assert answer.node_minutes <= full.node_minutes / 2
     assert answer.end_reason.startswith("the budget of")
     assert not answer.is_certain
-    assert set(list_blamed(answer)) <= {"n3", "n50"}
-    assert {"n3", "n50"} <= {*answer.untested, *list_blamed(answer)}
+    assert set(list_faulty(answer)) <= {"n3", "n50"}
+    assert {"n3", "n50"} <= {*answer.untested, *list_faulty(answer)}
 
 
 def test_without_a_budget_it_stops_after_so_many_tests_and_blames_nobody(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_without_a_budget_it_stops_after_so_many_tests_and_blames_nobody(tmp_pat
     assert answer.tests <= 300 + 4 * 40
     assert "without --budget" in answer.end_reason
     assert not answer.is_certain
-    assert list_blamed(answer) == []
+    assert list_faulty(answer) == []
 
 
 def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
@@ -289,15 +289,15 @@ def test_who_is_found_is_said_before_it_is_confirmed(tmp_path: Path) -> None:
     said = paper.said.index("found, to be confirmed: n3")
     rounds = [line for line in paper.said[:said] if line.startswith("round ")]
     assert 0 < len(rounds) < answer.rounds
-    assert list_blamed(answer) == ["n3"]
+    assert list_faulty(answer) == ["n3"]
 
 
 def test_nodes_of_another_version_are_told_and_not_accused(tmp_path: Path) -> None:
     answer = make_paper(tmp_path, 64, SimulatedCluster(newer=("n3", "n40", "n41"))).run()
 
     assert set(answer.misfits) == {"n3", "n40", "n41"}
-    assert answer.accused == ()
-    assert answer.cleared == 61
+    assert answer.faulty == ()
+    assert answer.passed == 61
     assert "pass with each other" in "\n".join(describe_answer(answer))
 
 
@@ -326,8 +326,8 @@ def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
 
     answer = paper.run(resume_journal(paper.folder))
 
-    assert list_blamed(answer) == list_blamed(whole) == ["n3"]
-    assert (answer.rounds, answer.tests, answer.cleared) == (whole.rounds, whole.tests, 8)
+    assert list_faulty(answer) == list_faulty(whole) == ["n3"]
+    assert (answer.rounds, answer.tests, answer.passed) == (whole.rounds, whole.tests, 8)
     names = [job.name for job in paper.slurm.tests.values()]
     assert len(names) == len(set(names))
     assert len({name.rsplit("a", 1)[0] for name in names}) == len(names), "submitted twice"
@@ -369,7 +369,7 @@ def test_killed_at_any_submission_no_test_is_submitted_twice(
 
     answer = paper.run(resume_journal(paper.folder))
 
-    assert list_blamed(answer) == ["n3"]
+    assert list_faulty(answer) == ["n3"]
     assert not paper.slurm.arriving
     tests = [job.name.rsplit("a", 1)[0] for job in paper.slurm.tests.values()]
     assert len(tests) == len(set(tests))
@@ -426,9 +426,9 @@ def test_tests_that_give_way_are_repeated_and_nobody_is_blamed_for_them(
         else:
             break
 
-    assert list_blamed(answer) == [bad]
+    assert list_faulty(answer) == [bad]
     assert not any((answer.links, answer.switches, answer.together, answer.is_widespread))
-    accused = answer.accused[0]
+    accused = answer.faulty[0]
     assert all(one.reason == f"no answer from {bad}" for one in accused.failed)
     assert len([one for one in accused.failed if one.purpose is GroupPurpose.PAIR]) >= 4
     ended = [job for job in paper.slurm.tests.values() if job.state != "COMPLETED"]
@@ -444,7 +444,7 @@ def test_an_interrupted_one_cancels_its_jobs_and_can_be_resumed(tmp_path: Path) 
 
     assert not any(job.state == "RUNNING" for job in paper.slurm.tests.values())
     paper.stop = lambda: False
-    assert list_blamed(paper.run(resume_journal(tmp_path))) == ["n3"]
+    assert list_faulty(paper.run(resume_journal(tmp_path))) == ["n3"]
 
 
 def test_a_journal_of_other_tests_is_refused(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_a_document_that_is_not_what_it_should_be_counts_as_none(
 
     answer = paper.run()
 
-    assert answer.accused == ()
+    assert answer.faulty == ()
     assert "n1" in answer.untested
 
 

@@ -1,4 +1,4 @@
-"""Bad members are found with few tests, and nobody else is blamed."""
+"""Bad members are found with few tests, and nobody else is faulty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def choose(seed: int, count: int, nodes: list[str] = NODES) -> set[str]:
 
 
 def test_five_bad_nodes_of_232_take_at_most_50_tests_and_7_rounds() -> None:
-    """The median of 1,000 clusters; nobody is missed, and nobody else is blamed."""
+    """The median of 1,000 clusters; nobody is missed, and nobody else is faulty."""
     walks = []
     for seed in range(1000):
         bad = choose(seed, 5)
@@ -38,16 +38,16 @@ def test_five_bad_nodes_of_232_take_at_most_50_tests_and_7_rounds() -> None:
 
 
 def test_with_two_percent_of_the_tests_wrong_all_is_found_and_nobody_else_blamed() -> None:
-    """Of 1,000 clusters at least 990 exactly, with at most one in which a good node is blamed."""
-    exact = blamed = 0
+    """Of 1,000 clusters at least 990 exactly, with at most one in which a good node is faulty."""
+    exact = faulty = 0
     for seed in range(1000):
         bad = choose(seed, 5)
         found, _ = look(NODES, contains_any(bad), str(seed), flaky=0.02)
         exact += set(found.bad) == bad
-        blamed += bool({*found.bad} - bad or found.links or found.bad_zones)
+        faulty += bool({*found.bad} - bad or found.links or found.bad_zones)
 
     assert exact >= 990
-    assert blamed <= 1
+    assert faulty <= 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 12, 20, 40])
@@ -142,7 +142,7 @@ def test_two_versions_that_do_not_fit_are_nobodys_fault(share: float) -> None:
 
 def test_traffic_of_others_that_comes_and_goes_blames_nobody() -> None:
     """In a third of the rounds, three of five tests fail for it; three nodes are bad as well."""
-    blamed = 0
+    faulty = 0
     for seed in range(100):
         bad = choose(seed, 3)
         storms = Random(f"storm {seed}")
@@ -158,9 +158,9 @@ def test_traffic_of_others_that_comes_and_goes_blames_nobody() -> None:
             return not bad.isdisjoint(test.members) or (rounds[number] and random.random() < 0.6)
 
         found, _ = look(NODES, fails, str(seed))
-        blamed += bool({*found.bad} - bad or found.bad_zones)
+        faulty += bool({*found.bad} - bad or found.bad_zones)
 
-    assert blamed <= 1
+    assert faulty <= 1
 
 
 def test_a_node_that_fails_now_and_then_is_told_or_blamed_and_nobody_else() -> None:

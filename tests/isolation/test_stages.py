@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose, GroupTest
-from hpcverify.isolation.search import Found
+from hpcverify.isolation.search import SearchResult
 from hpcverify.isolation.stages import Isolation, isolate
 from tests.isolation.clusters import Failing, Walk, contains_any, contains_pair, name_nodes, walk
 from tests.isolation.noisy import list_named
@@ -80,7 +80,7 @@ def test_of_three_switches_the_slow_one_is_named() -> None:
 
     found, _ = run_stages(fails, switches=switches)
 
-    assert found == Isolation(switches=Found(bad=("s1",)))
+    assert found == Isolation(switches=SearchResult(bad=("s1",)))
 
 
 def test_a_slow_link_between_two_switches_is_theirs() -> None:
@@ -100,7 +100,7 @@ def test_a_slow_link_within_a_switch_is_not_that_switch() -> None:
         found, _ = run_stages(contains_pair(("n00000", "n00001")), switches=SWITCHES, seed=seed)
 
         assert [sorted(link) for link in found.nodes.links] == [["n00000", "n00001"]]
-        assert (found.nodes.bad, found.switches) == ((), Found())
+        assert (found.nodes.bad, found.switches) == ((), SearchResult())
 
 
 def test_two_bad_nodes_at_one_switch_are_not_that_switch() -> None:
@@ -172,14 +172,14 @@ def test_with_one_node_at_each_switch_groups_are_drawn_by_lot() -> None:
 
 def test_with_some_tests_wrong_nobody_is_blamed_who_is_not_bad() -> None:
     """In 200 clusters with one bad node, and 2 % of the tests wrong."""
-    blamed = missed = 0
+    faulty = missed = 0
     for seed in range(200):
         bad = Random(seed).choice(NODES)
         found, _ = run_stages(contains_any({bad}), flaky=0.02, seed=seed)
-        blamed += bool({*found.nodes.bad, *found.inside} - {bad})
+        faulty += bool({*found.nodes.bad, *found.inside} - {bad})
         missed += bad not in found.nodes.bad
 
-    assert blamed == 0
+    assert faulty == 0
     assert missed <= 6
 
 

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from hpcverify.isolation.outliers import compute_chance
 from hpcverify.isolation.stragglers import (
     compute_delays,
     describe_straggler,
@@ -264,13 +263,6 @@ def test_a_slow_sender_that_confirms_late_what_it_receives_is_still_named() -> N
 
     assert (found.rank, found.how) == (1, "sends_slowly")
     assert found.gain == pytest.approx(0.85, abs=0.05)
-
-
-def test_the_chance_of_so_many_slow_steps_is_that_of_fishers_exact_test() -> None:
-    # 3 of 4 cups of tea: (C(4,3) C(4,1) + C(4,4) C(4,0)) / C(8,4)
-    assert compute_chance(3, 4, 1, 4) == pytest.approx(17 / 70)
-    assert compute_chance(0, 4, 3, 4) == pytest.approx(1.0)
-    assert compute_chance(12, 16, 3, 48) < 1e-6
 
 
 def test_who_is_far_away_is_told_from_there_and_back_where_its_clock_is_unknown() -> None:

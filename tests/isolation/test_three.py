@@ -7,21 +7,21 @@ from random import Random
 import pytest
 
 from hpcverify.isolation.group_tests import GroupOutcome, Round
-from hpcverify.isolation.search import Found, Plan
+from hpcverify.isolation.search import Plan, SearchResult
 from hpcverify.isolation.three import search_three
 from tests.isolation.clusters import Failing, Walk, walk
 
 THREE = ("a", "b", "c")
 
 
-def find(fails: Failing, seed: int = 0) -> tuple[Found, Walk]:
+def find(fails: Failing, seed: int = 0) -> tuple[SearchResult, Walk]:
     return walk(search_three(THREE, set()), fails, Random(seed))
 
 
 def test_three_that_pass_together_twice_are_cleared() -> None:
     found, took = find(lambda *_: False)
 
-    assert found == Found()
+    assert found == SearchResult()
     assert took.rounds == 2
 
 
@@ -29,49 +29,49 @@ def test_three_that_pass_together_twice_are_cleared() -> None:
 def test_the_one_whose_pairs_all_fail_is_bad(bad: str) -> None:
     found, _ = find(lambda test, *_: bad in test.members)
 
-    assert found == Found(bad=(bad,))
+    assert found == SearchResult(bad=(bad,))
 
 
 @pytest.mark.parametrize("link", [("a", "b"), ("a", "c"), ("b", "c")])
 def test_two_that_fail_only_with_each_other_are_a_link(link: tuple[str, str]) -> None:
     found, _ = find(lambda test, *_: set(link) <= set(test.members))
 
-    assert found == Found(links=(link,))
+    assert found == SearchResult(links=(link,))
 
 
 def test_three_that_fail_only_together_blame_nobody() -> None:
     found, _ = find(lambda test, *_: len(test.members) == len(THREE))
 
-    assert found == Found(together=(THREE,))
+    assert found == SearchResult(together=(THREE,))
 
 
 def test_if_all_pairs_fail_nobody_is_told_apart() -> None:
     found, _ = find(lambda *_: True)
 
-    assert found == Found(is_widespread=True)
+    assert found == SearchResult(is_widespread=True)
 
 
 def test_a_failure_that_does_not_come_again_is_intermittent() -> None:
     found, _ = find(lambda _test, number, _random: number == 1)
 
-    assert found == Found(intermittent=(THREE,))
+    assert found == SearchResult(intermittent=(THREE,))
 
 
 def test_who_passes_once_is_not_blamed() -> None:
     """The bad one of the last pairs was well in the first cycle."""
     found, _ = find(lambda test, number, _random: "b" in test.members and number != 2)
 
-    assert found == Found(intermittent=(("a", "b"),))
+    assert found == SearchResult(intermittent=(("a", "b"),))
 
 
 def test_nobody_is_blamed_where_every_twentieth_test_fails_by_chance() -> None:
     for seed in range(1000):
         found, _ = find(lambda _test, _number, random: random.random() < 0.05, seed)
 
-        assert Found(together=found.together, intermittent=found.intermittent) == found, seed
+        assert SearchResult(together=found.together, intermittent=found.intermittent) == found, seed
 
 
-def end(plan: Plan, tests: Round, outcome: GroupOutcome) -> tuple[Found, int]:
+def end(plan: Plan, tests: Round, outcome: GroupOutcome) -> tuple[SearchResult, int]:
     """Let *tests* and all that follow have one *outcome*; count them."""
     count = 0
     try:
@@ -91,7 +91,7 @@ def test_of_two_that_are_left_nothing_can_be_said(lost: str) -> None:
 
     found, count = end(plan, tests, GroupOutcome.FAILED)
 
-    assert found == Found(untested=THREE)
+    assert found == SearchResult(untested=THREE)
     assert count == 1 + 3, "those two with each other"
 
 
@@ -100,5 +100,5 @@ def test_tests_that_come_to_no_end_are_tried_again_and_then_left() -> None:
 
     found, count = end(plan, next(plan), GroupOutcome.UNKNOWN)
 
-    assert found == Found(untested=THREE)
+    assert found == SearchResult(untested=THREE)
     assert count == 5

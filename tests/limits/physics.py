@@ -108,14 +108,15 @@ def complaints(spec: Spec) -> list[str]:
     return [f"{spec.key}: {text}" for text in found]
 
 
-def _number(spec: Spec, quantity: str) -> float | None:
+def read_number(spec: Spec, quantity: str) -> float | None:
+    """Read a number of the data sheet; None if the sheet does not have it."""
     value = spec.sheet.get(quantity)
     return None if value is None else value.number
 
 
 def _sixteen(spec: Spec) -> float:
     """Give the dense peak for operands of 16 bits, TFLOP/s."""
-    return _number(spec, "bf16") or _number(spec, "fp16") or 0.0
+    return read_number(spec, "bf16") or read_number(spec, "fp16") or 0.0
 
 
 def _near(what: str, value: float | None, wanted: float, by: float) -> Iterator[str]:
@@ -181,18 +182,18 @@ def tensor_cores(spec: Spec) -> Iterator[str]:
 def operands(spec: Spec) -> Iterator[str]:
     """Double the rate for half the bits."""
     sixteen = _sixteen(spec)
-    yield from _near("fp16", _number(spec, "fp16"), sixteen, 0)
-    yield from _near("tf32", _number(spec, "tf32"), sixteen / 2, EXACT)
-    yield from _near("fp8", _number(spec, "fp8"), 2 * sixteen, EXACT)
+    yield from _near("fp16", read_number(spec, "fp16"), sixteen, 0)
+    yield from _near("tf32", read_number(spec, "tf32"), sixteen / 2, EXACT)
+    yield from _near("fp8", read_number(spec, "fp8"), 2 * sixteen, EXACT)
     int8 = INT8_OF_16.get(spec.compute_capability, 2) * sixteen
-    yield from _near("int8", _number(spec, "int8"), int8, EXACT)
+    yield from _near("int8", read_number(spec, "int8"), int8, EXACT)
 
 
 def lanes(spec: Spec) -> Iterator[str]:
     """Reckon FP32, lanes x 2 x SMs at the highest clock, and FP64, a share of it."""
     fp32 = spec.sheet["fp32"].number
     yield from _between("fp32 / 16 bits", fp32 / _sixteen(spec), FP32_OF_16)
-    clock = spec.max_clock_mhz or spec.peak_clock_mhz
+    clock = read_number(spec, "max_clock") or spec.peak_clock_mhz
     if spec.sms and clock:
         reached = 2 * LANES.get(spec.compute_capability, 128) * spec.sms * clock / 1e6
         yield from _near("lanes x SMs x clock", reached, fp32, CLOSE)
@@ -201,16 +202,16 @@ def lanes(spec: Spec) -> Iterator[str]:
         yield "this chip has next to no fp64"
     if share is not None:  # what is cut is printed with one digit
         tolerance = CLOSE if share > 0.1 else 2 * CLOSE
-        yield from _near("fp64", _number(spec, "fp64"), share * fp32, tolerance)
-    if spec.max_clock_mhz and spec.peak_clock_mhz:
-        ratio = spec.max_clock_mhz / spec.peak_clock_mhz
+        yield from _near("fp64", read_number(spec, "fp64"), share * fp32, tolerance)
+    if (clock := read_number(spec, "max_clock")) and spec.peak_clock_mhz:
+        ratio = clock / spec.peak_clock_mhz
         yield from _between("maximal clock / clock of the peak", ratio, (1, 1.2))
 
 
 def memory(spec: Spec) -> Iterator[str]:
     """Reckon bandwidth, pins x rate of the type, and size, stacks x one of theirs."""
     kind, pins = spec.sheet["memory_type"].text, spec.sheet["memory_bus"].number
-    rate = spec.memory_bandwidth_gbs * 8 / pins
+    rate = spec.sheet["memory_bandwidth"].number * 8 / pins
     yield from _between(f"Gbit/s per pin of {kind}", rate, PIN_GBITS.get(kind, (0, 0)))
     width, sizes = STACKS["HBM" if kind.startswith("HBM") else "GDDR"]
     per_stack = spec.memory_gb / round(pins / width) if pins >= width else 0.0
@@ -221,7 +222,7 @@ def memory(spec: Spec) -> Iterator[str]:
 
 def nvlink(spec: Spec) -> Iterator[str]:
     """Multiply links and rate; each must fit the generation, and that the chip."""
-    generation = _number(spec, "nvlink_gen")
+    generation = read_number(spec, "nvlink_gen")
     if generation is None:
         yield from _among("NVLink without a generation", spec.nvlink_links, [0])
         return
@@ -232,15 +233,15 @@ def nvlink(spec: Spec) -> Iterator[str]:
     rates = PER_LINK.get(int(generation), set[float]())
     yield from _among("NVLink rate", spec.nvlink_link_gbs, rates)
     total = spec.nvlink_links * spec.nvlink_link_gbs
-    yield from _near("NVLink in all", spec.nvlink_bidir_gbs, total, 0)
+    yield from _near("NVLink in all", read_number(spec, "nvlink_total"), total, 0)
 
 
 def pcie(spec: Spec) -> Iterator[str]:
     """Fit the generation to the chip; all these parts have 16 lanes."""
     allowed = PCIE.get(spec.compute_capability.partition(".")[0], set[int]())
-    if (generation := _number(spec, "pcie_gen")) is not None:
+    if (generation := read_number(spec, "pcie_gen")) is not None:
         yield from _among("PCIe generation", generation, allowed)
-    yield from _among("PCIe lanes", _number(spec, "pcie_width"), [16])
+    yield from _among("PCIe lanes", read_number(spec, "pcie_width"), [16])
 
 
 def power(spec: Spec) -> Iterator[str]:

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcverify.limits.specs import Spec, load_specs
+from tests.limits.physics import read_number
 
 Values = dict[str, object]
 """Scenario values by key, of all GPUs; None is `na`."""
-
 
 VOLTA, AMPERE, ADA, HOPPER, BLACKWELL = 5, 7, 8, 9, 10
 """Architectures as NVML numbers them."""
@@ -135,7 +135,7 @@ def _line(gpu: object, key: str, value: object) -> str:
 
 def _identity(spec: Spec, chip: Chip) -> Values:
     major, _, minor = spec.compute_capability.partition(".")
-    clock = spec.max_clock_mhz or spec.peak_clock_mhz or 1950
+    clock = read_number(spec, "max_clock") or spec.peak_clock_mhz or 1950
     wish = BASE_CLOCKS.get(spec.key, clock) if chip.arch < BLACKWELL else None
     return {
         "name": spec.name,
@@ -161,7 +161,7 @@ def _identity(spec: Spec, chip: Chip) -> Values:
 def _memory(spec: Spec, chip: Chip) -> Values:
     kind, pins = spec.sheet["memory_type"].text, spec.sheet["memory_bus"].number
     share = FITTED.get(spec.key, FITTED.get(kind, 0.996))
-    clock = int(spec.memory_bandwidth_gbs * 8000 / pins / 2)
+    clock = int(spec.sheet["memory_bandwidth"].number * 8000 / pins / 2)
     return {
         "memory.total": int(spec.memory_gb * share * 2**30),
         "memory.bus_width": int(pins),
@@ -273,7 +273,7 @@ def _fabric(spec: Spec, chip: Chip) -> Values:
 
 def _pcie(spec: Spec, chip: Chip, *, busy: bool) -> Values:
     """Lower the generation of an idle link; a change passes through recovery."""
-    most = spec.pcie_gen or 5
+    most = int(read_number(spec, "pcie_gen") or 5)
     values: Values = {
         "pcie.gen_max": most,
         "pcie.gen_gpu_max": most,

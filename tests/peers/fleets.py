@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcverify.peers.fleet import MetricJudgement, judge_metric
 from hpcverify.peers.floors import PeerFloor
-from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs, iterate_cells
+from hpcverify.peers.table import CollectedRuns, choose_columns, collect_runs
 from hpcverify.peers.values import MetricName, PartRuns, PartValue, reduce_runs
 
 LONGHORN = Path(__file__).parent / "longhorn"
@@ -32,7 +32,9 @@ def read_longhorn(workload: str) -> list[PartRuns]:
 
 def collect(header: Sequence[str], rows: Sequence[Sequence[str]]) -> CollectedRuns:
     """Collect the runs of a table with its usual columns."""
-    return collect_runs(iterate_cells(header, rows), choose_columns(header, {}, ()))
+    return collect_runs(
+        (dict(zip(header, row, strict=True)) for row in rows), choose_columns(header, {}, ())
+    )
 
 
 def reduce_all(runs: Sequence[PartRuns]) -> list[PartValue]:

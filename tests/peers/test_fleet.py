@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hpcverify.model import Verdict
 from hpcverify.peers.fleet import judge_metric
 from hpcverify.peers.floors import PeerFloor
-from hpcverify.peers.level import Standing
+from hpcverify.peers.level import Judgeability
 from hpcverify.peers.reference import ReferenceEntry
 from hpcverify.peers.values import NODE_PART, PartValue, find_resolution
 from tests.peers.fleets import (
@@ -61,7 +61,7 @@ def test_nobody_is_named_on_pagerank_where_a_few_gpus_are_faster() -> None:
     judged = judge_longhorn("pagerank")
 
     assert judged.outliers == ()
-    assert judged.standing is Standing.SPLIT
+    assert judged.judgeability is Judgeability.SPLIT
     assert "28 parts and 144 that are 2.9 % worse" in judged.note
 
 
@@ -108,7 +108,7 @@ def test_a_noisy_metric_is_said_to_be_so_and_names_nobody() -> None:
         values = [[100 * (1 if i % 50 else 0.97) * rng.gauss(1, 0.04)] for i in range(1000)]
         judged = judge_values(values)
 
-        assert judged.standing is Standing.TOO_NOISY
+        assert judged.judgeability is Judgeability.TOO_NOISY
         assert "differ too much" in judged.note
         assert judged.outliers == ()
 
@@ -201,7 +201,7 @@ def test_the_runs_of_a_part_that_are_no_number_are_left_out() -> None:
 def test_what_is_usually_zero_is_not_compared() -> None:
     judged = judge_values([[0.0]] * 39 + [[7.0]])
 
-    assert judged.standing is Standing.ZERO
+    assert judged.judgeability is Judgeability.ZERO
     assert judged.outliers == ()
 
 
@@ -219,14 +219,14 @@ def test_nothing_is_noted_where_nothing_is_worth_a_word() -> None:
 
     judged = judge_values(values)
 
-    assert judged.standing is not Standing.JUDGED
+    assert judged.judgeability is not Judgeability.JUDGED
     assert (judged.outliers, judged.note) == ((), "")
 
 
 def test_fewer_than_eight_parts_are_too_few() -> None:
     judged = judge_values([[100.0]] * 6 + [[50.0]])
 
-    assert judged.standing is Standing.TOO_FEW
+    assert judged.judgeability is Judgeability.TOO_FEW
     assert judged.outliers == ()
 
 
@@ -309,7 +309,7 @@ def test_two_kinds_that_nothing_explains_are_said_and_nobody_is_named() -> None:
     rng = random.Random(1)
     judged = judge_values([[rng.gauss(100 if i % 3 else 92, 0.3)] for i in range(90)])
 
-    assert judged.standing is Standing.SPLIT
+    assert judged.judgeability is Judgeability.SPLIT
     assert judged.outliers == ()
 
 
@@ -345,7 +345,7 @@ def test_bad_nodes_are_named_and_said_to_be_many_if_they_are(bad: int) -> None:
     judged = judge_values(values)
 
     assert len(judged.outliers) == bad
-    assert judged.standing is (Standing.MANY if bad > 10 else Standing.JUDGED)
+    assert judged.judgeability is (Judgeability.MANY if bad > 10 else Judgeability.JUDGED)
     assert (f"{bad} of 100 parts are named" in judged.note) is (bad > 10)
 
 

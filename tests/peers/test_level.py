@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from hpcverify.peers.level import Standing, find_tail, judge_level, measure_spread
+from hpcverify.peers.level import Judgeability, find_tail, judge_level, measure_spread
 
 
 @pytest.mark.parametrize("peers", [40, 400, 4000])
@@ -48,7 +48,7 @@ def test_where_values_trail_off_only_what_is_far_beyond_them_is_named() -> None:
     judged = judge_level([*distances, 0.2], 0.02, [0.0] * 195)
 
     assert judge_level(distances, 0.02, [0.0] * 194).outliers == {}
-    assert judged.spread.standing is Standing.TRAILING
+    assert judged.spread.judgeability is Judgeability.TRAILING
     assert list(judged.outliers) == [194]
 
 
@@ -79,7 +79,7 @@ def test_a_worse_half_is_a_kind_and_nobody_is_named() -> None:
 
     judged = judge_level(distances, 0.02, [0.0] * 300)
 
-    assert judged.spread.standing is Standing.SPLIT
+    assert judged.spread.judgeability is Judgeability.SPLIT
     assert judged.outliers == {}
 
 
@@ -110,5 +110,5 @@ def test_a_small_fleet_whose_values_trail_off_steeply_is_judged() -> None:
 
     judged = judge_level([value - median(values) for value in values], 0.02, [0.0] * 8)
 
-    assert judged.spread.standing is Standing.TOO_NOISY
+    assert judged.spread.judgeability is Judgeability.TOO_NOISY
     assert judged.outliers == {}

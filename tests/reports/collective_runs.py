@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hpcverify.isolation.answer import AccusedNode, IsolationAnswer, SendRecord, TestRecord
+from hpcverify.isolation.answer import FaultyNode, IsolationAnswer, SendRecord, TestRecord
 from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose
 from hpcverify.records.collectives import (
     CollectiveRun,
@@ -72,7 +72,7 @@ def an_isolation(nodes: int = 48) -> IsolationAnswer:
     test = TestRecord(
         round=1, purpose=GroupPurpose.PAIR, partners=("n20",), outcome=failed, reason=reason
     )
-    slow = AccusedNode(
+    slow = FaultyNode(
         node="n7", is_alone=False, directions=("sends",), failed=(test,) * 4, passed=()
     )
     sent = tuple(
@@ -83,9 +83,9 @@ def an_isolation(nodes: int = 48) -> IsolationAnswer:
     )
     return IsolationAnswer(
         id="20261122-120000-abcdef",
-        accused=(slow,),
-        cleared=nodes - 1,
-        cleared_nodes=tuple(name for name in names if name != "n7"),
+        faulty=(slow,),
+        passed=nodes - 1,
+        passed_nodes=tuple(name for name in names if name != "n7"),
         sent=sent,
         rounds=12,
         tests=38,

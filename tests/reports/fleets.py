@@ -12,7 +12,7 @@ from hpcverify.fleet.states import Node, State
 from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedMetric, JudgedOutlier
 from hpcverify.insight.outlook import DueNode, FleetOutlook
 from hpcverify.insight.overview import Overview, build_overview
-from hpcverify.insight.worth import FleetWorth
+from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
@@ -350,7 +350,9 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
         "due_count": 8,
         "judged_by": "by published data: 23 outages of this site are known, 50 are needed "
         "to fit weights to",
-        "worth": FleetWorth(days=90.0, reliability=known, assumptions=given, jobs=jobs),
+        "reliability": ReliabilityReport(
+            days=90.0, reliability=known, assumptions=given, jobs=jobs
+        ),
         "judgement": judgement,
     }
     return FleetOutlook(**{**base, **changes})  # type: ignore[arg-type]
@@ -390,7 +392,9 @@ def bare() -> Overview:
     unknown = FleetReliability(
         nodes=3, node_days=0.1, outages=0, found=0, failure_rate=None, share_out=None
     )
-    worth = FleetWorth(days=0.04, reliability=unknown, assumptions=JobAssumptions(), jobs=())
+    reliability = ReliabilityReport(
+        days=0.04, reliability=unknown, assumptions=JobAssumptions(), jobs=()
+    )
     waiting = tuple(DueNode(node=name, risk=NodeRisk(1.0), why="never verified") for name in nodes)
-    outlook = foresee(None, due=waiting, due_count=3, worth=worth)
+    outlook = foresee(None, due=waiting, due_count=3, reliability=reliability)
     return replace(build_overview(nodes, (), (), now=NOW), outlook=outlook)

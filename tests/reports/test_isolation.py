@@ -61,21 +61,21 @@ def test_a_link_accuses_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "headline"),
     [
-        ({}, "No faulty node was found"),
-        ({"untested": {"n1": "is busy"}}, "No faulty node was found for certain"),
+        ({}, "No fault found"),
+        ({"untested": {"n1": "is busy"}}, "No fault found for certain"),
         ({"switches": ("leaf3",)}, "A switch spoils collectives: leaf3"),
     ],
 )
 def test_the_headline_is_the_worst_that_is_known(changes: dict[str, object], headline: str) -> None:
-    made = IsolationAnswer(id="x", cleared=4, rounds=2, tests=3, node_minutes=8.0)
+    made = IsolationAnswer(id="x", passed=4, rounds=2, tests=3, node_minutes=8.0)
 
     assert headline in Dom(render(replace(made, **changes))).text
 
 
 def test_what_others_wrote_is_text(sender: IsolationAnswer) -> None:
-    (accused,) = sender.accused
+    (accused,) = sender.faulty
     page = render(
-        replace(sender, accused=(replace(accused, node=HOSTILE),), cleared_nodes=(HOSTILE,))
+        replace(sender, faulty=(replace(accused, node=HOSTILE),), passed_nodes=(HOSTILE,))
     )
 
     assert not {"script", "img", "link", "iframe"} & set(Dom(page).tags())

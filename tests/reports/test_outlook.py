@@ -178,9 +178,9 @@ def test_what_it_is_worth_has_intervals_and_what_is_assumed() -> None:
 
 
 def test_without_a_history_there_is_no_figure() -> None:
-    few = replace(OUTLOOK.worth.reliability, outages=1, failure_rate=None, share_out=None)
-    worth = replace(OUTLOOK.worth, reliability=few, jobs=())
-    *_, section = build_outlook(replace(OUTLOOK, worth=worth), {})
+    few = replace(OUTLOOK.reliability.reliability, outages=1, failure_rate=None, share_out=None)
+    worth = replace(OUTLOOK.reliability, reliability=few, jobs=())
+    *_, section = build_outlook(replace(OUTLOOK, reliability=worth), {})
 
     assert section.intro[0].startswith("No history yet: 1 failure of 64 nodes")
     assert (texts(section), section.facts, section.notes) == ([], (), ())

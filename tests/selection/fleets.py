@@ -13,7 +13,8 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.selection.outages import FleetHistory, FleetNode, PastOutage, make_history
+from hpcverify.reliability.outages import Outage
+from hpcverify.selection.outages import FleetHistory, FleetNode, make_history
 from hpcverify.selection.places import locate_nodes
 
 INFINITE_HBD = Path(__file__).parents[1] / "data/infinitehbd-faults-first-half.csv"
@@ -28,7 +29,7 @@ def read_fleet(path: Path, count: int) -> FleetHistory:
     """
     with path.open(newline="", encoding="utf-8") as file:
         outages = [
-            PastOutage(row["node"], float(row["start_day"]), float(row["end_day"] or "inf"))
+            Outage(row["node"], float(row["start_day"]), float(row["end_day"] or "inf"))
             for row in csv.DictReader(file)
         ]
     names = sorted({outage.node for outage in outages})
@@ -136,7 +137,7 @@ HAZARDS: dict[str, Hazard] = {
 def simulate_fleet(hazard: Hazard, seed: int, count: int = 400, days: float = 600) -> FleetHistory:
     """Simulate nodes in racks of three cages with ten slots each; batches join in half years."""
     chance = Random(seed)
-    outages: list[PastOutage] = []
+    outages: list[Outage] = []
     since: dict[str, float] = {}
     for number in range(count):
         rack, position = divmod(number, 30)
@@ -150,7 +151,7 @@ def simulate_fleet(hazard: Hazard, seed: int, count: int = 400, days: float = 60
 
 def _simulate_node(
     node: FleetNode, first: NodeAge, days: float, hazard: Hazard, chance: Random
-) -> Iterator[PastOutage]:
+) -> Iterator[Outage]:
     day, repaired, back = node.since, node.since, None
     while day < days:
         since_return = None if back is None else day - back
@@ -159,5 +160,5 @@ def _simulate_node(
             began = day + chance.random() * STEP_DAYS
             day = began + chance.expovariate(1 / 0.8)
             repaired = back = day
-            yield PastOutage(node.name, began, day)
+            yield Outage(node.name, began, day)
         day += STEP_DAYS

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from hpcverify.selection.backtest import WeekOutcome, backtest, split_quarters, summarize
-from hpcverify.selection.outages import FleetHistory, FleetNode, PastOutage, make_history
+from hpcverify.reliability.outages import Outage
+from hpcverify.selection.outages import FleetHistory, FleetNode, make_history
 from hpcverify.selection.ranking import RiskRanking
+from tests.selection.backtest import WeekOutcome, backtest, split_quarters, summarize
 from tests.selection.fleets import (
     HAZARDS,
     INFINITE_HBD,
@@ -39,9 +40,7 @@ def by_risk(history: FleetHistory, end: float, first_day: float = 0.0) -> list[W
 
 
 def test_what_falls_on_picked_nodes_is_a_hit() -> None:
-    history = make_history(
-        FLEET, [PastOutage("n1", 1, 2), PastOutage("n1", 3, 4), PastOutage("n2", 5, 6)]
-    )
+    history = make_history(FLEET, [Outage("n1", 1, 2), Outage("n1", 3, 4), Outage("n2", 5, 6)])
 
     (week,) = backtest(history, lambda _day, _names: pick("n1", "n9"), 7)
 
@@ -50,7 +49,7 @@ def test_what_falls_on_picked_nodes_is_a_hit() -> None:
 
 
 def test_equal_scores_are_picked_by_chance() -> None:
-    history = make_history(FLEET, [PastOutage("n1", 1, 2), PastOutage("n2", 5, 6)])
+    history = make_history(FLEET, [Outage("n1", 1, 2), Outage("n2", 5, 6)])
 
     weeks = backtest(history, lambda _day, _names: {}, 7)
 
@@ -58,9 +57,7 @@ def test_equal_scores_are_picked_by_chance() -> None:
 
 
 def test_a_node_that_is_out_can_neither_be_picked_nor_count() -> None:
-    history = make_history(
-        FLEET, [PastOutage("n1", 1, 8), PastOutage("n1", 9, 10), PastOutage("n2", 11)]
-    )
+    history = make_history(FLEET, [Outage("n1", 1, 8), Outage("n1", 9, 10), Outage("n2", 11)])
     seen: list[Sequence[str]] = []
 
     def policy(_day: float, names: Sequence[str]) -> Mapping[str, float]:
@@ -75,9 +72,7 @@ def test_a_node_that_is_out_can_neither_be_picked_nor_count() -> None:
 
 
 def test_weeks_belong_to_the_quarter_in_which_they_began() -> None:
-    history = make_history(
-        FLEET, [PastOutage("n1", day, day + 1) for day in (1.0, 8.0, 15.0, 22.0)]
-    )
+    history = make_history(FLEET, [Outage("n1", day, day + 1) for day in (1.0, 8.0, 15.0, 22.0)])
 
     quarters = split_quarters(backtest(history, lambda _d, _n: pick("n1"), 28), 28)
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.selection.suites import SuiteWorth, choose_suite, compute_worth, read_seen_faults
+from hpcverify.selection.suites import (
+    SuiteFaultCoverage,
+    choose_suite,
+    compute_fault_coverage,
+    read_seen_faults,
+)
 
 
-def worth(suite: str, minutes: float, share: float, *, loads: bool = True) -> SuiteWorth:
-    return SuiteWorth(suite=suite, minutes=minutes, share=share, loads=loads)
+def worth(suite: str, minutes: float, share: float, *, loads: bool = True) -> SuiteFaultCoverage:
+    """Make the worth of a suite."""
+    return SuiteFaultCoverage(suite=suite, minutes=minutes, share=share, loads=loads)
 
 
 def test_a_suite_sees_the_classes_that_any_of_its_checks_finds() -> None:
     total = sum(fault.count for fault in read_seen_faults())
 
-    assert compute_worth("fans", 1, ["chassis"], loads=False).share * total == pytest.approx(65)
-    assert compute_worth("none", 1, ["unheard_of"], loads=False).share == 0
+    assert compute_fault_coverage(
+        "fans", 1, ["chassis"], loads=False
+    ).share * total == pytest.approx(65)
+    assert compute_fault_coverage("none", 1, ["unheard_of"], loads=False).share == 0
     every = {check for fault in read_seen_faults() for check in fault.checks}
-    assert compute_worth("all", 1, every, loads=True).share == 1
+    assert compute_fault_coverage("all", 1, every, loads=True).share == 1
 
 
 def test_what_sees_most_in_the_time_is_chosen_and_of_equals_what_takes_least() -> None:

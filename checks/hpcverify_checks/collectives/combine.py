@@ -15,13 +15,13 @@ from hpcverify.records.collectives import (
     RecordedCollective,
     WrongResult,
 )
+from hpcverify.stats import find_percentile
 from hpcverify.units import GIGA
 from hpcverify_checks.collectives.benchmark import StepTimes
 from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.collectives.recorder import describe_records
 from hpcverify_checks.collectives.timeline import Timeline
 from hpcverify_checks.common.board import describe_unreadable
-from hpcverify_checks.common.stats import percentile
 
 REPORT = "report"
 TIMELINE = "timeline"
@@ -88,7 +88,7 @@ def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
             strict=True,
         )
     ]
-    p50, p95, p99 = (percentile(steps, share) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (find_percentile(steps, share) for share in (0.5, 0.95, 0.99))
     algbw = size / p50 / GIGA
     busbw = algbw * OPERATIONS[operation].compute_factor(len(times))
     return CollectiveTiming(operation, size, len(steps), p50, p95, p99, algbw, busbw)

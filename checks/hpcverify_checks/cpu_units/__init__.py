@@ -43,11 +43,11 @@ from hpcverify.check import (
     operation,
 )
 from hpcverify.errors import write_install_command
+from hpcverify.stats import compute_excluded_rate
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.estimates import count_threads
-from hpcverify_checks.common.stats import compute_excluded_rate
 from hpcverify_checks.common.vote import HOST
 from hpcverify_checks.cpu_units.rounds import BLIND_CODE, Examination, count_wrong
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS, SharedUnit

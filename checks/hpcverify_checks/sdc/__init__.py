@@ -50,6 +50,7 @@ from hpcverify.check import (
     fail_outside,
     operation,
 )
+from hpcverify.stats import compute_excluded_rate
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import (
@@ -79,7 +80,6 @@ from hpcverify_checks.common.kernels import choose_comparison
 from hpcverify_checks.common.locate import prepare_kernels
 from hpcverify_checks.common.product_loop import BlindComparison, ProductJob, ProductSeams
 from hpcverify_checks.common.soak import SOAK_METRICS, SOAK_RULES
-from hpcverify_checks.common.stats import compute_excluded_rate
 from hpcverify_checks.common.vote import PRODUCT_FINDING_RULES, reconcile
 from hpcverify_checks.sdc.copies import check_copies
 from hpcverify_checks.sdc.prepare import (

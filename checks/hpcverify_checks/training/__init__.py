@@ -63,6 +63,7 @@ from hpcverify.check import (
     operation,
     warn_outside,
 )
+from hpcverify.stats import compute_excluded_rate, find_percentile
 from hpcverify.units import GIGA
 from hpcverify_checks.common import vote
 from hpcverify_checks.common.contention import CpuUsage
@@ -86,7 +87,6 @@ from hpcverify_checks.common.rendezvous import (
     report_nccl_settings,
 )
 from hpcverify_checks.common.reruns import Reruns
-from hpcverify_checks.common.stats import compute_excluded_rate, percentile
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
@@ -462,10 +462,10 @@ def measure_steps(part_id: str, tokens: int, steps: Sequence[PhaseTimes]) -> Ite
     """Measure *steps* of *tokens* tokens each; leave out a phase that did not occur."""
     whole = [sum(step.values()) for step in steps]
     computed = [step[COMPUTE] for step in steps]
-    typical = percentile(whole, 0.5)
+    typical = find_percentile(whole, 0.5)
     yield Measurement("step_p50", typical * 1e3, "ms", part_id)
-    yield Measurement("step_p95", percentile(whole, 0.95) * 1e3, "ms", part_id)
-    yield Measurement("compute_p50", percentile(computed, 0.5) * 1e3, "ms", part_id)
+    yield Measurement("step_p95", find_percentile(whole, 0.95) * 1e3, "ms", part_id)
+    yield Measurement("compute_p50", find_percentile(computed, 0.5) * 1e3, "ms", part_id)
     yield Measurement("tokens", tokens / typical, "1/s", part_id)
     for phase in (COMPUTE, COMMUNICATION, INPUT):
         if any(phase in step for step in steps):
@@ -479,7 +479,7 @@ def _measure_utilization(
     peak = find_peak(ctx, job.dtype)
     if peak is None:
         return
-    typical = percentile([sum(step.values()) for step in outcome.steps], 0.5)
+    typical = find_percentile([sum(step.values()) for step in outcome.steps], 0.5)
     rate = ranks * job.shape.operations / typical / GIGA
     yield Measurement("mfu", rate / peak.value, "ratio", ctx.device.part)
     if peak.derived:

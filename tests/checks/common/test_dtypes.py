@@ -107,8 +107,8 @@ def test_16_bit_operands_reach_all_bits_of_their_mantissa() -> None:
 
 
 def fits_pairs(a: int, b: int) -> bool:
-    """Whether two products of int8 operands sum in 16 bits, whichever has 128 added to it."""
-    return 2 * max((128 + a) * b, (128 + b) * a) <= 2**15 - 1
+    """Whether two products of int8 operands within +-a and +-b sum in 16 bits, one unsigned."""
+    return 2 * max((128 + a) * b, (128 + b) * a) < 2**15
 
 
 def test_pairs_of_int8_products_fit_into_16_bits_whichever_operand_is_unsigned() -> None:

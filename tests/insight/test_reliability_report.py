@@ -1,4 +1,4 @@
-"""What verification is worth is told from the site's own outages, or not at all."""
+"""The reliability report is made from the site's own outages, or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from click.testing import CliRunner
 from hpcverify.commands.reliability import command
 from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, Node, State
-from hpcverify.insight.worth import assess_worth, describe_worth, list_job_sizes
+from hpcverify.insight.reliability_report import (
+    build_reliability_report,
+    describe_reliability,
+    list_job_sizes,
+)
 from hpcverify.reliability.assumptions import JobAssumptions
 from tests.doubles import Clock
 
@@ -61,10 +65,12 @@ def test_without_failures_it_says_that_there_is_no_history_yet(
 ) -> None:
     clock.now += 40 * DAY_S
 
-    worth = assess_worth(ledger, JobAssumptions())
+    report = build_reliability_report(ledger, JobAssumptions())
 
-    assert worth.jobs == ()
-    assert describe_worth(worth)[0].startswith("no history yet: 0 failures of 16 nodes, 40 days")
+    assert report.jobs == ()
+    assert describe_reliability(report)[0].startswith(
+        "no history yet: 0 failures of 16 nodes, 40 days"
+    )
 
 
 def test_failures_become_a_rate_and_an_outlook_for_jobs(
@@ -74,15 +80,15 @@ def test_failures_become_a_rate_and_an_outlook_for_jobs(
         fail(f"n{number}", ticket=number % 2)
     clock.now = NOW + 40 * DAY_S
 
-    worth = assess_worth(ledger, JobAssumptions())
+    report = build_reliability_report(ledger, JobAssumptions())
 
-    found = worth.reliability
+    found = report.reliability
     assert (found.outages, found.found) == (4, 2)
     assert found.node_days == pytest.approx(16 * 40 - 4)
     assert found.failure_rate
     assert found.failure_rate.value == pytest.approx(4 / 636)
-    assert [job.nodes for job in worth.jobs] == [1, 4, 16]
-    assert worth.jobs[2].mtbf_hours.value == pytest.approx(636 / 4 / 16 * 24)
+    assert [job.nodes for job in report.jobs] == [1, 4, 16]
+    assert report.jobs[2].mtbf_hours.value == pytest.approx(636 / 4 / 16 * 24)
 
 
 def test_only_the_days_that_were_asked_for_count(
@@ -91,7 +97,7 @@ def test_only_the_days_that_were_asked_for_count(
     fail("n1")
     clock.now = NOW + 40 * DAY_S
 
-    assert assess_worth(ledger, JobAssumptions(), days=10).reliability.outages == 0
+    assert build_reliability_report(ledger, JobAssumptions(), days=10).reliability.outages == 0
 
 
 def test_where_one_node_has_all_failures_the_mtbf_has_no_upper_end(
@@ -101,7 +107,7 @@ def test_where_one_node_has_all_failures_the_mtbf_has_no_upper_end(
         fail("n1", ticket=1)
     clock.now = NOW + 40 * DAY_S
 
-    told = "\n".join(describe_worth(assess_worth(ledger, JobAssumptions())))
+    told = "\n".join(describe_reliability(build_reliability_report(ledger, JobAssumptions())))
 
     assert re.search(r"MTBF of a node: 159 days \(\d+ or more\)", told)
 

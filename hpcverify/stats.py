@@ -1,0 +1,172 @@
+"""
+The statistics of all rooms: medians, percentiles, tails and bounds, each with its source.
+
+Pure functions of numbers. They need no library, since `statistics` takes 8 ms to import and jobs
+wait in the prolog.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+
+CONFIDENCE = 0.95
+"""The confidence of all intervals and bounds."""
+CONFIDENCE_SCORE = 1.9599639845400536
+"""The standard deviations of a normal distribution on either side that hold `CONFIDENCE`."""
+RULE_OF_THREE = 3.0
+"""No event in a time T excludes, at `CONFIDENCE`, a Poisson rate above 3 / T."""
+MAD_SCALE = 1.4826
+"""1 / 0.6745: makes the MAD of normal values their standard deviation (Hampel, JASA 69, 1974)."""
+MEDIAN_ERROR = 1.2533
+"""The standard error of the median of n normal values is 1.2533 sigma / sqrt(n): sqrt(pi / 2)."""
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median of *values*, of which there is at least one."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def find_mad(values: Iterable[float], centre: float) -> float:
+    """Return the median absolute deviation of *values* from *centre*, unscaled."""
+    return median(abs(value - centre) for value in values)
+
+
+def find_percentile(values: Iterable[float], share: float) -> float:
+    """
+    Find the smallest of *values* that at least *share* of them do not exceed.
+
+    This is the nearest rank, so that it is always a measured value.
+    """
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def bisect(
+    is_beyond: Callable[[float], bool], low: float, high: float, precision: float = 1e-15
+) -> float:
+    """
+    Find where *is_beyond* becomes true between *low* (false) and *high* (true).
+
+    Returns:
+        A value for which it is true, too high by no more than the share *precision* of it.
+
+    """
+    while high - low > precision * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_beyond(middle) else (middle, high)
+    return high
+
+
+def compute_excluded_rate(seconds: float) -> float:
+    """Compute the lowest Poisson rate, in events per hour, that *seconds* without one exclude."""
+    return RULE_OF_THREE / seconds * 3600
+
+
+def compute_poisson_chance(count: int, mean: float) -> float:
+    """Compute the chance of *count* events or fewer, where *mean* are expected."""
+    if mean <= 0:
+        return 1.0
+    terms = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in range(count + 1))
+    return sum(map(math.exp, terms))
+
+
+def find_poisson_mean(count: int, chance: float) -> float:
+    """Find the mean with which *count* events or fewer have this *chance* (Garwood 1936)."""
+    ceiling = 10 + count + 10 * math.sqrt(count + 1)
+    return bisect(lambda mean: compute_poisson_chance(count, mean) < chance, 0.0, ceiling)
+
+
+def find_poisson_interval(count: int) -> tuple[float, float]:
+    """Find the means between which *count* events are no surprise (Garwood 1936)."""
+    tail = (1 - CONFIDENCE) / 2
+    low = find_poisson_mean(count - 1, 1 - tail) if count else 0.0
+    return low, find_poisson_mean(count, tail)
+
+
+def bound_rate(events: int, tries: int) -> float:
+    """
+    Bound the rate per try above which so few *events* would be a surprise at 95 %.
+
+    The exact bound for a Poisson process: the mean for which *events* or fewer have a
+    chance of 5 %. With no event that is 3.0 (the rule of three); never more than 1.
+    """
+    if tries <= 0:
+        return 1.0
+    return min(1.0, find_poisson_mean(events, 1 - CONFIDENCE) / tries)
+
+
+def compute_binomial_tail(chances: Iterable[float], least: int) -> float:
+    """
+    Compute the chance that at least *least* of independent events with these *chances* happen.
+
+    It is exact: the recursion for a sum of unequal trials (Poisson's binomial distribution).
+    """
+    exactly = [1.0]
+    for chance in chances:
+        exactly = [
+            without * (1 - chance) + with_one * chance
+            for without, with_one in zip([*exactly, 0.0], [0.0, *exactly], strict=True)
+        ]
+    return sum(exactly[least:])
+
+
+def compute_fisher_tail(hits: int, tries: int, other_hits: int, other_tries: int) -> float:
+    """
+    Compute the chance of *hits* of some *tries*, or more, if the others are of the same kind.
+
+    Fisher's exact test (1935), one-sided.
+    """
+    both = hits + other_hits
+    whole = _count_log_ways(tries + other_tries, both)
+    return sum(
+        math.exp(_count_log_ways(tries, n) + _count_log_ways(other_tries, both - n) - whole)
+        for n in range(hits, min(tries, both) + 1)
+    )
+
+
+def _count_log_ways(size: int, chosen: int) -> float:
+    """Return the logarithm of the binomial coefficient, which may be huge."""
+    return math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
+
+
+def compute_student_tail(score: float, freedom: float) -> float:
+    """
+    Return the chance that Student's t of *freedom* degrees is beyond *score*.
+
+    It is Wallace's approximation (Ann. Math. Stat. 30, 1959), which is good far out in the tail.
+    """
+    if math.isinf(score):
+        return 0.0
+    normal = math.sqrt(freedom * math.log1p(score * score / freedom))
+    return math.erfc(normal * (8 * freedom + 1) / (8 * freedom + 3) / math.sqrt(2)) / 2
+
+
+@cache
+def find_student_score(chance: float, freedom: float) -> float:
+    """Return the score that Student's t is beyond with this *chance*, to a thousandth."""
+    high = 1.0
+    while compute_student_tail(high, freedom) > chance:
+        high *= 2
+    return bisect(
+        lambda score: compute_student_tail(score, freedom) <= chance, 0.0, high, precision=1e-3
+    )
+
+
+def expand_student_score(freedom: int) -> float:
+    """
+    Return the score of Student's t within which `CONFIDENCE` lies on either side.
+
+    It is the expansion of Cornish and Fisher (Rev. Inst. Int. Stat. 5, 1937): at this confidence it
+    is closer than the inverse of Wallace's approximation, by far with few degrees of *freedom*.
+    """
+    z = CONFIDENCE_SCORE
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
