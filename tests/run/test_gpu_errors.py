@@ -227,7 +227,7 @@ def test_without_a_name_what_software_can_cause_fails_nobody() -> None:
     told = result({"node": ended("cuda_launch_failure", "node")})
 
     assert (told.verdict, told.findings) == (Verdict.ERROR, ())
-    assert "did not tell which" in told.reason
+    assert "did not report which" in told.reason
 
 
 def test_without_a_name_what_only_hardware_causes_fails_the_node() -> None:
