@@ -8,7 +8,7 @@ from ipaddress import AddressValueError, IPv4Address
 import msgspec
 from msgspec import Struct
 
-from hpcverify_checks.collectives.benchmark import CollectiveJob
+from hpcverify_checks.common.collective import CollectiveJob
 
 
 class LauncherArrival(Struct, frozen=True):

@@ -10,18 +10,15 @@ from msgspec import Struct
 
 from hpcverify.records.collectives import (
     CollectiveRun,
-    CollectiveTiming,
     RankPlace,
     RecordedCollective,
     WrongResult,
 )
-from hpcverify.units import GIGA
-from hpcverify_checks.collectives.benchmark import StepTimes
-from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.collectives.recorder import describe_records
 from hpcverify_checks.collectives.timeline import Timeline
 from hpcverify_checks.common.board import describe_unreadable
-from hpcverify_checks.common.stats import percentile
+from hpcverify_checks.common.collective import StepTimes, compute_timing
+from hpcverify_checks.common.operations import OPERATIONS
 
 REPORT = "report"
 TIMELINE = "timeline"
@@ -50,48 +47,26 @@ class RankReport(Struct, frozen=True, kw_only=True):
     """Where it was when it gave up to wait."""
 
 
-def split_misfits(found: Mapping[int, Shaped]) -> tuple[dict[int, Shaped], dict[int, str]]:
-    """Part what ranks measured that fits together from the rest, and say what is wrong with it."""
-    shapes = {rank: _find_shape(rank, one) for rank, one in found.items()}
+def split_misfits(messages: Mapping[int, Shaped]) -> tuple[dict[int, Shaped], dict[int, str]]:
+    """Separate what ranks measured that fits together from the rest; say why the rest does not."""
+    shapes = {rank: _find_shape(rank, message) for rank, message in messages.items()}
     common = next(filter(None, shapes.values()), None)
-    alike = {r: one for r, one in found.items() if shapes[r] is not None and shapes[r] == common}
+    fitting = {r: m for r, m in messages.items() if shapes[r] is not None and shapes[r] == common}
     why = describe_unreadable("steps that fit no others'")
-    return alike, {rank: why for rank in found if rank not in alike}
+    return fitting, {rank: why for rank in messages if rank not in fitting}
 
 
-def _find_shape(rank: int, one: StepTimes | Timeline) -> Hashable:
+def _find_shape(rank: int, message: StepTimes | Timeline) -> Hashable:
     """Find what must be the same for all ranks; None if it makes no sense by itself."""
-    if isinstance(one, Timeline):
-        rows = [(one.steps.arrivals, one.steps.ends), *((j.begins, j.ends) for j in one.jumps)]
-        kind: Hashable = tuple(jump.length for jump in one.jumps)
-        is_right = one.steps.rank == rank
-    else:
-        rows, kind = [(one.begin, one.end), (one.ready, one.end)], (one.operation, one.size)
-        is_right = one.operation in OPERATIONS and all(map(float.__lt__, one.begin, one.end))
+    if isinstance(message, StepTimes):
+        times = message.times
+        is_right = message.operation in OPERATIONS and times and all(time > 0 for time in times)
+        return (message.operation, message.size, len(times)) if is_right else None
+    steps, transfers = message.steps, message.transfers
+    rows = [(steps.arrivals, steps.ends), *((t.begins, t.ends) for t in transfers)]
     counts = [(len(begins), len(ends)) for begins, ends in rows]
-    is_right = is_right and all(begun == ended > 0 for begun, ended in counts)
-    return (kind, *counts) if is_right else None
-
-
-def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
-    """
-    Compute percentiles and bandwidths of what all ranks measured of one operation and size.
-
-    Each step takes as long as its slowest rank.
-    """
-    operation, size = times[0].operation, times[0].size
-    steps = [
-        max(end - begin for begin, end in zip(begins, ends, strict=True))
-        for begins, ends in zip(
-            zip(*(one.begin for one in times), strict=True),
-            zip(*(one.end for one in times), strict=True),
-            strict=True,
-        )
-    ]
-    p50, p95, p99 = (percentile(steps, share) for share in (0.5, 0.95, 0.99))
-    algbw = size / p50 / GIGA
-    busbw = algbw * OPERATIONS[operation].compute_factor(len(times))
-    return CollectiveTiming(operation, size, len(steps), p50, p95, p99, algbw, busbw)
+    is_right = steps.rank == rank and all(begun == ended > 0 for begun, ended in counts)
+    return (*(transfer.distance for transfer in transfers), *counts) if is_right else None
 
 
 def combine_reports(
@@ -144,7 +119,7 @@ def combine_reports(
         wire_share=compute_wire_share(ranks, algorithm),
         libraries=first.libraries if first else {},
         settings=first.settings if first else {},
-        timings=tuple(compute_timing(list(by_rank.values())) for by_rank in whole),
+        timings=tuple(compute_timing(list(by_rank.values()), world) for by_rank in whole),
         wrong=tuple(list_wrong(times)),
         missing=tuple(reasons),
         reasons=reasons,
@@ -167,9 +142,18 @@ def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
     """List the wrong results of all ranks, as they were measured, the first step first."""
     for by_rank in times:
-        found = [
-            WrongResult(rank, one.operation, one.size, **msgspec.structs.asdict(one.wrong))
-            for rank, one in by_rank.items()
-            if one.wrong
+        results = [
+            WrongResult(
+                rank,
+                own.operation,
+                own.size,
+                step=wrong.step,
+                elements=wrong.elements,
+                index=wrong.index,
+                found=wrong.found,
+                expected=wrong.expected,
+            )
+            for rank, own in by_rank.items()
+            if (wrong := own.wrong)
         ]
-        yield from sorted(found, key=lambda one: one.step)
+        yield from sorted(results, key=lambda result: result.step)

@@ -20,7 +20,6 @@ from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.telemetry import pci
 from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
-from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.combine import AUTO, RING
 from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
 from hpcverify_checks.collectives.hangs import BEAT, BEAT_SECONDS, SILENT_SECONDS
@@ -36,6 +35,7 @@ from hpcverify_checks.collectives.secret import make_secret
 from hpcverify_checks.collectives.watch import DIED, LEFT, RankWatch
 from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import BoardError, SocketBoard
+from hpcverify_checks.common.collective import CollectiveJob
 from hpcverify_checks.common.rendezvous import LostRanks, set_environment
 
 WITH_OPINION = b"with a second opinion"

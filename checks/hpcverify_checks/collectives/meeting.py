@@ -18,7 +18,6 @@ import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
 from hpcverify_checks.common.board import (
@@ -29,6 +28,7 @@ from hpcverify_checks.common.board import (
     open_board,
 )
 from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.collective import CollectiveJob
 from hpcverify_checks.common.rendezvous import LOOPBACK, exchange_messages, require_loopback
 
 CAME = "came"

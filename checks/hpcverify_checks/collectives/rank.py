@@ -20,12 +20,16 @@ from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
 from hpcverify.telemetry.nics import sum_port_rates
-from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collectives
+from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
 from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
 from hpcverify_checks.common.board import Board, decode_messages, open_board
-from hpcverify_checks.common.collective import use_thread_share
+from hpcverify_checks.common.collective import (
+    CollectiveJob,
+    measure_collectives,
+    use_thread_share,
+)
 from hpcverify_checks.common.progress import keep_position
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     import torch
 
 CPU_NAME = "cpu"
+DEFAULT_SIZES = {"gloo": (4 * KIB, MIB, 64 * MIB), "nccl": (MIB, 256 * MIB, 4 * GIB)}
+"""Message sizes in bytes by backend, from what waits for the network to what fills it."""
 
 
 class RankOrder(Struct, frozen=True):
@@ -71,7 +77,8 @@ def main() -> None:
     try:
         with announce_failure(board, order.rank):
             device, report = _introduce(order, report)
-            job = msgspec.structs.replace(order.job, backend=report.backend)
+            sizes = order.job.sizes or DEFAULT_SIZES[report.backend]
+            job = msgspec.structs.replace(order.job, backend=report.backend, sizes=sizes)
             with use_thread_share(job), join_group(job, order.rank, device):
                 try:
                     _measure(order, job, board, device)

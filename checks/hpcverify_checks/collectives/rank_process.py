@@ -13,11 +13,11 @@ from io import FileIO
 import msgspec
 
 from hpcverify.processes import name_signal, read_process_state
-from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.hangs import Beat
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
+from hpcverify_checks.common.collective import CollectiveJob
 from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import MAX_REASON_CHARACTERS

@@ -15,7 +15,6 @@ import msgspec
 
 from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import StepTimes
 from hpcverify_checks.collectives.combine import (
     REPORT,
     TIMELINE,
@@ -32,6 +31,7 @@ from hpcverify_checks.collectives.rank_process import RankProcess
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import CROWDED, decode_messages
 from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.collective import StepTimes
 from hpcverify_checks.common.rendezvous import ABORT_SECONDS, ROLL_CALL_SECONDS
 
 WATCH_SECONDS = 0.1

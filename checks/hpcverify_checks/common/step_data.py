@@ -80,6 +80,9 @@ class WrongStepWords(Struct, frozen=True):
     index: int
     found: str
     expected: str
+    """As the host computed it."""
+    hint: str = ""
+    """What the first of them would be right for, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)

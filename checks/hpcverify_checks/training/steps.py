@@ -37,12 +37,7 @@ from hpcverify_checks.common.bits import (
     view_integers,
     view_words,
 )
-from hpcverify_checks.common.collective import (
-    Reduce,
-    all_reduce,
-    compute_elapsed,
-    record_event,
-)
+from hpcverify_checks.common.collective import StepClock, all_reduce
 from hpcverify_checks.common.device import use_float32_precision, use_threads
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.rendezvous import (
@@ -100,6 +95,8 @@ class TrainingJob(RankGroup, frozen=True):
     """Whether all ranks compute on the same kind of part."""
 
 
+Reduce = Callable[["Tensor"], object]
+"""Sums a tensor over all ranks, in place."""
 Feed = Callable[[TrainingJob, int], "Tensor"]
 """Makes the batch of a step, on the host: int64 tokens, batch x (sequence + 1)."""
 
@@ -146,26 +143,29 @@ PhaseTimes = dict[str, float]
 """The seconds of one step by phase."""
 
 
-@dataclass(frozen=True, slots=True)
 class PhaseTimer:
     """Times the phases of steps on their device, without waiting for it."""
 
-    device: torch.device
-    intervals: list[tuple[int, str, Any, Any]] = field(default_factory=list)
+    def __init__(self, device: torch.device) -> None:
+        """Begin without phases."""
+        self._clock = StepClock(device)
+        self._phases: list[tuple[int, str]] = []
 
     @contextmanager
     def time_phase(self, step: int, name: str) -> Generator[None]:
         """Count the block's time towards the phase *name* of *step*."""
-        before = record_event(self.device)
+        self._phases.append((step, name))
+        self._clock.mark()
         yield
-        self.intervals.append((step, name, before, record_event(self.device)))
+        self._clock.mark()
 
     def sum_phases(self) -> list[PhaseTimes]:
         """Add up the phases of each step; all work must be done."""
         steps: dict[int, PhaseTimes] = {}
-        for step, name, before, after in self.intervals:
+        marks = self._clock.read()
+        for (step, name), begin, end in zip(self._phases, marks[::2], marks[1::2], strict=True):
             times = steps.setdefault(step, {})
-            times[name] = times.get(name, 0.0) + compute_elapsed(before, after)
+            times[name] = times.get(name, 0.0) + end - begin
         return list(steps.values())
 
 

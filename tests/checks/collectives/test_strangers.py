@@ -21,7 +21,6 @@ import torch.distributed as dist
 
 from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
 from hpcverify_checks.collectives.deputy import DEPUTY, OVER, find_second_board
 from hpcverify_checks.collectives.hangs import BEAT
@@ -36,6 +35,7 @@ from hpcverify_checks.common.board import (
     SocketBoard,
 )
 from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.collective import CollectiveJob, StepTimes
 from hpcverify_checks.common.seal import NONCE_BYTES
 from tests.checks.collectives.launched import (
     KNOWN,
@@ -55,9 +55,7 @@ FORGED_TIMES = msgspec.msgpack.encode(
         "operation": "all_reduce",
         "size": 4096,
         "checked": 5,
-        "ready": [0.0],
-        "begin": [0.0],
-        "end": [1.0],
+        "times": [1.0],
         "wrong": {"step": 1, "elements": 1, "index": 0, "found": "0xdead", "expected": "0x0"},
     }
 )
@@ -369,13 +367,14 @@ def test_a_launcher_comes_from_an_address(address: str) -> None:
 
 
 def test_steps_that_fit_no_others_are_told_from_those_that_do() -> None:
-    good = StepTimes("all_reduce", 4096, (0.0, 0.0), (1.0, 1.0), (2.0, 2.0), 3)
+    good = StepTimes("all_reduce", 4096, (1.0, 1.0), 3)
     bad = {
-        1: msgspec.structs.replace(good, end=(2.0,)),
+        1: msgspec.structs.replace(good, times=(1.0,)),
         2: msgspec.structs.replace(good, operation="nothing"),
         3: msgspec.structs.replace(good, size=1),
-        4: msgspec.structs.replace(good, end=(1.0, 1.0)),
-        5: msgspec.structs.replace(good, ready=(), begin=(), end=()),
+        4: msgspec.structs.replace(good, times=(1.0, 0.0)),
+        5: msgspec.structs.replace(good, times=()),
+        7: msgspec.structs.replace(good, times=(1.0, float("nan"))),
     }
     alike, misfits = split_misfits({0: good, **bad, 6: good})
 

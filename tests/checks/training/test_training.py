@@ -37,7 +37,7 @@ from hpcverify.model import (
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers, view_words
-from hpcverify_checks.common.collective import Reduce, all_reduce
+from hpcverify_checks.common.collective import all_reduce
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.ranks import Peer, start_peers
 from hpcverify_checks.common.rendezvous import RankGroup, join_group
@@ -47,6 +47,7 @@ from hpcverify_checks.training import steps
 from hpcverify_checks.training.steps import (
     HARDWARE,
     PhaseTimer,
+    Reduce,
     Trainer,
     TrainingJob,
     TrainingOutcome,

@@ -20,7 +20,7 @@ SUM = -1
 """In place of a rank: the sum over all."""
 
 
-class Piece(Struct, frozen=True):
+class Segment(Struct, frozen=True):
     """A part of a result: whose words they are, from which of its words on."""
 
     source: int
@@ -49,7 +49,7 @@ class Operation:
         """Find from which of its words on a rank sends."""
         return 0
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
         """List what *rank* must get, in order."""
         raise NotImplementedError
 
@@ -69,9 +69,9 @@ class AllReduce(Operation):
         """Each link carries what is sent, and the sum back."""
         return 2 * (world - 1) / world
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:  # noqa: ARG002
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:  # noqa: ARG002
         """Get the whole sum."""
-        yield Piece(SUM, 0, words)
+        yield Segment(SUM, 0, words)
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:  # noqa: ARG002
         """Add up in place."""
@@ -90,9 +90,9 @@ class ReduceScatter(Operation):
         """Send all, get a chunk."""
         return words, words // world
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
         """Get a chunk of the sum."""
-        yield Piece(SUM, rank * (words // world), words // world)
+        yield Segment(SUM, rank * (words // world), words // world)
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
         """Reduce and scatter."""
@@ -118,10 +118,10 @@ class AllGather(Operation):
         """Send one's own chunk."""
         return rank * (words // world)
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:  # noqa: ARG002
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:  # noqa: ARG002
         """Get a chunk of each rank."""
         for source in range(world):
-            yield Piece(source, source * (words // world), words // world)
+            yield Segment(source, source * (words // world), words // world)
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
         """Gather."""
@@ -138,10 +138,10 @@ class AllToAll(Operation):
 
     name = "alltoall"
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
         """Get one's own chunk of each rank."""
         for source in range(world):
-            yield Piece(source, rank * (words // world), words // world)
+            yield Segment(source, rank * (words // world), words // world)
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
         """Exchange."""
@@ -160,9 +160,9 @@ class Broadcast(Operation):
         """Each link carries it once."""
         return 1.0
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:  # noqa: ARG002
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:  # noqa: ARG002
         """Get the words of rank 0."""
-        yield Piece(0, 0, words)
+        yield Segment(0, 0, words)
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:  # noqa: ARG002
         """Broadcast in place."""
@@ -180,29 +180,30 @@ class SendRecv(Operation):
         """Each link carries it once in each direction."""
         return 1.0
 
-    def list_pieces(self, words: int, rank: int, world: int) -> Iterator[Piece]:
+    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
         """Get the words of the rank before."""
-        yield Piece((rank - 1) % world, 0, words)
+        yield Segment((rank - 1) % world, 0, words)
 
     def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
         """Send and receive at the same time."""
-        return begin_jump(send, receive, 1)
+        return begin_transfer(send, receive, 1)
 
 
-def begin_jump(send: Tensor, receive: Tensor, jump: int) -> list[Any]:
-    """Send to the rank *jump* ranks ahead, and receive from the one as far behind."""
+def begin_transfer(send: Tensor, receive: Tensor, distance: int) -> list[Any]:
+    """Send to the rank *distance* ranks ahead, and receive from the one as far behind."""
     import torch.distributed as dist
 
     rank, world = dist.get_rank(), dist.get_world_size()
     return dist.batch_isend_irecv(
         [
-            dist.P2POp(dist.isend, send, (rank + jump) % world),
-            dist.P2POp(dist.irecv, receive, (rank - jump) % world),
+            dist.P2POp(dist.isend, send, (rank + distance) % world),
+            dist.P2POp(dist.irecv, receive, (rank - distance) % world),
         ]
     )
 
 
+ALL_REDUCE = AllReduce()
 OPERATIONS: dict[str, Operation] = {
-    one.name: one
-    for one in (AllReduce(), AllGather(), ReduceScatter(), AllToAll(), Broadcast(), SendRecv())
+    operation.name: operation
+    for operation in (ALL_REDUCE, AllGather(), ReduceScatter(), AllToAll(), Broadcast(), SendRecv())
 }
