@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from time import process_time
 from typing import Any
@@ -22,7 +23,7 @@ from torch import Tensor
 from hpcverify.units import MIB
 from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import CollectiveJob, all_reduce, use_thread_share
-from hpcverify_checks.common.operations import AllReduce
+from hpcverify_checks.common.operations import ALL_REDUCE
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.step_data import WORD_BYTES, StepData, Words
 from hpcverify_checks.training import CPU_SHAPE, steps
@@ -73,24 +74,17 @@ def time_training(job: TrainingJob) -> dict[str, float]:
     }
 
 
-class TimedAllReduce(AllReduce):
-    """An all-reduce that notes the CPU time that it takes, in seconds."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.spent: list[float] = []
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:  # noqa: ARG002 - in place
-        """Add up, to the end."""
-        begin = process_time()
-        all_reduce(receive)
-        self.spent.append(process_time() - begin)
-        return []
-
-
 def time_reduce(job: CollectiveJob) -> dict[str, float]:
     """Give the milliseconds of an all-reduce and of what is done beside it."""
-    operation = TimedAllReduce()
+    spent: list[float] = []
+
+    def reduce(_send: Tensor, receive: Tensor) -> list[Any]:
+        begin = process_time()
+        all_reduce(receive)
+        spent.append(process_time() - begin)
+        return []
+
+    operation = replace(ALL_REDUCE, begin=reduce)
     with start_peers(job, collective.__name__), use_thread_share(job):
         collective.measure_rank(job, 0, CPU, {operation.name: operation})
     size = job.sizes[0]
@@ -102,12 +96,12 @@ def time_reduce(job: CollectiveJob) -> dict[str, float]:
         weights = data.weigh_share(0)
         beside += time_each(lambda: made.fill(message, data, weights)) / 2  # noqa: B023
         beside += time_each(lambda: known.compare(message, data, (weights, 0, 0), row))  # noqa: B023 - twice a step
-    return {"all-reduce": median(operation.spent) * 1e3, "data and comparisons": beside}
+    return {"all-reduce": median(spent) * 1e3, "data and comparisons": beside}
 
 
 def make_job(folder: str, size: int, seconds: float) -> CollectiveJob:
     """Make the job of an all-reduce of *size* bytes, as the check has it."""
-    operations = (AllReduce.name,)
+    operations = (ALL_REDUCE.name,)
     return CollectiveJob(
         folder, 2, "gloo", 120.0, operations, (size,), seconds, 7, compare_shares=True
     )

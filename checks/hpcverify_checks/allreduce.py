@@ -52,13 +52,12 @@ from hpcverify.check import (
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
 from hpcverify.units import GIB, KIB, MIB, format_count
-from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
     CollectiveJob,
     StepTimes,
     compute_timing,
+    measure_processes,
     measure_rank,
-    use_thread_share,
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import (
@@ -70,7 +69,6 @@ from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.operations import ALL_REDUCE, Operation
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
-from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
     merge_lost_ranks,
@@ -157,8 +155,10 @@ def _measure_rank(
     yield from report_overrides(ctx)
     yield from report_nccl_settings(ctx)
     job = _build_job(ctx, params, on_cpu=device.type == "cpu")
-    measure_device = _measure_gpus if device.type == "cuda" else _measure_processes
-    yield from measure_device(ctx, job, device, operation)
+    if device.type == "cuda":
+        yield from _measure_gpus(ctx, job, device, operation)
+    else:
+        yield from _measure_processes(ctx, job, operation)
 
 
 def _build_job(ctx: Context, params: AllreduceParams, *, on_cpu: bool) -> CollectiveJob:
@@ -197,17 +197,13 @@ def _measure_gpus(
 
 
 def _measure_processes(
-    ctx: Context, job: CollectiveJob, device: torch.device, operation: Operation
+    ctx: Context, job: CollectiveJob, operation: Operation
 ) -> Iterator[CheckItem]:
-    crowd = CpuUsage.read()
-    with start_peers(job, collective.__name__) as peers:
-        with use_thread_share(job):
-            timed = measure_rank(job, 0, device, {ALL_REDUCE.name: operation})
-        yield from report_wrong_sums(timed, 0, ctx.device.part)
-        for peer in peers:
-            theirs = peer.wait_for_result(list[StepTimes])
-            yield from report_wrong_sums(theirs, peer.rank, ctx.device.part)
-    numbers = report_times(job, timed, "gloo on the loopback")
+    crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
+    for rank, timed in measure_processes(job, {ALL_REDUCE.name: operation}):
+        measured.append(timed)
+        yield from report_wrong_sums(timed, rank, ctx.device.part)
+    numbers = report_times(job, measured[0], "gloo on the loopback")
     yield from crowd.omit_if_busy(CONTENDED_METRICS, numbers)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from hpcverify_checks.common.collective import (
     StepTimes,
     all_reduce,
 )
-from hpcverify_checks.common.operations import ALL_REDUCE, AllReduce
+from hpcverify_checks.common.operations import ALL_REDUCE
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup, join_group
 from hpcverify_checks.common.sizes import format_size
@@ -66,26 +67,20 @@ def nothing_is_left() -> Iterator[None]:
     assert children(os.getpid()) == before
 
 
-class InjectedReduce(AllReduce):
-    """An all-reduce that a test spoils."""
-
-    def __init__(self, reduce: Callable[[Tensor], object]) -> None:
-        """Do *reduce* in its place."""
-        self.reduce = reduce
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
-        """Reduce, to the end."""
-        assert send.data_ptr() == receive.data_ptr()
-        self.reduce(receive)
-        return []
-
-
 def found_by(
     tmp_path: Path,
     reduce: Callable[[Tensor], object],
     params: allreduce.AllreduceParams = QUICK,
 ) -> list[CheckItem]:
-    return list(allreduce.measure(make_context(tmp_path), params, InjectedReduce(reduce)))
+    """Measure with *reduce* in the place of an all-reduce."""
+
+    def begin(send: Tensor, receive: Tensor) -> list[Any]:
+        assert send.data_ptr() == receive.data_ptr()
+        reduce(receive)
+        return []
+
+    operation = replace(ALL_REDUCE, begin=begin)
+    return list(allreduce.measure(make_context(tmp_path), params, operation))
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +330,7 @@ def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) 
     impatient = RankGroup(str(tmp_path), 2, "gloo", 1e-3)
     with start_peers(impatient, "hpcverify_checks.common.collective") as started:
         assert [peer.rank for peer in started] == [1]
-        assert (tmp_path / "rank1.ready").exists()
+        assert (tmp_path / "ready1").exists()
 
 
 def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
@@ -364,7 +359,7 @@ def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
         f"list(allreduce.measure(make_context(Path({str(tmp_path)!r})), params))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
-    wait_for((tmp_path / "shared/rank1.ready").exists)
+    wait_for((tmp_path / "shared/ready1").exists)
     orphans = children(parent.pid)
     parent.kill()
     parent.wait()

@@ -38,18 +38,16 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.units import MIB, format_count
-from hpcverify_checks.common import collective
 from hpcverify_checks.common.collective import (
     CollectiveJob,
     StepTimes,
     compute_timing,
+    measure_processes,
     measure_rank,
-    use_thread_share,
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
     exchange_messages,
@@ -61,7 +59,7 @@ from hpcverify_checks.common.sizes import format_size
 
 SIZES = (MIB, 256 * MIB)
 WARM_UP_SECONDS = 0.2
-"""For each operation and size."""
+"""The warm-up of each operation and size."""
 WRONG_CODE = "wrong_result"
 CONTENDED_METRICS = ("busbw.*", "time_*")
 """Left out on CPUs that others use."""
@@ -108,7 +106,7 @@ def _explain_skip(ctx: Context, params: CollectivesParams) -> str:
 
 
 def measure(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem]:
-    """Take all operations with all peers; rank 0 reports the times, each rank its own errors."""
+    """Measure all operations with all peers; rank 0 reports times, each rank its wrong results."""
     if why := _explain_skip(ctx, params):
         raise Skip(why)
     yield from report_lost_ranks(ctx, _measure_rank(ctx, params))
@@ -137,12 +135,9 @@ def _measure_rank(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem
             decoder = msgspec.msgpack.Decoder(list[StepTimes])
             yield from report_times(job, list(map(decoder.decode, answers)))
         return
-    crowd = CpuUsage.read()
-    with start_peers(job, collective.__name__) as peers:
-        with use_thread_share(job):
-            measured = [measure_rank(job, 0, device)]
-        measured += [peer.wait_for_result(list[StepTimes]) for peer in peers]
-    for rank, own in enumerate(measured):
+    crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
+    for rank, own in measure_processes(job):
+        measured.append(own)
         yield from report_wrong(job, own, rank)
     yield from crowd.omit_if_busy(CONTENDED_METRICS, report_times(job, measured))
 

@@ -1,4 +1,4 @@
-"""What the launcher of a rank says when it comes to the board."""
+"""The first message of the launcher of a rank."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from hpcverify_checks.common.collective import CollectiveJob
 
 
 class LauncherArrival(Struct, frozen=True):
-    """What a launcher says of each of its ranks."""
+    """Where a rank is, and what its launcher is to measure."""
 
     node: str
     address: str
-    """By which the other nodes reach this one."""
+    """The address at which the other nodes reach this one."""
     job: CollectiveJob
 
     @classmethod
     def decode(cls, message: bytes) -> LauncherArrival:
-        """
-        Decode it.
-
-        Raises:
-            MsgspecError: it is something else, or its address is not one of IPv4.
-
-        """
+        """Decode it, or raise `MsgspecError`, also for an address that is not one of IPv4."""
         arrival = msgspec.json.decode(message, type=cls)
         try:
             IPv4Address(arrival.address)
@@ -38,4 +32,4 @@ class LauncherArrival(Struct, frozen=True):
 
 def list_nodes(arrivals: Sequence[LauncherArrival]) -> list[str]:
     """List the node of each rank."""
-    return [one.node for one in arrivals]
+    return [arrival.node for arrival in arrivals]

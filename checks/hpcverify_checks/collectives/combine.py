@@ -1,4 +1,4 @@
-"""What the ranks measured, made into one document."""
+"""One document of all that the ranks measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcverify_checks.common.operations import OPERATIONS
 REPORT = "report"
 TIMELINE = "timeline"
 RING, AUTO = "ring", "auto"
-"""What NCCL is told to use: rings, or what it chooses."""
+"""The algorithm of NCCL: rings, or its own choice."""
 Shaped = TypeVar("Shaped", StepTimes, Timeline)
 
 
@@ -33,18 +33,18 @@ def times_topic(number: int) -> str:
 
 
 class RankReport(Struct, frozen=True, kw_only=True):
-    """What one rank says at its end."""
+    """The last message of a rank."""
 
     place: RankPlace
     backend: str = ""
     libraries: dict[str, str] = {}
     settings: dict[str, str] = {}
     lost: dict[int, str] = {}
-    """The ranks that it waited for in vain, and what it knows of them."""
+    """The ranks for which it waited in vain, and what it knows of them."""
     unable: str = ""
-    """Why it ended early, if that was no other rank's fault."""
+    """Why it ended early, if that was not because of another rank."""
     recorded: RecordedCollective | None = None
-    """Where it was when it gave up to wait."""
+    """Where it was when it stopped waiting."""
 
 
 def split_misfits(messages: Mapping[int, Shaped]) -> tuple[dict[int, Shaped], dict[int, str]]:
@@ -78,27 +78,27 @@ def combine_reports(
     algorithm: str,
 ) -> CollectiveRun:
     """
-    Put together what the ranks left.
+    Combine the messages of the ranks.
 
     *places* has all ranks, with what is known of where they are;
     *times* has what each rank measured, for each operation and size; *gone* the ranks that
-    never came or that died, and why. A rank that reports is there, whoever missed it.
+    never came or that died, and why. A rank that reports is there, whichever rank missed it.
     """
     world = len(places)
-    reasons = {rank: why for one in reports.values() for rank, why in one.lost.items()}
+    reasons = {rank: why for report in reports.values() for rank, why in report.lost.items()}
     reasons |= gone
-    unable = [f"rank {r}: {one.unable}" for r, one in reports.items() if one.unable]
+    unable = [f"rank {r}: {report.unable}" for r, report in reports.items() if report.unable]
     silent = [rank for rank in range(world) if rank not in reports]
     if silent and not reasons:
-        # Of most ranks it is no fault of theirs, as when a shared folder does not answer.
+        # Most ranks do not fail at once: more likely a shared folder does not answer.
         if len(silent) > world / 2:
             unable.append(f"{len(silent)} of {world} ranks said nothing more")
         else:
             reasons = dict.fromkeys(silent, "said nothing more")
-    records = {rank: one.recorded for rank, one in reports.items() if one.recorded}
-    told = describe_records(records)
+    records = {rank: report.recorded for rank, report in reports.items() if report.recorded}
+    described = describe_records(records)
     reasons = {
-        rank: "; ".join(filter(None, (why, told)))
+        rank: "; ".join(filter(None, (why, described)))
         for rank, why in sorted(reasons.items())
         if rank not in reports and 0 <= rank < world
     }
@@ -124,7 +124,7 @@ def combine_reports(
         missing=tuple(reasons),
         reasons=reasons,
         recorded=tuple(records.values()),
-        unable="; ".join(filter(None, (unable[0], told))) if unable else "",
+        unable="; ".join(filter(None, (unable[0], described))) if unable else "",
     )
 
 

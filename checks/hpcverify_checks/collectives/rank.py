@@ -47,7 +47,7 @@ DEFAULT_SIZES = {"gloo": (4 * KIB, MIB, 64 * MIB), "nccl": (MIB, 256 * MIB, 4 * 
 
 
 class RankOrder(Struct, frozen=True):
-    """What a rank is to do."""
+    """The order for one rank."""
 
     job: CollectiveJob
     rank: int
@@ -56,7 +56,7 @@ class RankOrder(Struct, frozen=True):
     parent: int
     """The process that started it."""
     progress: int
-    """The descriptor of the file that tells it how far this rank is."""
+    """The descriptor of the file in which this rank keeps its position."""
 
 
 class _Offer(Struct, frozen=True):
@@ -90,14 +90,14 @@ def main() -> None:
         report = msgspec.structs.replace(report, lost=exc.lost)
     except Unable as exc:
         report = msgspec.structs.replace(report, unable=str(exc))
-    except Exception as exc:  # noqa: BLE001 - the boundary of this process: a bug of ours accuses nobody
+    except Exception as exc:  # noqa: BLE001 - the boundary of this process: a bug of ours is about no rank
         traceback.print_exc()
         report = msgspec.structs.replace(report, unable=f"{type(exc).__name__}: {exc}")
     board.post(REPORT, order.rank, msgspec.msgpack.encode(report))
 
 
 def _measure(order: RankOrder, job: CollectiveJob, board: Board, device: torch.device) -> None:
-    """Measure, and leave on the *board* what there is at once."""
+    """Measure, and post each result at once."""
     for number, times in enumerate(measure_collectives(job, order.rank, device)):
         board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
     if job.timeline:
@@ -156,8 +156,8 @@ def _name_libraries(backend: str) -> dict[str, str]:
 
 def read_settings() -> dict[str, str]:
     """Read what the environment tells NCCL and gloo."""
-    told = ("NCCL_", "GLOO_")
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(told)}
+    prefixes = ("NCCL_", "GLOO_")
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
 
 
 if __name__ == "__main__":

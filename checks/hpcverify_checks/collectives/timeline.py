@@ -1,11 +1,11 @@
 """
-Equal steps on all ranks, and transfers of each to several others: who is late, who is slow?
+Equal steps on all ranks, and transfers from each to several others, to find slow ranks.
 
 A step is a piece of computation, the same on all ranks, and an all-reduce, in which all wait
-for the last to arrive. Then each rank sends to ranks at some distances ahead, to one in each
-round, while it gets a message of its own: a rank that is slow to send delays all of its
-partners, one that is slow to receive is late with all of them. Ranks of several nodes send
-to other nodes only.
+for the last to arrive. Then each rank sends to ranks at several distances, to one in each
+round, while it receives a message: a rank that is slow to send delays all of its partners,
+one that is slow to receive is late with all of them. Ranks of several nodes send to other
+nodes only.
 
 Nothing is written while it runs. Times are given by the clock of rank 0's node, which is
 compared before and after.
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     import torch
 
 STEPS_SECONDS = 5.0
-"""For as many as fit, between the bounds below."""
+"""The time for all steps, of which there are `MIN_STEPS` to `MAX_STEPS`."""
 TRANSFER_SECONDS = 10.0
-"""After which no more rounds begin. On healthy links all of them take less."""
+"""No round begins after this time. On healthy links all of them take less."""
 WORK_SECONDS = 0.01
-"""Of computation in a step: long enough for a scheduler's slices to even out."""
+"""The computation in a step: long enough for a scheduler's slices to even out."""
 PRODUCT_ROWS = {"cpu": 192, "cuda": 2048}
-"""Of the matrices that are multiplied."""
+"""The rows of the matrices that are multiplied."""
 TRIALS = 5
-"""Products that are timed to say how many make a step."""
+"""Products that are timed to choose how many make a step."""
 SUM_BYTES = 64 * KIB
-"""Of the all-reduce: what it takes is latency, as the wire is measured by the transfers."""
+"""The size of the all-reduce: it measures latency, since the transfers measure the wire."""
 TRANSFER_BYTES = {"cpu": MIB, "cuda": 64 * MIB}
 MIN_STEPS, MAX_STEPS = 24, 200
 MAX_ROUNDS, ROUNDS_IN_BLOCK = 32, 8
@@ -59,7 +59,7 @@ MAX_DISTANCES = 4
 STEPS_IN_FLIGHT = 8
 ROUND_TRIPS = 24
 DIGITS = 7
-"""Of a second, in the document."""
+"""Decimal places of seconds in the document."""
 
 
 class Transfer(Struct, frozen=True):
@@ -73,7 +73,7 @@ class Transfer(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """What one rank measured, by the clock of rank 0's node."""
+    """The steps and transfers of one rank, by the clock of rank 0's node."""
 
     steps: RankSteps
     transfers: tuple[Transfer, ...] = ()
@@ -125,10 +125,10 @@ def choose_distances(nodes: Sequence[str]) -> list[int]:
     """
     Choose how many ranks ahead each rank sends, by the node of each rank.
 
-    Over whole nodes if there are several, and to the ranks from which it hears. No two ranks
-    send to each other in one round: gloo sends one of these messages after the other, which
-    looks like a slow link. None if a rank would have one partner only: then nobody could say
-    which of the two is slow.
+    Distances are whole nodes if there are several, and come in pairs, one back to the sender.
+    No two ranks send to each other in one round: gloo sends one of these messages after the
+    other, which looks like a slow link. There are no distances if a rank would have only one
+    partner: then it is unknown which of the two is slow.
     """
     stride = max(nodes.count(node) for node in nodes)
     if stride == len(nodes):
@@ -143,8 +143,8 @@ def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
     """
     Join what both sides measured: from when both were there to the receiver's end.
 
-    The ranks leave the meeting before it one after the other, a distant one late: who waits
-    for it is not slow to send.
+    The ranks leave the meeting before it one after the other, a distant one late: a rank that
+    waits for it is not slow to send.
     """
     return tuple(
         Transfers(
@@ -164,14 +164,12 @@ def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """One rank at work."""
-
     group: RankGroup
     rank: int
     device: torch.device
 
     def take_steps(self, seconds: float) -> tuple[list[float], list[float]]:
-        """Compute and reduce again and again; give the arrivals and ends."""
+        """Compute and reduce again and again; give the times of arrivals and of ends."""
         import torch
 
         rows = PRODUCT_ROWS[self.device.type]

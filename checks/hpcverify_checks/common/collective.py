@@ -30,6 +30,7 @@ from hpcverify.units import GIGA, MIB
 from hpcverify_checks.common.device import use_threads
 from hpcverify_checks.common.operations import ALL_REDUCE, OPERATIONS, SUM, Operation, Segment
 from hpcverify_checks.common.progress import waiting
+from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
     RankGroup,
     await_ranks,
@@ -121,6 +122,20 @@ def use_thread_share(group: RankGroup) -> Generator[None]:
 
     with use_threads(max(1, torch.get_num_threads() // group.world)):
         yield
+
+
+def measure_processes(
+    job: CollectiveJob, operations: Mapping[str, Operation] = OPERATIONS
+) -> Iterator[tuple[int, list[StepTimes]]]:
+    """Measure with processes of this node as ranks; give each rank and what it measured."""
+    import torch
+
+    with start_peers(job, __name__) as peers:
+        with use_thread_share(job):
+            own = measure_rank(job, 0, torch.device("cpu"), operations)
+        yield 0, own
+        for peer in peers:
+            yield peer.rank, peer.wait_for_result(list[StepTimes])
 
 
 def run_rank(rank: int, order: str) -> Iterator[bytes]:
@@ -237,7 +252,8 @@ class CollectiveBenchmark:
         """Allocate what is sent and what is received, maybe the same, for a batch of steps."""
         import torch
 
-        lengths = self.operation.measure_lengths(self.made.count, self.job.world)
+        received_words = sum(segment.length for segment in self._list_received())
+        lengths = self._find_sent().length, received_words
         pairs: list[tuple[Tensor, Tensor]] = []
         for _ in range(count_buffers(self.size, self.device)):
             sent, received = (
@@ -254,7 +270,7 @@ class CollectiveBenchmark:
 
         batches = [*self._plan_batches(first, count, len(buffers))]
         total = batches[-1].stop - first
-        sent_segments, received_segments = self._list_sent(), self._list_received()
+        sent_segment, received_segments = self._find_sent(), self._list_received()
         log = torch.zeros(2, total, 4, dtype=torch.int64, device=self.device)
         clock, meeting = StepClock(self.device), torch.zeros(1, device=self.device)
         for batch in batches:
@@ -264,10 +280,9 @@ class CollectiveBenchmark:
                 (self._choose_data(step), *pair) for step, pair in zip(batch, buffers, strict=False)
             ]
             for data, sent, _ in work:
-                (segment,) = sent_segments
-                self.made.fill(sent, data, data.weigh_share(self.rank), segment.start)
+                self.made.fill(sent, data, data.weigh_share(self.rank), sent_segment.start)
                 if self.job.compare_shares:
-                    self._compare(sent, data, sent_segments, log[0, data.step - first])
+                    self._compare(sent, data, [sent_segment], log[0, data.step - first])
             self._time_batch(work, clock, meeting)
             if self.made.count > CHUNK_WORDS:  # else its verification would fill a GPU's queue
                 await_ranks(self.job, self.device)
@@ -282,7 +297,7 @@ class CollectiveBenchmark:
             tuple(end - begin for begin, end in zip(marks[::2], marks[1::2], strict=True)),
             total,
             self._find_wrong(results, first, received_segments),
-            self._find_wrong(shares, first, sent_segments),
+            self._find_wrong(shares, first, [sent_segment]),
         )
 
     def _plan_batches(self, first: int, count: int, size: int) -> Iterator[range]:
@@ -314,13 +329,11 @@ class CollectiveBenchmark:
             return StepData.make_for_sum(self.job.seed, step, self.job.world)
         return StepData(self.job.seed, step, self.job.world, floats=False)
 
-    def _list_sent(self) -> list[Segment]:
-        words, world = self.made.count, self.job.world
-        start = self.operation.find_send_start(words, self.rank, world)
-        return [Segment(self.rank, start, self.operation.measure_lengths(words, world)[0])]
+    def _find_sent(self) -> Segment:
+        return self.operation.find_sent(self.made.count, self.rank, self.job.world)
 
     def _list_received(self) -> list[Segment]:
-        return [*self.operation.list_segments(self.made.count, self.rank, self.job.world)]
+        return self.operation.list_received(self.made.count, self.rank, self.job.world)
 
     def _compare(
         self, message: Tensor, data: StepData, segments: Sequence[Segment], row: Tensor

@@ -8,7 +8,8 @@ rank sends, and busbw is algbw times the factor, with n ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ SUM = -1
 
 
 class Segment(Struct, frozen=True):
-    """A part of a result: whose words they are, from which of its words on."""
+    """A part of a message: whose words it has, from which of those words on."""
 
     source: int
     """A rank, or `SUM`."""
@@ -29,167 +30,65 @@ class Segment(Struct, frozen=True):
     length: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One collective."""
+    """One collective, of a number of words that the ranks divide evenly."""
 
     name: str
-    reduces = False
+    begin: Callable[[Tensor, Tensor], list[Any]]
+    """Begins to send the first tensor and to receive the second; gives what to wait for."""
+    list_received: Callable[[int, int, int], list[Segment]]
+    """Lists what a rank must get, in order, by the words, the rank and the number of ranks."""
+    compute_factor: Callable[[int], float] = lambda world: (world - 1) / world
+    """Computes busbw / algbw by the number of ranks."""
+    reduces: bool = False
     """Whether it adds up; else it only moves words."""
-    in_place = False
+    in_place: bool = False
+    sends_chunk: bool = False
+    """Whether a rank sends only its chunk of the words."""
 
-    def compute_factor(self, world: int) -> float:
-        """Compute busbw / algbw."""
-        return (world - 1) / world
-
-    def measure_lengths(self, words: int, world: int) -> tuple[int, int]:  # noqa: ARG002
-        """Give the words that a rank sends and gets, of a size of *words*."""
-        return words, words
-
-    def find_send_start(self, words: int, rank: int, world: int) -> int:  # noqa: ARG002
-        """Find from which of its words on a rank sends."""
-        return 0
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
-        """List what *rank* must get, in order."""
-        raise NotImplementedError
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
-        """Begin it, and return what there is to wait for."""
-        raise NotImplementedError
+    def find_sent(self, words: int, rank: int, world: int) -> Segment:
+        """Find what *rank* sends, among its own *words*."""
+        chunk = words // world
+        return Segment(rank, rank * chunk, chunk) if self.sends_chunk else Segment(rank, 0, words)
 
 
-class AllReduce(Operation):
-    """Each rank gets the sum over all."""
+def _begin_all_reduce(_send: Tensor, receive: Tensor) -> list[Any]:
+    import torch.distributed as dist
 
-    name = "all_reduce"
-    reduces = True
-    in_place = True
-
-    def compute_factor(self, world: int) -> float:
-        """Each link carries what is sent, and the sum back."""
-        return 2 * (world - 1) / world
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:  # noqa: ARG002
-        """Get the whole sum."""
-        yield Segment(SUM, 0, words)
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:  # noqa: ARG002
-        """Add up in place."""
-        import torch.distributed as dist
-
-        return [dist.all_reduce(receive, async_op=True)]
+    return [dist.all_reduce(receive, async_op=True)]
 
 
-class ReduceScatter(Operation):
-    """Each rank gets a chunk of the sum."""
+def _begin_reduce_scatter(send: Tensor, receive: Tensor) -> list[Any]:
+    import torch.distributed as dist
 
-    name = "reduce_scatter"
-    reduces = True
-
-    def measure_lengths(self, words: int, world: int) -> tuple[int, int]:
-        """Send all, get a chunk."""
-        return words, words // world
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
-        """Get a chunk of the sum."""
-        yield Segment(SUM, rank * (words // world), words // world)
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
-        """Reduce and scatter."""
-        import torch.distributed as dist
-
-        # torch 2.13 has renamed it.
-        reduce: Any = getattr(
-            dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
-        )
-        return [reduce(receive, send, async_op=True)]
+    # torch 2.13 has renamed it.
+    reduce: Any = getattr(
+        dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
+    )
+    return [reduce(receive, send, async_op=True)]
 
 
-class AllGather(Operation):
-    """Each rank gets a chunk of each."""
+def _begin_all_gather(send: Tensor, receive: Tensor) -> list[Any]:
+    import torch.distributed as dist
 
-    name = "all_gather"
-
-    def measure_lengths(self, words: int, world: int) -> tuple[int, int]:
-        """Send a chunk, get all."""
-        return words // world, words
-
-    def find_send_start(self, words: int, rank: int, world: int) -> int:
-        """Send one's own chunk."""
-        return rank * (words // world)
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:  # noqa: ARG002
-        """Get a chunk of each rank."""
-        for source in range(world):
-            yield Segment(source, source * (words // world), words // world)
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
-        """Gather."""
-        import torch.distributed as dist
-
-        gather: Any = getattr(
-            dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
-        )
-        return [gather(receive, send, async_op=True)]
+    gather: Any = getattr(dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None))
+    return [gather(receive, send, async_op=True)]
 
 
-class AllToAll(Operation):
-    """Each rank gets its chunk of each."""
+def _begin_all_to_all(send: Tensor, receive: Tensor) -> list[Any]:
+    import torch.distributed as dist
 
-    name = "alltoall"
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
-        """Get one's own chunk of each rank."""
-        for source in range(world):
-            yield Segment(source, rank * (words // world), words // world)
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
-        """Exchange."""
-        import torch.distributed as dist
-
-        return [dist.all_to_all_single(receive, send, async_op=True)]
+    return [dist.all_to_all_single(receive, send, async_op=True)]
 
 
-class Broadcast(Operation):
-    """Each rank gets what rank 0 has."""
+def _begin_broadcast(_send: Tensor, receive: Tensor) -> list[Any]:
+    import torch.distributed as dist
 
-    name = "broadcast"
-    in_place = True
-
-    def compute_factor(self, world: int) -> float:  # noqa: ARG002 - as the others
-        """Each link carries it once."""
-        return 1.0
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:  # noqa: ARG002
-        """Get the words of rank 0."""
-        yield Segment(0, 0, words)
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:  # noqa: ARG002
-        """Broadcast in place."""
-        import torch.distributed as dist
-
-        return [dist.broadcast(receive, 0, async_op=True)]
+    return [dist.broadcast(receive, 0, async_op=True)]
 
 
-class SendRecv(Operation):
-    """Each rank sends to the next one, and gets from the one before."""
-
-    name = "sendrecv"
-
-    def compute_factor(self, world: int) -> float:  # noqa: ARG002 - as the others
-        """Each link carries it once in each direction."""
-        return 1.0
-
-    def list_segments(self, words: int, rank: int, world: int) -> Iterator[Segment]:
-        """Get the words of the rank before."""
-        yield Segment((rank - 1) % world, 0, words)
-
-    def begin(self, send: Tensor, receive: Tensor) -> list[Any]:
-        """Send and receive at the same time."""
-        return begin_transfer(send, receive, 1)
-
-
-def begin_transfer(send: Tensor, receive: Tensor, distance: int) -> list[Any]:
+def begin_transfer(send: Tensor, receive: Tensor, distance: int = 1) -> list[Any]:
     """Send to the rank *distance* ranks ahead, and receive from the one as far behind."""
     import torch.distributed as dist
 
@@ -202,8 +101,54 @@ def begin_transfer(send: Tensor, receive: Tensor, distance: int) -> list[Any]:
     )
 
 
-ALL_REDUCE = AllReduce()
-OPERATIONS: dict[str, Operation] = {
+ALL_REDUCE = Operation(
+    name="all_reduce",
+    begin=_begin_all_reduce,
+    list_received=lambda words, _rank, _world: [Segment(SUM, 0, words)],
+    compute_factor=lambda world: 2 * (world - 1) / world,  # what is sent, and the sum back
+    reduces=True,
+    in_place=True,
+)
+OPERATIONS = {
     operation.name: operation
-    for operation in (ALL_REDUCE, AllGather(), ReduceScatter(), AllToAll(), Broadcast(), SendRecv())
+    for operation in (
+        ALL_REDUCE,
+        Operation(
+            name="all_gather",
+            begin=_begin_all_gather,
+            list_received=lambda words, _rank, world: [
+                Segment(source, source * (words // world), words // world)
+                for source in range(world)
+            ],
+            sends_chunk=True,
+        ),
+        Operation(
+            name="reduce_scatter",
+            begin=_begin_reduce_scatter,
+            list_received=lambda words, rank, world: [
+                Segment(SUM, rank * (words // world), words // world)
+            ],
+            reduces=True,
+        ),
+        Operation(
+            name="alltoall",
+            begin=_begin_all_to_all,
+            list_received=lambda words, rank, world: [
+                Segment(source, rank * (words // world), words // world) for source in range(world)
+            ],
+        ),
+        Operation(
+            name="broadcast",
+            begin=_begin_broadcast,
+            list_received=lambda words, _rank, _world: [Segment(0, 0, words)],
+            compute_factor=lambda _world: 1.0,
+            in_place=True,
+        ),
+        Operation(
+            name="sendrecv",
+            begin=begin_transfer,
+            list_received=lambda words, rank, world: [Segment((rank - 1) % world, 0, words)],
+            compute_factor=lambda _world: 1.0,
+        ),
+    )
 }

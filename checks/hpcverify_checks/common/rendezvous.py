@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -106,11 +105,6 @@ class LostRanks(Unable):
         told = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
         super().__init__(f"{told}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
         self.lost = dict(lost)
-
-
-def file_of(group: RankGroup, name: str) -> Path:
-    """Give the path of a file that all ranks of *group* can see."""
-    return Path(group.folder) / name
 
 
 @contextmanager

@@ -283,15 +283,14 @@ def _run_cpu_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
     """Run the first rank here, and the others in processes of their own."""
-    with start_peers(job, training_steps.__name__) as others:
+    with start_peers(job, training_steps.__name__) as peers:
         try:
             yield from _run_one_rank(job, rank, device, seams)
-            yield from ((other.rank, other.wait_for_result(TrainingOutcome)) for other in others)
+            yield from ((peer.rank, peer.wait_for_result(TrainingOutcome)) for peer in peers)
         except (RuntimeError, Unable):  # a rank is lost, but not what it had found
-            for other in others:
-                yield from (
-                    (other.rank, known) for known in other.read_results(TrainingOutcome)[-1:]
-                )
+            for peer in peers:
+                if outcome := peer.read_result(TrainingOutcome):
+                    yield peer.rank, outcome
             raise
 
 
