@@ -7,8 +7,8 @@ the loopback (gloo). The inputs differ at each step and fill every bit, words an
 turn (see `common/step_data.py`); their sum is known exactly, and each result
 is compared to it on the device, outside the timed section. So is each rank's share
 before the sum: a share that one GPU's memory got wrong makes the sums of all GPUs wrong,
-and only that GPU is accused of it. If several get wrong sums and no share was wrong, no
-single GPU is accused: a link changed a share on its way to all. The bandwidth reported is
+and only that GPU is reported for it. If several get wrong sums and no share was wrong, no
+single GPU is reported: a link changed a share on its way to all. The bandwidth reported is
 the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which does not
 depend on the number of ranks and can be set against the speed of the links.
 
@@ -91,9 +91,9 @@ CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
 MIN_STEPS, MAX_STEPS = 10, 2000
 CONTENDED_METRICS = ("busbw.*", "jitter.*")
-"""Left out on CPUs that others use."""
+"""Left out on CPUs that other processes use."""
 WARM_UP_SECONDS = 0.5
-"""For each size: a few sums, and the buffers."""
+"""The warm-up of each size: a few sums, and the buffers."""
 JUDGED_BYTES = GIB
 """From this size on, an all-reduce comes near its full bandwidth."""
 NVLS_GPUS = 8
@@ -208,11 +208,11 @@ def _measure_processes(
 
 
 class WrongStep(Struct, frozen=True):
-    """The data of a finding about wrong elements: where it stands among the others."""
+    """The data of a finding about wrong elements: its place among the others."""
 
     rank: int
     size: int
-    """Of the message, in bytes."""
+    """The size of the message, in bytes."""
     step: int
 
 
@@ -261,7 +261,7 @@ def _build_finding(
 
 
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Accuse of wrong sums only a GPU that had a wrong share, or that got them alone."""
+    """Report for wrong sums only a GPU that had a wrong share, or that got them alone."""
     merged = list(merge_lost_ranks(items, inventory))
     findings = [item for item in merged if isinstance(item, Finding)]
     sums = [finding for finding in findings if finding.code == WRONG_SUM_CODE]

@@ -78,7 +78,7 @@ COMPARE_BUFFERS = 8
 RING_FACTOR = 10
 """Times as long as a pair, all GPUs copy at once."""
 SLOW_BYTES_PER_SECOND = 10e9
-"""Of a copy through the host, where GPUs do not reach each other."""
+"""The rate of a copy through the host, where GPUs do not reach each other."""
 MISROUTED_FIX = (
     "a fault, or the IOMMU or ACS misroutes copies between GPUs: on bare metal turn both "
     "off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), and run again"
@@ -98,7 +98,7 @@ class P2pParams(Params, frozen=True):
     verified: Annotated[int, Meta(ge=1)] = 64 * 2**20
     """Bytes that are compared between each pair."""
     seconds: Annotated[float, Meta(gt=0)] = 0.1
-    """Of timed copies per pair; ten times that for all at once."""
+    """The time of timed copies per pair; ten times that for all at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def test_a_second_opinion_that_there_is_none_of_changes_nothing_else(tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--size", "huge"), "'huge' is no size: write 4K, 64M or 1G"),
+        (("--size", "huge"), "'huge' is not a size: write 4K, 64M or 1G"),
         (("--rank", "0"), "--rank and --world belong together"),
         (("--rank", "2", "--world", "2"), "--rank 2 is none of 2"),
         (("--rank", "0", "--world", "2"), "--rank needs the --address and --port"),

@@ -24,10 +24,10 @@ READY, RESULT = "ready", "result"
 """The messages of a rank that is about to meet the others, and of its last result."""
 
 LOAD_TIMEOUT_SECONDS = 120.0
-"""For a rank to load torch, and to end: seconds of work, minutes on a busy node."""
+"""The time in which a rank loads torch, and ends: seconds of work, minutes on a busy node."""
 KILL_TIMEOUT_SECONDS = 5.0
 DEATH_NOTICE_SECONDS = 1.0
-"""From a broken connection to the end of the process at its other end."""
+"""The time from a broken connection to the end of the process at its other end."""
 
 
 @dataclass(frozen=True, slots=True)

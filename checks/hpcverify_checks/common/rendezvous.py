@@ -1,10 +1,10 @@
 """
 Ranks that meet at a board, work in step, and say which of them is lost.
 
-A rank that waits for another one is a witness and not a defendant. So nothing here may
+A rank that waits for another one is healthy as far as anybody knows. So nothing here may
 end its process or hold it for good: NCCL's watchdog would do the first, and NCCL itself
 the second. A rank that fails announces why; one that falls silent is found by a roll
-call. The others then raise `LostRanks`, which accuses nobody but the lost.
+call. Its peers then raise `LostRanks`, which names only the lost ranks.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.02
 FIRST_PAUSE_SECONDS = 2e-4
-"""Of a wait for the ranks; each further pause is twice as long, up to `POLL_SECONDS`."""
+"""The first pause of a wait; each further pause is twice as long, up to `POLL_SECONDS`."""
 ABORT_SECONDS = 5.0
-"""For NCCL to end what it waits for. It takes far longer only if the GPU itself is stuck."""
+"""The time in which NCCL ends its work. It takes far longer only if the GPU itself is stuck."""
 ROLL_CALL_SECONDS = 15.0
-"""For all ranks to notice that the others gave up, to abort, and to say so."""
+"""The time in which all ranks notice that a peer gave up, abort, and answer the roll call."""
 MAX_REASON_CHARACTERS = 300
-"""Of why a rank failed, as its peers read it."""
+"""The length of the reason why a rank failed, as its peers read it."""
 
 NCCL_SETTINGS = {
     # Else a thread of torch aborts the process when a collective takes too long. In this
@@ -78,12 +78,12 @@ NCCL_SETTINGS = {
 """How torch's NCCL groups treat a lost peer, whatever the site has set. They read it when
 they are made."""
 PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
-"""Words of the errors of gloo, NCCL and torch that speak of a peer and not of this part."""
+"""Words of the errors of gloo, NCCL and torch that are about a peer and not about this part."""
 BROKEN_CONNECTIONS = ("connection closed by peer", "connection reset", "broken pipe")
 """Words of gloo's errors when a peer has died. On one node who started it sees that at once."""
 
 RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
-"""The mildest remedy: what the lost part reports for itself goes before it."""
+"""The mildest remedy: a finding of the lost part itself goes before it."""
 
 
 class RankGroup(Struct, frozen=True):
@@ -98,18 +98,18 @@ class RankGroup(Struct, frozen=True):
 
 
 class LostRanks(Unable):
-    """Raised by a rank that cannot go on without others: it says nothing of its own part."""
+    """Raised by a rank that cannot go on without others; its own part is not judged."""
 
     def __init__(self, lost: Mapping[int, str]) -> None:
         """Keep why each rank that was *lost* is gone."""
-        told = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
-        super().__init__(f"{told}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
+        reasons = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
+        super().__init__(f"{reasons}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
         self.lost = dict(lost)
 
 
 @contextmanager
 def announce_failure(board: Board, rank: int) -> Generator[None]:
-    """Tell the peers of *rank* what it was, if the block fails for a reason of its own."""
+    """Post why *rank* failed, if the block fails for a reason of its own."""
     try:
         yield
     except LostRanks:
@@ -128,8 +128,8 @@ def has_announced_failure(board: Board, rank: int) -> bool:
 
 
 def _read_failures(board: Board) -> dict[int, str]:
-    """Read what became of ranks that are lost, where they or others announced it."""
-    return {rank: told.decode(errors="replace") for rank, told in board.read("lost").items()}
+    """Read why ranks are lost, as far as they or others announced it."""
+    return {rank: why.decode(errors="replace") for rank, why in board.read("lost").items()}
 
 
 def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
@@ -158,7 +158,7 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
 
 @contextmanager
 def _miss_silent_board(group: RankGroup) -> Generator[None]:
-    """Take a board that does not answer for a loss of its node, which is that of rank 0."""
+    """Count rank 0, on whose node the board is, as lost if the board does not answer."""
     try:
         yield
     except BoardError as exc:
@@ -217,11 +217,11 @@ def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
 
 def _make_store(group: RankGroup, rank: int) -> Any:
     """
-    Make torch's own meeting place: a server in rank 0 that the board tells of.
+    Make torch's own store: a server in rank 0, whose port is on the board.
 
-    A file would do in a folder, but of one that a rank left half written when it was killed
-    torch 2.13 reads the rest for ever. By itself torch listens to all networks: here it gets
-    a listener at the one address that the ranks use. It asks nobody who they are.
+    In a folder a file would do, but if a rank was killed while it wrote, torch 2.13 reads that
+    file for ever. By itself torch listens to all networks: here it gets a listener at the one
+    address that the ranks use. It does not authenticate its clients (see SECURITY.md).
     """
     import torch.distributed as dist
 
@@ -237,22 +237,22 @@ def _make_store(group: RankGroup, rank: int) -> Any:
     store, own = None, b""
     if rank == 0:
         listener = socket.create_server((address, 0))
-        here = listener.getsockname()[1]
-        store = connect(here, is_master=True, master_listen_fd=listener.detach())
-        own = msgspec.json.encode(here)
-    told, *_ = exchange_messages(group, rank, "store", own)
+        port = listener.getsockname()[1]
+        store = connect(port, is_master=True, master_listen_fd=listener.detach())
+        own = msgspec.json.encode(port)
+    first, *_ = exchange_messages(group, rank, "store", own)
     try:
-        return store or connect(msgspec.json.decode(told, type=Port))
+        return store or connect(msgspec.json.decode(first, type=Port))
     except UNREADABLE as exc:
         raise LostRanks({0: describe_unreadable(exc)}) from exc
 
 
 def require_loopback() -> None:
     """
-    Ask whether processes of this node can reach each other, before they try for a minute.
+    Require that processes of this node reach each other, before they try for a minute.
 
     Raises:
-        Unable: the loopback is down, as in a network namespace that nobody has set up.
+        Unable: the loopback is down, as in a new network namespace.
 
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -264,9 +264,9 @@ def require_loopback() -> None:
 
 
 def _choose_loopback(board: Board) -> dict[str, str]:
-    """Have the ranks of one node meet on its loopback, whatever its name resolves to."""
+    """Let the ranks of one node meet on its loopback, whatever its name resolves to."""
     if not isinstance(board, FolderBoard):
-        return {}  # who started the rank knows its interfaces
+        return {}  # the launcher of the rank knows its interfaces
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {name: "lo" for name in names if name not in os.environ}
 
@@ -357,7 +357,7 @@ def _end_group(group: RankGroup, device: torch.device) -> Generator[None]:
 
 
 def _abort_group(group: RankGroup, device: torch.device) -> None:
-    """End the group without waiting for anything; NCCL's kernels then end as well."""
+    """End the group without waiting; NCCL's kernels then end as well."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -372,7 +372,7 @@ def _abort_group(group: RankGroup, device: torch.device) -> None:
 
 
 def _run_within(seconds: float, device: torch.device, act: Callable[[], object]) -> bool:
-    """Run *act* in the background, and say whether it ended within *seconds*."""
+    """Run *act* in the background, and return whether it ended within *seconds*."""
     thread = _BackgroundCall(device, act)
     thread.start()
     thread.join(seconds)
@@ -400,9 +400,9 @@ class _BackgroundCall(Thread):
 @contextmanager
 def _convert_peer_errors(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
     """
-    Turn the errors of gloo, NCCL and torch that speak of a peer into `LostRanks`.
+    Turn the errors of gloo, NCCL and torch that are about a peer into `LostRanks`.
 
-    What CUDA says of this GPU is none, as "the launch timed out".
+    An error of CUDA is about this GPU, as "the launch timed out", and stays as it is.
     """
     import torch.distributed as dist
 
@@ -454,7 +454,6 @@ def read_free_bytes(device: torch.device) -> int:
 
 
 def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
-    """Reduce a *tensor* over the ranks, as long as all of them are there."""
     with waiting():
         _reduce(group, tensor, operation)
 
@@ -484,7 +483,7 @@ def _has_anyone_given_up(group: RankGroup) -> bool:
 
 
 def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
-    """Find out, after a wait in vain, who is lost: another rank, this one or nobody."""
+    """Find out, after a wait in vain, whether another rank is lost, this one or none."""
     try:
         with _miss_silent_board(group):
             return _call_roll(group, rank, device, open_board(group.folder))
@@ -516,8 +515,8 @@ def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) 
             Cause.TIMEOUT,
             Remedy.RESET_GPU,
         )
-    if others := [r for r, answer in answers.items() if answer]:
-        return LostRanks(dict.fromkeys(others, "was lost: it has work that does not end"))
+    if stuck_ranks := [r for r, answer in answers.items() if answer]:
+        return LostRanks(dict.fromkeys(stuck_ranks, "was lost: it has work that does not end"))
     return Unable(
         f"a sum over {group.world} ranks did not end within {group.timeout:g} s, though "
         "all ranks are there: see what nvlink, xid and p2p found, and run again",
@@ -527,7 +526,7 @@ def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) 
 
 
 def _is_idle(device: torch.device) -> bool:
-    """Whether the GPU finishes its own work now that it waits for nobody."""
+    """Whether the GPU finishes its own work, now that it waits for no peer."""
     import torch
 
     if device.type != "cuda":
@@ -542,7 +541,7 @@ def _is_idle(device: torch.device) -> bool:
 
 def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[CheckItem]:
     """
-    Yield the *items* of a rank; if others are lost, accuse them and not this part.
+    Yield the *items* of a rank; if others are lost, report them and not this part.
 
     If the rank fails for a reason of its own, its peers read that reason at once.
     """
@@ -566,23 +565,23 @@ class LostRank(Struct, frozen=True):
     """The part that missed it."""
 
 
-def merge_lost_ranks(found: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Merge what several witnesses say of one lost rank into one finding about its part."""
+def merge_lost_ranks(items: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Merge the findings of several witnesses about one lost rank into one about its part."""
     lost: dict[str, list[Finding]] = {}
-    for item in found:
+    for item in items:
         if isinstance(item, Finding) and item.code == RANK_LOST_CODE:
             lost.setdefault(item.part_id, []).append(item)
         else:
             yield item
-    for some in lost.values():
-        # Its own words say more than its silence.
-        best = max(some, key=lambda one: "failed" in one.text)
-        names = inventory.format_names([one.data_as(LostRank).witness for one in some])
+    for findings in lost.values():
+        # The error that it announced says more than its silence.
+        best = max(findings, key=lambda finding: "failed" in finding.text)
+        names = inventory.format_names([f.data_as(LostRank).witness for f in findings])
         yield replace(best, text=f"{best.text}; without it {names} could not be judged", data={})
 
 
 def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
-    """Report what the environment tells NCCL, and which settings of it were ignored."""
+    """Report the settings of NCCL in the environment, and those that were ignored."""
     if ctx.device.kind != "cuda" or ctx.rank != 0:
         return
     ignored = [
@@ -590,8 +589,8 @@ def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
     ]
     if ignored:
         yield Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
-    told = [
+    settings = [
         f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")
     ]
-    if told:
-        yield Coverage("node", f"the environment tells NCCL: {', '.join(told)}")
+    if settings:
+        yield Coverage("node", f"the environment tells NCCL: {', '.join(settings)}")

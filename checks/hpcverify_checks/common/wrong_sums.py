@@ -1,9 +1,9 @@
 """
-Who is to blame for a wrong sum over several parts.
+The part that caused a wrong sum over several parts.
 
 A share that changes in one part, or on its way to all, makes the sums of all parts wrong:
-the healthy ones see the fault as well as the sick one, and are witnesses. So a part is
-accused only of a sum that it alone got wrong.
+the healthy ones see the fault as well as the broken one, and are witnesses. So a part is
+reported only for a sum that it alone got wrong.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ def assign_blame(
     sums: Sequence[Finding], step_of: Callable[[Finding], S], inventory: Inventory
 ) -> Iterator[Finding]:
     """
-    Accuse one part of wrong *sums*, or the node if several got the first of them wrong.
+    Report one part for wrong *sums*, or the node if several got the first of them wrong.
 
-    *step_of* gives what orders them: each is the first wrong sum of its rank.
+    *step_of* gives what orders the sums: each is the first wrong one of its rank.
     """
-    if len({one.part_id for one in sums}) <= 1:  # also the ranks of a CPU, which are one part
+    if (
+        len({finding.part_id for finding in sums}) <= 1
+    ):  # also the ranks of a CPU, which are one part
         yield from sums
         return
-    steps = [step_of(one) for one in sums]
-    first = [one for one, step in zip(sums, steps, strict=True) if step == min(steps)]
-    if len({one.part_id for one in first}) == 1:
+    first_step = min(map(step_of, sums))
+    first = [finding for finding in sums if step_of(finding) == first_step]
+    if len({finding.part_id for finding in first}) == 1:
         yield from first
     else:
-        names = inventory.format_names([one.part_id for one in first])
+        names = inventory.format_names([finding.part_id for finding in first])
         text = (
             f"{names} got a wrong sum in the same step ({first[0].text}): a share changed in a GPU "
             "or on the links between them, and nothing tells where: see what nvlink, p2p, "
@@ -51,9 +53,9 @@ def assign_blame(
         yield Finding(COMMON_CODE, "node", text, first[0].evidence)
         yield from map(make_witness, first)
     # What another part got wrong later may come from the one that was wrong first.
-    yield from (make_witness(one) for one in sums if one not in first)
+    yield from (make_witness(finding) for finding in sums if finding not in first)
 
 
 def make_witness(wrong: Finding, why: str = "several got wrong sums") -> Finding:
-    """Report a *wrong* sum without accusing the part that got it."""
+    """Report a *wrong* sum without a verdict on the part that got it."""
     return replace(wrong, code=WITNESS_CODE, text=f"{wrong.text}: {why}")

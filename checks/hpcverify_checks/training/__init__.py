@@ -20,7 +20,7 @@ How each fault shows:
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
   replays with threads fixed and data aligned (``bench/training.py``), but a difference
   only warns: `sdc` tests the cores with products that have only one right answer.
-- Ranks on a CPU that all err alike, every time, contradict nobody: their gradients are
+- Ranks on a CPU that all err alike, every time, agree with each other: their gradients are
   compared with those in fp64, within what fp32 rounds away (`accuracy`).
 - Copies and sums of integers are exact on any part: there a difference is a fault. The
   host makes the batches of integers; its errors do not count against a GPU.
@@ -126,13 +126,12 @@ GPU_SHAPES = (
     ModelShape(hidden=512, layers=4, heads=8, sequence=512, batch=4, vocabulary=2**13),
 )
 """The first that fits the part with the least memory is used."""
-USABLE_SHARE = 0.75
-"""Of a GPU's whole memory."""
+USABLE_MEMORY_SHARE = 0.75
 BYTES_PER_PARAMETER = 40
 """fp32: initial and current value, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, at most fp32."""
 PREPARE_SECONDS = 10.0
-"""For the model, the first replay and the reruns, each of a second or less on a GPU."""
+"""The model, the first replay and the reruns, each of a second or less on a GPU."""
 GIGA = 1e9
 HOST_PART = "cpu"
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
@@ -148,7 +147,7 @@ class TrainingParams(Params, frozen=True):
     ranks: Annotated[int, Meta(ge=1)] = 2
     """Processes on a CPU; each GPU is one rank."""
     shape: ModelShape | None = None
-    """Of the model and a batch; the default suits the part."""
+    """The shape of the model and of a batch; the default suits the part."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 60.0
     """After this a rank that does not answer counts as lost."""
 
@@ -231,7 +230,7 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
 
 def choose_shape(dtype: str, total: int) -> ModelShape:
     """Choose the largest model that fits into *total* bytes of GPU memory."""
-    fitting = (s for s in GPU_SHAPES if estimate_memory(s, dtype) <= USABLE_SHARE * total)
+    fitting = (s for s in GPU_SHAPES if estimate_memory(s, dtype) <= USABLE_MEMORY_SHARE * total)
     return next(fitting, GPU_SHAPES[-1])
 
 
@@ -275,14 +274,14 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
 def _run_one_rank(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Run one rank; the others are other workers, which report for themselves."""
-    yield from ((rank, known) for known in train(job, rank, device, seams))
+    """Run one rank; its peers are other workers, which report for themselves."""
+    yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
 
 
 def _run_cpu_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Run the first rank here, and the others in processes of their own."""
+    """Run the first rank here, and its peers in processes of their own."""
     with start_peers(job, training_steps.__name__) as peers:
         try:
             yield from _run_one_rank(job, rank, device, seams)
@@ -330,14 +329,6 @@ class RankDifference(RankGradients, frozen=True):
     """None before there were any."""
 
 
-class BadSum(Struct, frozen=True):
-    """The data of a wrong sum over the ranks."""
-
-    replay: int
-    step: int
-    """From 1."""
-
-
 class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
     """A rank's vote: the data of its first replay."""
 
@@ -377,31 +368,33 @@ def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
 
 
 def _report_difference(
-    part_id: str, job: TrainingJob, one: Difference, rank: int, digests: int
+    part_id: str, job: TrainingJob, difference: Difference, rank: int, digests: int
 ) -> Finding:
-    code, place = classify_difference(job, one.what)
-    expected, found = format_word(one.expected), format_word(one.found)
-    others = "the first replay" if one.replay else "all other replays"
+    what, number, gradients = difference.what, difference.replay, difference.gradients
+    code, place = classify_difference(job, what)
+    expected, actual = format_word(difference.expected), format_word(difference.found)
+    others = "the first replay" if number else "all other replays"
     evidence = {
         "rank": str(rank),
         "dtype": job.dtype,
-        "replay": str(one.replay),
-        "what": one.what,
+        "replay": str(number),
+        "what": what,
         "expected": expected,
-        "found": found,
-        "digests": f"{one.digests} of {digests} differ",
+        "found": actual,
+        "digests": f"{difference.digests} of {digests} differ",
         "place": place,
-        "gradients": " ".join(one.gradients),
+        "gradients": " ".join(gradients),
     }
+    data = RankDifference(rank, gradients, number, what, difference.reruns)
     finding = Finding(
         code,
         HOST_PART if code == "misfed" else part_id,
-        f"replay {one.replay} of {job.steps} training steps differs from {others} on rank "
-        f"{rank}: {one.what} is {found}, not {expected} ({place})",
+        f"replay {number} of {job.steps} training steps differs from {others} on rank "
+        f"{rank}: {what} is {actual}, not {expected} ({place})",
         evidence,
-        msgspec.to_builtins(RankDifference(rank, one.gradients, one.replay, one.what, one.reruns)),
+        msgspec.to_builtins(data),
     )
-    return _add_reruns(finding, one.reruns) if one.reruns else finding
+    return _add_reruns(finding, data.reruns) if data.reruns else finding
 
 
 def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
@@ -422,21 +415,24 @@ def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int
             "step": str(wrong.step),
             "wrong_elements": str(wrong.elements),
         },
-        msgspec.to_builtins(BadSum(wrong.replay, wrong.step)),
+        msgspec.to_builtins(wrong),
     )
 
 
-def _report_contradiction(part_id: str, job: TrainingJob, one: Difference, rank: int) -> Finding:
+def _report_contradiction(
+    part_id: str, job: TrainingJob, difference: Difference, rank: int
+) -> Finding:
     """Report how the first replay of *rank* differs from that of rank 0."""
-    expected, found = format_word(one.expected), format_word(one.found)
-    code, _ = classify_difference(job, one.what)
+    what = difference.what
+    expected, actual = format_word(difference.expected), format_word(difference.found)
+    code, _ = classify_difference(job, what)
     return Finding(
         code,
         part_id,
-        f"rank {rank} and rank 0 trained to different bits: {one.what} is {found} on rank "
+        f"rank {rank} and rank 0 trained to different bits: {what} is {actual} on rank "
         f"{rank}, and {expected} on rank 0",
-        {"rank": str(rank), "what": one.what, "expected": expected, "found": found},
-        msgspec.to_builtins(RankGradients(rank, one.gradients)),
+        {"rank": str(rank), "what": what, "expected": expected, "found": actual},
+        msgspec.to_builtins(RankGradients(rank, difference.gradients)),
     )
 
 
@@ -527,18 +523,18 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
     return f"{text}; {steps} steps: {rate} are excluded at 95 %"
 
 
-def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
-    known = list(settle_reruns(list(merge_lost_ranks(found, inventory))))
-    yield from accuse_host(known, inventory)
-    with_gradients = (f for f in known if isinstance(f, Finding) and "gradients" in f.data)
-    ranks = [f.data_as(RankGradients) for f in with_gradients]
-    had = {(one.rank, one.replay): one.gradients for one in ranks}
+    settled = list(settle_reruns(list(merge_lost_ranks(items, inventory))))
+    yield from report_host(settled, inventory)
+    with_gradients = (f for f in settled if isinstance(f, Finding) and "gradients" in f.data)
+    ranks = [finding.data_as(RankGradients) for finding in with_gradients]
+    gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
     sums: list[Finding] = []
-    for item in vote.reconcile(known, inventory):
+    for item in vote.reconcile(settled, inventory):
         if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
             yield item
-        elif had_unequal_gradients(item.data_as(BadSum), had):
+        elif had_unequal_gradients(item.data_as(WrongSum), gradients):
             yield make_witness(item, "not all ranks had the same gradients")
         else:
             sums.append(item)
@@ -547,16 +543,16 @@ def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 
 def read_place(wrong: Finding) -> tuple[int, int]:
     """Read in which replay and step of it a sum was *wrong*."""
-    bad = wrong.data_as(BadSum)
-    return bad.replay, bad.step
+    place = wrong.data_as(WrongSum)
+    return place.replay, place.step
 
 
-def settle_reruns(found: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+def settle_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
     """Drop what was reported before the reruns, or say that there were none."""
-    items = [(item, _read_difference(item)) for item in found]
+    pairs = [(item, _read_difference(item)) for item in items]
     # The reruns may have shown that another replay was wrong.
-    again = {(d.rank, d.what) for _, d in items if d and d.reruns}
-    for item, difference in items:
+    again = {(d.rank, d.what) for _, d in pairs if d and d.reruns}
+    for item, difference in pairs:
         if not isinstance(item, Finding) or difference is None or difference.reruns:
             yield item
         elif (difference.rank, difference.what) not in again:
@@ -569,25 +565,27 @@ def _read_difference(item: JudgedItem) -> RankDifference | None:
     return None
 
 
-def accuse_host(found: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
-    """Accuse the host if it drew different batches from the same seed."""
-    fed: dict[str, list[str]] = {}
-    for item in found:
+def report_host(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
+    """Report the host if it drew different batches from the same seed."""
+    labels: dict[str, list[str]] = {}
+    for item in items:
         if isinstance(item, Finding) and item.code == ANSWER_CODE:
             label = inventory.find_label(item.part_id)
-            fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
-    if len(fed) > 1:
-        groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
+            labels.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
+    if len(labels) > 1:
+        groups = {batches: ", ".join(names) for batches, names in labels.items()}
         text = f"the host made different batches for {' and for '.join(groups.values())}"
         yield Finding("misfed", HOST_PART, text, groups)
 
 
-def had_unequal_gradients(wrong: BadSum, had: Mapping[tuple[int, int], Sequence[str]]) -> bool:
-    """Whether ranks *had*, by rank and replay, unequal gradients where a sum was *wrong*."""
+def had_unequal_gradients(
+    wrong: WrongSum, gradients: Mapping[tuple[int, int], Sequence[str]]
+) -> bool:
+    """Whether ranks had unequal *gradients*, by rank and replay, where a sum was *wrong*."""
     # A rank that reports nothing about that replay had the gradients of its first one. All
     # ranks had those, or their first sum would have been wrong.
-    known = (0, wrong.replay)
-    return len({steps[wrong.step - 1] for (_, replay), steps in had.items() if replay in known}) > 1
+    replays = (0, wrong.replay)
+    return len({s[wrong.step - 1] for (_, replay), s in gradients.items() if replay in replays}) > 1
 
 
 CHECK = Check(

@@ -30,7 +30,7 @@ def draw_weights(seed: int, number: int, world: int, bits: int) -> list[int]:
     half = 2 ** (bits - 1)
     drawn = [draw_bits(seed, number, rank) for rank in range(world)]
     whole = half | drawn[0] % half | 1
-    others = [1 + one % (half // world) for one in drawn[1:]]
+    others = [1 + value % (half // world) for value in drawn[1:]]
     return [whole - sum(others), *others]
 
 

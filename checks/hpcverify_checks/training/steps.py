@@ -84,13 +84,13 @@ class TrainingJob(RankGroup, frozen=True):
 
     shape: ModelShape
     dtype: str
-    """Of weights, activations and gradients: bf16 or fp32."""
+    """The type of weights, activations and gradients: bf16 or fp32."""
     steps: int
-    """In a replay."""
+    """Steps of a replay."""
     seconds: float
     seed: int
     threads: int
-    """Per rank on a CPU: another number would split sums, and round them, differently."""
+    """Threads of a rank on a CPU: another number would split sums, and round them, differently."""
     alike: bool
     """Whether all ranks compute on the same kind of part."""
 
@@ -351,7 +351,7 @@ class Difference(Struct, frozen=True):
     digests: int
     """How many differed."""
     gradients: tuple[str, ...] = ()
-    """Of the replay that differed, as `digest_gradients` gives them."""
+    """The gradients of the replay that differed, as `digest_gradients` gives them."""
     reruns: Reruns | None = None
     """None before there were any."""
 
@@ -431,21 +431,21 @@ def replay_and_compare(trainer: Trainer) -> Iterator[TrainingOutcome]:
         number += 1
         record, times = run_replay(trainer)
         steps += times
-        found = compare_replay(first, record, number)
+        difference = compare_replay(first, record, number)
         wrong = wrong or find_wrong_sum(record, number)
         seconds = perf_counter() - start
-        sound = found is None and wrong is None
+        sound = difference is None and wrong is None
         if not sound:  # report it first: a peer, and this rank with it, may crash next
-            yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+            yield TrainingOutcome(first, number, seconds, tuple(steps), difference, wrong)
         early = seconds < trainer.job.seconds or number < MIN_REPLAYS
         if not _agree_all(trainer, sound and early):
             break
-    if not _agree_all(trainer, found is None):
+    if not _agree_all(trainer, difference is None):
         again = [run_replay(trainer)[0] for _ in range(RERUN_COUNT)]
-        if found is not None:
-            first, found = resolve_difference(first, record, found, again)
+        if difference is not None:
+            first, difference = resolve_difference(first, record, difference, again)
     seconds = perf_counter() - start
-    yield TrainingOutcome(first, number, seconds, tuple(steps), found, wrong)
+    yield TrainingOutcome(first, number, seconds, tuple(steps), difference, wrong)
 
 
 def _agree_all(trainer: Trainer, own: bool) -> bool:  # noqa: FBT001 - this rank's answer
@@ -468,7 +468,10 @@ def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
 
 
 def resolve_difference(
-    first: DigestRecord, record: DigestRecord, found: Difference, again: Sequence[DigestRecord]
+    first: DigestRecord,
+    record: DigestRecord,
+    difference: Difference,
+    again: Sequence[DigestRecord],
 ) -> tuple[DigestRecord, Difference]:
     """
     Decide from some reruns which replay is right, and what differs from it.
@@ -478,10 +481,10 @@ def resolve_difference(
     """
     alike = all(compare_replay(record, other, 0) is None for other in again)
     odd = compare_replay(record, first, 0)
-    if found.replay == 1 and alike and odd is not None:
+    if difference.replay == 1 and alike and odd is not None:
         return record, msgspec.structs.replace(odd, reruns=Reruns(0))
     count = sum(compare_replay(first, other, 0) is not None for other in again)
-    return first, msgspec.structs.replace(found, reruns=Reruns(count))
+    return first, msgspec.structs.replace(difference, reruns=Reruns(count))
 
 
 def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
@@ -490,8 +493,8 @@ def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Di
     if not unequal:
         return None
     what = unequal[0]
-    expected, found, steps = first[what], record[what], digest_gradients(record)
-    return Difference(number, what, expected, found, len(unequal), steps)
+    gradients = digest_gradients(record)
+    return Difference(number, what, first[what], record[what], len(unequal), gradients)
 
 
 def find_wrong_sum(record: DigestRecord, number: int) -> WrongSum | None:

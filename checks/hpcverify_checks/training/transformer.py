@@ -130,13 +130,13 @@ class Layout:
     @cached_property
     def places(self) -> dict[tuple[str, str], tuple[int, tuple[int, ...]]]:
         """The first element and the sizes of each parameter, by group and name."""
-        found: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {}
+        places: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {}
         start = 0
         for group, names in list_parameters(self.shape).items():
             for name, sizes in names.items():
-                found[group, name] = start, sizes
+                places[group, name] = start, sizes
                 start += _pad(math.prod(sizes))
-        return found
+        return places
 
     @cached_property
     def groups(self) -> dict[str, slice]:
