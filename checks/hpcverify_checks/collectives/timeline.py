@@ -26,7 +26,7 @@ from hpcverify.records.collectives import RankSteps, Transfers
 from hpcverify.units import KIB, MIB
 from hpcverify_checks.common.board import BoardError, open_board
 from hpcverify_checks.common.clocks import SAME_CLOCK, ClockComparison, ClockReading
-from hpcverify_checks.common.collective import StepClock, finish
+from hpcverify_checks.common.collective import finish
 from hpcverify_checks.common.operations import ALL_REDUCE, begin_transfer
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
@@ -35,6 +35,7 @@ from hpcverify_checks.common.rendezvous import (
     exchange_messages,
     reduce_minimum,
 )
+from hpcverify_checks.common.timing import StepClock
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ from hpcverify_checks.common.step_data import (
     WrongStepWords,
     estimate_memory,
 )
+from hpcverify_checks.common.timing import StepClock
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,8 @@ WARM_UPS = 5
 STEPS_IN_FLIGHT = 16
 """Steps that a GPU is given ahead, so that it never waits for the host, and the host can
 still look out for lost ranks: it must not fill the GPU's queue, for there it would wait."""
+UNTIMED = {"cpu": 1, "cuda": 0}
+"""Steps at the beginning of a batch that are not timed, by the type of device."""
 BATCH_BYTES = 128 * MIB
 """On a CPU the steps of a batch are as many as have messages of this size together."""
 
@@ -204,12 +207,7 @@ def count_buffers(size: int, device: torch.device) -> int:
     """Count the steps of *size* bytes whose messages are in memory at once."""
     if device.type != "cpu":
         return 1
-    return count_untimed(device) + min(max(1, BATCH_BYTES // size), STEPS_IN_FLIGHT)
-
-
-def count_untimed(device: torch.device) -> int:
-    """Count the steps at the beginning of a batch that are not timed."""
-    return 1 if device.type == "cpu" else 0
+    return UNTIMED["cpu"] + min(max(1, BATCH_BYTES // size), STEPS_IN_FLIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +300,7 @@ class CollectiveBenchmark:
 
     def _plan_batches(self, first: int, count: int, size: int) -> Iterator[range]:
         """Plan batches of at most *size* steps, of which *count* are timed in all."""
-        untimed = count_untimed(self.device)
+        untimed = UNTIMED[self.device.type]
         while count > 0:
             timed = min(count, size - untimed)
             yield range(first, first + untimed + timed)
@@ -314,7 +312,7 @@ class CollectiveBenchmark:
         views = [
             (data.view_values(sent), data.view_values(received)) for data, sent, received in work
         ]
-        untimed = count_untimed(self.device)
+        untimed = UNTIMED[self.device.type]
         for sent, received in views[:untimed]:
             finish(self.operation.begin(sent, received), self.device)
         for sent, received in views[untimed:]:
@@ -381,44 +379,3 @@ def compute_timing(times: Sequence[StepTimes], world: int) -> CollectiveTiming:
     algbw = size / p50 / GIGA
     busbw = algbw * OPERATIONS[operation].compute_factor(world)
     return CollectiveTiming(operation, size, len(steps), p50, p95, p99, algbw, busbw)
-
-
-class StepClock:
-    """Marks of time: the host's, or events in a GPU's stream of work."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Begin without marks."""
-        self._marks: list[Any] = []
-        self._device = device
-
-    def mark(self) -> None:
-        """Note the time, without waiting for the GPU."""
-        if self._device.type == "cpu":
-            self._marks.append(perf_counter())
-            return
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._marks.append(event)
-
-    def mark_host_time(self) -> float:
-        """Note the time once the GPU has done all its work; give it by the host's clock, in s."""
-        if self._device.type == "cuda":
-            import torch
-
-            torch.cuda.synchronize(self._device)
-        self.mark()
-        mark = self._marks[-1]
-        if self._device.type == "cpu":
-            return float(mark)
-        mark.synchronize()
-        return perf_counter()
-
-    def read(self) -> list[float]:
-        """Give the seconds of each mark since the first, once all is done."""
-        if self._device.type == "cpu":
-            return [mark - self._marks[0] for mark in self._marks]
-        # From each mark to the next: an event's float32 would round those of a long run.
-        steps = (before.elapsed_time(after) / 1e3 for before, after in pairwise(self._marks))
-        return list(accumulate(steps, initial=0.0))

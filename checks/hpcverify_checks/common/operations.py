@@ -8,8 +8,9 @@ rank sends, and busbw is algbw times the factor, with n ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -53,39 +54,11 @@ class Operation:
         return Segment(rank, rank * chunk, chunk) if self.sends_chunk else Segment(rank, 0, words)
 
 
-def _begin_all_reduce(_send: Tensor, receive: Tensor) -> list[Any]:
-    import torch.distributed as dist
-
-    return [dist.all_reduce(receive, async_op=True)]
-
-
-def _begin_reduce_scatter(send: Tensor, receive: Tensor) -> list[Any]:
-    import torch.distributed as dist
-
-    # torch 2.13 has renamed it.
-    reduce: Any = getattr(
-        dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
-    )
-    return [reduce(receive, send, async_op=True)]
-
-
-def _begin_all_gather(send: Tensor, receive: Tensor) -> list[Any]:
-    import torch.distributed as dist
-
-    gather: Any = getattr(dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None))
-    return [gather(receive, send, async_op=True)]
-
-
-def _begin_all_to_all(send: Tensor, receive: Tensor) -> list[Any]:
-    import torch.distributed as dist
-
-    return [dist.all_to_all_single(receive, send, async_op=True)]
-
-
-def _begin_broadcast(_send: Tensor, receive: Tensor) -> list[Any]:
-    import torch.distributed as dist
-
-    return [dist.broadcast(receive, 0, async_op=True)]
+def _begin(names: Sequence[str], *arguments: Any) -> list[Any]:
+    """Begin the first function of torch with one of *names*: torch 2.13 has renamed some."""
+    library = import_module("torch.distributed")
+    function = next(getattr(library, name) for name in names if hasattr(library, name))
+    return [function(*arguments, async_op=True)]
 
 
 def begin_transfer(send: Tensor, receive: Tensor, distance: int = 1) -> list[Any]:
@@ -103,7 +76,7 @@ def begin_transfer(send: Tensor, receive: Tensor, distance: int = 1) -> list[Any
 
 ALL_REDUCE = Operation(
     name="all_reduce",
-    begin=_begin_all_reduce,
+    begin=lambda _send, receive: _begin(["all_reduce"], receive),
     list_received=lambda words, _rank, _world: [Segment(SUM, 0, words)],
     compute_factor=lambda world: 2 * (world - 1) / world,  # what is sent, and the sum back
     reduces=True,
@@ -115,7 +88,9 @@ OPERATIONS = {
         ALL_REDUCE,
         Operation(
             name="all_gather",
-            begin=_begin_all_gather,
+            begin=lambda send, receive: _begin(
+                ["all_gather_single", "all_gather_into_tensor"], receive, send
+            ),
             list_received=lambda words, _rank, world: [
                 Segment(source, source * (words // world), words // world)
                 for source in range(world)
@@ -124,7 +99,9 @@ OPERATIONS = {
         ),
         Operation(
             name="reduce_scatter",
-            begin=_begin_reduce_scatter,
+            begin=lambda send, receive: _begin(
+                ["reduce_scatter_single", "reduce_scatter_tensor"], receive, send
+            ),
             list_received=lambda words, rank, world: [
                 Segment(SUM, rank * (words // world), words // world)
             ],
@@ -132,14 +109,14 @@ OPERATIONS = {
         ),
         Operation(
             name="alltoall",
-            begin=_begin_all_to_all,
+            begin=lambda send, receive: _begin(["all_to_all_single"], receive, send),
             list_received=lambda words, rank, world: [
                 Segment(source, rank * (words // world), words // world) for source in range(world)
             ],
         ),
         Operation(
             name="broadcast",
-            begin=_begin_broadcast,
+            begin=lambda _send, receive: _begin(["broadcast"], receive, 0),
             list_received=lambda words, _rank, _world: [Segment(0, 0, words)],
             compute_factor=lambda _world: 1.0,
             in_place=True,

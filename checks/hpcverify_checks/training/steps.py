@@ -37,7 +37,7 @@ from hpcverify_checks.common.bits import (
     view_integers,
     view_words,
 )
-from hpcverify_checks.common.collective import StepClock, all_reduce
+from hpcverify_checks.common.collective import all_reduce
 from hpcverify_checks.common.device import use_float32_precision, use_threads
 from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.rendezvous import (
@@ -47,6 +47,7 @@ from hpcverify_checks.common.rendezvous import (
     reduce_minimum,
 )
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
+from hpcverify_checks.common.timing import StepClock
 from hpcverify_checks.training.gradient_sums import GradientSum
 from hpcverify_checks.training.transformer import (
     Layout,
