@@ -241,6 +241,8 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
 def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
     """Launch the ranks and wait for them; only rank 0's launcher gets the result."""
     order = msgspec.structs.asdict(chosen) | {
+        "folder": "",  # and the backend: the ranks agree on them
+        "backend": "",
         "operations": options["operations"] or OPERATIONS,
         "sizes": options["sizes"],
         "seconds": options["seconds"],

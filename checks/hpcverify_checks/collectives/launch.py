@@ -19,12 +19,13 @@ import msgspec
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.telemetry import pci
-from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
 from hpcverify_checks.collectives.combine import AUTO, RING
 from hpcverify_checks.collectives.hangs import HEARTBEAT, HEARTBEAT_SECONDS, SILENT_SECONDS
 from hpcverify_checks.collectives.meeting import (
+    LauncherArrival,
     find_board,
     find_interface,
+    list_nodes,
     meet_launchers,
     serve_board,
 )
@@ -80,17 +81,8 @@ def _count_own_ranks() -> int:
 
 
 def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
-    return CollectiveJob(
-        folder=str(board),
-        world=order.world,
-        backend="",
-        timeout=order.timeout,
-        operations=order.operations,
-        sizes=order.sizes,
-        seconds=order.seconds,
-        seed=order.seed,
-        timeline=order.timeline,
-    )
+    job = msgspec.convert(order, CollectiveJob, from_attributes=True)
+    return msgspec.structs.replace(job, folder=str(board))
 
 
 def _launch_first(order: LaunchOrder) -> CollectiveRun:

@@ -11,13 +11,15 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import AddressValueError, IPv4Address
 from time import monotonic, sleep
 
 import msgspec
+from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
 from hpcverify_checks.common.board import (
@@ -43,6 +45,30 @@ PORTS = range(20000, 32000)
 PORT_TRIES = 8
 ANY_PORT = 9
 """A port to ask for a route to; nothing is sent to it."""
+
+
+class LauncherArrival(Struct, frozen=True):
+    """Where a rank is, and what its launcher is to measure."""
+
+    node: str
+    address: str
+    """The address at which the other nodes reach this one."""
+    job: CollectiveJob
+
+    @classmethod
+    def decode(cls, message: bytes) -> LauncherArrival:
+        """Decode it, or raise `MsgspecError`, also for an address that is not one of IPv4."""
+        arrival = msgspec.json.decode(message, type=cls)
+        try:
+            IPv4Address(arrival.address)
+        except AddressValueError as exc:
+            raise msgspec.ValidationError(f"no address: {exc}") from exc
+        return arrival
+
+
+def list_nodes(arrivals: Sequence[LauncherArrival]) -> list[str]:
+    """List the node of each rank."""
+    return [arrival.node for arrival in arrivals]
 
 
 def list_ports(order: LaunchOrder) -> list[int]:

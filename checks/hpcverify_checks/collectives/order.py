@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from hpcverify_checks.common.collective import CollectiveJob
 
 
-class LaunchOrder(Struct, frozen=True, kw_only=True):
-    """What to measure, and which rank or ranks this process launches."""
+class LaunchOrder(CollectiveJob, frozen=True, kw_only=True):
+    """What to measure, and which ranks this process launches: in a world of 0, one per GPU here."""
 
-    operations: tuple[str, ...]
-    sizes: tuple[int, ...]
-    seconds: float
-    timeout: float
-    seed: int
     algorithm: str
     """ring or auto; empty: ring between nodes, auto in one."""
     alone: bool
-    timeline: bool
-    """Whether equal steps and transfers follow, which show which rank is slow."""
     node: str
     group: str
     """The name of this group of ranks among those of other jobs."""
-    world: int
-    """0: all ranks are launched here, one for each GPU."""
     ranks: tuple[tuple[int, int], ...]
     """Rank, and rank on its node, of those to launch here."""
     address: str

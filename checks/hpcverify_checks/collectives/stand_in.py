@@ -18,8 +18,8 @@ import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import CollectiveRun, RankPlace
-from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
 from hpcverify_checks.collectives.hangs import HEARTBEAT, SILENT_SECONDS, Heartbeat
+from hpcverify_checks.collectives.meeting import LauncherArrival, list_nodes
 from hpcverify_checks.common.board import (
     CROWDED,
     UNREADABLE,

@@ -14,7 +14,6 @@ from typing import TypeVar
 import msgspec
 
 from hpcverify.records.collectives import CollectiveRun, RankPlace
-from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.combine import (
     REPORT,
     TIMELINE,
@@ -24,7 +23,7 @@ from hpcverify_checks.collectives.combine import (
     times_topic,
 )
 from hpcverify_checks.collectives.hangs import HEARTBEAT, HangWatch, Heartbeat
-from hpcverify_checks.collectives.meeting import CAME
+from hpcverify_checks.collectives.meeting import CAME, LauncherArrival
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank_process import RankProcess
 from hpcverify_checks.collectives.stand_in import HEARTBEATS

@@ -17,7 +17,7 @@ from msgspec import Struct
 from hpcverify.check import Cause, Unable
 from hpcverify.processes import run_tool
 from hpcverify.records.collectives import WireOpinion
-from hpcverify_checks.collectives.arrival import LauncherArrival
+from hpcverify_checks.collectives.meeting import LauncherArrival
 from hpcverify_checks.common.board import UNREADABLE, Board, Port, describe_unreadable
 
 PROGRAM, PACKAGE = "ib_write_bw", "perftest"

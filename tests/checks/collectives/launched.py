@@ -22,6 +22,8 @@ from hpcverify_checks.common.operations import OPERATIONS
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {
+    "folder": "",
+    "backend": "",
     "operations": tuple(OPERATIONS),
     "sizes": (4 * KIB,),
     "seconds": 0.2,

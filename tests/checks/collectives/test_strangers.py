@@ -20,10 +20,9 @@ import pytest
 import torch.distributed as dist
 
 from hpcverify.records.collectives import SECRET_VARIABLE
-from hpcverify_checks.collectives.arrival import LauncherArrival
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
 from hpcverify_checks.collectives.hangs import HEARTBEAT
-from hpcverify_checks.collectives.meeting import CAME, find_board
+from hpcverify_checks.collectives.meeting import CAME, LauncherArrival, find_board
 from hpcverify_checks.collectives.meeting import list_ports as list_board_ports
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.stand_in import OVER, STAND_IN, find_second_board

@@ -9,7 +9,7 @@ import pytest
 
 from hpcverify.commands.collectives import describe_wire_opinion
 from hpcverify.records.collectives import CollectiveRun, WireOpinion
-from hpcverify_checks.collectives.arrival import LauncherArrival
+from hpcverify_checks.collectives.meeting import LauncherArrival
 from hpcverify_checks.collectives.wire import (
     ANSWER,
     SERVER,
