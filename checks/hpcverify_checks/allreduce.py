@@ -80,7 +80,7 @@ from hpcverify_checks.common.step_data import MAX_RANKS, WrongStepWords
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
-    assign_blame,
+    attribute_wrong_sums,
     make_witness,
 )
 
@@ -279,7 +279,7 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
 def _explain_by_shares(
     sums: Sequence[Finding], shares: Sequence[Finding], inventory: Inventory
 ) -> Iterator[Finding]:
-    """Excuse the *sums* of one size in which *shares* were wrong; assign blame for the others."""
+    """Explain the *sums* of one size by wrong *shares*; attribute the others to a part."""
     since = min(map(read_step, shares), default=math.inf)
     names = inventory.format_names([share.part_id for share in shares])
     yield from (
@@ -288,7 +288,7 @@ def _explain_by_shares(
         if read_step(finding) >= since
     )
     before = [finding for finding in sums if read_step(finding) < since]
-    yield from assign_blame(before, read_step, inventory)
+    yield from attribute_wrong_sums(before, read_step, inventory)
 
 
 def read_size(wrong: Finding) -> int:

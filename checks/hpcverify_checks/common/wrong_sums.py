@@ -26,7 +26,7 @@ WRONG_SUM_RULES: Mapping[str, FindingRule] = {
 }
 
 
-def assign_blame(
+def attribute_wrong_sums(
     sums: Sequence[Finding], step_of: Callable[[Finding], S], inventory: Inventory
 ) -> Iterator[Finding]:
     """

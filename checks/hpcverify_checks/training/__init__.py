@@ -90,7 +90,7 @@ from hpcverify_checks.common.stats import compute_excluded_rate, percentile
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
-    assign_blame,
+    attribute_wrong_sums,
     make_witness,
 )
 from hpcverify_checks.training import steps as training_steps
@@ -538,7 +538,7 @@ def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[Jud
             yield make_witness(item, "not all ranks had the same gradients")
         else:
             sums.append(item)
-    yield from assign_blame(sums, read_place, inventory)
+    yield from attribute_wrong_sums(sums, read_place, inventory)
 
 
 def read_place(wrong: Finding) -> tuple[int, int]:
