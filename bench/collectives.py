@@ -31,7 +31,8 @@ from hpcverify_checks.common.collective import (
     use_thread_share,
 )
 from hpcverify_checks.common.operations import ALL_REDUCE, OPERATIONS
-from hpcverify_checks.common.rendezvous import exchange_messages, join_group
+from hpcverify_checks.common.process_group import join_group
+from hpcverify_checks.common.rendezvous import exchange_messages
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.step_data import WORD_BYTES, Words
 from pairs import summarise

@@ -69,12 +69,8 @@ from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.operations import ALL_REDUCE, Operation
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
-from hpcverify_checks.common.rendezvous import (
-    RANK_LOST_RULE,
-    merge_lost_ranks,
-    report_lost_ranks,
-    report_nccl_settings,
-)
+from hpcverify_checks.common.process_group import report_nccl_settings
+from hpcverify_checks.common.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.step_data import MAX_RANKS, WrongStepWords
 from hpcverify_checks.common.wrong_sums import (

@@ -40,8 +40,9 @@ from hpcverify_checks.common.collective import (
     all_reduce,
 )
 from hpcverify_checks.common.operations import ALL_REDUCE
+from hpcverify_checks.common.process_group import join_group
 from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import RankGroup, join_group
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.step_data import Words, WrongStepWords

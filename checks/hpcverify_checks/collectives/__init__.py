@@ -48,12 +48,12 @@ from hpcverify_checks.common.collective import (
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.estimates import count_gpus
+from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
     exchange_messages,
     merge_lost_ranks,
     report_lost_ranks,
-    report_nccl_settings,
 )
 from hpcverify_checks.common.sizes import format_size
 

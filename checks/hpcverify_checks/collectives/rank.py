@@ -30,13 +30,9 @@ from hpcverify_checks.common.collective import (
     measure_collectives,
     use_thread_share,
 )
+from hpcverify_checks.common.process_group import join_group
 from hpcverify_checks.common.progress import keep_position
-from hpcverify_checks.common.rendezvous import (
-    LostRanks,
-    announce_failure,
-    exchange_messages,
-    join_group,
-)
+from hpcverify_checks.common.rendezvous import LostRanks, announce_failure, exchange_messages
 
 if TYPE_CHECKING:
     import torch

@@ -28,13 +28,8 @@ from hpcverify_checks.common.board import BoardError, open_board
 from hpcverify_checks.common.clocks import SAME_CLOCK, ClockComparison, ClockReading
 from hpcverify_checks.common.collective import finish
 from hpcverify_checks.common.operations import ALL_REDUCE, begin_transfer
-from hpcverify_checks.common.rendezvous import (
-    LostRanks,
-    RankGroup,
-    await_ranks,
-    exchange_messages,
-    reduce_minimum,
-)
+from hpcverify_checks.common.process_group import await_ranks, reduce_minimum
+from hpcverify_checks.common.rendezvous import LostRanks, RankGroup, exchange_messages
 from hpcverify_checks.common.timing import StepClock
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import CROWDED, decode_messages
 from hpcverify_checks.common.board_server import BoardServer
 from hpcverify_checks.common.collective import StepTimes
-from hpcverify_checks.common.rendezvous import ABORT_SECONDS, ROLL_CALL_SECONDS
+from hpcverify_checks.common.process_group import ABORT_SECONDS, ROLL_CALL_SECONDS
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0

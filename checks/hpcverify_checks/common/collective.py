@@ -14,6 +14,7 @@ that has just computed is served last and has other things in its caches.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,15 +30,14 @@ from hpcverify.records.collectives import CollectiveTiming
 from hpcverify.units import GIGA, MIB
 from hpcverify_checks.common.device import use_threads
 from hpcverify_checks.common.operations import ALL_REDUCE, OPERATIONS, SUM, Operation, Segment
-from hpcverify_checks.common.progress import waiting
-from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import (
-    RankGroup,
+from hpcverify_checks.common.process_group import (
     await_ranks,
     join_group,
-    read_free_bytes,
     reduce_minimum,
 )
+from hpcverify_checks.common.progress import waiting
+from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.stats import percentile
 from hpcverify_checks.common.step_data import (
     CHUNK_WORDS,
@@ -187,6 +187,15 @@ def measure_collectives(
             yield from _measure_size(job, rank, device, chosen, size)
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def read_free_bytes(device: torch.device) -> int:
+    """Read how much memory is free for messages, in bytes."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _measure_size(

@@ -76,6 +76,7 @@ from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
+from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
@@ -83,7 +84,6 @@ from hpcverify_checks.common.rendezvous import (
     exchange_messages,
     merge_lost_ranks,
     report_lost_ranks,
-    report_nccl_settings,
 )
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.stats import compute_excluded_rate, percentile

@@ -40,12 +40,8 @@ from hpcverify_checks.common.bits import (
 from hpcverify_checks.common.collective import all_reduce
 from hpcverify_checks.common.device import use_float32_precision, use_threads
 from hpcverify_checks.common.dtypes import FAMILIES
-from hpcverify_checks.common.rendezvous import (
-    RankGroup,
-    await_ranks,
-    join_group,
-    reduce_minimum,
-)
+from hpcverify_checks.common.process_group import await_ranks, join_group, reduce_minimum
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
 from hpcverify_checks.common.timing import StepClock
 from hpcverify_checks.training.gradient_sums import GradientSum

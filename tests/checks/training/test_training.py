@@ -40,8 +40,9 @@ from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.collective import all_reduce
 from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.common.process_group import join_group
 from hpcverify_checks.common.ranks import RESULT, Peer, start_peers
-from hpcverify_checks.common.rendezvous import RankGroup, join_group
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.vote import identify_kind
 from hpcverify_checks.training import steps
