@@ -12,8 +12,8 @@ from hpcverify_checks.common.operations import OPERATIONS
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.collectives.launched import KIB, launch_here
 
-PATIENCE = 60.0
-"""Seconds within which a lost rank must be named."""
+HANG_SECONDS = 600
+"""For which a rank hangs: it must be named long before, on a machine of any speed."""
 WRONG = ("stale", "low_bit", "flip", "displaced", "swapped", "own")
 
 
@@ -57,7 +57,7 @@ def test_a_rank_that_is_gone_is_missing_and_no_other(
 
     assert run.missing == (BAD_RANK,)
     assert run.reasons[BAD_RANK].startswith(told)
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < HANG_SECONDS / 2
 
 
 def test_a_rank_that_fails_for_a_reason_of_its_own_is_not_missing(
