@@ -54,7 +54,7 @@ CHECK = "chassis"
 MARK_PREFIX = "redfish."
 """Before the names of our marks: the node has marks of its own, which are not ours."""
 WORKER_SECONDS = 30.0
-"""For a worker to start and to log out, besides what its BMC may take."""
+"""How long a worker may take to start and to log out, besides what its BMC may take."""
 MAX_REFUSALS = 3
 """Passwords refused in a row that end the round."""
 OWN_LOG_AGE = timedelta(hours=36)
@@ -221,7 +221,7 @@ def plan_step(site: Site, node: str = "") -> Step:
     """
     suite = Suite(
         name=BMC_SUITE,
-        summary="the chassis of a node, as its BMC tells it over the network",
+        summary="the chassis of a node, as reported by its BMC over the network",
         budget=site.bmc.seconds + WORKER_SECONDS,
         check=(SuiteEntry(name=CHECK),),
     )

@@ -254,6 +254,10 @@ class Trial(Struct, frozen=True, kw_only=True):
         return self.outcome == self.expected
 
 
+FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
+"""Outcomes of trials, in the words of all checks."""
+
+
 class Metric(Struct, frozen=True, kw_only=True):
     """What a check measures under one name (or pattern): its unit, its bad side and meaning."""
 

@@ -34,10 +34,6 @@ def _run_command() -> None:
         from hpcverify import gate  # noqa: PLC0415 - not for other commands
 
         sys.exit(gate.print_gate(gate.find_gate_path()))
-    if sys.argv[1:2] == ["run"]:
-        import gc  # noqa: PLC0415 - not for `gate`
-
-        gc.disable()  # to look for garbage in what is imported takes a tenth of the time
     from hpcverify.run.early import run_command  # noqa: PLC0415 - not for `gate`
 
     run_command(_run_command_line)

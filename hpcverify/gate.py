@@ -195,7 +195,7 @@ def print_gate(path: str) -> int:
     job_gate = read(path)
     if job_gate is None:
         there = os.path.lexists(path)
-        why = f"{path} is no valid gate file" if there else f"there is no gate file {path}"
+        why = f"{path} is not a valid gate file" if there else f"there is no gate file {path}"
         print(f"ok: {why}, so jobs run")  # noqa: T201 - the answer
         return 0
     until = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(job_gate.until))

@@ -145,7 +145,7 @@ class Measurement(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """What is no number: a lost GPU, a changed part, a corrupted word."""
+    """What is not a number: a lost GPU, a changed part, a corrupted word."""
 
     code: str
     part_id: str = field(name="where")

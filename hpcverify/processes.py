@@ -277,7 +277,7 @@ class KernelWait:
     """
 
     def __init__(self, pid: int) -> None:
-        """Of the process *pid*, which nobody may have reaped."""
+        """Watch the process *pid*, which nobody may have reaped."""
         self._tasks = Path("/proc", str(pid), "task")
         self._seen: dict[tuple[str, str], float] = {}
 

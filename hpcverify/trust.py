@@ -29,7 +29,7 @@ ROOT = 0
 MAX_LINKS = 40
 """On one path: as many as the kernel follows."""
 FOLDER_MODE = 0o755
-"""Of the folders that we make, less what the umask takes away."""
+"""The mode of the folders that we make, less what the umask takes away."""
 ACL_NAMES = ("system.posix_acl_access", "system.posix_acl_default")
 ACL_HEADER, ACL_ENTRY = struct.Struct("<I"), struct.Struct("<HHI")
 """An ACL as an attribute: the version, then a tag, permissions and an id for each entry (see
@@ -44,9 +44,9 @@ class PathEntry(Struct, frozen=True):
 
     path: Path
     found: os.stat_result
-    """Of the entry itself; a link is not followed."""
+    """The entry itself; a link is not followed."""
     inside: os.stat_result
-    """Of its folder."""
+    """The status of its folder."""
 
 
 class PathEnd(Struct, frozen=True):

@@ -114,7 +114,6 @@ def a_voltage(name: str, number: int, tenths: int, lowest: int) -> SimulatedSens
 def a_state(
     name: str, number: int, kind: int, *bits: int, event_type: int = SPECIFIC
 ) -> SimulatedSensor:
-    """Make a sensor of states."""
     return SimulatedSensor(name, number, kind, (7, number), None, bits, event_type=event_type)
 
 
@@ -228,7 +227,6 @@ class SimulatedBmc:
             )
 
     def tell(self, *commands: str) -> None:
-        """Have the simulator run *commands*."""
         self.console.sendall("".join(f"{command}\n" for command in commands).encode())
         self._read_prompts(len(commands))
 
@@ -264,7 +262,6 @@ class SimulatedBmc:
         self.tell(f"sel_add 0x20 2 {' '.join(map(str, data))}")
 
     def ask(self, *words: str) -> None:
-        """Have ipmitool ask it to do something."""
         subprocess.run(
             [self.program / "ipmitool", *words], check=True, capture_output=True, timeout=60
         )
@@ -278,7 +275,6 @@ class SimulatedBmc:
         self.ask("exec", str(script))
 
     def set_clock(self) -> None:
-        """Set its clock to that of the test."""
         self.ask(*self._make_clock_words())
 
     def _make_clock_words(self) -> list[str]:
@@ -294,11 +290,9 @@ class SimulatedBmc:
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on."""
         self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it."""
         self.console.close()
         self.process.kill()
         self.process.wait()

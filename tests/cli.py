@@ -63,17 +63,28 @@ class Cli:
         (folder / f"{name}.toml").write_text(head + dedent(checks))
 
     def suite_budget(self, name: str, seconds: float) -> None:
-        """Give a suite another budget."""
         path = self.config.parent / "suites" / f"{name}.toml"
         path.write_text(path.read_text().replace("budget = 120", f"budget = {seconds}"))
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until *holds* is true."""
     until = time.monotonic() + GENEROUS
     while not holds():
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether *pid* is no more; a zombie is still there."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether *pid* runs; a zombie that nobody has waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return False
 
 
 @contextmanager

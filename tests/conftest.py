@@ -57,21 +57,18 @@ def bounded(seconds: float) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None]:
-    """Bound what a test's fixtures take to make."""
     with bounded(LIMIT_SECONDS):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Bound what a test takes."""
     with bounded(LIMIT_SECONDS):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None]:
-    """Bound what it takes to tidy up."""
     with bounded(LIMIT_SECONDS):
         return (yield)
 

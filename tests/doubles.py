@@ -22,6 +22,7 @@ from hpcverify.model import (
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.records.spool import read_id_time
 from hpcverify.run.wire import decode_response
+from hpcverify.telemetry.gpus import Setup
 from hpcverify.testing import INVENTORY
 
 
@@ -68,6 +69,39 @@ def a_run(**changes: Any) -> Run:
 def read_items(lines: Iterable[str]) -> list[CheckItem]:
     """Read what a check in a process of its own wrote with `encode_response`."""
     return [cast("CheckItem", decode_response(line.encode())[1]) for line in lines]
+
+
+UNTOLD = Setup(
+    persistence=None,
+    mig=None,
+    mig_pending=None,
+    compute_mode=None,
+    ecc=None,
+    ecc_pending=None,
+    power_limit_w=None,
+    power_enforced_w=None,
+    power_default_w=None,
+    clock_max_mhz=None,
+    clock_applications_mhz=None,
+    slowed_by=(),
+    memory_used=None,
+    processes=None,
+    firmware={},
+)
+"""What a GPU says of its setup that answers nothing."""
+
+
+class Clock:
+    """Stands still until it is set, or somebody sleeps."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 class SilentProgress:

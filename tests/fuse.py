@@ -59,7 +59,6 @@ def read_all(device: int, wake: int, error: int) -> None:
 
 
 def check(status: int) -> None:
-    """Raise what the C library complains of."""
     if status:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -16,7 +16,6 @@ apt = pytest.mark.skipif(not shutil.which("apt-get"), reason="no apt on this mac
 
 
 def repository(folder: Path, label: str) -> Path:
-    """Make one with a single package."""
     packages = folder / "dists/stable/main/binary-amd64/Packages"
     packages.parent.mkdir(parents=True)
     packages.write_text("Package: one\nVersion: 1\nArchitecture: amd64\nSize: 0\n")

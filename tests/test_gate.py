@@ -49,7 +49,7 @@ CORRUPT = {
     "empty": b"",
     "another word": b"drained\n2000000000\nwhy\n\n",
     "no expiry": b"quarantined\n\nwhy\n\n",
-    "an expiry that is no number": b"quarantined\n2e9\nwhy\n\n",
+    "an expiry that is not a number": b"quarantined\n2e9\nwhy\n\n",
     "an expiry of too many digits": b"quarantined\n" + b"9" * 13 + b"\nwhy\n\n",
     "other digits": "quarantined\n\u0662\u0660\u0660\u0660\n\n\n".encode(),
     "line ends of DOS": b"quarantined\r\n99999999999\r\nwhy\r\n\r\n",

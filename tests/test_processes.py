@@ -9,8 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,23 +26,11 @@ from hpcverify.processes import (
     run_tool,
     signal_sessions,
 )
+from tests.cli import gone, wait_until
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
 GENEROUS = 60.0
-
-
-def gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + GENEROUS
-    while not holds():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def shell(script: str, *arguments: object) -> list[str]:
@@ -52,7 +38,7 @@ def shell(script: str, *arguments: object) -> list[str]:
 
 
 def pid_in(file: Path) -> int:
-    assert eventually(lambda: file.exists() and file.read_text().endswith("\n"))
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
     return int(file.read_text())
 
 
@@ -102,7 +88,7 @@ def test_a_session_is_ended_with_all_of_its_groups(tmp_path: Path) -> None:
 
     assert {pid, leader.pid} <= among
     assert os.getpid() not in among
-    assert eventually(lambda: gone(pid))
+    wait_until(lambda: gone(pid))
 
 
 def test_the_children_of_a_program_that_overruns_end_with_it(tmp_path: Path) -> None:
@@ -112,7 +98,7 @@ def test_the_children_of_a_program_that_overruns_end_with_it(tmp_path: Path) -> 
     with pytest.raises(Unable, match=r"did not end"):
         run_tool(shell(script, file), timeout=2)
 
-    assert eventually(lambda: gone(pid_in(file)))
+    wait_until(lambda: gone(pid_in(file)))
 
 
 def test_a_program_that_somebody_stopped_is_no_riddle_for_the_kernel_log() -> None:
@@ -182,7 +168,7 @@ def test_a_process_that_dies_may_wait_for_several_things_in_turn(
     assert [wait.find_seconds() for _ in range(3)] == [0, 0, 0]
 
     monkeypatch.setattr(KernelWait, "_list_waits", lambda _: [("7", "4")])
-    assert eventually(lambda: wait.find_seconds() > 0)
+    wait_until(lambda: wait.find_seconds() > 0)
 
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -197,7 +183,7 @@ def test_a_program_that_cannot_be_ended_is_hung_and_what_it_waits_in_is_named(
 
     assert (caught.value.cause, caught.value.remedy) == (Cause.HUNG, Remedy.REBOOT)
     pid = int(re.findall(r"pid (\d+)", str(caught.value))[0])
-    assert eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
+    wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
     del caught
     gc.collect()  # of the child that was given up, while its warning is expected
 
@@ -212,7 +198,7 @@ def test_a_program_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
         pid = pid_in(file)
         parent.kill()
 
-    assert eventually(lambda: gone(pid))
+    wait_until(lambda: gone(pid))
 
 
 def test_a_program_does_not_outlive_an_interruption(tmp_path: Path) -> None:

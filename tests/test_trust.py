@@ -34,7 +34,6 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def as_a_user() -> Iterator[None]:
-    """Be an ordinary user for a while."""
     os.seteuid(SOMEBODY)
     yield
     os.seteuid(0)

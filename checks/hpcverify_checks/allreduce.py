@@ -72,7 +72,7 @@ from hpcverify_checks.common.parts import classify_wiring, has_optional_links
 from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
 from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.step_data import MAX_RANKS, WrongStepWords
+from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
@@ -231,26 +231,20 @@ def report_wrong_sums(timed: Sequence[StepTimes], rank: int, part_id: str) -> It
             yield _build_finding(WRONG_SUM_CODE, part_id, text, place, wrong)
 
 
-def describe_elements(wrong: WrongStepWords) -> str:
+def describe_elements(wrong: StepMismatch) -> str:
     """Describe how many elements are wrong, and the first of them."""
-    text = (
-        f"{format_count(wrong.elements, 'element')}, the first at {wrong.index} is "
-        f"{wrong.found}, not {wrong.expected}"
-    )
+    text = f"{format_count(wrong.count, 'element')}, {wrong.describe()}"
     return f"{text}: {wrong.hint}" if wrong.hint else text
 
 
 def _build_finding(
-    code: str, part_id: str, text: str, place: WrongStep, wrong: WrongStepWords
+    code: str, part_id: str, text: str, place: WrongStep, wrong: StepMismatch
 ) -> Finding:
     evidence = {
         "rank": str(place.rank),
         "size": format_size(place.size),
         "step": str(wrong.step),
-        "wrong_elements": str(wrong.elements),
-        "index": str(wrong.index),
-        "found": wrong.found,
-        "expected": wrong.expected,
+        **wrong.to_evidence("element"),
         "hint": wrong.hint,
     }
     return Finding(code, part_id, text, evidence, msgspec.to_builtins(place))

@@ -211,12 +211,12 @@ def _report_lost(
     elif part.kind == "gpu":
         yield from _report_lost_gpu(part, now)
     elif network := part.facts.get("network"):
-        text += f": it was reached by {network}: if nobody logged out, see the server"
+        text += f": it was reached by {network}: if this was not a logout, see the server"
         yield Finding("part_detached", part.id, text, facts)
     elif part.kind == "nic" and device:
         yield _report_port_on_bus(part, have, had, device)
     elif part.kind in ("nic", "disk") and cpu.is_virtual(root) and not (device and _is_nvme(part)):
-        text += ": this is a virtual machine; if nobody detached it, see the hypervisor"
+        text += ": this is a virtual machine; if it was not detached on purpose, see the hypervisor"
         yield Finding("part_detached", part.id, text, facts)
     else:
         code = f"{part.kind}_missing" if part.kind in FIXED_KINDS else "part_missing"
@@ -317,7 +317,7 @@ def _compare_memory(now: Inventory, before: Inventory, root: Path) -> Iterator[F
         text = f"{have.facts['total']} of memory, {had.facts['total']} before"
         limits = cpu.list_limits(root, cpu.MEMORY_LIMITS)
         if cpu.is_virtual(root):
-            why = "this is a virtual machine; if nobody resized it, see the hypervisor"
+            why = "this is a virtual machine; if it was not resized on purpose, see the hypervisor"
         elif limits:
             why = f"the kernel was started with {' '.join(limits)}"
         elif not _is_less(_read_gibibytes_of_cores(have), _read_gibibytes_of_cores(had)):

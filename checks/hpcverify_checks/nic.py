@@ -377,7 +377,7 @@ def _report_odd_without_link(
             if not port.is_disabled and port.part_id not in known:
                 text = (
                     f"has no link ({port.state}), although the other {len(like) - 1} of its board "
-                    f"have: if it should, {_fix_cable(port)}; this is told once"
+                    f"have: if it should, {_fix_cable(port)}; this is reported once"
                 )
                 yield Finding("port_unlinked", port.part_id, text)
 
@@ -512,7 +512,7 @@ def _report_saturated(port: PortReading) -> Iterator[Finding]:
         listed = ", ".join(name.split(" ")[1] for name in stuck)
         adapter, _, number = port.label.partition(" port ")
         fix = f"perfquery -C {adapter} -P {number or 1} -R resets it"
-        text = f"{listed} stands at its end and counts no more: {fix}"
+        text = f"{listed} has saturated and no longer counts: {fix}"
         blind = FALLS_OF_INFINIBAND in stuck
         yield Finding("falls_uncounted" if blind else "counter_saturated", port.part_id, text)
 
@@ -594,7 +594,7 @@ CHECK = Check(
             high=0, source="a link that fell, or work on the interface: a job lost connections"
         ),
         "carrier.rate": fail_outside(
-            high=20, source="hpcverify default: nobody sets up an interface that often"
+            high=20, source="hpcverify default: no interface is set up that often"
         ),
         "symbol.rate": warn_outside(
             high=120, source=f"InfiniBand: a bit error rate of 1e-12 ({NVSENTINEL})"

@@ -65,9 +65,10 @@ from hpcverify_checks.common.device import (
     wait_for_device,
 )
 from hpcverify_checks.common.estimates import count_gpus
+from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.common.parts import classify_wiring
 from hpcverify_checks.common.timing import MIN_STEPS, choose_timer
-from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
+from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
@@ -201,12 +202,12 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
             arrived = ~expected
             rig.copy(arrived, sent)
             wait_for_device(source, target)
-            wrong = compare_words(arrived, expected)
+            wrong = find_mismatch(arrived, expected)
         if wrong:
             yield explain_corruption(rig, (i, j), wrong, int(sent[wrong.index]))
 
 
-def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent: int) -> Finding:
+def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: int) -> Finding:
     """Say what was wrong, and in which part, by the word that the host computes."""
     import torch
 
@@ -228,8 +229,8 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: WrongWords, sent:
             text = f"the GPU {what}, by the host's own result: not a link fault"
             return Finding("words_wrong", gpu.part, text, evidence)
     text = (
-        f"{format_count(wrong.words, 'word')} changed between {source.label} and {target.label}, "
-        f"the first at byte {wrong.index * WORD_BYTES}"
+        f"{format_count(wrong.count, 'word')} changed between {source.label} and {target.label}: "
+        f"{wrong.describe()}"
     )
     return Finding("p2p_corrupted", source.part, text, evidence)
 

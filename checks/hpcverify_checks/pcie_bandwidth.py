@@ -47,9 +47,10 @@ from hpcverify_checks.common.bits import WORD_BYTES, compute_digest
 from hpcverify_checks.common.cores import format_ranges, list_near_cores
 from hpcverify_checks.common.device import find_torch_device, require_memory, wait_for_device
 from hpcverify_checks.common.gpu_source import name_vendor
+from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.common.parts import SUPERCHIP_KEY_PREFIXES, look_up_spec
 from hpcverify_checks.common.timing import choose_timer
-from hpcverify_checks.common.transfers import Copy, WrongWords, compare_words, copy, make_pattern
+from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 
 if TYPE_CHECKING:
     import torch
@@ -187,23 +188,18 @@ def _verify_round_trips(
         for step in buffers.make_steps(route).values():
             step()
         wait_for_device(route.device)
-        wrong = compare_words(buffers.returned_words, buffers.words)
+        wrong = find_mismatch(buffers.returned_words, buffers.words)
         if wrong:
             yield explain_corruption(buffers, wrong, number, part_id)
             return
         buffers.words.bitwise_not_()
 
 
-def explain_corruption(
-    buffers: CopyBuffers, wrong: WrongWords, number: int, part_id: str
-) -> Finding:
+def explain_corruption(buffers: CopyBuffers, wrong: Mismatch, number: int, part_id: str) -> Finding:
     """Say what came back wrong, and in which direction it changed."""
     arrived = compute_digest(buffers.gpu_words) == compute_digest(buffers.words)
     way = "from the GPU to the host" if arrived else "from the host to the GPU"
-    text = (
-        f"{format_count(wrong.words, 'word')} changed on the way {way}, the first at byte "
-        f"{wrong.index * WORD_BYTES}"
-    )
+    text = f"{format_count(wrong.count, 'word')} changed on the way {way}: {wrong.describe()}"
     evidence = {"way": way, "round": str(number), **wrong.to_evidence()}
     return Finding("transfer_corrupted", part_id, text, evidence)
 

@@ -53,7 +53,7 @@ RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
         FindingRule(Verdict.WARN, Remedy.INSPECT),
     ),
     "recover_imex": (
-        "bring the IMEX domain back (nvidia-imex-ctl -N shows who is missing)",
+        "bring the IMEX domain back (nvidia-imex-ctl -N shows which node is missing)",
         FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
     ),
 }

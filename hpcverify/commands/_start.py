@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import NoReturn
 
 from hpcverify.commands._request import RunRequest
 from hpcverify.console import exit_with, handle_output_errors
 from hpcverify.plan.suite import load_suite
-from hpcverify.run.early import collect_garbage_again, start_worker
+from hpcverify.run.early import start_worker
 
 
 def verify_for_hook(request: RunRequest) -> NoReturn:
@@ -27,5 +28,5 @@ def verify_node(request: RunRequest) -> int:
         # The worker does not need this, and lists the hardware meanwhile.
         from hpcverify.commands._run import carry_out
 
-        collect_garbage_again()
+        gc.freeze()  # what was imported is not searched for garbage
         return carry_out(request, suite, worker)

@@ -15,7 +15,9 @@ from hpcverify.plan.hostlist import expand, fold
 
 @click.command("admit")
 @click.argument("hostlist")
-@click.option("--suite", default="burnin", show_default=True, help="What to pass.")
+@click.option(
+    "--suite", default="burnin", show_default=True, help="Suite that each node must pass."
+)
 @reason_option("For the audit log.", default="new")
 def command(hostlist: str, suite: str, reason: str) -> None:
     """

@@ -30,7 +30,9 @@ NO_NODES_TEXT = "no node is known yet: hpcverify collect asks Slurm for them"
 @click.command("bmc")
 @click.option("--nodes", "hostlist", metavar="HOSTLIST", help="Only the BMCs of these nodes.")
 @click.option(
-    "--accept-parts", is_flag=True, help="What is gone, or not redundant, is meant so (--nodes)."
+    "--accept-parts",
+    is_flag=True,
+    help="Accept missing or non-redundant parts as intended (needs --nodes).",
 )
 def command(hostlist: str | None, *, accept_parts: bool) -> None:
     """
@@ -49,7 +51,7 @@ def command(hostlist: str | None, *, accept_parts: bool) -> None:
       hpcverify bmc --nodes n[1-4]
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if accept_parts and hostlist is None:
-        raise click.UsageError("--accept-parts needs --nodes: say of which nodes")
+        raise click.UsageError("--accept-parts needs --nodes: name the nodes")
     controller = make_controller()
     if fix := find_missing_package():
         raise ConfigError(f"the library of Redfish is not installed: {fix}")

@@ -37,7 +37,7 @@ def command(ctx: click.Context) -> None:
 
 
 @command.command("reset")
-@reason_option("What it was.")
+@reason_option("The cause that was found.")
 def reset(reason: str) -> None:
     """Act on failures again, from now on; earlier ones no longer count."""
     ledger = Ledger(state_dir())

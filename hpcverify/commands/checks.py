@@ -68,7 +68,7 @@ def command(check: str | None, *, as_json: bool) -> None:
     else:
         print_table(
             Console(highlight=False),
-            ("check", "what it is for"),
+            ("check", "purpose"),
             [(name, check.summary) for name, check in found.items()],
         )
     report_mistakes(mistakes)

@@ -11,7 +11,7 @@ from hpcverify.commands._controller import (
     report_brakes,
     tell_once_of_measurements,
 )
-from hpcverify.fleet.leftovers import remove_leftovers
+from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.insight.night import judge_finished_night
 
 

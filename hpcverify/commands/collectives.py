@@ -105,8 +105,8 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 @click.option(
     "--algorithm",
     type=click.Choice(["ring", "auto"]),
-    help="The algorithm for NCCL. Default: ring between nodes, so that the network is measured, "
-    "and NCCL's own choice in one node.",
+    help="Algorithm that NCCL must use. Default: ring between nodes, so that the network is "
+    "measured, and NCCL's own choice in one node.",
 )
 @click.option(
     "--alone",
@@ -136,7 +136,7 @@ class RankChoice(Struct, frozen=True, kw_only=True):
 @click.option(
     "--rank",
     type=click.IntRange(min=0),
-    help="The rank of this process, without srun. Nodes without MUNGE share a secret: "
+    help="Rank of this process, when not started by srun. Nodes without MUNGE share a secret: "
     "HPCVERIFY_SECRET.",
 )
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
@@ -373,7 +373,7 @@ def judge_step_log(name: str) -> int:
     except OSError as exc:
         raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{name} is no step log: {exc}") from exc
+        raise ConfigError(f"{name} is not a step log: {exc}") from exc
     shares = read_step_log(lines, name)
     slow = find_slow_ranks_of_training(shares)
     for straggler in slow:

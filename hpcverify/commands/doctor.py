@@ -56,7 +56,7 @@ START_CHECK = "gemm"
 START_SUBJECT = "computing"
 START_PARAMS = {"dtypes": ["fp32"], "size": 256, "burst_seconds": 0.01, "seconds": 0.01}
 START_SECONDS = 90.0
-"""For the import of torch from a slow file system, and for the driver."""
+"""The time to import torch from a slow file system and to start the driver."""
 INVENTORY = "inventory"
 """The check that counts GPUs."""
 FLOOR_SUITE = "quick"
@@ -172,7 +172,7 @@ def inspect_lock() -> Iterator[Advice]:
         yield Advice("node lock", "free")
         return
     ours = holder.uid in (ROOT, os.geteuid())
-    fix = "" if ours else "find out what it is and end it: it blocks all runs except root's"
+    fix = "" if ours else "find that process and end it: it blocks all runs except root's"
     yield Advice("node lock", f"held by {holder.description}", fix)
 
 

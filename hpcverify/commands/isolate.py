@@ -57,7 +57,9 @@ EXIT_FOUND, EXIT_UNCERTAIN = 1, 3
     show_default=f"{WAIT_MINUTES:g}",
     help="Minutes to wait for a node that a user's job has taken.",
 )
-@click.option("--reservation", default="", metavar="NAME", help="Use the nodes of this one.")
+@click.option(
+    "--reservation", default="", metavar="NAME", help="Run inside this Slurm reservation."
+)
 @click.option(
     "--resume",
     is_flag=False,
@@ -81,14 +83,13 @@ def command(
     """
     Find the node, link or switch that spoils collectives between nodes.
 
-    Groups of idle nodes run collectives, side by side, as jobs that give way to anybody.
-    Groups that fail are split, and nobody is blamed who did not fail with different
-    partners that pass. A node that is blamed becomes a suspect at the next
-    `hpcverify collect`, and no more.
+    Groups of idle nodes run collectives, side by side, as jobs that give way to users.
+    Groups that fail are split. A node is named only if it fails with several known-good
+    partners. It then becomes a suspect at the next `hpcverify collect`, nothing worse.
 
     Ctrl-C cancels the jobs and keeps what is known: --resume goes on from there.
 
-    Exit status 0 if all nodes are cleared, 1 if something is to blame, 3 if that is not
+    Exit status 0 if all nodes pass, 1 if a cause is found, 3 if that is not
     certain: intermittent, untested, out of budget, interrupted.
 
     \b

@@ -198,7 +198,7 @@ def show_judgement(console: Console, judgement: FleetJudgement) -> None:
         return
     console.print()
     night = f"compared with peers and the past, as of the night of {judgement.night}"
-    console.print(f"{night}:" if lines else f"{night}: nobody stands out")
+    console.print(f"{night}:" if lines else f"{night}: no outliers")
     if lines:
         more = count_more(len(lines) - MAX_JUDGED_LINES)
         print_items(console, [*lines[:MAX_JUDGED_LINES], *more])

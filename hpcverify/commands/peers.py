@@ -87,7 +87,7 @@ def read_names(_: click.Context, __: click.Parameter, text: str) -> tuple[str, .
     default="",
     callback=read_names,
     metavar="COLUMN,...",
-    help="Columns to compare as groups; default: cabinet, rack, switch, driver and the like.",
+    help="Columns to compare as groups; default: cabinet, rack, switch, driver, and a few more.",
 )
 @click.option(
     "--worse",
@@ -190,7 +190,7 @@ def judge_table(
         raise ConfigError(f"{file} has no value that is a number")
     if not judged and unjudged:
         raise ConfigError(
-            f"{file}: nothing says which values of {', '.join(unjudged)} are worse: "
+            f"{file}: it is not known which values of {', '.join(unjudged)} are worse: "
             "add --worse low or --worse high"
         )
     if learn:

@@ -46,7 +46,7 @@ STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}
 )
 def command(out: str | None, only: tuple[str, ...]) -> None:
     """
-    Show what hpcverify is worth on this kind of node: the first hour on new GPUs.
+    Validate hpcverify on this kind of node: the first hour on new GPUs.
 
     It measures what the GPUs reach, beside a bare loop, nccl-tests and the data sheet;
     whether injected faults are found and good products called wrong; and what a run

@@ -53,7 +53,7 @@ MAX_READ_DOCUMENTS = 100
 PAGES_FOLDER = "nodes"
 """Beside the fleet's page, with a folder for each node and in it a page for each suite."""
 PAGE_HEAD_BYTES = 512
-"""Of a page: they say which run it shows. 10,000 pages are not read whole for that."""
+"""The head of a page says which run it shows: 10,000 pages are not read whole for that."""
 
 
 @click.command("report")
@@ -98,7 +98,7 @@ def command(
     documents.refuse_unwritable(output)
     if files:
         if node or run_id or since or fleet or form != "html":
-            raise ConfigError("FILE is a document of its own: give -o only")
+            raise ConfigError("with FILE, only -o is allowed")
         write_text(render_files(files), output)
         return
     store = Store(state_dir())

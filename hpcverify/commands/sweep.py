@@ -42,7 +42,7 @@ POLL_S = 0.1
 TURN_INTERVAL_S = 1.5
 """Between turns; what they ask Slurm is paced besides."""
 MAX_AWAY_S = 600.0
-"""For how long a Slurm that does not answer is waited for."""
+"""How long a sweep waits for a Slurm that does not answer."""
 MAX_REASONS = 5
 """How many reasons are printed why no node was due."""
 EXIT_STATUSES = {Verdict.FAIL: 1, Verdict.ERROR: 3}

@@ -22,17 +22,17 @@ from msgspec.structs import replace
 
 from hpcverify.errors import UnverifiedError
 from hpcverify.fabric.isolations import carry_out_isolation, order_isolation, read_switches
-from hpcverify.fabric.links import WAIT_S, name_kind
-from hpcverify.fabric.suspects import build_accusation, build_clearance
-from hpcverify.fleet.claim import hold_controller_lock
-from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.leftovers import (
+from hpcverify.fabric.leftovers import (
     ADMISSION_LOCK_NAME,
     forget_isolation,
     name_reservation,
     remove_batches,
     unreserve,
 )
+from hpcverify.fabric.links import WAIT_S, name_kind
+from hpcverify.fabric.suspects import build_accusation, build_clearance
+from hpcverify.fleet.claim import hold_controller_lock
+from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.states import HOUR_S, Node, State, awaits_batch, compute_elapsed
 from hpcverify.fleet.transitions import Purpose, admit_untested
 from hpcverify.isolation.answer import IsolationAnswer
@@ -121,7 +121,7 @@ class BatchTester:
     def _explain_untestable(self, members: Sequence[str]) -> str:
         if not self.controller.site.fabric.period_days:
             return "[fabric] period_days is 0"
-        return "no other node like it has passed" if len(members) == 1 else ""
+        return "no other node of its kind has passed" if len(members) == 1 else ""
 
     def _isolate(self, hosts: Sequence[Host]) -> IsolationAnswer | None:
         """Test *hosts* with each other, in a reservation of all; None: interrupted."""

@@ -218,7 +218,7 @@ def try_links(
     record_fabric(controller, hosts, plan)
     if plan.links.alone:
         controller.say(
-            f"{fold(plan.links.alone)}: due, but no node like it is idle to try links with"
+            f"{fold(plan.links.alone)}: due, but no node of its kind is idle to try links with"
         )
     for order in make_orders(controller, plan):
         pairs = format_count(len(order.pairs), "pair")

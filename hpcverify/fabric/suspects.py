@@ -65,7 +65,7 @@ def build_accusation(
 
 def build_clearance(answer: IsolationAnswer, node: str, now: datetime, make_mark: MakeMark) -> Run:
     """Build the run that says that *node* was tested with others and is not to blame."""
-    reason = f"not to blame for anything in {format_count(answer.tests, 'test')} between nodes"
+    reason = f"not the cause of any failure in {format_count(answer.tests, 'test')} between nodes"
     finding = Finding(CLEARED_CODE, "node", reason, {"isolation": answer.id})
     result = Result(
         check=COLLECTIVES_CHECK,

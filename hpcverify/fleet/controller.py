@@ -78,9 +78,9 @@ from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
 
 RISK_VALID_S = 600.0
-"""For how long a ranking of the nodes is used: a sweep plans anew every few seconds."""
+"""How long a ranking of the nodes is used: a sweep plans anew every few seconds."""
 MAX_REASON_CHARACTERS = 500
-"""Of why a convenience does not work: one line."""
+"""The longest line about why a convenience does not work."""
 HISTORY = "history of measurements"
 SLURMCTLD_SAVE_S = 30.0
 """Until slurmctld has surely saved a change: it saves every 5 s."""

@@ -127,7 +127,7 @@ MIN_PAIR_SPEEDS = 8
 BREAKER_FACT = "tripped"
 SECRET_FACT = "secret"  # noqa: S105 - its name
 MARK_DIGITS = 12
-"""Of the id of a run, after its date."""
+"""The digits of a run's id after its date."""
 """The fact that says why the breaker is tripped."""
 DOUBTS_FACT = "doubted"
 """The fact that names the doubted checks, as JSON: check and why."""
@@ -180,7 +180,7 @@ class LedgerChange(Struct, frozen=True):
     node: Node
     run: str
     outcomes: Mapping[str, bool]
-    """For each check, whether it failed."""
+    """Whether each check failed."""
     what: str
     detail: str = ""
     ticket: int = 0

@@ -36,7 +36,7 @@ from hpcverify.summary.actions import list_affected_parts
 from hpcverify.trust import refuse_if_others_can_change
 
 PROGRAM_TIMEOUT_S = 10.0
-"""For one start of the program."""
+"""How long one start of the program may take."""
 TIME_BUDGET_S = 30.0
 """After which a turn no longer starts it: an operator may be waiting for the turn."""
 RETRY_PAUSE_S = 60.0

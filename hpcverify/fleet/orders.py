@@ -118,7 +118,7 @@ class Dispatcher:
             and ticket.job in {0, going[_name_job(ticket)].id}
         ]
         if strays:
-            self.say(f"cancelling {len(strays)} verification jobs that nobody is waiting for")
+            self.say(f"cancelling {len(strays)} verification jobs that no controller waits for")
             self.slurm.cancel(*strays)
 
     def _close_if_ended(self, ticket: Ticket, job: Job | None) -> bool:

@@ -49,7 +49,7 @@ JITTER_SHARE = 0.2
 were verified in one night would always be due together."""
 
 PATIENT_PLACES = 10
-"""Of so many places, at least one goes to the node that has waited longest."""
+"""One place in this many goes to the node that has waited longest."""
 PATIENT_SHARES = ((0.5, 9), (0.25, 5), (0.0, 1))
 """How many of `PATIENT_PLACES` go to the node that has waited longest, by the share of the site's
 period that it has waited. So a fleet that sweeps can go through in half of the period keeps to it,

@@ -95,7 +95,7 @@ HOLD_BY_STATE = {
 
 WATCH_S = 7 * DAY_S
 """
-For how long a node that returned to service is verified before others.
+How long a node that returned to service is verified before others.
 
 InfiniteHBD-Trace (github.com/stepfun-ai/InfiniteHBD-Trace, commit 7aacdc8: 400 GPU
 servers, 348 days, 579 returns): 22 % of the nodes that came back were out of service
@@ -167,7 +167,7 @@ class Node(Struct, frozen=True, kw_only=True):
     last_run_at: float = 0.0
     """The last run of ours that finished, whatever the verdict."""
     verdict: str = ""
-    """Of that run."""
+    """The verdict of that run."""
     repeat_offender: bool = False
     """Whether only a named person releases it, whatever it passes."""
     flakes: int = 0

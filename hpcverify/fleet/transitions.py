@@ -50,9 +50,9 @@ class Purpose(StrEnum):
 
     SWEEP = "sweep"
     CONFIRM = "confirm"
-    """Of a suspect."""
+    """The next run of a suspect."""
     RETURN = "return"
-    """Of a repaired node."""
+    """The run of a repaired node."""
     ADMISSION = "admission"
 
 

@@ -53,7 +53,7 @@ COLUMNS = (
 """All but `night`, which is in the name of the folder."""
 WEEK_COLUMNS = (
     *COLUMNS,
-    Column("runs", "integer", "runs with a number, of which `value` is the median"),
+    Column("runs", "integer", "runs with a number; `value` is their median"),
     Column("mad", "double", "their median absolute deviation from it, in `unit`"),
 )
 """Of a week: `started`, `run` and `label` are those of its last run, `verdict` is the worst."""

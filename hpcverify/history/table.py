@@ -221,7 +221,7 @@ def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Pat
     Write the rows of *source* to *path*, with the columns of the history and the raw ones.
 
     Raises:
-        ConfigError: a value is no number.
+        ConfigError: a value is not a number.
 
     """
     column = name_column(columns.roles["value"])
@@ -231,7 +231,7 @@ def _write_rows(db: DuckDBPyConnection, source: str, columns: Columns, path: Pat
         f"select {name_column(ROW)}, {text} from {source} where {is_wrong} order by 1 limit 1"
     ).fetchone()
     if wrong:
-        raise ConfigError(f"row {wrong[0]}: the value {wrong[1][:40]!r} is no number")
+        raise ConfigError(f"row {wrong[0]}: the value {wrong[1][:40]!r} is not a number")
     cells = _write_cells(columns)
     listed = ", ".join(f"{cell} as {name_column(name)}" for name, cell in cells.items())
     db.execute(f"copy (select {listed} from {source}) to {quote(path)} (format parquet)")

@@ -133,7 +133,7 @@ def _say_what_fails(path: Path) -> Generator[None]:
     except gzip.BadGzipFile as exc:
         raise ConfigError(f"{path} is not compressed by gzip: {exc}") from exc
     except (csv.Error, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path} is no CSV file in UTF-8: {exc}") from exc
+        raise ConfigError(f"{path} is not a CSV file in UTF-8: {exc}") from exc
     except (OSError, EOFError, zlib.error) as exc:
         raise ConfigError(
             f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}"

@@ -1,5 +1,5 @@
 """
-Which nodes differ from their like in a version or a setting, and what is being rolled out.
+Which nodes differ from their peers in a version or a setting, and what is being rolled out.
 
 Only like nodes are compared: the same machine, CPUs and GPUs. What two thirds of them
 have is the majority, and a node that has something else deviates. If many nodes changed

@@ -43,7 +43,7 @@ def summarize_drift(drift: Drift) -> str:
     odd = {node for one in drift.deviations for node in one.nodes}
     told = (
         (len(drift.rollouts), "rollout", "rollouts"),
-        (len(odd), "node differs from its like", "nodes differ from their like"),
+        (len(odd), "node differs from its peers", "nodes differ from their peers"),
         (len(drift.splits), "without a majority", "without a majority"),
     )
     return ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in told if count)

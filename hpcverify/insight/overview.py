@@ -155,7 +155,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     overdue_days: float = DEFAULT_OVERDUE_S / DAY_S
     """Days without a full pass that make a node overdue."""
     drift: Drift = Drift()
-    """How the nodes differ from their like in versions and settings."""
+    """How the nodes differ from their peers in versions and settings."""
     links: LinkCoverage | None = None
     """How many links between nodes were tried lately; None: sweeps do not try them."""
     link_days: float = 0

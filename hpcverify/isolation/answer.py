@@ -272,7 +272,7 @@ def describe_answer(answer: IsolationAnswer) -> Iterator[str]:
 def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     """Say in lines what the *answer* says besides of nodes that are to blame."""
     for switch in answer.switches:
-        yield f"switch {switch} spoils what goes through it; none of its nodes is to blame"
+        yield f"switch {switch} spoils what goes through it; none of its nodes is the cause"
     for sender, receiver in answer.links:
         yield (
             f"from {sender} to {receiver} it is slow, and neither is slow with others: "
@@ -280,13 +280,13 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
         )
     if answer.is_widespread:
         yield (
-            "most tests fail, whoever is in them: no node is to blame; look for what all share: "
-            "versions of NCCL and drivers, settings, other traffic, the fabric as a whole"
+            "most tests fail, whichever nodes take part, so no single node is the cause; look for "
+            "what all share: versions of NCCL and drivers, settings, other traffic, the fabric"
         )
     for group in answer.together:
         yield (
-            f"{name_members(group)} fail only together, and no part of them does: nobody is to "
-            "blame; look at versions, and at what only many load: uplinks, congestion"
+            f"{name_members(group)} fail only together, and no smaller group does, so no single "
+            "node is the cause; look at versions, and at what only many load: uplinks, congestion"
         )
     if answer.misfits:
         yield (
@@ -304,7 +304,7 @@ def describe_rest(answer: IsolationAnswer) -> Iterator[str]:
     if answer.end_reason:
         yield f"ended before its time: {answer.end_reason}"
     if not answer.has_culprit and answer.is_certain:
-        yield "nobody is to blame: all tests pass, or pass when they are repeated"
+        yield "no cause found: all tests pass, or pass when they are repeated"
     yield (
         f"{answer.cleared} cleared; {format_count(answer.tests, 'test')} in "
         f"{format_count(answer.rounds, 'round')}, {answer.node_minutes:g} node-minutes "

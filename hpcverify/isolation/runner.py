@@ -203,7 +203,7 @@ class IsolationRunner:
         if done + len(tests) <= most:
             return ""
         return (
-            f"{done} tests have not told one cause from another, and without --budget it stops at "
+            f"{done} tests could not separate the causes, and without --budget it stops at "
             f"{most}: look for what all share, or begin anew with --budget"
         )
 

@@ -87,7 +87,7 @@ def _read_step(row: Mapping[str, str | None]) -> _LoggedStep:
     names = (COMPUTING, COMMUNICATING, WAITING)
     computing, communicating, waiting = (float(row.get(name, "0") or "nan") for name in names)
     if not all(isfinite(one) and one >= 0 for one in (computing, communicating, waiting)):
-        raise ValueError("a time is no number of seconds, from 0 on")
+        raise ValueError("a time is not a number of seconds, 0 or more")
     return _LoggedStep(
         int(row["rank"] or ""), row.get("role") or "", (computing, communicating, waiting)
     )

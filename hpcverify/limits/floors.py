@@ -285,7 +285,7 @@ def _find_pcie_floor(part: Part) -> Floor | str:
     told = [part.facts.get(fact, "") for fact in ("pcie_generation", "pcie_width")]
     generation, width = (int(word) if word.isdecimal() else 0 for word in told)
     if generation not in PCIE_LANE_RATES or width not in PCIE_WIDTHS:
-        return f"{name} does not tell what its PCIe link supports"
+        return f"{name} does not report what its PCIe link supports"
     promise = Promise(compute_pcie_bandwidth(generation, width), "GB/s", "A")
     share = load_least_shares()[ANY_CAPABILITY, "pcie"]
     why = (Basis.LEAST, "the least that good nodes reach")

@@ -107,8 +107,8 @@ def list_notes(document: PeersDocument) -> Iterator[str]:
             yield f"{entry.name}: {entry.standing.value}: {entry.note}"
     if document.unjudged:
         yield (
-            "not compared, as nothing says which side is worse (is their check installed here?): "
-            f"{', '.join(document.unjudged)}"
+            "not compared, as it is not known which side is worse (is their check installed "
+            f"here?): {', '.join(document.unjudged)}"
         )
 
 

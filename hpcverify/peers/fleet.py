@@ -213,7 +213,7 @@ def judge_metric(
 
 def _describe_zero(parts: Sequence[PartValue], worse: Worse) -> str:
     """Say that nothing is a share of 0, and list whose value is another one."""
-    note = "the usual value is 0, of which nothing is a share: its limits judge it"
+    note = "the usual value is 0, so no share of it exists: its limits judge it"
     sign = 1 if worse == "high" else -1
     bad = sorted((p for p in parts if sign * p.value > 0), key=lambda p: -sign * p.value)
     told = _list_first(f"{part.name} ({part.value:g})" for part in bad)
@@ -309,7 +309,7 @@ def _compare_with_like(comparison: PeerComparison, fields: Sequence[str]) -> Non
         else f"{value}: {len(likes[value])} parts"
         for value, c in sorted(centres.items(), key=lambda each: each[1])
     )
-    comparison.notes.append(f"two kinds by {field}, each compared with its like ({told})")
+    comparison.notes.append(f"two kinds by {field}, each compared with its own kind ({told})")
     for value, like in likes.items():
         for i in like:
             comparison.left[i] -= centres[value]

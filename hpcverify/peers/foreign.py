@@ -111,7 +111,7 @@ def read_superbench(lines: Iterable[str]) -> Iterator[Row]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as exc:
-            raise ConfigError(f"line {number} is no JSON: {exc}") from exc
+            raise ConfigError(f"line {number} is not JSON: {exc}") from exc
         if not isinstance(row, dict) or not isinstance(node := row.pop("node", None), str):
             raise ConfigError(f"line {number} has no node: a line of SuperBench begins with one")
         for name, value in row.items():

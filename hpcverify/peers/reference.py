@@ -79,7 +79,7 @@ def read_reference(path: Path) -> FleetReference:
         raise ConfigError(f"the reference {path} cannot be read: {exc.strerror}") from exc
     except msgspec.MsgspecError as exc:
         raise ConfigError(
-            f"{path} is no reference ({exc}): hpcverify peers --learn FILE makes one"
+            f"{path} is not a reference ({exc}): hpcverify peers --learn FILE makes one"
         ) from exc
     if reference.format > FORMAT:
         raise ConfigError(f"{path} has format {reference.format}: upgrade hpcverify")

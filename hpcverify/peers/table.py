@@ -2,8 +2,8 @@
 Read measurements in long form: one row for each run of each part, whatever tool wrote them.
 
 Columns are found by their names, ours or those that other tools use (`ALIASES`), or are named by
-whoever asks. A cell that says nothing (`EMPTY`) is no value; anything else that is no number, where
-one is due, is an error.
+whoever asks. A cell that says nothing (`EMPTY`) is no value; anything else that is not a number,
+where a number is due, is an error.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def collect_runs(rows: Iterable[Row], columns: Columns) -> CollectedRuns:
     Collect the runs of each part by metric.
 
     Raises:
-        ConfigError: a cell is no number where one is due.
+        ConfigError: a cell is not a number where one is due.
 
     """
     found: CollectedRuns = {}
@@ -196,7 +196,7 @@ def _read_number(cell: object, row: int, what: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"row {row}: the {what} {text[:40]!r} is no number") from None
+        raise ConfigError(f"row {row}: the {what} {text[:40]!r} is not a number") from None
 
 
 def _read_time(cell: object, row: int) -> float:

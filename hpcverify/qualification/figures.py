@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from hpcverify.check import ANSWER_CODE, matches
+from hpcverify.check import ANSWER_CODE, FOUND_NOTHING, matches
 from hpcverify.limits.specs import find_spec
 from hpcverify.model import Finding, Inventory, Measurement, Part, Result, Run, Verdict
 from hpcverify.plan.suite import Plan
@@ -40,7 +40,6 @@ WANTED_REPLAYS = 1000.0
 LINK_SUFFIX = ".link"
 """Of the measurement with the speed of the link that a copy took."""
 SHEET, TDP, LINK, ESTIMATE = "data sheet", "TDP", "link", "its estimate"
-FOUND_NOTHING = "nothing found"
 """The expected outcome of a trial without a fault, and of a control, which must miss it."""
 
 

@@ -299,7 +299,7 @@ def _list_reasons(run: Run) -> Iterator[str]:
 
 
 def _list_notes(run: Run) -> Iterator[str]:
-    """Say what was left out, how the GPUs are set up, and what was found that is no number."""
+    """Say what was left out, how the GPUs are set up, and what was found that is not a number."""
     for result in run.results:
         if result.check in SETUP_CHECKS:
             wheres: dict[str, list[str]] = {}

@@ -37,17 +37,17 @@ class CollectiveTiming(Struct, frozen=True):
     """One collective of one size: the steps as the slowest rank took them."""
 
     operation: str
-    """As nccl-tests calls it: all_reduce, all_gather, reduce_scatter, alltoall, broadcast,
+    """The name that nccl-tests uses: all_reduce, all_gather, reduce_scatter, alltoall, broadcast,
     sendrecv."""
     size: int
-    """As asked for. The message is that of the next lower number of words that fit."""
+    """The bytes asked for; the message has the next lower number of words that fit."""
     steps: int
     """Timed steps; each result was compared with the right one, to the bit."""
     p50: float
     p95: float
     p99: float
     algbw: float
-    """Size / time of the median step."""
+    """The size over the time of the median step."""
     busbw: float
     """algbw by the factor of the operation (nccl-tests, doc/PERFORMANCE.md)."""
 
@@ -82,7 +82,7 @@ class Straggler(Struct, frozen=True):
     """A rank, or a node with all its ranks, that holds the others up."""
 
     rank: int
-    """For a node, its first rank."""
+    """The first rank of the node."""
     how: str
     """arrives_late, sends_slowly or receives_slowly; in training computes_slowly or
     waits_for_input."""
@@ -129,7 +129,7 @@ class OpinionRate(Struct, frozen=True):
 
     size: int
     busbw: float
-    """The bandwidth of the mean step, in place."""
+    """The bus bandwidth of the mean step, in place."""
     wrong: float | None
     """Wrong elements, or in old versions the largest error, which is below 1; None if it did
     not look."""
@@ -188,18 +188,18 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     reasons: dict[int, str] = {}
     """Why each of them is missing, as far as known."""
     recorded: tuple[RecordedCollective, ...] = ()
-    """The last collectives of the ranks that waited in vain, where torch records them."""
+    """What torch recorded on the ranks that waited in vain."""
     steps: tuple[RankSteps, ...] = ()
     """Steps of a piece of work and an all-reduce, which show stragglers."""
     transfers: tuple[Transfers, ...] = ()
-    """Transfers from each rank to some others, in turn."""
+    """What each rank sent to some others, in turn."""
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
     """Why nothing, or not all, could be measured; empty if it could. No rank is the cause."""
     second_opinion: SecondOpinion | None = None
     """None if nobody asked for it."""
     wire_opinions: tuple[WireOpinion, ...] = ()
-    """The rates of pairs of nodes, if somebody asked for them."""
+    """Second opinions on pairs of nodes, if asked for."""
 
 
 def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:

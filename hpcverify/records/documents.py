@@ -35,7 +35,7 @@ UNWRITABLE_KINDS = {
 }
 """What we refuse to write to; opening a named pipe would wait for a reader."""
 DOCUMENT_MODE = 0o644
-"""Of a new file, less what the umask takes away."""
+"""The mode of a new file, less what the umask takes away."""
 NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DEVICE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC

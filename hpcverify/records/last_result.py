@@ -17,7 +17,7 @@ class LastResult(Struct, frozen=True, kw_only=True):
     run: str
     started: datetime
     overall: Verdict
-    """Of the run as a whole."""
+    """The verdict of the whole run."""
     check: str
     verdict: Verdict
     reason: str

@@ -37,7 +37,7 @@ class MeasuredFigure(Struct, frozen=True, kw_only=True):
     """The name of the measurement, as ``bf16.sustained``."""
     unit: str
     model: str = ""
-    """Of the parts; empty if it is about the node."""
+    """The model of the parts; empty if it is about the node."""
     parts: int = 1
     median: float
     lowest: float

@@ -108,7 +108,7 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     complete: bool
     rounds: Annotated[int, Meta(ge=0)]
     reason: str
-    """Of its worst result."""
+    """The reason of its worst result."""
 
 
 class Store:
@@ -138,7 +138,7 @@ class Store:
         self._seen_mtime = 0
         self._rebuilds = 0
         self._inode: int | None = None
-        """Of the file that was opened as the index."""
+        """The inode of the file that was opened as the index."""
         self.warnings: list[str] = []
         """About the index, and documents that cannot be indexed."""
         try:
@@ -578,7 +578,7 @@ class Store:
         """
         Load the last inventory of *node* that was not refused.
 
-        A run that missed a part is no reference, or the next run would not miss it.
+        A run that missed a part is not a reference, or the next run would not miss it.
         """
         query = f"select inventory {REFERENCE_CLAUSE}"
         values = {"node": node, "now": self._format_latest_time()}

@@ -26,7 +26,7 @@ PROBE_WORDS = 2**16
 FULL_GPU_PATTERN = r"\bGPU (\d+) has a total capacity"
 """In the message of torch's allocator."""
 ContextErrors = Callable[[Collection[str]], Mapping[str, str]]
-"""Of the GPUs with these ids, those whose context is broken, and what it says."""
+"""Returns which of the GPUs with these ids have a broken context, and its error."""
 
 
 class CudaFailure(Struct, frozen=True):
@@ -180,7 +180,7 @@ def raise_pending_error(task: Task) -> None:
 
 def _build_finding(error: CudaError, part_id: str, exc: BaseException) -> Finding:
     evidence = {"error": error.title, "raised": _shorten(exc)}
-    text = error.text if part_id != "node" else f"{error.text}; which GPU, CUDA did not tell"
+    text = error.text if part_id != "node" else f"{error.text}; CUDA did not report which GPU"
     return Finding(error.code, part_id, text, evidence)
 
 

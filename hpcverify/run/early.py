@@ -88,12 +88,6 @@ def start_worker(checks: Iterable[str]) -> Generator[ForkedWorker]:
         started.end()
 
 
-def collect_garbage_again() -> None:
-    """Collect garbage from now on, but never look at what already exists: it was imported."""
-    gc.freeze()
-    gc.enable()
-
-
 def _run_worker(reading: int, files: WorkerFiles, parent: int) -> None:
     """Be the worker; never returns."""
     from hpcverify.run import worker  # noqa: PLC0415 - loaded long ago
@@ -107,7 +101,7 @@ def _run_worker(reading: int, files: WorkerFiles, parent: int) -> None:
         _close_other_files(files)
         worker.become_worker(parent, files.breadcrumb)
         ahead = worker.probe_ahead()
-        collect_garbage_again()
+        gc.freeze()  # what was imported is not searched for garbage
         worker.serve(files.requests, files.responses, files.done, ahead)
         status = 0
     except BaseException:  # noqa: BLE001 - it goes to the log: nothing else is left

@@ -21,10 +21,10 @@ from hpcverify.trust import refuse_folder_of_others
 LEFTOVER_SECONDS = 2.0
 """Seconds to clean up after killed runs: a prolog waits, and the next run goes on."""
 ANSWER_SECONDS = 2.0
-"""For the file system of the site's scratch to answer, as `deadline` of the check host."""
+"""How long the file system of the site's scratch may take to answer, as `deadline` of host."""
 PRIVATE_MODE = 0o700
 WRONG_PATH_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM})
-"""Of a folder that is not there or not ours; any other error may be that of a disk."""
+"""The folder is not there or not ours; any other error may be that of a disk."""
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -74,9 +74,9 @@ class RunFolders(Struct, frozen=True):
     """The folders of one run, all empty."""
 
     shared: Path
-    """For what its workers share."""
+    """What its workers share."""
     scratch: Path
-    """For what its checks write."""
+    """What its checks write."""
     scratch_problem: ScratchProblem | None = None
     """If nothing can be written to *scratch*."""
 

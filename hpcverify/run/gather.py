@@ -77,7 +77,7 @@ RECONCILE_SECONDS = 30.0
 XID_LAG_SECONDS = 60.0
 """Before a worker's time began: it was ended some time ago, and its context taken apart."""
 RELEASE_SECONDS = 30.0
-"""For the driver to free the memory of a worker that was ended."""
+"""How long the driver may take to free the memory of a worker that was ended."""
 SETTLE_GRACE_SECONDS = 10.0
 """Seconds that the worker has beyond the time to settle."""
 
@@ -106,15 +106,15 @@ class Round(Struct, frozen=True, kw_only=True):
     node: str
     inventory: Inventory
     history: NodeHistory
-    """Of earlier runs, and of the rounds before this one."""
+    """Earlier runs, and the rounds before this one."""
     holders: tuple[GpuHolder, ...]
     """Processes of others on the GPUs."""
     executor: Executor
     packages: tuple[str, ...]
     folder: Path
-    """For what workers share."""
+    """What workers share."""
     scratch: Path
-    """For what checks write."""
+    """What checks write."""
     scratch_problem: ScratchProblem | None
     """If nothing can be written to *scratch*."""
     seed: int
@@ -125,7 +125,7 @@ class Round(Struct, frozen=True, kw_only=True):
     began: float
     """When the run began, on *clock*."""
     budget: float
-    """Of the whole suite, in seconds."""
+    """The seconds of the whole suite."""
     deadline: float
     """When it runs out."""
     clock: Callable[[], float]
@@ -143,7 +143,7 @@ class StepRun(Struct, kw_only=True):
     before_load: tuple[CarryOver, ...] = ()
     """What a passive check carried over when it ran before the load."""
     _contexts: tuple[Context, ...] = ()
-    """Of all workers that measured."""
+    """The contexts of all workers that measured."""
     _phases: list[Phase] = []
     _cut_workers: frozenset[str] = frozenset()
     """Workers of a later round that were ended because the budget ran out."""

@@ -182,7 +182,9 @@ def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -
         return answer
     first = next(e for e in errors if e not in left)
     told = first.evidence.get("error", first.code)
-    reason = f"a GPU raised an error, or all did, and CUDA did not tell which ({told}): {ALONE_FIX}"
+    reason = (
+        f"a GPU raised an error, or all did, and CUDA did not report which ({told}): {ALONE_FIX}"
+    )
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
     alike = [error.code for error in errors if error.code in common]
     if cuda_errors.UNKNOWN in alike:

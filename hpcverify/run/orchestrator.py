@@ -42,9 +42,10 @@ from hpcverify.run.wire import GpuHolder
 from hpcverify.summary.progress import Progress
 
 WORKER_END_CAUSES = frozenset({Cause.CRASHED, Cause.TIMEOUT, Cause.HUNG})
-"""Of a worker that ended early, or was ended."""
+"""A worker ended early, or was ended."""
 PROBE_BUDGET_SHARE = 0.8
-"""Of the budget: the rest is for the checks, which report what the probe met."""
+"""The share of the budget that the probe may use: the rest is for the checks, which report
+what the probe met."""
 VERSIONED_PACKAGES = frozenset({"hpcverify", "torch", "nvidia_ml_py", "redfish"})
 """Packages whose version a run records, as their directories spell them."""
 SEED_COUNT = 2**31

@@ -21,7 +21,7 @@ from hpcverify.run.xids import GpuXids
 from hpcverify.telemetry.problems import NOT_USED
 
 START_UP_SECONDS = 120.0
-"""For a worker to start and to load torch, CUDA and NCCL on a busy node, from a slow disk."""
+"""How long a worker may take to start and to load torch, CUDA and NCCL from a slow disk."""
 ESTIMATE_FACTOR = 3.0
 """Times as long as a check estimates it may take: the node may be busy."""
 MIN_SILENCE_SECONDS, MIN_SILENCE_SHARE = 20.0, 0.25
@@ -223,7 +223,7 @@ def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
     overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
     text = (
         f"it hung in {late.doing} for {overrun.doing_seconds:.0f} s until it was ended; "
-        f"{len(late.ended)} like it finished the whole check in {slowest:.0f} s{noted}: reset "
+        f"{len(late.ended)} other GPUs finished the whole check in {slowest:.0f} s{noted}: reset "
         "it, and run again"
     )
     evidence = {
@@ -239,12 +239,12 @@ def _compare(late: LateWorker) -> str:
     if not late.is_gpu:
         return ""
     if late.ended:
-        return f", where {len(late.ended)} like it took up to {max(late.ended):.0f} s"
+        return f", where {len(late.ended)} other GPUs took up to {max(late.ended):.0f} s"
     if late.waiting and late.is_within_gpu:
-        return f", while {late.waiting} like it waited for others"
+        return f", while {late.waiting} other GPUs waited for it"
     if late.late:
-        return f", as on {late.late} more like it"
-    return "" if late.like else ", and there is none like it to compare it with"
+        return f", as on {late.late} more of its kind"
+    return "" if late.like else ", and there is no other GPU of its kind to compare it with"
 
 
 def describe_overrun(overrun: Overrun) -> Outcome:

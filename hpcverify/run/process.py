@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import IO, NamedTuple
 
 COUNTER_FLAGS = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-"""Of a counter that neither side ever waits to write or to read."""
+"""Neither side ever waits to write or to read the counter."""
 EARLY_REAP_SECONDS = 0.3
 """Seconds to wait for a killed worker that nobody took over."""
 

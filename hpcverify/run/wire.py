@@ -147,7 +147,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
     code: str = ""
-    """As in `Shortfall`."""
+    """The same code as in `Shortfall`."""
     start: float = 0.0
     end: float = 0.0
     trace: str = ""

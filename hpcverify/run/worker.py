@@ -215,7 +215,7 @@ class WorkerServer:
         if check.applies and not any(_is_applicable(check.applies, ctx) for ctx in task.contexts):
             return
         if self._sampler is None:
-            yield Coverage("node", "nobody watched whether the devices had settled")
+            yield Coverage("node", "whether the devices had settled was not observed")
             return
         seconds, late = settle(self._sampler, task.timeout)
         yield Coverage("node", f"began after {seconds:.0f} s of settling")

@@ -12,7 +12,7 @@ from hpcverify.run.wire import FindXids
 from hpcverify.telemetry.complaints import COMPLAINT_CODE
 
 XIDS_SECONDS = 15.0
-"""For the kernel log, which may be tens of MB, and one more round of samples."""
+"""The time to read the kernel log, which may be tens of MB, and one more round of samples."""
 
 
 class GpuXids(Struct, frozen=True):

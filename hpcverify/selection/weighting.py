@@ -1,5 +1,5 @@
 """
-Which weights of the traits count at a site: by experience elsewhere, by its own past, or none.
+Which weights of the traits count at a site: by published data, by its own past, or none.
 
 The prior's count until there are enough outages; then those that were fitted to the site's
 own. Both are held against outages of the site that the fit has not seen: what explains
@@ -76,8 +76,8 @@ def describe_weighting(weighting: Weighting) -> str:
     if weighting.basis is WeightBasis.FITTED:
         return f"by weights fitted to the last {count}{gains}"
     if weighting.basis is WeightBasis.CHANCE:
-        return f"not told apart: nothing explains the last {count} better than chance{gains}"
+        return f"no model: nothing explains the last {count} better than chance{gains}"
     if weighting.cases < MIN_CASES_TO_FIT:
         few = f"{count} are known, {MIN_CASES_TO_FIT} are needed to fit weights to"
-        return f"by experience elsewhere: {few}{gains}"
-    return f"by experience elsewhere, which explains the last {count} best{gains}"
+        return f"by published data: {few}{gains}"
+    return f"by published data, which explains the last {count} best{gains}"

@@ -36,7 +36,7 @@ MIN_JSON_VERSION = (23, 2)
 """The first version whose ``scontrol show nodes`` has JSON."""
 
 MAX_NAMED_NODES = 200
-"""For more nodes than this it is simpler to ask for all."""
+"""To ask for more nodes than this, it is simpler to ask for all."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class _Job(Struct, frozen=True, kw_only=True):
     program: str = ""
     """The path of hpcverify on the nodes; empty: the same as here."""
     environment: Mapping[str, str] = {}
-    """Of the run, besides what Slurm sets."""
+    """Variables of the run, besides those that Slurm sets."""
     options: tuple[str, ...] = ()
     """The site's own, for sbatch: see `check_option`."""
 
@@ -95,7 +95,7 @@ class JobStep(Struct, frozen=True, kw_only=True):
     """One program on all nodes of a job, as a rank for each GPU."""
 
     arguments: tuple[str, ...]
-    """Of hpcverify."""
+    """The arguments of hpcverify."""
     order: tuple[str, ...] = ()
     """The nodes in the order of their ranks; empty: as Slurm has them."""
 

@@ -39,7 +39,7 @@ DRAIN = "drain the node"
 REMEDY_SENTENCES = {
     Remedy.NONE: "Nothing to do.",
     Remedy.RERUN: "Run the check again before acting on it.",
-    Remedy.FIX_CHECKER: "Fix the check: this is no evidence against the hardware.",
+    Remedy.FIX_CHECKER: "Fix the check: this is not evidence against the hardware.",
     Remedy.FIX_CONFIGURATION: "Correct the node's configuration, then run again.",
     Remedy.INSPECT: "Inspect the part: seating, cabling, cooling, logs.",
     Remedy.RESET_GPU: "Drain the node and reset the GPU.",
@@ -338,5 +338,9 @@ def summarize_skips(run: Run) -> str:
 
 
 def shorten(text: str, characters: int = MAX_LINE_CHARACTERS) -> str:
-    """Shorten *text* to fit in a line."""
-    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+    """Shorten *text* to fit in a line: at the end of a word, unless that leaves too little."""
+    if len(text) <= characters:
+        return text
+    words = text[:characters].rpartition(" ")[0]
+    kept = words if len(words) > characters // 3 else text[: characters - 1]
+    return f"{kept.rstrip(' (,;:')}…"

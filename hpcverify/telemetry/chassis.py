@@ -75,7 +75,7 @@ class ChassisSensor(Struct, frozen=True, kw_only=True):
     """One sensor as it is now, or one part such as a power supply."""
 
     name: str
-    """As the BMC calls it, such as ``PSU2 Status``, and unique: the source makes it so."""
+    """The name that the BMC uses, such as ``PSU2 Status``, and unique: the source makes it so."""
     part: str
     """The part that it belongs to, as a person calls it, such as ``PSU 2``. Several
     sensors may belong to one; with no better name it is that of the sensor."""
@@ -123,7 +123,7 @@ class ChassisEvent(Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    """Of the entry: not in order and used again once the log was cleared."""
+    """The id of the entry: not in order, and used again once the log was cleared."""
     time: float | None
     """Seconds since 1970 by the clock of the BMC; None if that was not set."""
     sensor: str
@@ -144,7 +144,7 @@ class EventLog(Struct, frozen=True, kw_only=True):
     """The event log of a BMC, the oldest entry first."""
 
     identity: str
-    """Of the BMC or board that keeps it; another one has another log. Empty if unknown."""
+    """The BMC or board that keeps it; another one has another log. Empty if unknown."""
     events: tuple[ChassisEvent, ...] = ()
     clock: float | None = None
     """What the clock of the BMC said when the log was read, in seconds since 1970."""

@@ -1,11 +1,10 @@
 """
 What an error of CUDA says of a GPU: the table ``cuda_errors.csv``.
 
-Its columns: *code* of the finding; *platform* (``cuda`` or ``hip``); *number* and *name* of
-the error; its *message*, as ``cudaGetErrorString`` gives it; other *phrases* by which torch
-or a library tells it, with ``|`` between; our *verdict*, *remedy* and *cause*; whether it is
-*sticky* (the process cannot use the GPU any more); whether *software* can cause it too;
-its *meaning* and the *fix*, in words; and its *source*.
+Its columns besides those of all tables: *platform* (``cuda`` or ``hip``); *number* and *name*
+of the error; its *message*, as ``cudaGetErrorString`` gives it; other *phrases* by which torch
+or a library reports it; the *cause* of an ERROR; whether the error is *sticky* (the process
+cannot use the GPU any more); and whether *software* can cause it too.
 
 What only hardware causes, or hardware as well as software, is a FAIL of the GPU; the kernels
 of a check are known to be good. `hpcverify.run.gpu_errors` sees all GPUs of a node, and
@@ -19,10 +18,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
-from hpcverify.model import Cause, FindingRule, Remedy, Verdict
+from hpcverify.model import Cause, FindingRule, Verdict
+from hpcverify.telemetry import fault_table
+from hpcverify.telemetry.fault_table import KnownFault
 
 TABLE_PATH = Path(__file__).with_name("cuda_errors.csv")
 UNEXPLAINED = "cuda_other"
@@ -30,10 +30,8 @@ UNEXPLAINED = "cuda_other"
 CONTAINED = "cuda_contained"
 """The code of an error that may be that of a peer."""
 UNKNOWN = "cuda_unknown"
-"""The code of what CUDA itself cannot explain: of all GPUs, the driver that has failed."""
+"""The code of an error that CUDA itself cannot explain; if all GPUs raise it, the driver failed."""
 BUSY = "cuda_busy"
-HARD_CODES = frozenset({"ecc_uncorrectable", "cuda_nvlink_uncorrectable"})
-"""Events that no rerun takes back: the hardware itself counted them."""
 OPENING_PATTERN = (
     r"(?P<platform>CUDA|HIP) error: "  # torch
     r"|[Tt]riton [Ee]rror \[(?P<triton>CUDA|HIP)\]: (?:Code: \d+, Messsage: )?"
@@ -44,23 +42,24 @@ OPENING_PATTERN = (
 HIP_PATTERN = r"\bHIP\b|HIPBLAS_"
 
 
-class CudaError(Struct, frozen=True, kw_only=True):
+class CudaError(KnownFault, frozen=True, kw_only=True):
     """One row of the table."""
 
-    code: str
     platform: str
-    number: int | None
-    name: str
-    message: str
-    phrases: tuple[str, ...]
-    verdict: Verdict
-    remedy: Remedy
-    cause: Cause
+    number: int | None = None
+    name: str = ""
+    message: str = ""
+    phrases: tuple[str, ...] = ()
+    cause: Cause = Cause.NONE
     sticky: bool
     software: bool
-    meaning: str
-    fix: str
-    source: str
+
+    @property
+    def rules(self) -> dict[str, FindingRule]:
+        """The rule of a GPU's error: several checks that meet one on a GPU report one cause."""
+        if self.verdict is not Verdict.FAIL:
+            return {}
+        return {code: replace(rule, shared=True) for code, rule in super().rules.items()}
 
     @property
     def text(self) -> str:
@@ -83,28 +82,15 @@ class CudaError(Struct, frozen=True, kw_only=True):
 @cache
 def load_rows() -> tuple[CudaError, ...]:
     """Read the table."""
-    import csv  # noqa: PLC0415 - a prolog on a healthy node reads no table
-
-    text = TABLE_PATH.read_text(encoding="utf-8")
-    values = [
-        {
-            **line,
-            "number": line["number"] or None,
-            "phrases": [*filter(None, line["phrases"].split("|"))],
-            "sticky": line["sticky"] == "yes",
-            "software": line["software"] == "yes",
-        }
-        for line in csv.DictReader(text.splitlines())
-    ]
-    return tuple(msgspec.convert(values, list[CudaError], strict=False))
+    return fault_table.load_rows(TABLE_PATH, CudaError)
 
 
 def find_cuda_error(text: str, platform: str = "") -> CudaError | None:
     """
-    Find the row of the error that *text*, the message of an exception, tells of.
+    Find the row of the error that *text*, the message of an exception, reports.
 
-    None if it is no error of CUDA or HIP. A message of CUDA that is not in the table is
-    `UNEXPLAINED`. By default the text says which *platform* it is of; but some builds for
+    None if it is not an error of CUDA or HIP. A message of CUDA that is not in the table is
+    `UNEXPLAINED`. By default the text says which *platform* raised it; but some builds for
     ROCm call theirs CUDA errors (torch 2.11: AMDResearch/hpcfund issue 86).
     """
     platform = platform or ("hip" if re.search(HIP_PATTERN, text) else "cuda")
@@ -112,9 +98,9 @@ def find_cuda_error(text: str, platform: str = "") -> CudaError | None:
     opened = False
     for opening in re.finditer(OPENING_PATTERN, text):
         rest = text[opening.end() :]
-        told = [row for row in rows if row.message and rest.startswith(row.message)]
-        if told:
-            return max(told, key=lambda row: len(row.message))
+        named = [row for row in rows if row.message and rest.startswith(row.message)]
+        if named:
+            return max(named, key=lambda row: len(row.message))
         opened = opened or not opening[0].startswith("Error")
     for row in rows:
         if any(phrase in text for phrase in row.phrases):
@@ -129,22 +115,12 @@ def find_unexplained(platform: str = "cuda") -> CudaError:
 
 @cache
 def build_finding_rules() -> Mapping[str, FindingRule]:
-    """
-    Make the rule of each code that a GPU's error is reported under, the same for all checks.
-
-    Several checks that meet one on the same GPU are told as one.
-    """
-    return {
-        row.code: FindingRule(
-            row.verdict, row.remedy, conclusive=row.code in HARD_CODES, shared=True
-        )
-        for row in load_rows()
-        if row.verdict is Verdict.FAIL
-    }
+    """Build the rule of each code that a GPU's error is reported under, by any check."""
+    return fault_table.build_finding_rules(load_rows())
 
 
 @cache
 def list_software_codes() -> frozenset[str]:
-    """List the codes of what fails a GPU, and software can cause too."""
+    """List the codes of errors that fail a GPU and that software can cause too."""
     failing = build_finding_rules()
     return frozenset(row.code for row in load_rows() if row.software and row.code in failing)

@@ -65,7 +65,7 @@ class NvlinkFabric(Struct, frozen=True, kw_only=True):
     status: str
     """``ok``, or the library's words for why the last step did not work."""
     trouble: tuple[str, ...]
-    """Of ``degraded_bandwidth``, ``route_recovery``, ``route_unhealthy``,
+    """Some of ``degraded_bandwidth``, ``route_recovery``, ``route_unhealthy``,
     ``access_timeout``, ``incorrect_configuration``, ``partition``, ``manager``."""
     summary: str
     """``healthy``, ``unhealthy``, ``limited``, or nothing where it is not told."""

@@ -45,7 +45,7 @@ from hpcverify.telemetry.chassis import (
 DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
 """Where ipmitool looks, in this order."""
 HELLO_SECONDS = 15.0
-"""For the first request: ipmitool itself waits that long for the driver."""
+"""How long the first request may take: ipmitool itself waits that long for the driver."""
 PACKAGE = "ipmitool"
 BOARD_SERIAL = "sys/class/dmi/id/board_serial"
 NO_IDENTITY = re.compile(r"[0fF\W]*|.*unknown.*|to be filled.*|default.*", re.IGNORECASE)
@@ -144,7 +144,7 @@ PRE_INIT = "Pre-Init"
 PANIC = (",Linux kernel panic: ", ",OS Critical Stop,Run-time critical stop: ")
 """What ipmitool makes of a record that Linux wrote, and what the standard calls that."""
 STANDARD_COLUMNS = 4
-"""Of a record, before its description: id, date, time, source."""
+"""The columns of a record before its description: id, date, time, source."""
 
 
 def find_device(root: Path) -> Path | None:

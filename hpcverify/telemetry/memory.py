@@ -90,7 +90,7 @@ def _list_rooms(mount: Path, path: str, files: CgroupFiles) -> Iterator[int]:
         stat = dict(line.split(maxsplit=1) for line in lines if " " in line)
         cache = int(stat.get(files.cache, "0"))
         for name in files.limits:
-            limit = sysfs.read_number(folder / name)  # "max" is no number
+            limit = sysfs.read_number(folder / name)  # "max" is not a number
             if limit is not None:
                 yield int(limit - used + cache)
 

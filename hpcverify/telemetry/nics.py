@@ -164,7 +164,7 @@ class PortPlace(Struct, frozen=True, kw_only=True):
     layer: str
     net: Path | None = None
     rdma: Path | None = None
-    """As in ``/sys/class/infiniband/mlx5_0/ports/1``."""
+    """The port's folder, as ``/sys/class/infiniband/mlx5_0/ports/1``."""
 
     @property
     def folder(self) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from hpcverify.model import Part
 from hpcverify.telemetry import sysfs
 
 PCI_DEVICES_FOLDER = "sys/bus/pci/devices"
@@ -89,6 +91,15 @@ def find_address(device: Path) -> str | None:
 
 def _is_address(name: str) -> bool:
     return len(name) == len("0000:00:00.0") and name[4:5] == name[7:8] == ":"
+
+
+def map_addresses(parts: Iterable[Part]) -> dict[str, str]:
+    """Map the addresses of *parts* to their ids; the last part at an address counts."""
+    return {
+        normalize_address(part.facts["pci_address"]): part.id
+        for part in parts
+        if part.facts.get("pci_address")
+    }
 
 
 def normalize_address(bus_id: str) -> str:

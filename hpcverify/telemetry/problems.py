@@ -53,13 +53,13 @@ VIEW_REMEDIES = {
     "gpu_unreadable": Remedy.INSPECT,
     "probe_failed": Remedy.RERUN,
 }
-"""Of problems of the view that no setting undoes."""
+"""Problems of the view that no setting undoes."""
 
 UNREACHABLE_REMEDIES = {
     **dict.fromkeys((*VIEW_CAUSES, *CUT_UP_CODES), Remedy.FIX_CONFIGURATION),
     **VIEW_REMEDIES,
 }
-"""For a check that cannot compute on a GPU; the others need somebody to look."""
+"""Used where a check cannot compute on a GPU; the others need somebody to look."""
 
 SINGLE_CHECK_CODES = ("gpu_flaky", "gpu_unlike", "gpu_silent")
 """Problems with the questions of one check: another check may have met others."""

@@ -28,7 +28,7 @@ MAX_ARGUMENT_CHARACTERS = 80
 PRIVATE_WORDS = ("://", "token", "passw", "secret", "hostname", "uuid", "serial")
 """In what is nobody's business, or names this node or where it boots from."""
 MIN_ADDRESS_DIGITS, MIN_ADDRESS_SEPARATORS = 12, 4
-"""Of a MAC address or a UUID."""
+"""The least that a MAC address or a UUID has."""
 DRIVER_WORDS = "NVRM version: NVIDIA UNIX "
 
 

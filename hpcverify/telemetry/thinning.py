@@ -9,7 +9,7 @@ from hpcverify.check import Sample
 from hpcverify.model import Series
 
 MAX_POINTS = 600
-"""As many as a chart of a report shows apart."""
+"""A chart of a report shows no more points apart."""
 
 
 def thin(

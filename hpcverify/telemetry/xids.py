@@ -1,8 +1,8 @@
 """
-Which Xids a GPU had in a window of time: they stand beside an error or a hang of it.
+Which Xids a GPU had in a window of time: the evidence beside an error or a hang of the GPU.
 
-NVML tells them as they happen, on our own clock and to everybody. The kernel log has the
-whole line, and what NVML does not tell; not everybody may read it.
+NVML reports them as they happen, on our own clock and to every user. The kernel log has the
+whole line, and Xids that NVML does not report; not every user may read it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcverify.telemetry.kernel_log.query import CLOCK_SLACK_SECONDS
 ADDRESS_PATTERN = r"(?P<address>(?:[0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
 XID_PATTERN = rf"NVRM: Xid \((?:PCI:)?{ADDRESS_PATTERN}[^)]*\): (?P<xid>\d+)\b,? ?(?P<rest>.*)"
 XID_MARKER = b"Xid ("
-"""Only lines with this matter."""
+"""The literal of the lines that matter."""
 XID_SAMPLE = "xid"
 """The name under which NVML's own events are sampled."""
 
@@ -70,22 +70,18 @@ def list_logged(
         Unable: the log cannot be read.
 
     """
-    parts = {
-        pci.normalize_address(gpu.facts["pci_address"]): gpu.id
-        for gpu in inventory.of_kind("gpu")
-        if "pci_address" in gpu.facts
-    }
-    found: list[GpuXid] = []
+    parts = pci.map_addresses(inventory.of_kind("gpu"))
+    xids: list[GpuXid] = []
     for message in kernel_log.read(cursor, (XID_MARKER,), root).messages:
         match = re.match(XID_PATTERN, message.text)
         late = message.time is None or message.time >= since - CLOCK_SLACK_SECONDS
         if match and late:
             address = pci.normalize_address(f"{match['address']}.0")
             part_id = parts.get(address, address)
-            found.append(
+            xids.append(
                 GpuXid(part_id=part_id, xid=int(match["xid"]), time=message.time, line=message.text)
             )
-    return found
+    return xids
 
 
 def list_sampled(samples: Sequence[Sample], now: float) -> Iterator[GpuXid]:
@@ -99,7 +95,7 @@ def list_sampled(samples: Sequence[Sample], now: float) -> Iterator[GpuXid]:
 def merge_xids(
     sampled: Collection[GpuXid], logged: Collection[GpuXid], parts: Collection[str]
 ) -> list[GpuXid]:
-    """Give each Xid of *parts* once, as it was first told; the log has more to say of it."""
+    """Return each Xid of *parts* once: from the log, which has the line, or else from NVML."""
     merged: dict[tuple[str, int], GpuXid] = {}
     for event in (*logged, *sampled):
         if event.part_id in parts:

@@ -8,19 +8,22 @@ on the most nodes, and says how speed held up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from itertools import groupby
 from types import SimpleNamespace
 
 from hpcverify.insight.node_names import fold_names, make_natural_key
 from hpcverify.isolation.scaling import STEP, ScalingPoint, compute_scaling
 from hpcverify.model import Verdict
-from hpcverify.records.collectives import CollectiveRun, RankPlace, Straggler
+from hpcverify.records.collectives import CollectiveRun, RankPlace
 from hpcverify.summary.figures import format_scaled
-from hpcverify_reports.labels import ICONS, format_number, format_time
+from hpcverify.units import format_count
+from hpcverify_reports.labels import ICONS, format_names, format_number, format_time
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.ranks import LEVELS, draw_ranks, format_size
+from hpcverify_reports.ranks import draw_ranks
+from hpcverify_reports.squares import LEVELS
+from hpcverify_reports.svg import draw_sparkline
+from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
 
 STRAGGLER_WORDS = {
     "arrives_late": "arrives late",
@@ -29,67 +32,68 @@ STRAGGLER_WORDS = {
     "computes_slowly": "computes slowly",
     "waits_for_input": "waits for its input",
 }
-MAX_WRONG_ROWS = 100
-"""Wrong results that are listed; the document has them all."""
-MAX_NAMED_NODES = 8
-"""Nodes that a sentence names."""
 TIMING_HEADS = ("Collective", "Size", "Steps", "p50", "p95", "p99", "algbw", "busbw")
 STRAGGLER_HEADS = ("Rank", "Node", "Device", "How", "More than the median rank", "All would gain")
 WRONG_HEADS = ("Rank", "Node", "Collective", "Step", "Wrong elements", "First at", "Found", "Right")
 OPINION_HEADS = ("Collective", "Size", "Its busbw", "Our busbw", "Wrong elements")
 WIRE_HEADS = ("From", "To", "ib_write_bw")
 MISSING_HEADS = ("Node", "Ranks", "Why")
-BAR_PIXELS = 24
-"""Of a full bar; a column is as wide."""
-Row = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingRow:
-    """How one collective holds up, by number of nodes."""
-
-    name: str
-    cells: tuple[str, ...]
-    bars: tuple[tuple[int, float, float, str], ...]
-    """Left, top and height of each in pixels, and what it shows."""
+MISSING_NOTE = "The others waited for these ranks and got no answer."
+TIMING_NOTE = (
+    "Each step as its slowest rank took it. algbw and busbw as nccl-tests defines them, of the "
+    "median step."
+)
+SCALING_NOTE = (
+    "Collectives: busbw as a share of that on the fewest nodes with a network between them. "
+    "Steps of equal work for each rank: the time on the fewest nodes as a share of the time."
+)
+MAX_SHOWN_ROWS = 100
+"""Rows of a table that are shown unfolded."""
+_build_list = partial(build_list, source="see the document", shown=MAX_SHOWN_ROWS)
+Rows = Iterable[Cells]
+Places = Mapping[int, RankPlace]
 
 
 def render(runs: Sequence[CollectiveRun]) -> str:
     """Render the run of *runs* on the most nodes as one HTML page, with how they scale."""
     run = max(runs, key=_count_nodes)
-    points = compute_scaling(runs)
-    counts = sorted({(point.nodes, point.ranks) for point in points})
-    icon = ICONS[_judge(run)]
+    places = {place.rank: place for place in run.ranks}
     page = SimpleNamespace(
         icons=tuple(ICONS.values()),
-        icon=icon,
-        headline=_write_headline(run),
+        icon=ICONS[_judge(run)],
+        headline=_write_headline(run, places),
         lede=_write_lede(run),
         unable=run.unable,
         id=run.id,
         facts=tuple(_list_facts(run)),
+        faults=[section for section in _list_faults(run, places) if section.count],
         picture=draw_ranks(run, _list_flagged(run)),
-        levels=[(side, shade, f"{share:.0%}".replace("%", " %")) for share, side, shade in LEVELS],
-        straggler_heads=STRAGGLER_HEADS,
-        stragglers=tuple(_list_stragglers(run)),
-        missing_heads=MISSING_HEADS,
-        missing=tuple(_list_missing(run)),
-        wrong_heads=WRONG_HEADS,
-        wrong=tuple(_list_wrong(run)),
-        more_wrong=max(0, len(run.wrong) - MAX_WRONG_ROWS),
-        timing_heads=TIMING_HEADS,
-        timings=tuple(_list_timings(run)),
-        opinion_heads=OPINION_HEADS,
-        opinion=tuple(_list_opinion(run)),
-        opinion_source=_describe_opinion(run),
-        wire_heads=WIRE_HEADS,
-        wire=tuple(_list_wire_opinions(run)),
+        levels=[(side, shade, f"{share * 100:.0f} %") for share, side, shade in LEVELS],
+        speeds=[
+            s for s in _list_speeds(run, compute_scaling(runs)) if s.count or s.id == "opinion"
+        ],
         versions=tuple(_list_versions(run)),
-        counts=tuple(_describe_place_count(nodes, ranks) for nodes, ranks in counts),
-        scaling=tuple(_list_scaling(points, counts)),
-        bars_width=len(counts) * BAR_PIXELS,
     )
     return render_page("collectives.html.j2", page)
+
+
+def _list_faults(run: CollectiveRun, places: Places) -> Iterator[PageSection]:
+    stragglers, missing = _list_stragglers(run, places), _list_missing(run, places)
+    yield _build_list("stragglers", "Stragglers", (), STRAGGLER_HEADS, stragglers)
+    yield _build_list("missing", "No answer", (MISSING_NOTE,), MISSING_HEADS, missing)
+    yield _build_list("wrong", "Wrong results", (), WRONG_HEADS, _list_wrong(run, places))
+
+
+def _list_speeds(run: CollectiveRun, points: Sequence[ScalingPoint]) -> Iterator[PageSection]:
+    yield _build_list("timings", "Timings", (TIMING_NOTE,), TIMING_HEADS, _list_timings(run))
+    if source := _describe_opinion(run):
+        opinion = build_table("Second opinion", OPINION_HEADS, list(_list_opinion(run)))
+        wires = list(_list_wire_opinions(run))
+        wire = build_table("Second opinion on the wire", WIRE_HEADS, wires, shown=len(wires))
+        yield PageSection("opinion", "Second opinion", (source,), tables=(opinion, wire))
+    counts = sorted({(point.nodes, point.ranks) for point in points})
+    heads = ("Measured", "Efficiency", *(_describe_place_count(*count) for count in counts))
+    yield _build_list("scaling", "Scaling", (SCALING_NOTE,), heads, _list_scaling(points, counts))
 
 
 def _judge(run: CollectiveRun) -> Verdict:
@@ -110,36 +114,27 @@ def _count_nodes(run: CollectiveRun) -> int:
     return len(_list_nodes(run))
 
 
-def _find_places(run: CollectiveRun) -> dict[int, RankPlace]:
-    return {place.rank: place for place in run.ranks}
+def _find_node(rank: int, places: Places) -> str:
+    return places[rank].node if rank in places else ""
 
 
-def _name_nodes(run: CollectiveRun, ranks: Iterable[int]) -> str:
-    places = _find_places(run)
-    known = {r: places[r].node if r in places else "" for r in ranks}
-    names = {node or f"rank {rank}" for rank, node in known.items()}
-    nodes = sorted(names, key=make_natural_key)
-    more = f" and {len(nodes) - MAX_NAMED_NODES} more" if len(nodes) > MAX_NAMED_NODES else ""
-    return ", ".join(nodes[:MAX_NAMED_NODES]) + more
+def _name_nodes(ranks: Iterable[int], places: Places) -> str:
+    names = {_find_node(rank, places) or f"rank {rank}" for rank in ranks}
+    return format_names(sorted(names, key=make_natural_key))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _write_headline(run: CollectiveRun) -> str:
+def _write_headline(run: CollectiveRun, places: Places) -> str:
     """Write the worst that is true, and where."""
     if run.wrong:
-        return f"Wrong results on {_name_nodes(run, (wrong.rank for wrong in run.wrong))}"
+        return f"Wrong results on {_name_nodes((wrong.rank for wrong in run.wrong), places)}"
     if run.missing:
-        return f"No answer from {_name_nodes(run, run.missing)}"
+        return f"No answer from {_name_nodes(run.missing, places)}"
     if run.unable:
         return "Could not be measured"
     if run.stragglers:
-        slow = [one.rank for one in run.stragglers]
-        places = _find_places(run)
+        slow = [straggler.rank for straggler in run.stragglers]
         several = len({places[rank].node for rank in slow if rank in places}) > 1
-        return f"{_name_nodes(run, slow)} {'hold' if several else 'holds'} up the others"
+        return f"{_name_nodes(slow, places)} {'hold' if several else 'holds'} up the others"
     return "No rank holds up the others"
 
 
@@ -147,37 +142,30 @@ def _write_lede(run: CollectiveRun) -> str:
     size = _describe_place_count(_count_nodes(run), len(run.ranks))
     by = f" by {run.backend}" if run.backend else ""
     if run.stragglers:
-        worst = max(run.stragglers, key=lambda one: one.gain)
+        worst = max(run.stragglers, key=lambda straggler: straggler.gain)
+        name = f"{worst.node}, with all its ranks," if worst.node else f"rank {worst.rank}"
         how = STRAGGLER_WORDS.get(worst.how, worst.how)
-        told = (
-            f"{_name_straggler(worst)} {how}; were it like the others, a step would take "
-            f"{format_number(worst.gain * 100)} % less"
-        )
-    else:
-        steps = sum(timing.steps for timing in run.timings)
-        told = f"{_count(steps, 'step')} compared with the right result, to the bit"
-    return f"{size}{by}: {told}."
-
-
-def _name_straggler(one: Straggler) -> str:
-    return f"{one.node}, with all its ranks," if one.node else f"rank {one.rank}"
+        gain = f"{format_number(worst.gain * 100)} %"
+        return f"{size}{by}: {name} {how}; fixing it would shorten each step by {gain}."
+    steps = format_count(sum(timing.steps for timing in run.timings), "step")
+    return f"{size}{by}: {steps} compared with the right result, to the bit."
 
 
 def _describe_place_count(nodes: int, ranks: int) -> str:
-    return f"{_count(ranks, 'rank')} on {_count(nodes, 'node')}"
+    return f"{format_count(ranks, 'rank')} on {format_count(nodes, 'node')}"
 
 
 def _list_flagged(run: CollectiveRun) -> Iterator[int]:
     yield from run.missing
     yield from (wrong.rank for wrong in run.wrong)
-    yield from (one.rank for one in run.stragglers)
-    slow = {one.node for one in run.stragglers if one.node}
+    yield from (straggler.rank for straggler in run.stragglers)
+    slow = {straggler.node for straggler in run.stragglers if straggler.node}
     yield from (place.rank for place in run.ranks if place.node in slow)
 
 
 def _list_facts(run: CollectiveRun) -> Iterator[tuple[str, str]]:
-    yield "Started", _format_moment(run.started)
-    yield "Ended", _format_moment(run.ended)
+    yield "Started", format_time(run.started)
+    yield "Ended", format_time(run.ended)
     if run.job:
         yield "Job", str(run.job)
     if run.algorithm:
@@ -188,24 +176,16 @@ def _list_facts(run: CollectiveRun) -> Iterator[tuple[str, str]]:
         yield "Fastest busbw", f"{format_number(best)} GB/s"
 
 
-def _format_moment(text: str) -> str:
-    try:
-        return format_time(datetime.fromisoformat(text))
-    except ValueError:  # the document may have been written by hand
-        return text
-
-
-def _list_stragglers(run: CollectiveRun) -> Iterator[Row]:
-    places = _find_places(run)
-    for one in sorted(run.stragglers, key=lambda one: -one.gain):
-        place = places.get(one.rank)
+def _list_stragglers(run: CollectiveRun, places: Places) -> Rows:
+    for straggler in sorted(run.stragglers, key=lambda straggler: -straggler.gain):
+        place = places.get(straggler.rank)
         yield (
-            "all of the node" if one.node else str(one.rank),
-            one.node or (place.node if place else ""),
-            _name_device(place) if place and not one.node else "",
-            STRAGGLER_WORDS.get(one.how, one.how),
-            f"{format_scaled(one.seconds, 's')} a step",
-            _format_gain(one),
+            "all of the node" if straggler.node else str(straggler.rank),
+            straggler.node or _find_node(straggler.rank, places),
+            _name_device(place) if place and not straggler.node else "",
+            STRAGGLER_WORDS.get(straggler.how, straggler.how),
+            f"{format_scaled(straggler.seconds, 's')} a step",
+            f"{format_number(straggler.gain * 100)} % of each step",
         )
 
 
@@ -213,30 +193,23 @@ def _name_device(place: RankPlace) -> str:
     return f"{place.name} ({place.device})" if place.name else place.device
 
 
-def _format_gain(one: Straggler) -> str:
-    return f"{format_number(one.gain * 100)} % of each step"
-
-
-def _list_missing(run: CollectiveRun) -> Iterator[Row]:
-    places = _find_places(run)
-    gone = sorted(
+def _list_missing(run: CollectiveRun, places: Places) -> Rows:
+    missing = sorted(
         (place for rank in run.missing if (place := places.get(rank))),
         key=lambda place: (make_natural_key(place.node), place.rank),
     )
-    for node, some in groupby(gone, key=lambda place: place.node):
-        ranks = [place.rank for place in some]
-        known = dict.fromkeys(run.reasons.get(rank, "") for rank in ranks)
-        yield node, ", ".join(map(str, ranks)), "; ".join(filter(None, known)) or "not known"
+    for node, group in groupby(missing, key=lambda place: place.node):
+        ranks = [place.rank for place in group]
+        reasons = dict.fromkeys(run.reasons.get(rank, "") for rank in ranks)
+        yield node, ", ".join(map(str, ranks)), "; ".join(filter(None, reasons)) or "not known"
 
 
-def _list_wrong(run: CollectiveRun) -> Iterator[Row]:
-    places = _find_places(run)
-    for wrong in run.wrong[:MAX_WRONG_ROWS]:
-        place = places.get(wrong.rank)
+def _list_wrong(run: CollectiveRun, places: Places) -> Rows:
+    for wrong in run.wrong:
         yield (
             str(wrong.rank),
-            place.node if place else "",
-            f"{wrong.operation} {format_size(wrong.size)}",
+            _find_node(wrong.rank, places),
+            f"{wrong.operation} {format_scaled(wrong.size, 'B')}",
             str(wrong.step),
             f"{wrong.elements:,}",
             str(wrong.index),
@@ -245,34 +218,34 @@ def _list_wrong(run: CollectiveRun) -> Iterator[Row]:
         )
 
 
-def _list_timings(run: CollectiveRun) -> Iterator[Row]:
+def _list_timings(run: CollectiveRun) -> Rows:
     for timing in run.timings:
         yield (
             timing.operation,
-            format_size(timing.size),
+            format_scaled(timing.size, "B"),
             f"{timing.steps:,}",
             *(format_scaled(seconds, "s") for seconds in (timing.p50, timing.p95, timing.p99)),
             *(f"{format_number(speed)} GB/s" for speed in (timing.algbw, timing.busbw)),
         )
 
 
-def _list_opinion(run: CollectiveRun) -> Iterator[Row]:
+def _list_opinion(run: CollectiveRun) -> Rows:
     """List what another program measured, beside ours of the same size."""
-    own = {one.size: one.busbw for one in run.timings if one.operation == "all_reduce"}
-    for one in run.second_opinion.rates if run.second_opinion else ():
+    own = {timing.size: timing.busbw for timing in run.timings if timing.operation == "all_reduce"}
+    for rate in run.second_opinion.rates if run.second_opinion else ():
         yield (
             "all_reduce",
-            format_size(one.size),
-            f"{format_number(one.busbw)} GB/s",
-            f"{format_number(own[one.size])} GB/s" if one.size in own else "",
-            "not counted" if one.wrong is None else f"{one.wrong:g}",
+            format_scaled(rate.size, "B"),
+            f"{format_number(rate.busbw)} GB/s",
+            f"{format_number(own[rate.size])} GB/s" if rate.size in own else "",
+            "not counted" if rate.wrong is None else f"{rate.wrong:g}",
         )
 
 
-def _list_wire_opinions(run: CollectiveRun) -> Iterator[Row]:
-    for one in run.wire_opinions:
-        rate = f"{format_number(one.rate)} GB/s" if one.rate else one.unable
-        yield one.sender, one.receiver, rate
+def _list_wire_opinions(run: CollectiveRun) -> Rows:
+    for opinion in run.wire_opinions:
+        rate = f"{format_number(opinion.rate)} GB/s" if opinion.rate else opinion.unable
+        yield opinion.sender, opinion.receiver, rate
 
 
 def _describe_opinion(run: CollectiveRun) -> str:
@@ -280,48 +253,34 @@ def _describe_opinion(run: CollectiveRun) -> str:
     opinion = run.second_opinion
     if opinion is None:
         return ""
-    program = f"{opinion.program} on {_count(opinion.ranks, 'GPU')} of {opinion.node}"
-    told = [f"{program}, the mean of its steps. It judges nothing."] if opinion.rates else []
-    if opinion.rates and any(place.node != opinion.node for place in run.ranks):
-        told.append("It is of this one node; ours went over the network.")
+    sentences: list[str] = []
+    if opinion.rates:
+        program = f"{opinion.program} on {format_count(opinion.ranks, 'GPU')} of {opinion.node}"
+        sentences.append(f"{program}, the mean of its steps. It judges nothing.")
+        if any(place.node != opinion.node for place in run.ranks):
+            sentences.append("It ran on this one node; ours went over the network.")
     if opinion.unable:
-        told.append(f"{'Not all' if opinion.rates else 'Nothing'} was measured: {opinion.unable}.")
-    return " ".join(told)
+        scope = "Not all" if opinion.rates else "Nothing"
+        sentences.append(f"{scope} was measured: {opinion.unable}.")
+    return " ".join(sentences)
 
 
-def _list_scaling(
-    points: Sequence[ScalingPoint], counts: Sequence[tuple[int, int]]
-) -> Iterator[ScalingRow]:
+def _list_scaling(points: Sequence[ScalingPoint], counts: Sequence[tuple[int, int]]) -> Rows:
     by_name: dict[str, dict[tuple[int, int], ScalingPoint]] = {}
     for point in points:
-        name = _name_measured(point)
+        size = f"{point.operation} {format_scaled(point.size, 'B')}"
+        name = "step of equal work" if point.operation == STEP else size
         by_name.setdefault(name, {})[point.nodes, point.ranks] = point
-    for name, found in by_name.items():
-        cells = (_format_point(found[c]) if c in found else "" for c in counts)
-        yield ScalingRow(name, tuple(cells), tuple(_draw_bars(found, counts)))
-
-
-def _name_measured(point: ScalingPoint) -> str:
-    if point.operation == STEP:
-        return "step of equal work"
-    return f"{point.operation} {format_size(point.size)}"
+    for name, by_count in by_name.items():
+        shares = [by_count[count].efficiency for count in counts if count in by_count]
+        spark = draw_sparkline(f"Efficiency of {name}", shares, 1.0, least=0.0)
+        cells = (_format_point(by_count[c]) if c in by_count else "" for c in counts)
+        yield name, TableCell("", spark=spark), *cells
 
 
 def _format_point(point: ScalingPoint) -> str:
-    is_step = point.operation == STEP
-    value = format_scaled(point.value, "s" if is_step else "GB/s")
+    value = format_scaled(point.value, "s" if point.operation == STEP else "GB/s")
     return f"{format_number(round(point.efficiency * 100, 1))} %, {value}"
-
-
-def _draw_bars(
-    found: Mapping[tuple[int, int], ScalingPoint], counts: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, float, float, str]]:
-    """Draw the efficiency on each number of nodes; what is above 1 is a full bar."""
-    for place, count in enumerate(counts):
-        if point := found.get(count):
-            height = round(BAR_PIXELS * min(1.0, max(0.0, point.efficiency)), 1)
-            title = f"{_describe_place_count(*count)}: {_format_point(point)}"
-            yield place * BAR_PIXELS + 2, BAR_PIXELS - height, height, title
 
 
 def _list_versions(run: CollectiveRun) -> Iterator[tuple[str, str]]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 
 from hpcverify.fleet.states import DAY_S, FAILED_STATES, OTHERS_STATE, Caveat
-from hpcverify.insight.drift_wording import DriftLine, list_drift_lines, summarize_drift
+from hpcverify.insight.drift_wording import list_drift_lines, summarize_drift
 from hpcverify.insight.node_names import fold_names, guess_rack, make_natural_key
 from hpcverify.insight.overview import (
     NEVER,
@@ -32,23 +31,24 @@ from hpcverify.insight.overview import (
 )
 from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
-from hpcverify.summary.verdict import REMEDY_SENTENCES
+from hpcverify.summary.verdict import REMEDY_SENTENCES, shorten
 from hpcverify.units import format_count
 from hpcverify_reports.faults import Fault, Sighting, group_faults, list_widespread
-from hpcverify_reports.heat import BLOCK_ROWS, Block, HeatRow, Square, draw_blocks
-from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
-from hpcverify_reports.listing import (
-    MAX_LISTED_ROWS,
-    MAX_SHOWN_ROWS,
-    ListedRow,
-    Listing,
-    build_listing,
-    cut,
-    format_more,
-)
-from hpcverify_reports.outlook import build_next, build_worth
+from hpcverify_reports.labels import ICONS, MAX_NAMED_NODES, Icon, format_time, make_anchor
+from hpcverify_reports.outlook import build_outlook
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.standing import build_standing
+from hpcverify_reports.squares import BLOCK_ROWS, Block, MapRow, Panel, Square, draw_map
+from hpcverify_reports.tables import (
+    Cells,
+    PageSection,
+    RowDetails,
+    TableCell,
+    TableColumn,
+    TableRow,
+    build_list,
+    build_table,
+    cut,
+)
 
 MAX_NODE_ROWS = 2000
 """More nodes are shown by rack: a row for each would be too long to read."""
@@ -58,8 +58,6 @@ MAX_FAULTS = 100
 """Faults on the page; JSON has them all."""
 MAX_FAULT_NODES = 20
 """Nodes of one fault that are listed with the finding; the host list has them all."""
-MAX_NAMED_NODES = 8
-"""Nodes that an action names."""
 MAX_CAUSES = 5
 """Common causes that are named among the actions."""
 NO_RESULT = "no result is kept"
@@ -68,13 +66,18 @@ FAILURE_WINDOW = "in the last 7 days"
 """How far back failed runs are counted."""
 HINT_CHARACTERS = 60
 """Characters of a reason in the map."""
-LEADING_COLUMNS = ("state", "")
-"""The first columns of the map: the state, and a gap before the checks."""
+DRIFT_NOTE = (
+    "Compared with nodes of the same machine, CPUs and GPUs. A difference is not a fault, but it "
+    "may explain one."
+)
+FAULT_COLUMNS = (
+    *("Fault", TableColumn("Nodes", "names"), TableColumn("Finding", "found")),
+    *("What to do", "Last seen"),
+)
 
 Links = Mapping[tuple[str, str], str]
 """(node, suite) -> the relative URL of the page of that run."""
 IN_SERVICE_STATES = ("healthy", "unverified")
-"""States of nodes that are in service."""
 STATE_VERDICTS = {
     "repeat offender": Verdict.FAIL,
     "quarantined": Verdict.FAIL,
@@ -85,57 +88,10 @@ STATE_VERDICTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFault:
-    """A fault on one node."""
+class NodeNames:
+    """The first nodes, each with the URL of its page, and how many more there are."""
 
-    node: str
-    page: str
-    href: str
-    """Of the check in the page."""
-    state: str
-    found: str
-    seen_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class FaultRow:
-    """One fault, and the nodes that have it."""
-
-    icon: Icon
-    check: str
-    metric: str
-    nodes: tuple[NodeFault, ...]
-    """At most `MAX_FAULT_NODES`."""
-    count: int
-    hosts: str
-    hint: str
-    """Set if it may have a common cause."""
-    next: str
-    more: str
-
-    @property
-    def example(self) -> NodeFault:
-        """The node that stands for all of them."""
-        return self.nodes[0]
-
-
-@dataclass(frozen=True, slots=True)
-class DriftTable:
-    """How versions and settings differ: the lines shown, those folded, and how to get all."""
-
-    summary: str
-    lines: tuple[DriftLine, ...]
-    rest: tuple[DriftLine, ...]
-    more: str
-
-
-@dataclass(frozen=True, slots=True)
-class FleetAction:
-    """What to do, on which nodes, and on how many more."""
-
-    text: str
     nodes: tuple[tuple[str, str], ...]
-    """Name and page."""
     more: int
 
 
@@ -158,13 +114,9 @@ class FleetPage:
     icon: Icon
     lede: str
     breaker_notice: str
-    actions: tuple[FleetAction, ...]
-    facts: tuple[tuple[str, str], ...]
-    faults: tuple[FaultRow, ...]
-    fault_count: int
-    more: str
-    lists: tuple[Listing, ...]
-    drift: DriftTable
+    actions: tuple[tuple[str, NodeNames], ...]
+    facts: tuple[tuple[str, str | NodeNames], ...]
+    sections: tuple[PageSection, ...]
     unit: str
     """What a row of the map is."""
     racks: tuple[Rack, ...]
@@ -186,15 +138,11 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         lede=write_lede(fleet),
         breaker_notice=describe_breaker(fleet) if fleet.tripped else "",
         actions=tuple(_list_actions(fleet.rows, faults, links)),
-        facts=tuple(_list_facts(fleet)),
-        faults=tuple(_build_fault_row(f, fleet.made, links) for f in faults[:MAX_FAULTS]),
-        fault_count=len(faults),
-        more=format_more(len(faults) - MAX_FAULTS),
-        lists=tuple(_list_sections(fleet, links)),
-        drift=_build_drift_table(fleet),
+        facts=tuple(_list_facts(fleet, links)),
+        sections=tuple(_list_sections(fleet, faults, links)),
         unit="rack" if len(fleet.rows) > MAX_NODE_ROWS else "node",
-        racks=tuple(_draw_map(fleet.rows, links)),
-        made=_format_epoch(fleet.made),
+        racks=tuple(_draw_racks(fleet.rows, links)),
+        made=format_time(fleet.made),
     )
 
 
@@ -272,14 +220,16 @@ def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
 
 def _list_actions(
     rows: Sequence[NodeRow], faults: Sequence[Fault], links: Links
-) -> Iterator[FleetAction]:
+) -> Iterator[tuple[str, NodeNames]]:
     """Yield what to do: first about common causes, then about each node."""
     shared = list_widespread(faults)
     for fault in shared[:MAX_CAUSES]:
-        some = [sighting.row for sighting in fault.sightings]
-        yield _build_action(f"Look for a common cause of {fault.name}", some, links)
+        affected = [sighting.row for sighting in fault.sightings]
+        text = f"Look for a common cause of {fault.name}"
+        yield text, _name_nodes(affected, links)
     if (left := len(shared) - MAX_CAUSES) > 0:
-        yield _build_action(f"Look for common causes of {left} more of the faults below", [], links)
+        text = f"Look for common causes of {left} more of the faults below"
+        yield text, NodeNames((), 0)
     explained = {
         (sighting.row.node.name, check)
         for fault in shared
@@ -293,31 +243,31 @@ def _list_actions(
             strongest = max(deciding.values(), key=list(Remedy).index)
             by_remedy.setdefault(strongest, []).append(row)
     for remedy in sorted(by_remedy, key=list(Remedy).index, reverse=True):
-        yield _build_action(REMEDY_SENTENCES[remedy].removesuffix("."), by_remedy[remedy], links)
+        text = REMEDY_SENTENCES[remedy].removesuffix(".")
+        yield text, _name_nodes(by_remedy[remedy], links)
 
 
 def _list_deciding(row: NodeRow) -> dict[str, Remedy]:
     """Map the checks that decide on *row* to what they call for; "" stands for no check."""
     if row.worst < Verdict.ERROR:
         return {"": Remedy.RERUN}
-    return {one.check: one.remedy for one in row.said if cap_verdict(one) is row.worst}
+    return {result.check: result.remedy for result in row.said if cap_verdict(result) is row.worst}
 
 
-def _build_action(text: str, rows: Sequence[NodeRow], links: Links) -> FleetAction:
-    return FleetAction(
-        text=text,
-        nodes=tuple((row.node.name, _find_page(row, links)) for row in rows[:MAX_NAMED_NODES]),
-        more=max(0, len(rows) - MAX_NAMED_NODES),
-    )
+def _name_nodes(rows: Sequence[NodeRow], links: Links) -> NodeNames:
+    named = rows[:MAX_NAMED_NODES]
+    nodes = tuple((row.node.name, _find_page(row, links)) for row in named)
+    return NodeNames(nodes, len(rows) - len(named))
 
 
-def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
+def _list_facts(fleet: Overview, links: Links) -> Iterator[tuple[str, str | NodeNames]]:
     rows = fleet.rows
     passed = sum(bool(row.node.last_pass_at) and not row.overdue for row in rows)
+    new = [row for row in rows if _is_new(row, fleet.made - DAY_S)]
     yield "Results", count_outcomes(rows) or "none"
     yield "States", count_states(rows) or "none"
     yield f"Verified {_name_overdue_window(fleet)}", f"{passed} of {_count_nodes(rows)}"
-    yield "New in the last 24 h", _name_newly_failed(fleet)
+    yield "New in the last 24 h", _name_nodes(new, links)
     yield "Versions and settings", summarize_drift(fleet.drift) or "no difference known"
     if tried := describe_links(fleet):
         yield "Links tried", tried
@@ -328,119 +278,140 @@ def _list_facts(fleet: Overview) -> Iterator[tuple[str, str]]:
     if fleet.malfunctions:
         yield "Not working", "; ".join(list_malfunction_lines(fleet))
     yield "Failures not reproduced", str(sum(row.node.flakes for row in rows))
-    yield "Generated", _format_epoch(fleet.made)
-
-
-def _name_newly_failed(fleet: Overview) -> str:
-    """Name the nodes that failed in the last day, but not in the week before."""
-    new = [row.node.name for row in fleet.rows if _is_new(row, fleet.made - DAY_S)]
-    more = f" and {len(new) - MAX_NAMED_NODES} more" if len(new) > MAX_NAMED_NODES else ""
-    return ", ".join(new[:MAX_NAMED_NODES]) + more or "none"
+    yield "Generated", format_time(fleet.made)
 
 
 def _is_new(row: NodeRow, since: float) -> bool:
+    """Whether a node failed after *since*, but not in the week before."""
     if row.node.state in FAILED_STATES:
         return row.node.since >= since
-    begun = (one.started.timestamp() for one in row.said if cap_verdict(one) is Verdict.FAIL)
+    begun = (r.started.timestamp() for r in row.said if cap_verdict(r) is Verdict.FAIL)
     return row.failures <= 1 and max(begun, default=row.failed) >= since
 
 
-def _draw_map(rows: Iterable[NodeRow], links: Links) -> Iterator[Rack]:
+def _draw_racks(rows: Iterable[NodeRow], links: Links) -> Iterator[Rack]:
     """Draw the map rack by rack; with very many nodes, a row is a whole rack."""
     ordered = sorted(rows, key=lambda row: make_natural_key(row.node.name))
-    checks = sorted({one.check for row in ordered for one in row.said})
+    checks = sorted({result.check for row in ordered for result in row.said})
     by_rack = groupby(ordered, key=lambda row: guess_rack(row.node.name))
-    racks = [(name, list(some)) for name, some in by_rack]
+    racks = [(name, list(group)) for name, group in by_rack]
     if len(ordered) <= MAX_NODE_ROWS:
         pieces = [
-            (name, some, [_build_heat_row(row, checks, links) for row in some])
-            for name, some in racks
+            (name, group, [_build_map_row(row, checks, links) for row in group])
+            for name, group in racks
         ]
     else:
         parts = [racks[start : start + BLOCK_ROWS] for start in range(0, len(racks), BLOCK_ROWS)]
         pieces = [
             (
                 f"{part[0][0]} to {part[-1][0]}",
-                [row for _, some in part for row in some],
-                [_fold_rack(name, some, checks, links) for name, some in part],
+                [row for _, group in part for row in group],
+                [_fold_rack(name, group, checks, links) for name, group in part],
             )
             for part in parts
         ]
     few = len(ordered) <= BLOCK_ROWS
-    failed = [name for name, some, _ in pieces if few or any(row.attention for row in some)]
-    for place, (name, some, lines) in enumerate(pieces, 1):
+    failed = [name for name, group, _ in pieces if few or any(row.attention for row in group)]
+    panels = Panel("", ("state",)), Panel("", tuple(checks))
+    for name, group, lines in pieces:
         yield Rack(
             name=name,
-            summary=f"{_count_nodes(some)}: {count_outcomes(some)}",
+            summary=f"{_count_nodes(group)}: {count_outcomes(group)}",
             is_open=name in failed[:MAX_OPEN_RACKS],
-            blocks=draw_blocks((*LEADING_COLUMNS, *checks), lines, prefix=f"heat-{place}"),
+            blocks=draw_map(panels, [[line] for line in lines]),
         )
 
 
-def _build_heat_row(row: NodeRow, checks: Sequence[str], links: Links) -> HeatRow:
+def _build_map_row(row: NodeRow, checks: Sequence[str], links: Links) -> MapRow:
     page = _find_page(row, links)
-    state = Square(
-        STATE_VERDICTS.get(row.state, Verdict.SKIP), page, f"{row.node.name}: {row.state_label}"
-    )
-    results = {one.check: _build_square(one, links) for one in row.said}
-    return HeatRow(
-        name=row.node.name,
-        href=page,
-        weight=700 if row.attention else 400,
-        squares=(state, None, *(results.get(check) for check in checks)),
-    )
+    verdict = STATE_VERDICTS.get(row.state, Verdict.SKIP)
+    state = Square(row.state_label, verdict, href=page)
+    results = {result.check: _build_square(result, links) for result in row.said}
+    panels = (state,), tuple(results.get(check) for check in checks)
+    return MapRow(row.node.name, panels, row.attention, page)
 
 
-def _build_square(one: LastResult, links: Links) -> Square:
+def _build_square(result: LastResult, links: Links) -> Square:
     """Make the square of a result; a check in beta can only warn."""
-    verdict = cap_verdict(one)
-    hint = f", {cut(one.reason, HINT_CHARACTERS)}" if one.reason else ""
-    title = f"{one.node} {one.check}: {ICONS[verdict].word}{hint}"
-    return Square(verdict, _link_check(one, links), title)
+    verdict = cap_verdict(result)
+    hint = f", {shorten(result.reason, HINT_CHARACTERS)}" if result.reason else ""
+    return Square(f"{ICONS[verdict].word}{hint}", verdict, href=_link_check(result, links))
 
 
-def _fold_rack(name: str, rows: Sequence[NodeRow], checks: Sequence[str], links: Links) -> HeatRow:
+def _fold_rack(name: str, rows: Sequence[NodeRow], checks: Sequence[str], links: Links) -> MapRow:
     """Fold a rack into one row: the worst of each check, and its count."""
-    columns = zip(*(_build_heat_row(row, checks, links).squares for row in rows), strict=True)
-    heads = (*LEADING_COLUMNS, *checks)
-    return HeatRow(
-        name=f"{name} ({len(rows)})",
-        href="",
-        weight=700 if any(row.attention for row in rows) else 400,
-        squares=tuple(
-            _fold_column(f"{name} {head}", column)
-            for head, column in zip(heads, columns, strict=True)
-        ),
+    lines = [_build_map_row(row, checks, links) for row in rows]
+    names = [line.name for line in lines]
+    panels = tuple(
+        tuple(_fold_column(names, column) for column in zip(*panel, strict=True))
+        for panel in zip(*(line.panels for line in lines), strict=True)
     )
+    return MapRow(f"{name} ({len(rows)})", panels, any(row.attention for row in rows))
 
 
-def _fold_column(subject: str, column: Sequence[Square | None]) -> Square | None:
-    squares = [square for square in column if square is not None]
-    if not squares:
+def _fold_column(names: Sequence[str], column: Sequence[Square | None]) -> Square | None:
+    verdicts = [square.verdict for square in column if square and square.verdict]
+    if not verdicts:
         return None
-    worst = max(squares, key=lambda square: square.verdict)
-    alike = sum(square.verdict is worst.verdict for square in squares)
-    count = f"{ICONS[worst.verdict].word} on {alike} of {len(squares)}"
-    return Square(worst.verdict, worst.href, f"{subject}: {count}, e.g. {worst.title}")
+    worst = max(verdicts)
+    pairs = zip(names, column, strict=True)
+    name, square = next((n, s) for n, s in pairs if s and s.verdict is worst)
+    count = f"{ICONS[worst].word} on {verdicts.count(worst)} of {len(verdicts)}"
+    return Square(f"{count}, e.g. {name}: {square.text}", worst, href=square.href)
 
 
-def _build_fault_row(fault: Fault, now: float, links: Links) -> FaultRow:
+def _list_sections(fleet: Overview, faults: Sequence[Fault], links: Links) -> Iterator[PageSection]:
+    """Yield the lists that are not empty, and what the past shows even if that is nothing."""
+    if faults:
+        yield build_list(
+            "attention",
+            "Failures and warnings",
+            (),
+            FAULT_COLUMNS,
+            (_build_fault_row(fault, fleet.made, links) for fault in faults[:MAX_FAULTS]),
+            count=len(faults),
+            shown=MAX_FAULTS,
+        )
+    lists = [section for section in _build_lists(fleet, links) if section.count]
+    if fleet.outlook is None:
+        yield from lists
+    else:
+        pages = {row.node.name: _find_page(row, links) for row in fleet.rows}
+        peers, past, due, worth = build_outlook(fleet.outlook, pages)
+        yield from (peers, past, *lists, due, worth)
+    if lines := list_drift_lines(fleet.drift, fleet.made):
+        title = "Versions and settings"
+        rows = [(line.kind, line.hosts or "nodes of the same kind", line.text) for line in lines]
+        yield build_list("versions", title, (DRIFT_NOTE,), ("What", "Nodes", title), rows)
+
+
+def _build_fault_row(fault: Fault, now: float, links: Links) -> TableRow:
+    """Build the row of a fault: its first node stands for all of them, which are folded."""
     count = len(fault.sightings)
     hint = (
         f"On {count} of {fault.nodes_checked or count} nodes: look for a common cause first, such "
         "as an image, a driver, a setting, or a limit that is too strict."
     )
-    return FaultRow(
-        icon=ICONS[fault.verdict],
-        check=", ".join(fault.checks).strip() or NO_RESULT,
-        metric=fault.metric,
-        nodes=tuple(_build_node_fault(s, now, links) for s in fault.sightings[:MAX_FAULT_NODES]),
-        count=count,
-        hosts=fold_names(sighting.row.node.name for sighting in fault.sightings),
-        hint=_explain_by_rollouts(fault) or (hint if fault.common else ""),
-        next=REMEDY_SENTENCES[fault.remedy],
-        more=format_more(count - MAX_FAULT_NODES),
+    hint = _explain_by_rollouts(fault) or (hint if fault.common else "")
+    next_step = REMEDY_SENTENCES[fault.remedy]
+    sightings = fault.sightings[:MAX_FAULT_NODES]
+    rows = [_build_sighting(sighting, now, links) for sighting in sightings]
+    node, state, finding, last_seen = rows[0]
+    page = _find_page(sightings[0].row, links)
+    checks = ", ".join(fault.checks).strip() or NO_RESULT
+    cells = (
+        TableCell(f"{checks} {fault.metric}".rstrip(), node.href, ICONS[fault.verdict]),
+        TableCell(node.text, page, note=f"and {count - 1} more" if count > 1 else state.text),
+        finding,
+        TableCell(f"Otherwise: {next_step}" if hint else next_step, lead=hint),
+        last_seen,
     )
+    if count == 1:
+        return TableRow(cells)
+    heads = ("Node", "State", "Finding", "Last seen")
+    table = build_table(f"Nodes with {fault.name}", heads, list(map(TableRow, rows)), count=count)
+    hosts = fold_names(sighting.row.node.name for sighting in fault.sightings)
+    return TableRow(cells, RowDetails("Which nodes", hosts, table))
 
 
 def _explain_by_rollouts(fault: Fault) -> str:
@@ -455,34 +426,22 @@ def _explain_by_rollouts(fault: Fault) -> str:
     return f"On {len(reached)} nodes, {describe_company(shared)}: look there first."
 
 
-def _build_node_fault(sighting: Sighting, now: float, links: Links) -> NodeFault:
-    row, one = sighting.row, sighting.result
-    company = "" if one is None else describe_company(row.rollouts.get(one.check, ()))
-    found = cut(sighting.reason)
-    return NodeFault(
-        node=row.node.name,
-        page=_find_page(row, links),
-        href="" if one is None else _link_check(one, links),
-        state=", since ".join(filter(None, (row.state_label, _format_since(row, now)))),
-        found=f"{found} ({company})" if company else found,
-        seen_at=_format_age(row.node.last_run_at if one is None else one.started.timestamp(), now),
+def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[TableCell, ...]:
+    """Build the node with a link to the check, its state, the finding, and when it was seen."""
+    row, result = sighting.row, sighting.result
+    page = _link_check(result, links) if result else ""
+    company = describe_company(row.rollouts.get(result.check, ())) if result else ""
+    finding = cut(sighting.reason)
+    last_seen = result.started.timestamp() if result else row.node.last_run_at
+    return (
+        TableCell(row.node.name, page or _find_page(row, links)),
+        TableCell(", since ".join(filter(None, (row.state_label, _format_since(row, now))))),
+        TableCell(f"{finding} ({company})" if company else finding),
+        TableCell(_format_past(last_seen, now)),
     )
 
 
-def _list_sections(fleet: Overview, links: Links) -> Iterator[Listing]:
-    """Yield the lists that are not empty, and what the past says, be it nothing."""
-    lists = [each for each in _build_lists(fleet, links) if each.rows]
-    if (outlook := fleet.outlook) is None:
-        yield from lists
-        return
-    pages = {row.node.name: _find_page(row, links) for row in fleet.rows}
-    yield from build_standing(outlook.judgement, pages, outlook.judgement_error)
-    yield from lists
-    yield build_next(outlook, pages)
-    yield build_worth(outlook.worth)
-
-
-def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
+def _build_lists(fleet: Overview, links: Links) -> Iterator[PageSection]:
     rows, now = fleet.rows, fleet.made
     build = partial(_build_list, links=links)
     yield build(
@@ -504,7 +463,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
         [r for r in rows if r.state == OTHERS_STATE],
         {
             "Why": lambda r: r.node.foreign,
-            "Last full pass": lambda r: _format_age(r.node.last_pass_at, now),
+            "Last full pass": lambda r: _format_past(r.node.last_pass_at, now),
         },
     )
     yield build(
@@ -514,7 +473,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
         sorted((r for r in rows if r.failures and not r.attention), key=lambda r: -r.failures),
         {
             "Failed runs": lambda r: str(r.failures),
-            "Last failure": lambda r: _format_age(r.failed, now),
+            "Last failure": lambda r: _format_past(r.failed, now),
             "State": lambda r: r.state_label,
         },
     )
@@ -524,7 +483,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
         "A full pass is a run of all checks, started by the controller. Oldest first.",
         sorted((r for r in rows if r.overdue), key=lambda r: r.node.last_pass_at),
         {
-            "Last full pass": lambda r: _format_age(r.node.last_pass_at, now),
+            "Last full pass": lambda r: _format_past(r.node.last_pass_at, now),
             "State": lambda r: r.state_label,
             "Newest run": lambda r: _describe_newest_run(r, now),
         },
@@ -539,16 +498,6 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[Listing]:
     )
 
 
-def _build_drift_table(fleet: Overview) -> DriftTable:
-    lines = tuple(list_drift_lines(fleet.drift, fleet.made))
-    return DriftTable(
-        summary=summarize_drift(fleet.drift),
-        lines=lines[:MAX_SHOWN_ROWS],
-        rest=lines[MAX_SHOWN_ROWS:MAX_LISTED_ROWS],
-        more=format_more(len(lines) - MAX_LISTED_ROWS),
-    )
-
-
 def _build_list(
     name: str,
     title: str,
@@ -557,46 +506,39 @@ def _build_list(
     columns: Mapping[str, Callable[[NodeRow], str]],
     *,
     links: Links,
-) -> Listing:
-    listed = [
-        ListedRow(
-            name=row.node.name,
-            page=_find_page(row, links),
-            cells=tuple(cut(write(row)) for write in columns.values()),
-        )
-        for row in rows[:MAX_LISTED_ROWS]
+) -> PageSection:
+    writers = columns.values()
+    cells: list[Cells] = [
+        [TableCell(row.node.name, _find_page(row, links)), *(cut(write(row)) for write in writers)]
+        for row in rows
     ]
-    return build_listing(name, title, [summary], tuple(columns), listed, count=len(rows))
+    return build_list(name, title, (summary,), ("Node", *columns), cells)
 
 
 def _describe_newest_run(row: NodeRow, now: float) -> str:
     if row.verdict is None and not row.said:
         return "none"
     verdict = row.verdict or row.worst
-    began = max((one.started.timestamp() for one in row.said), default=row.node.last_run_at)
-    newest = f"{ICONS[verdict].word}, {_format_age(max(began, row.heard), now)}"
+    began = max((result.started.timestamp() for result in row.said), default=row.node.last_run_at)
+    newest = f"{ICONS[verdict].word}, {_format_past(max(began, row.heard), now)}"
     return newest if row.known and row.verdict else f"{newest}, not started by the controller"
 
 
 def _format_since(row: NodeRow, now: float) -> str:
-    return _format_age(row.node.since, now) if row.node.since else ""
+    return _format_past(row.node.since, now) if row.node.since else ""
 
 
-def _format_age(when: float, now: float) -> str:
-    return f"{_format_epoch(when)} ({format_time_since(when, now)} ago)" if when else NEVER
-
-
-def _format_epoch(when: float) -> str:
-    return format_time(datetime.fromtimestamp(when, UTC))
+def _format_past(when: float, now: float) -> str:
+    return f"{format_time(when)} ({format_time_since(when, now)} ago)" if when else NEVER
 
 
 def _find_page(row: NodeRow, links: Links) -> str:
     """Find the page of a node: of the run that says most about it."""
-    for one in choose_page_results(row)[:1]:
-        return links.get((one.node, one.suite), "")
+    for result in choose_page_results(row)[:1]:
+        return links.get((result.node, result.suite), "")
     return ""
 
 
-def _link_check(one: LastResult, links: Links) -> str:
-    page = links.get((one.node, one.suite))
-    return f"{page}#{make_anchor(one.check)}" if page else ""
+def _link_check(result: LastResult, links: Links) -> str:
+    page = links.get((result.node, result.suite))
+    return f"{page}#{make_anchor(result.check)}" if page else ""

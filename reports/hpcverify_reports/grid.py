@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import Inventory, Verdict
 from hpcverify.summary.part_names import name_parts
 from hpcverify_reports.judged import JudgedMeasurement, format_range
@@ -111,14 +112,15 @@ def build_grids(everything: Sequence[JudgedMeasurement], inventory: Inventory) -
 
 
 def _build_grid(some: Sequence[JudgedMeasurement], inventory: Inventory) -> Grid:
-    parts = list(dict.fromkeys(one.item.part_id for one in some))
+    labels = {one.item.part_id: inventory.find_label(one.item.part_id) for one in some}
+    parts = sorted(labels, key=lambda part_id: make_natural_key(labels[part_id]))
     metrics: dict[tuple[str, str], list[JudgedMeasurement]] = {}
     for one in some:
         metrics.setdefault((one.item.name, one.item.unit), []).append(one)
     # Metrics outside a limit come first; the rest keep the check's own order.
     ordered = sorted(metrics.values(), key=lambda metric: max(map(_judge, metric)), reverse=True)
     return Grid(
-        parts=tuple(map(inventory.find_label, parts)),
+        parts=tuple(labels[part_id] for part_id in parts),
         all_parts=name_parts(parts, inventory),
         rows=tuple(_build_row(metric, parts, inventory) for metric in ordered),
     )

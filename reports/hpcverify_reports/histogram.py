@@ -8,15 +8,21 @@ from itertools import pairwise
 
 from hpcverify.insight.judgement import JudgedMetric
 from hpcverify.units import choose_unit
-from hpcverify_reports.labels import Icon, format_number, format_unit, format_with_unit
-from hpcverify_reports.svg import Scale, Tick
+from hpcverify_reports.labels import (
+    Icon,
+    format_names,
+    format_number,
+    format_unit,
+    format_with_unit,
+)
+from hpcverify_reports.svg import Scale, Tick, pad_range
 
 WIDTH = 440.0
 BARS_TOP, BARS_BOTTOM = 48.0, 108.0
 HEIGHT = 128.0
 """In pixels, as all lengths here."""
 MARK_SIZE, MARK_ROWS = 13.0, 3
-"""Marks that lie over each other are put into rows, as far as there are some."""
+"""The side of a mark, and how many rows of marks there are where they would overlap."""
 LEAST_BAR = 1.5
 """A single value is still seen beside thousands."""
 LABEL_PIXELS = 62.0
@@ -27,7 +33,7 @@ MAX_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An outlier: where it is, and what is said of it."""
+    """The icon of an outlier, its corner, and its title."""
 
     icon: Icon
     x: float
@@ -46,8 +52,6 @@ class Histogram:
     median: float
     ticks: tuple[Tick, ...]
     marks: tuple[Mark, ...]
-    stems: str
-    """From each mark down to the axis."""
     caption: str
 
 
@@ -58,7 +62,7 @@ class OutlierPoint:
     name: str
     value: float
     distance: str
-    """As text: 4 % worse."""
+    """As text: 4 % too low."""
     icon: Icon
 
 
@@ -66,13 +70,9 @@ def draw_histogram(metric: JudgedMetric, outliers: Sequence[OutlierPoint], about
     """Draw the values of *metric*, and mark the *outliers*; *about* says whose they are."""
     low, high = metric.distribution.low, metric.distribution.high
     counts = metric.distribution.counts
-    pad = (high - low) * 0.03 or abs(high) * 0.05 or 1.0
-    x = Scale(low - pad, high + pad, 0.0, WIDTH)
+    x = Scale(*pad_range(low, high, 0.03), 0.0, WIDTH)
     edges = [low + (high - low) * i / len(counts) for i in range(len(counts) + 1)]
-    told = [f"{point.name}, {point.distance}" for point in outliers]
-    more = len(outliers) - MAX_NAMED
-    named = "; ".join([*told[:MAX_NAMED], *([f"and {more} more"] if more > 0 else [])])
-    marks = _place_marks(x, outliers, low, high)
+    named = format_names([f"{p.name}, {p.distance}" for p in outliers], MAX_NAMED, "; ")
     unit, factor = choose_unit((metric.median,), metric.unit)
     shown = f"{format_number(low * factor)} to {format_with_unit(high * factor, unit)}"
     return Histogram(
@@ -82,8 +82,7 @@ def draw_histogram(metric: JudgedMetric, outliers: Sequence[OutlierPoint], about
         bars=_draw_bars([x(edge) for edge in edges], counts),
         median=x(metric.median),
         ticks=tuple(_place_ticks(x, (metric.median, low, high), factor)),
-        marks=tuple(marks),
-        stems="".join(map(_draw_stem, marks)),
+        marks=tuple(_place_marks(x, outliers, low, high)),
         caption=named or about,
     )
 
@@ -100,10 +99,6 @@ def _draw_bars(edges: Sequence[float], counts: Sequence[int]) -> str:
             wide = max(1.0, right - left - 1)
             bars.append(f"M{left:g} {BARS_BOTTOM:g}h{wide:.1f}v{-tall:.1f}h{-wide:.1f}z")
     return "".join(bars)
-
-
-def _draw_stem(mark: Mark) -> str:
-    return f"M{mark.x + MARK_SIZE / 2:g} {mark.y + MARK_SIZE:g}V{BARS_BOTTOM:g}"
 
 
 def _place_ticks(x: Scale, values: Sequence[float], factor: float) -> list[Tick]:

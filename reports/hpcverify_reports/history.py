@@ -17,9 +17,11 @@ from typing import NamedTuple
 from hpcverify.check import applies
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
+from hpcverify.summary.wording import format_duration
 from hpcverify.units import choose_unit
-from hpcverify_reports.labels import ICONS, Icon, format_with_unit
-from hpcverify_reports.svg import Sparkline, draw_sparkline, is_drawable
+from hpcverify_reports.labels import ICONS, format_time, format_with_unit
+from hpcverify_reports.svg import draw_sparkline, is_drawable
+from hpcverify_reports.tables import Cells, PageSection, TableCell, TableColumn, build_table
 
 MIN_EARLIER_VALUES = 3
 """Fewer earlier values have no meaningful median and spread."""
@@ -28,27 +30,25 @@ MAX_SHOWN_RUNS = 30
 MAX_METRICS = 20
 """Metrics in the table: those that deviate most from their own history."""
 
+TRENDS_NOTE = (
+    "For each metric with a limit: the part that deviates most from its own median in earlier runs "
+    "of suite"
+)
+TREND_COLUMNS: tuple[TableColumn | str, ...] = (
+    *("Metric", "Part", "Trend"),
+    *(TableColumn(head, "n") for head in ("Earlier runs", "Earlier median", "Spread")),
+    *(TableColumn(head, "n") for head in ("This run", "Change")),
+)
+RUN_COLUMNS: tuple[TableColumn | str, ...] = (
+    *("Started", "Verdict", "Decisive checks", "Suite"),
+    *(TableColumn("Took", "n"), TableColumn("Run", "code")),
+)
 LEAST_SPREAD = 1e-3
 """Relative: without it, a value that never varied would be infinitely far off at any change."""
 LEAST_DISTANCE = 1e-12
 """In the unit, for values around 0."""
 _SIGMA_PER_MAD = 1.4826
 """Standard deviation by median absolute deviation, of a normal distribution."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricTrend:
-    """One metric of one part: its history, and its value in this run."""
-
-    check: str
-    name: str
-    part: str
-    spark: Sparkline
-    median: str
-    spread: str
-    last: str
-    change: str
-    count: int
 
 
 class MetricKey(NamedTuple):
@@ -72,34 +72,51 @@ class PastComparison:
     distance: float
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """Earlier runs, newest first, and trends, largest deviation first."""
+def build_history(run: Run, others: Sequence[Run]) -> PageSection | None:
+    """
+    Lay out the runs among *others* that are earlier than *run*; None if there are none.
 
-    runs: tuple[tuple[Run, Icon, str], ...]
-    """Each with the icon of its verdict, and the decisive checks."""
-    older: int
-    """How many runs are older than these."""
-    trends: tuple[MetricTrend, ...]
-    suite: str
-
-
-def build_history(run: Run, others: Sequence[Run]) -> History | None:
-    """Lay out the runs among *others* that are earlier than *run*; None if there are none."""
+    The first table has the metrics that moved most, the second one the runs, newest first.
+    """
     past = sorted(
         (o for o in others if o.id != run.id and o.started <= run.started),
         key=lambda earlier: (earlier.started, earlier.id),
     )
     if not past:
         return None
-    return History(
-        runs=tuple(
-            (one, ICONS[one.verdict], _name_decisive(one))
-            for one in past[: -MAX_SHOWN_RUNS - 1 : -1]
+    trends = [_build_trend(comparison, run.inventory) for comparison in _compare(run, past)]
+    runs = [_build_run(earlier) for earlier in past[: -MAX_SHOWN_RUNS - 1 : -1]]
+    older = f" (plus {len(past) - len(runs)} older runs)" if len(past) > len(runs) else ""
+    return PageSection(
+        "history-heading",
+        "History",
+        (f"{TRENDS_NOTE} {run.suite}, largest deviation first.",) if trends else (),
+        tables=(
+            build_table(
+                "Changes since earlier runs",
+                TREND_COLUMNS,
+                trends,
+                caption="Changes since earlier runs",
+            ),
+            build_table(
+                "Earlier runs",
+                RUN_COLUMNS,
+                runs,
+                caption=f"Earlier runs, newest first{older}",
+                shown=MAX_SHOWN_RUNS,
+            ),
         ),
-        older=max(0, len(past) - MAX_SHOWN_RUNS),
-        trends=tuple(_compute_trends(run, past)),
-        suite=run.suite,
+    )
+
+
+def _build_run(run: Run) -> Cells:
+    return (
+        format_time(run.started),
+        TableCell("", icon=ICONS[run.verdict]),
+        _name_decisive(run),
+        run.suite,
+        format_duration(run.seconds),
+        run.id,
     )
 
 
@@ -109,7 +126,7 @@ def _name_decisive(run: Run) -> str:
     return named if run.complete else f"{named} (interrupted)".lstrip()
 
 
-def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
+def _compare(run: Run, past: Sequence[Run]) -> Iterator[PastComparison]:
     """Yield of each metric the part that deviates most from its own history."""
     judged = {
         MetricKey(result.check, item.name, item.part_id, item.unit)
@@ -122,17 +139,16 @@ def _compute_trends(run: Run, past: Sequence[Run]) -> Iterator[MetricTrend]:
         if before.suite == run.suite:
             for key, value in _list_values(before):
                 earlier[key].append(value)
-    moved = (
+    comparisons = (
         _measure(key, value, earlier[key])
         for key, value in _list_values(run)
         if key in judged and len(earlier[key]) >= MIN_EARLIER_VALUES
     )
     farthest: dict[tuple[str, str], PastComparison] = {}
-    for one in sorted(moved, key=lambda one: (-one.distance, one.key)):
-        if one.distance or one.spread:  # else it has never moved
-            farthest.setdefault((one.key.check, one.key.name), one)
-    for one in islice(farthest.values(), MAX_METRICS):
-        yield _build_trend(one, run.inventory)
+    for comparison in sorted(comparisons, key=lambda c: (-c.distance, c.key)):
+        if comparison.distance or comparison.spread:  # else it has never moved
+            farthest.setdefault((comparison.key.check, comparison.key.name), comparison)
+    yield from islice(farthest.values(), MAX_METRICS)
 
 
 def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
@@ -145,27 +161,26 @@ def _list_values(run: Run) -> Iterator[tuple[MetricKey, float]]:
 def _measure(key: MetricKey, value: float, earlier: Sequence[float]) -> PastComparison:
     """Measure how far *value* is off; one outlier among the *earlier* ones cannot spoil it."""
     middle = median(earlier)
-    spread = _SIGMA_PER_MAD * median(abs(one - middle) for one in earlier)
+    spread = _SIGMA_PER_MAD * median(abs(before - middle) for before in earlier)
     floor = abs(middle) * LEAST_SPREAD + LEAST_DISTANCE
     distance = abs(value - middle) / max(spread, floor)
     return PastComparison(key, value, earlier, middle, spread, distance)
 
 
-def _build_trend(one: PastComparison, inventory: Inventory) -> MetricTrend:
-    unit, factor = choose_unit((one.median, one.value), one.key.unit)
-    middle, last = one.median * factor, one.value * factor
-    values = [*(value * factor for value in one.earlier[-MAX_SHOWN_RUNS:]), last]
+def _build_trend(comparison: PastComparison, inventory: Inventory) -> Cells:
+    key = comparison.key
+    unit, factor = choose_unit((comparison.median, comparison.value), key.unit)
+    middle, last = comparison.median * factor, comparison.value * factor
+    values = [*(value * factor for value in comparison.earlier[-MAX_SHOWN_RUNS:]), last]
     change = f"{last / middle - 1:+.1%}" if middle else f"{last - middle:+.4g}"
-    return MetricTrend(
-        check=one.key.check,
-        name=one.key.name,
-        part=inventory.find_label(one.key.part_id),
-        spark=draw_sparkline(
-            f"{len(values)} runs, latest {format_with_unit(last, unit)}", values, middle
-        ),
-        median=format_with_unit(middle, unit),
-        spread=format_with_unit(one.spread * factor, unit),
-        last=format_with_unit(last, unit),
-        change=change.replace("-", "\N{MINUS SIGN}"),
-        count=len(one.earlier),
+    title = f"{len(values)} runs, latest {format_with_unit(last, unit)}"
+    return (
+        f"{key.check} {key.name}",
+        inventory.find_label(key.part_id),
+        TableCell("", spark=draw_sparkline(title, values, middle)),
+        str(len(comparison.earlier)),
+        format_with_unit(middle, unit),
+        f"± {format_with_unit(comparison.spread * factor, unit)}",
+        format_with_unit(last, unit),
+        change.replace("-", "\N{MINUS SIGN}"),
     )

@@ -1,14 +1,13 @@
 """
-What an isolation found: who is to blame on what evidence, who is cleared, what is not known.
+The result of an isolation: faulty nodes with the evidence, cleared nodes, what is not known.
 
-The matrix shows who was slow to whom: a bad row is a sender, a column a receiver, a single
-square a link.
+The matrix shows which node was slow to which: a bad row is a sender, a column a receiver, a
+single square a link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from hpcverify.insight.node_names import fold_names, make_natural_key
@@ -16,34 +15,21 @@ from hpcverify.isolation.answer import (
     AccusedNode,
     IsolationAnswer,
     SendRecord,
-    TestRecord,
     describe_rest,
 )
 from hpcverify.isolation.group_tests import GroupOutcome
 from hpcverify.model import Verdict
-from hpcverify_reports.labels import ICONS, format_number
+from hpcverify_reports.labels import ICONS, format_names, format_number
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.ranks import Lag, LagBlock, LagPanel, LagRow, draw_blocks
+from hpcverify_reports.squares import Block, MapRow, Panel, Square, draw_map
+from hpcverify_reports.tables import PageSection, build_list
 
-MAX_NAMED_NODES = 8
-"""Nodes that the headline names."""
 EVIDENCE_HEADS = ("Round", "With", "Result", "Measured")
 OUTCOME_WORDS = {
     GroupOutcome.FAILED: "failed",
     GroupOutcome.PASSED: "passed",
     GroupOutcome.UNKNOWN: "no end",
 }
-Row = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AccusedSection:
-    """A node that is to blame, ready to print."""
-
-    id: str
-    node: str
-    summary: str
-    rows: tuple[Row, ...]
 
 
 def render(answer: IsolationAnswer) -> str:
@@ -55,8 +41,7 @@ def render(answer: IsolationAnswer) -> str:
         headline=_write_headline(answer),
         id=answer.id,
         facts=tuple(_list_facts(answer)),
-        evidence_heads=EVIDENCE_HEADS,
-        accused=tuple(_build_section(place, one) for place, one in enumerate(answer.accused, 1)),
+        sections=tuple(_build_section(i, node) for i, node in enumerate(answer.accused, 1)),
         lines=tuple(describe_rest(answer)),
         cleared=fold_names(answer.cleared_nodes),
         matrix=_draw_matrix(answer.sent),
@@ -73,15 +58,15 @@ def _judge(answer: IsolationAnswer) -> Verdict:
 def _write_headline(answer: IsolationAnswer) -> str:
     """Write the worst that is known."""
     if answer.accused:
-        names = [one.node for one in answer.accused]
-        more = f" and {len(names) - MAX_NAMED_NODES} more" if len(names) > MAX_NAMED_NODES else ""
-        spoil = "spoils" if len(names) == 1 else "spoil"
-        return f"{', '.join(names[:MAX_NAMED_NODES])}{more} {spoil} collectives"
+        spoil = "spoils" if len(answer.accused) == 1 else "spoil"
+        return f"{format_names([node.node for node in answer.accused])} {spoil} collectives"
     if answer.switches:
-        return f"A switch spoils collectives: {', '.join(answer.switches[:MAX_NAMED_NODES])}"
+        return f"A switch spoils collectives: {format_names(answer.switches)}"
     if answer.links:
         return f"A link is slow: {' to '.join(answer.links[0])}"
-    return "Nobody is to blame" if answer.is_certain else "Nobody is to blame for certain"
+    return (
+        "No faulty node was found" if answer.is_certain else "No faulty node was found for certain"
+    )
 
 
 def _list_facts(answer: IsolationAnswer) -> Iterator[tuple[str, str]]:
@@ -91,48 +76,42 @@ def _list_facts(answer: IsolationAnswer) -> Iterator[tuple[str, str]]:
     yield "Node-minutes", format_number(answer.node_minutes)
 
 
-def _build_section(place: int, one: AccusedNode) -> AccusedSection:
+def _build_section(place: int, faulty: AccusedNode) -> PageSection:
     records = [
-        *((GroupOutcome.FAILED, record) for record in one.failed),
-        *((GroupOutcome.PASSED, record) for record in one.passed),
+        *((GroupOutcome.FAILED, record) for record in faulty.failed),
+        *((GroupOutcome.PASSED, record) for record in faulty.passed),
     ]
-    rows = sorted(records, key=lambda pair: pair[1].round)
-    return AccusedSection(
-        id=f"accused-{place}",
-        node=one.node,
-        summary=one.summary,
-        rows=tuple(_format_record(outcome, record) for outcome, record in rows),
-    )
+    rows = [
+        (
+            str(record.round),
+            fold_names(record.partners) or "alone",
+            OUTCOME_WORDS[outcome],
+            record.reason,
+        )
+        for outcome, record in sorted(records, key=lambda pair: pair[1].round)
+    ]
+    intro = (f"It {faulty.summary}",)
+    anchor, shown = f"accused-{place}", len(rows)
+    return build_list(anchor, faulty.node, intro, EVIDENCE_HEADS, rows, shown=shown)
 
 
-def _format_record(outcome: GroupOutcome, record: TestRecord) -> Row:
-    partners = fold_names(record.partners) or "alone"
-    return str(record.round), partners, OUTCOME_WORDS[outcome], record.reason
-
-
-def _draw_matrix(sent: Sequence[SendRecord]) -> tuple[LagBlock, ...]:
-    """Draw who was slow to whom; a cell that was tested more than once by its share."""
+def _draw_matrix(sent: Sequence[SendRecord]) -> tuple[Block, ...]:
+    """Draw which node is slow to which; a cell that was tested more than once by its share."""
     cells: dict[tuple[str, str], list[SendRecord]] = {}
-    for one in sent:
-        if one.outcome is not GroupOutcome.UNKNOWN:
-            cells.setdefault((one.sender, one.receiver), []).append(one)
+    for record in sent:
+        if record.outcome is not GroupOutcome.UNKNOWN:
+            cells.setdefault((record.sender, record.receiver), []).append(record)
     nodes = sorted({name for cell in cells for name in cell}, key=make_natural_key)
     rows = [
-        [
-            LagRow(
-                sender,
-                is_flagged=False,
-                panels=(tuple(_build_cell(cells.get((sender, name))) for name in nodes),),
-            )
-        ]
+        [MapRow(sender, (tuple(_build_square(cells.get((sender, name))) for name in nodes),))]
         for sender in nodes
     ]
-    return tuple(draw_blocks([LagPanel("to", tuple(nodes))], rows)) if nodes else ()
+    return draw_map([Panel("to", tuple(nodes))], rows)
 
 
-def _build_cell(records: Sequence[SendRecord] | None) -> Lag | None:
+def _build_square(records: Sequence[SendRecord] | None) -> Square | None:
     if not records:
         return None
-    failed = [one for one in records if one.outcome is GroupOutcome.FAILED]
-    told = f"{len(failed)} of {len(records)} tests failed: {(failed or records)[-1].reason}"
-    return Lag(len(failed) / len(records), told)
+    failed = [record for record in records if record.outcome is GroupOutcome.FAILED]
+    text = f"{len(failed)} of {len(records)} tests failed: {(failed or records)[-1].reason}"
+    return Square(text, share=len(failed) / len(records))

@@ -7,6 +7,7 @@ blindness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -15,6 +16,8 @@ from hpcverify.check import format_quantity
 from hpcverify.model import Cause, Verdict
 from hpcverify.summary.printable import make_printable
 
+MAX_NAMED_NODES = 8
+"""Nodes that a sentence names."""
 CAUSE_SENTENCES = {
     Cause.NONE: "",
     Cause.BUSY: "Another process or user holds the part.",
@@ -123,11 +126,30 @@ def make_anchor(*names: str) -> str:
     return ".".join(quote(make_printable(name), safe="") for name in names)
 
 
-def format_time(when: datetime) -> str:
-    """Print date and time in UTC."""
-    return convert_to_utc(when).strftime("%Y-%m-%d %H:%M UTC")
+def format_time(when: datetime | float | str) -> str:
+    """
+    Print date and time in UTC.
+
+    *when* is a moment, seconds since 1970, or the text of a document. Text that is not a moment
+    stays as it is: somebody wrote it by hand.
+    """
+    try:
+        moment = datetime.fromisoformat(when) if isinstance(when, str) else when
+    except ValueError:
+        return str(when)
+    if not isinstance(moment, datetime):
+        moment = datetime.fromtimestamp(moment, UTC)
+    return convert_to_utc(moment).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def convert_to_utc(when: datetime) -> datetime:
     """Convert *when* to UTC; without a zone it is taken to be UTC."""
     return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def format_names(names: Sequence[str], limit: int = MAX_NAMED_NODES, separator: str = ", ") -> str:
+    """List the first *names*, and count the others."""
+    left = len(names) - limit
+    if left <= 0:
+        return separator.join(names)
+    return f"{separator.join(names[:limit])}{separator.rstrip(' ,')} and {left} more"

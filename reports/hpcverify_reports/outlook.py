@@ -1,8 +1,19 @@
-"""What is to come of a fleet: which nodes are verified next and why, and what that is worth."""
+"""What the history of a fleet shows: outliers, changes, what is next, and what that is worth."""
 
 from __future__ import annotations
 
-from hpcverify.insight.outlook import DueNode, FleetOutlook
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from hpcverify.insight.judgement import (
+    FleetJudgement,
+    JudgedChange,
+    JudgedMetric,
+    JudgedOutlier,
+    describe_day,
+)
+from hpcverify.insight.node_names import fold_names
+from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.insight.worth import FleetWorth, describe_worth
 from hpcverify.insight.worth_wording import (
     JOB_COLUMNS_NOTE,
@@ -10,9 +21,24 @@ from hpcverify.insight.worth_wording import (
     describe_assumptions,
     list_job_rows,
 )
-from hpcverify_reports.listing import ListedRow, Listing, build_listing
-from hpcverify_reports.standing import Pages
+from hpcverify.units import choose_unit, format_count, format_percent
+from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
+from hpcverify_reports.labels import ICONS, format_number, format_with_unit
+from hpcverify_reports.tables import Cells, PageSection, TableCell, build_list, build_table
 
+T = TypeVar("T")
+Pages = Mapping[str, str]
+"""Node -> the relative URL of its page."""
+
+MAX_FIGURES, MAX_FOLDED_FIGURES = 12, 36
+"""Metrics that have a picture, with outliers and without."""
+PEER_HEADS = ("Outlier", "Worse than its peers", "Since", "Cause")
+PAST_HEADS = ("Part", "Worse than it was", "What is known")
+NEXT_HEADS = ("Node", "Risk", "Why", "Due")
+NOT_JUDGED = (
+    "No night was judged yet. hpcverify collect keeps what runs measure, and judges each night "
+    "when it is over. That needs DuckDB: hpcverify collect prints the command that installs it."
+)
 ORDER_NOTE = (
     "In the order of a sweep, as if all of them were idle: first those with a finding, those that "
     "came back and those that have waited too long, then by risk. One in ten is chosen because "
@@ -20,47 +46,176 @@ ORDER_NOTE = (
 )
 
 
-def build_next(outlook: FleetOutlook, pages: Pages) -> Listing:
-    """Build the section on the nodes that are due."""
-    intro = [
-        ORDER_NOTE,
-        f"Risk is that of failing next, in times that of an average node: {outlook.judged_by}.",
-    ]
-    if not outlook.due:
-        intro = ["No node is due: all were verified lately, are being verified or are held."]
-    return build_listing(
-        "next",
-        "Next to be verified",
-        intro,
-        ("Risk", "Why", "Due"),
-        [ListedRow(each.node, pages.get(each.node, ""), _format_due(each)) for each in outlook.due],
-        count=outlook.due_count,
-        notes=["What a sweep would do now: hpcverify sweep --dry-run --explain"],
+def build_outlook(outlook: FleetOutlook, pages: Pages) -> tuple[PageSection, ...]:
+    """Build the sections on peers, the past, the next nodes and the worth of verification."""
+    judgement = outlook.judgement
+    known = judgement if judgement and (judgement.metrics or judgement.screened) else None
+    unjudged = outlook.judgement_error or NOT_JUDGED
+    return (
+        _build_peers(known, pages, unjudged),
+        _build_past(known, pages, unjudged),
+        _build_next(outlook, pages),
+        _build_worth(outlook.worth),
     )
 
 
-def _format_due(each: DueNode) -> tuple[str, ...]:
-    return f"{each.risk.score:.1f}x", "; ".join(each.risk.reasons), each.why
+def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> PageSection:
+    if judgement is None:
+        return PageSection("peers", "Compared with peers", (unjudged,))
+    figures, folded = _draw_metrics(judgement)
+    groups = _group_by_name(judgement.outliers, _name_outlier)
+    rows = [_build_outlier(outliers, pages) for outliers in groups]
+    return PageSection(
+        "peers",
+        "Compared with peers",
+        tuple(_introduce_peers(judgement)),
+        tables=(build_table("Compared with peers", PEER_HEADS, rows),),
+        notes=tuple(_list_unconfirmed(judgement)),
+        figures=figures,
+        folded_figures=folded,
+    )
 
 
-def build_worth(worth: FleetWorth) -> Listing:
-    """Build the section on what verification is worth to the jobs of the site."""
-    first, *others = describe_worth(worth)
-    head, *columns = map(_capitalize, JOB_HEADS)
-    rows = [ListedRow(name, "", tuple(cells)) for name, *cells in list_job_rows(worth)]
-    return build_listing(
+def _group_by_name(judged: Iterable[T], name: Callable[[T], str]) -> list[list[T]]:
+    """Put what is known of one part together; the first one of each keeps its place."""
+    groups: dict[str, list[T]] = {}
+    for item in judged:
+        groups.setdefault(name(item), []).append(item)
+    return list(groups.values())
+
+
+def _build_outlier(outliers: Sequence[JudgedOutlier], pages: Pages) -> Cells:
+    """Build the row of a part, a node or a place, which may stand out in several metrics."""
+    first = min(outliers, key=lambda outlier: outlier.since)
+    icon = ICONS[max(outlier.verdict for outlier in outliers)]
+    return (
+        TableCell(_name_outlier(first), pages.get(first.node, ""), icon),
+        "\n".join(f"{format_percent(o.distance)} {o.metric}" for o in outliers),
+        TableCell(str(first.since), note=f"({format_count(first.nights, 'night')})"),
+        "\n".join(dict.fromkeys(o.cause for o in outliers if o.cause)),
+    )
+
+
+def _introduce_peers(judgement: FleetJudgement) -> Iterator[str]:
+    compared = format_count(len(judgement.metrics) + judgement.screened, "metric")
+    night = f"{compared} of parts of the same kind, up to the night of {judgement.night}."
+    if judgement.outliers:
+        yield f"{night} An outlier stood out from its peers on two nights at least."
+    else:
+        yield f"{night} No part, node or place is an outlier."
+    if judgement.metrics:
+        yield "In each picture, the dashed line is the median."
+
+
+def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
+    """Name who stood out on one night only."""
+    if judgement.unconfirmed:
+        names = dict.fromkeys(map(_name_outlier, judgement.unconfirmed))
+        yield f"Stood out on one night, and has not run since: {', '.join(names)}."
+
+
+def _name_outlier(outlier: JudgedOutlier) -> str:
+    if outlier.level in ("part", "node"):
+        return outlier.name
+    hosts = f" ({fold_names(outlier.nodes)})" if outlier.nodes else ""
+    return f"{outlier.level} {outlier.name}{hosts}"
+
+
+def _draw_metrics(
+    judgement: FleetJudgement,
+) -> tuple[tuple[Histogram, ...], tuple[Histogram, ...]]:
+    """Draw the metrics with an outlier, the worst first, and then some of the others."""
+    by_metric: dict[str, list[JudgedOutlier]] = {metric.name: [] for metric in judgement.metrics}
+    for outlier in judgement.outliers:
+        by_metric.setdefault(outlier.metric, []).append(outlier)
+    worst = {
+        name: max((outlier.distance for outlier in outliers), default=0.0)
+        for name, outliers in by_metric.items()
+    }
+    ordered = sorted(
+        judgement.metrics, key=lambda metric: (not by_metric[metric.name], -worst[metric.name])
+    )
+    shown = min(MAX_FIGURES, sum(bool(by_metric[metric.name]) for metric in ordered))
+    drawn = tuple(
+        _draw(metric, by_metric[metric.name]) for metric in ordered[: shown + MAX_FOLDED_FIGURES]
+    )
+    return drawn[:shown], drawn[shown:]
+
+
+def _draw(metric: JudgedMetric, outliers: Sequence[JudgedOutlier]) -> Histogram:
+    worse = -1 if metric.worse == "low" else 1
+    spread = "" if metric.spread is None else f", spread {format_percent(metric.spread)}"
+    points = [
+        OutlierPoint(
+            name=_name_outlier(outlier),
+            value=metric.median + worse * outlier.distance * abs(metric.median),
+            distance=f"{format_percent(outlier.distance)} too {metric.worse}",
+            icon=ICONS[outlier.verdict],
+        )
+        for outlier in outliers
+    ]
+    parts, nodes = format_count(metric.parts, "part"), format_count(metric.nodes, "node")
+    return draw_histogram(metric, points, f"{parts} on {nodes}{spread}")
+
+
+def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -> PageSection:
+    title = "Compared with their own past"
+    if judgement is None:
+        return PageSection("past", title, (unjudged,))
+    groups = _group_by_name(judgement.changes, lambda change: change.name)
+    rows = [_build_change(changes, pages) for changes in groups]
+    worse = "Parts that are worse than they were. Changes caused by a rollout are listed below."
+    intro = worse if rows else "No part is worse than it was."
+    return build_list("past", title, (intro,), PAST_HEADS, rows, notes=judgement.notes)
+
+
+def _build_change(changes: Sequence[JudgedChange], pages: Pages) -> Cells:
+    """Build the row of a part, which may be worse in several metrics."""
+    icon = ICONS[max(change.verdict for change in changes)]
+    return (
+        TableCell(changes[0].name, pages.get(changes[0].node, ""), icon),
+        "\n".join(map(_describe_change, changes)),
+        "\n".join(dict.fromkeys(change.why for change in changes if change.why)),
+    )
+
+
+def _describe_change(change: JudgedChange) -> str:
+    unit, factor = choose_unit((change.before, change.after), change.unit)
+    after = format_with_unit(change.after * factor, unit)
+    levels = f"{format_number(change.before * factor)} to {after}"
+    return f"{format_percent(change.size)} {change.metric}: {levels}, {describe_day(change)}"
+
+
+def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
+    title = "Next to be verified"
+    rows = [
+        (
+            TableCell(due.node, pages.get(due.node, "")),
+            f"{due.risk.score:.1f}x",
+            "; ".join(due.risk.reasons),
+            due.why,
+        )
+        for due in outlook.due
+    ]
+    risk = f"Risk of failing next (1 = an average node), judged {outlook.judged_by}."
+    nobody = "No node is due: all were verified lately, are being verified or are held."
+    intro = (ORDER_NOTE, risk) if rows else (nobody,)
+    notes = ("What a sweep would do now: hpcverify sweep --dry-run --explain",)
+    count = outlook.due_count
+    return build_list("next", title, intro, NEXT_HEADS, rows, count=count, notes=notes)
+
+
+def _build_worth(worth: FleetWorth) -> PageSection:
+    lines = [f"{line[:1].upper()}{line[1:]}" for line in describe_worth(worth)]
+    heads = [f"{head[:1].upper()}{head[1:]}" for head in JOB_HEADS]
+    rows = list(list_job_rows(worth))
+    figures = (line.partition(": ") for line in lines[1:])
+    return build_list(
         "worth",
         "What verification is worth",
-        [f"{_capitalize(first)}. Intervals are of 95 %." if rows else f"{_capitalize(first)}."],
-        tuple(columns),
+        (f"{lines[0]}. Intervals are of 95 %." if rows else f"{lines[0]}.",),
+        heads,
         rows,
-        head=head,
-        facts=[
-            (_capitalize(name), figure) for name, _, figure in (o.partition(": ") for o in others)
-        ],
-        notes=[JOB_COLUMNS_NOTE, describe_assumptions(worth)] if rows else [],
+        facts=[(name, figure) for name, _, figure in figures],
+        notes=(JOB_COLUMNS_NOTE, describe_assumptions(worth)) if rows else (),
     )
-
-
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]

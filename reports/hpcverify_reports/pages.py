@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.wording import format_duration
-from hpcverify_reports.labels import format_time
 
 _UNBROKEN = re.compile(
     r"(\d{4}-\d\d-\d\d(?: \d\d:\d\d UTC)?|\((?:under )?\d+ \w+ ago\)"
@@ -42,7 +41,7 @@ def load_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"times": keep_times, "time": format_time, "duration": format_duration}
+    environment.filters |= {"times": keep_times, "duration": format_duration}
     return environment
 
 

@@ -1,14 +1,13 @@
 """
-What hpcverify showed of itself on one kind of node: a page, and the same as Markdown.
+The qualification of hpcverify on one kind of node: a page, and the same as Markdown.
 
-Every figure stands beside what it is held against, and every count beside what it excludes.
+Every figure stands beside its reference, and every count beside the rate that it excludes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from hpcverify.model import Verdict
@@ -25,6 +24,14 @@ from hpcverify.summary.printable import make_printable
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import ICONS, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
+from hpcverify_reports.tables import (
+    MAX_LISTED_ROWS,
+    Cells,
+    Table,
+    TableCell,
+    TableColumn,
+    build_table,
+)
 from hpcverify_reports.text import escape
 
 CONTENTS_NOTE = (
@@ -35,26 +42,8 @@ MACHINE_LABELS = {"bios": "BIOS", "os": "OS"}
 MAX_BOUND = 0.1
 """A bound above one in ten says nothing."""
 FIGURE_HEADS = ("Measured", "Part", "Median", "Lowest to highest", "Beside")
-Row = tuple[str, ...]
-"""The cells of a table, ready to print."""
 COUNT_HEADS = ("Counted", "Events", "In", "Excluded at 95 %")
-
-
-@dataclass(frozen=True, slots=True)
-class StepSection:
-    """One step, ready to print."""
-
-    id: str
-    name: str
-    question: str
-    icon: Icon
-    reason: str
-    took: str
-    budget: str
-    page: str
-    figures: tuple[Row, ...]
-    counts: tuple[Row, ...]
-    notes: tuple[str, ...]
+STEP_COLUMNS = ("Step", "Result", "Question", TableColumn("Took", "n"), TableColumn("At most", "n"))
 
 
 def render(report: Qualification) -> str:
@@ -66,15 +55,14 @@ def render(report: Qualification) -> str:
         headline=describe_gpus(report) or "No GPU",
         lede=summarize(report),
         facts=list(_list_facts(report)),
-        steps=_build_sections(report),
+        overview=build_table("Steps", STEP_COLUMNS, list(map(_build_row, report.steps))),
+        steps=list(_list_steps(report)),
         gpus=[(gpu.label, gpu.name, tuple(gpu.facts.items())) for gpu in report.gpus],
         versions=report.versions.items(),
         topology=list_lines(report.topology),
         lines=[format_line(line) for line in report.reached],
         not_reached=report.not_reached,
         contents=CONTENTS_NOTE,
-        figure_heads=FIGURE_HEADS,
-        count_heads=COUNT_HEADS,
     )
     return render_page("qualification.html.j2", page)
 
@@ -89,19 +77,16 @@ def _list_markdown(report: Qualification) -> Iterator[str]:
     yield ""
     yield escape(summarize(report))
     yield ""
-    yield from _write_table(("", ""), list(_list_facts(report)))
-    for section in _build_sections(report):
-        yield f"## {escape(section.name)}: {section.icon.word}"
-        yield ""
-        yield f"{escape(section.question)} ({section.took} of {section.budget})"
-        yield ""
-        if section.reason:
-            yield escape(section.reason)
-            yield ""
-        yield from _write_table(FIGURE_HEADS, section.figures)
-        yield from _write_table(COUNT_HEADS, section.counts)
-        yield from (f"- {escape(note)}" for note in section.notes)
-        yield from [""] if section.notes else []
+    yield from _write_table(build_table("Facts", ("", ""), list(_list_facts(report))))
+    for _, step, icon, tables in _list_steps(report):
+        budget = f"{format_duration(step.seconds)} of {format_duration(step.budget)}"
+        yield from (f"## {escape(step.name)}: {icon.word}", "")
+        yield from (f"{escape(step.question)} ({budget})", "")
+        yield from (escape(step.reason), "") if step.reason else ()
+        for table in tables:
+            yield from _write_table(table)
+        yield from (f"- {escape(note)}" for note in step.notes)
+        yield from [""] if step.notes else []
     if report.topology:
         yield from ("## Topology", "", "```", *list_lines(report.topology), "```", "")
     yield "## Lines for gpu_reached.csv"
@@ -115,13 +100,13 @@ def _list_markdown(report: Qualification) -> Iterator[str]:
     yield escape(CONTENTS_NOTE)
 
 
-def _write_table(heads: Row, rows: Sequence[Row]) -> Iterator[str]:
-    if not rows:
+def _write_table(table: Table) -> Iterator[str]:
+    if not table.rows:
         return
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(escape(cell) for cell in row)} |"
+    yield f"| {' | '.join(column.head for column in table.columns)} |"
+    yield f"|{'---|' * len(table.columns)}"
+    for row in (*table.rows, *table.folded):
+        yield f"| {' | '.join(escape(cell.text) for cell in row.cells)} |"
     yield ""
 
 
@@ -140,9 +125,9 @@ def describe_gpus(report: Qualification) -> str:
 def summarize(report: Qualification) -> str:
     """Say how many steps there were, and what they came to."""
     verdicts = Counter(step.verdict for step in report.steps)
-    told = ", ".join(f"{verdicts[v]} {ICONS[v].word}" for v in Verdict if verdicts[v])
-    whole = "" if report.complete else "; it was interrupted"
-    return f"{len(report.steps)} steps in {format_duration(report.seconds)}: {told}{whole}."
+    counts = ", ".join(f"{verdicts[v]} {ICONS[v].word}" for v in Verdict if verdicts[v])
+    interrupted = "" if report.complete else "; it was interrupted"
+    return f"{len(report.steps)} steps in {format_duration(report.seconds)}: {counts}{interrupted}."
 
 
 def _list_facts(report: Qualification) -> Iterator[tuple[str, str]]:
@@ -152,28 +137,29 @@ def _list_facts(report: Qualification) -> Iterator[tuple[str, str]]:
     yield from ((MACHINE_LABELS.get(n, n.capitalize()), text) for n, text in report.machine.items())
 
 
-def _build_sections(report: Qualification) -> list[StepSection]:
+def _list_steps(report: Qualification) -> Iterator[tuple[str, StepReport, Icon, list[Table]]]:
+    """List the steps, each with its anchor, its icon and its tables."""
     several = len({gpu.name for gpu in report.gpus}) > 1
-    return [_build_section(step, several=several) for step in report.steps]
+    for step in report.steps:
+        figures = [_format_figure(figure, several=several) for figure in step.figures]
+        counts = list(map(_format_count, step.counts))
+        tables = [
+            build_table(f"Figures of {step.name}", FIGURE_HEADS, figures, shown=MAX_LISTED_ROWS),
+            build_table(f"Counts of {step.name}", COUNT_HEADS, counts),
+        ]
+        yield make_anchor(step.name), step, ICONS[step.verdict], tables
 
 
-def _build_section(step: StepReport, *, several: bool) -> StepSection:
-    return StepSection(
-        id=make_anchor(step.name),
-        name=step.name,
-        question=step.question,
-        icon=ICONS[step.verdict],
-        reason=step.reason,
-        took=format_duration(step.seconds),
-        budget=format_duration(step.budget),
-        page=step.run.removesuffix(".json") + ".html" if step.run else "",
-        figures=tuple(_format_figure(figure, several=several) for figure in step.figures),
-        counts=tuple(_format_count(count) for count in step.counts),
-        notes=step.notes,
+def _build_row(step: StepReport) -> Cells:
+    name, result = (
+        TableCell(step.name, f"#{make_anchor(step.name)}"),
+        TableCell("", icon=ICONS[step.verdict]),
     )
+    took, budget = format_duration(step.seconds), format_duration(step.budget)
+    return name, result, step.question, took, budget
 
 
-def _format_figure(figure: MeasuredFigure, *, several: bool) -> Row:
+def _format_figure(figure: MeasuredFigure, *, several: bool) -> tuple[str, ...]:
     """Print a figure; the model of its GPUs only where the node has *several*."""
     model = figure.model if several else "GPU"
     part = f"{figure.parts} x {model}" if figure.model else "node"
@@ -186,7 +172,7 @@ def _format_figure(figure: MeasuredFigure, *, several: bool) -> Row:
         part,
         format_scaled(figure.median, figure.unit),
         spread,
-        "; ".join(_format_comparison(figure, one) for one in figure.compared),
+        "; ".join(_format_comparison(figure, beside) for beside in figure.compared),
     )
 
 
@@ -195,7 +181,7 @@ def _format_comparison(figure: MeasuredFigure, beside: Comparison) -> str:
     return f"{figure.median / beside.value * 100:.1f} % of {value}" if beside.value else value
 
 
-def _format_count(count: Count) -> Row:
+def _format_count(count: Count) -> tuple[str, ...]:
     return (
         count.what,
         f"{count.events:,}",

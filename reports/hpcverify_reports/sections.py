@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcverify.check import severity_sort_key
+from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
     Cause,
@@ -40,6 +41,7 @@ from hpcverify_reports.labels import (
     make_anchor,
 )
 from hpcverify_reports.svg import Chart, Strip, Tick, Trace, draw_chart
+from hpcverify_reports.tables import PageSection, TableColumn, build_table
 
 MAX_COMPLAINTS = 16
 """Complaints of one check in its card; the tables below have them all."""
@@ -261,9 +263,10 @@ def _list_parts(
         *((part_id, None if verdict is Verdict.PASS else verdict) for part_id, verdict in ruled),
     ):
         by_part.setdefault(part_id, []).extend([] if verdict is None else [verdict])
-    for part_id, verdicts in by_part.items():
-        icon = ICONS[max(verdicts)] if verdicts else None
-        yield f"{place}.{make_anchor(part_id)}", inventory.find_label(part_id), icon
+    labels = {part_id: inventory.find_label(part_id) for part_id in by_part}
+    for part_id in sorted(labels, key=lambda part_id: make_natural_key(labels[part_id])):
+        icon = ICONS[max(by_part[part_id])] if by_part[part_id] else None
+        yield f"{place}.{make_anchor(part_id)}", labels[part_id], icon
 
 
 def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
@@ -321,32 +324,26 @@ def _is_limit_drawable(series: str, measurement: str) -> bool:
     return measurement == series or (base == series and rest in LIMIT_SUFFIXES)
 
 
-@dataclass(frozen=True, slots=True)
-class KindTable:
-    """The parts of one kind: what all have in common, and a row for each."""
-
-    name: str
-    common: tuple[Fact, ...]
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, str, tuple[str, ...]], ...]
-
-
-def build_kind_tables(inventory: Inventory) -> tuple[KindTable, ...]:
+def build_kind_tables(inventory: Inventory) -> tuple[PageSection, ...]:
     """Lay out the parts of a node by kind; facts they share are listed once."""
     kinds = dict.fromkeys(part.kind for part in inventory.parts)
     return tuple(_build_kind_table(kind, inventory.of_kind(kind)) for kind in kinds)
 
 
-def _build_kind_table(kind: str, parts: Sequence[Part]) -> KindTable:
+def _build_kind_table(kind: str, parts: Sequence[Part]) -> PageSection:
+    name = PLURAL_NAMES.get(kind, kind)
     facts = dict.fromkeys(fact for part in parts for fact in part.facts)
     values = {fact: {part.facts.get(fact) for part in parts} for fact in facts}
     common = [fact for fact in facts if len(parts) > 1 and len(values[fact]) == 1]
-    columns = [fact for fact in facts if fact not in common]
-    return KindTable(
-        name=PLURAL_NAMES.get(kind, kind),
-        common=tuple((label_fact(fact), parts[0].facts[fact]) for fact in common),
-        columns=tuple(map(label_fact, columns)),
-        rows=tuple(
-            (part.label, part.id, tuple(part.facts.get(c, "") for c in columns)) for part in parts
-        ),
+    others = [fact for fact in facts if fact not in common]
+    columns = [
+        TableColumn("Part"),
+        TableColumn("Id", "code"),
+        *(TableColumn(label_fact(f)) for f in others),
+    ]
+    rows = [(part.label, part.id, *(part.facts.get(f, "") for f in others)) for part in parts]
+    table = build_table(
+        f"Hardware: {name}", columns, rows, source="see the run's JSON document", shown=len(rows)
     )
+    pairs = tuple((label_fact(fact), parts[0].facts[fact]) for fact in common)
+    return PageSection(make_anchor("parts", kind), name, facts=pairs, tables=(table,))

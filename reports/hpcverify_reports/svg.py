@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcverify.telemetry.thinning import thin
-from hpcverify_reports.labels import Icon, format_number, format_with_unit
+from hpcverify_reports.labels import Icon, format_names, format_number, format_with_unit
 
 MAX_POINTS = 200
 """Points of a line: the minimum and maximum of each short stretch."""
@@ -124,13 +124,13 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """A small line of values, with a dot at the last and a rule at the median."""
+    """A small line of values, with a dot at the last one and a dashed *rule*."""
 
     title: str
     path: str
     x: float
     y: float
-    median: float
+    rule: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,12 @@ def thin_trace(trace: Trace, points: int = MAX_POINTS) -> tuple[tuple[float, flo
 def is_drawable(value: float) -> bool:
     """Whether *value* can be drawn; differences must not overflow either."""
     return abs(value) < _MAX_MAGNITUDE
+
+
+def pad_range(low: float, high: float, share: float) -> tuple[float, float]:
+    """Widen the range from *low* to *high* by *share*, so that nothing lies on its ends."""
+    pad = (high - low) * share or abs(high) * 0.05 or 1.0
+    return low - pad, high + pad
 
 
 def choose_round_steps(low: float, high: float, about: int) -> list[float]:
@@ -286,11 +292,10 @@ def _describe(unit: str, traces: Sequence[Trace]) -> str:
     ranges = [
         f"{trace.label}: {format_with_unit(min(finite), '')} to "
         f"{format_with_unit(max(finite), unit)}"
-        for trace in traces[:MAX_LABELED_LINES]
+        for trace in traces
         if (finite := [v for v in trace.values if is_drawable(v)])
     ]
-    more = len(traces) - MAX_LABELED_LINES
-    return "; ".join([*ranges, *([f"and {more} more"] if more > 0 else [])])
+    return format_names(ranges, MAX_LABELED_LINES, "; ")
 
 
 def draw_strip(
@@ -303,9 +308,7 @@ def draw_strip(
     everything = [*(value for value, _ in values), *lows, *highs]
     if not values or len(everything) < 2:  # noqa: PLR2004 - one value alone says nothing
         return None
-    low, high = min(everything), max(everything)
-    pad = (high - low) * 0.08 or abs(high) * 0.05 or 1
-    x = Scale(low - pad, high + pad, 0, STRIP_WIDTH)
+    x = Scale(*pad_range(min(everything), max(everything), 0.08), 0, STRIP_WIDTH)
     forbidden = [(0.0, x(min(lows)))] if lows else []
     forbidden += [(x(max(highs)), STRIP_WIDTH - x(max(highs)))] if highs else []
     return Strip(
@@ -329,11 +332,17 @@ def _format_span(unit: str, values: Sequence[float]) -> str:
     return f"from {format_with_unit(low, '')} to {format_with_unit(high, unit)}"
 
 
-def draw_sparkline(title: str, values: Sequence[float], median: float) -> Sparkline:
-    """Draw *values* in their order, the last one as a dot, and their *median*."""
-    low, high = min(*values, median), max(*values, median)
-    pad = (high - low) * 0.1 or abs(high) * 0.05 or 1
-    y = Scale(low - pad, high + pad, SPARKLINE_HEIGHT - 3, 3)
+def draw_sparkline(
+    title: str, values: Sequence[float], rule: float, *, least: float | None = None
+) -> Sparkline:
+    """
+    Draw *values* in their order, the last one as a dot, and a *rule* such as their median.
+
+    The axis begins at *least*, if it is given.
+    """
+    low, high = min(*values, rule), max(*values, rule)
+    low, high = pad_range(low if least is None else min(low, least), high, 0.1)
+    y = Scale(low, high, SPARKLINE_HEIGHT - 3, 3)
     x = Scale(0, max(len(values) - 1, 1), 3, SPARKLINE_WIDTH - 5)
     points = [(x(i), y(value)) for i, value in enumerate(values)]
-    return Sparkline(title, write_path(points), *points[-1], y(median))
+    return Sparkline(title, write_path(points), *points[-1], y(rule))

@@ -22,6 +22,7 @@ from hpcverify.telemetry.gpus import (
 )
 from hpcverify.telemetry.reading import Reader, Reading
 from hpcverify.testing import CPU, make_context
+from tests.doubles import UNTOLD
 
 T = TypeVar("T")
 VENDOR = "Hypnos"
@@ -47,19 +48,11 @@ INVENTORY = Inventory(
     devices=(CPU, *(Device("cuda", part.id, part.label) for part in PARTS)),
 )
 """A node with four of them."""
-HEALTHY_SETUP = Setup(
-    persistence=None,
-    mig=None,
-    mig_pending=None,
-    compute_mode=None,
+HEALTHY_SETUP = replace(
+    UNTOLD,
     ecc=True,
-    ecc_pending=None,
     power_limit_w=600.0,
-    power_enforced_w=None,
-    power_default_w=None,
     clock_max_mhz=1900.0,
-    clock_applications_mhz=None,
-    slowed_by=(),
     memory_used=0,
     processes=(),
     firmware={"dream": "3.2"},
@@ -86,7 +79,6 @@ class InventedReader:
     """Samples two things that this vendor shows, always the same."""
 
     def read(self) -> Iterator[Reading]:
-        """Yield the temperature and the clock of each GPU."""
         for part_id in IDS:
             yield Reading("temperature", 51.0, "°C", part_id)
             yield Reading("clock", 1900.0, "MHz", part_id)
@@ -111,13 +103,11 @@ class InventedSource:
     """Why there is nobody to ask, if so."""
 
     def list_gpus(self) -> tuple[str, ...]:
-        """List all four."""
         if self.absent:
             raise NotStartedError(self.absent, "the dream daemon is asleep: wake it (hypnosd)")
         return IDS
 
     def make_reader(self) -> Reader:
-        """Make the reader of the two samples."""
         return InventedReader()
 
     def read_memory_errors(self) -> GpuAnswers[tuple[Reading, ...]]:
@@ -171,5 +161,4 @@ class InventedSource:
 
 
 def make_node(folder: Path, **changes: Any) -> Context:
-    """Make the context of a passive check on the node."""
     return replace(make_context(folder, **changes), inventory=INVENTORY)

@@ -33,12 +33,10 @@ ALL = re.compile(r"^all (\d) GPUs")
 
 
 def ids(count: int) -> list[str]:
-    """Name the GPUs as `node` does."""
     return [f"GPU-{i}" for i in range(count)]
 
 
 def address(index: int) -> str:
-    """Say where GPU *index* sits."""
     return f"0000:{0x10 + index:02x}:00.0"
 
 
@@ -58,14 +56,12 @@ def gpu(sheet: Spec | None, index: int) -> Part:
 
 
 def inventory(sheet: Spec | None, count: int) -> Inventory:
-    """Describe a node with so many GPUs of one part."""
     parts = tuple(gpu(sheet, i) for i in range(count))
     devices = tuple(Device("cuda", p.id, p.label) for p in parts)
     return Inventory(parts=parts, devices=(CPU, *devices))
 
 
 def node(tmp_path: Path, sheet: Spec | None = H100, count: int = 8, **changes: Any) -> Context:
-    """Make the context of a check on a node with so many GPUs of one part."""
     return make_context(tmp_path, inventory=inventory(sheet, count), **changes)
 
 
@@ -94,12 +90,10 @@ def passes(judgement: Judgement) -> bool:
 
 
 def marks(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:
-    """Take what the next run is told."""
     return tuple(f for f in found if isinstance(f, CarryOver))
 
 
 def codes(found: Iterable[CheckItem]) -> set[str]:
-    """List the codes of the findings."""
     return {f.code for f in found if isinstance(f, Finding)}
 
 
@@ -109,7 +103,6 @@ def series(name: str, part_id: str, values: Sequence[float]) -> list[Sample]:
 
 
 def watch(*tracks: list[Sample]) -> Watch:
-    """Make what the telemetry saw, in order of time."""
     samples = sorted((s for track in tracks for s in track), key=lambda s: s.t)
     return Watch(start=0.0, end=samples[-1].t if samples else 0.0, samples=samples)
 

@@ -27,12 +27,10 @@ FILES = (
 
 
 def configure(words: str) -> None:
-    """Run a command line that configures the network."""
     subprocess.run(words.split(), check=True, capture_output=True)
 
 
 def await_carrier(value: str) -> None:
-    """Wait until the kernel shows this carrier."""
     carrier, end = Path("/sys/class/net/port/carrier"), time.monotonic() + 10
     while time.monotonic() < end and carrier.read_text().strip() != value:
         time.sleep(0.01)

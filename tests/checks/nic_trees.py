@@ -42,7 +42,6 @@ AER = {
 
 
 def address(index: int) -> str:
-    """Say where adapter *index* sits."""
     return f"0000:{0x18 + index:02x}:00.0"
 
 

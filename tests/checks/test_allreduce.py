@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,10 +44,11 @@ from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.stats import percentile
-from hpcverify_checks.common.step_data import Words, WrongStepWords
+from hpcverify_checks.common.step_data import StepMismatch, Words
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
+from tests.cli import wait_until
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 THIS_CPU = torch.device("cpu")
@@ -56,7 +56,6 @@ QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
 
 
 def children(pid: int) -> list[int]:
-    """List the processes that *pid* has started and that are there yet."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
 
@@ -219,21 +218,21 @@ def test_a_share_that_all_ranks_miss_is_named(
 
 
 def test_a_peers_wrong_sum_names_the_peer() -> None:
-    timed = times_of(MIB, WrongStepWords(3, 12, 5, "7", "18"))
+    timed = times_of(MIB, StepMismatch(12, 5, 7, 18, step=3))
     [finding] = allreduce.report_wrong_sums([timed, times_of(KIB)], 1, "cpu")
     assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
 
 
 def times_of(
-    size: int, wrong: WrongStepWords | None = None, wrong_share: WrongStepWords | None = None
+    size: int, wrong: StepMismatch | None = None, wrong_share: StepMismatch | None = None
 ) -> StepTimes:
     return StepTimes("all_reduce", size, (1.0,), 6, wrong, wrong_share)
 
 
 def wrong_sums(*steps: tuple[int, int], share: tuple[int, int] | None = None) -> list[Finding]:
     """Report wrong sums of GPUs, by (rank, step), and the wrong *share* of one of them."""
-    bad = {rank: WrongStepWords(step, 1, 5, "43", "42") for rank, step in steps}
-    own = {} if share is None else {share[0]: WrongStepWords(share[1], 1, 5, "9", "8")}
+    bad = {rank: StepMismatch(1, 5, 43, 42, step=step) for rank, step in steps}
+    own = {} if share is None else {share[0]: StepMismatch(1, 5, 9, 8, step=share[1])}
     return [
         finding
         for rank in sorted(bad.keys() | own.keys())
@@ -300,7 +299,7 @@ def test_a_share_is_compared_with_what_it_was_not_made_of(
     assert before.wrong_share is None
     assert after.wrong_share is not None
     share = after.wrong_share
-    assert (share.step, share.elements, share.index) == (step, 1, place % (KIB // 4))
+    assert (share.step, share.count, share.index) == (step, 1, place % (KIB // 4))
     assert (share.found == share.expected) == (table == "known")
 
 
@@ -360,19 +359,12 @@ def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
         f"list(allreduce.measure(make_context(Path({str(tmp_path)!r})), params))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
-    wait_for((tmp_path / "shared/ready1").exists)
+    wait_until((tmp_path / "shared/ready1").exists)
     orphans = children(parent.pid)
     parent.kill()
     parent.wait()
     assert orphans
-    wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in orphans))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in orphans))
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:

@@ -98,7 +98,7 @@ def test_corrupted_memory_fails_and_the_part_is_to_be_replaced() -> None:
     found = examined(memory, MemorySeams(write=put(5, memory[0][7])))
     judgement = judge_items(CHECK, found)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
-    assert "byte 0x38 of the memory tested: 0x0000000000000005, not 0x" in judgement.reason
+    assert "byte 0x38 of the memory tested is 0x0000000000000005, not 0x" in judgement.reason
     assert "mismatches 5 > 0" in judgement.reason
 
 
@@ -158,11 +158,9 @@ class Device:
     granted: list[int] = field(default_factory=list[int])
 
     def room(self, total: int) -> DeviceMemory:
-        """Offer it."""
         return DeviceMemory(total, lambda: self.free, self.allocate)
 
     def allocate(self, size: int) -> Tensor:
-        """Grant or refuse *size* bytes."""
         if size > self.largest or self.free - size < self.until:
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.free -= size

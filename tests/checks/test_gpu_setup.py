@@ -31,7 +31,7 @@ from hpcverify.telemetry.gpus import GpuAnswers, Process, Setup
 from hpcverify.testing import judge_items, list_codes, make_context
 from hpcverify_checks import gpu_setup
 from hpcverify_checks.gpu_setup import CHECK, GpuSetupParams, ProcessTable
-from tests.doubles import read_items
+from tests.doubles import UNTOLD, read_items
 from tests.nvml_lab.nvmllab import Lab
 from tests.telemetry.nvml.test_survey import probe
 from tests.telemetry.trees import grow
@@ -54,24 +54,6 @@ WELL = Setup(
     memory_used=2**20,
     processes=(),
     firmware={"vbios": "96.00", "inforom": "G520", "gsp": "on"},
-)
-
-UNTOLD = Setup(
-    persistence=None,
-    mig=None,
-    mig_pending=None,
-    compute_mode=None,
-    ecc=None,
-    ecc_pending=None,
-    power_limit_w=None,
-    power_enforced_w=None,
-    power_default_w=None,
-    clock_max_mhz=None,
-    clock_applications_mhz=None,
-    slowed_by=(),
-    memory_used=None,
-    processes=None,
-    firmware={},
 )
 
 

@@ -445,11 +445,10 @@ def test_an_adapter_that_left_the_bus_is_missed(tmp_path: Path) -> None:
 
     (finding,) = list_findings(found)
     assert (finding.code, finding.part_id) == ("nic_missing", gone.id)
-    assert verdict(found) is Verdict.FAIL  # and so it is no reference for the next run
+    assert verdict(found) is Verdict.FAIL  # and so it is not a reference for the next run
 
 
 def take_away(root: Path, folder: str, *names: str) -> list[Finding]:
-    """Remove entries of *folder* from the machine at *root*; list what differs then."""
     before = probe_machine(root)
     for name in names:
         shutil.rmtree(root / folder / name)

@@ -449,19 +449,22 @@ def test_a_port_may_be_in_training_after_the_boot(node: Node, seconds: int, code
 
 
 @pytest.mark.parametrize(
-    ("name", "end", "verdict"),
-    [("symbol_error", 65535, Verdict.PASS), ("link_downed", 255, Verdict.WARN)],
+    ("name", "end", "code", "verdict"),
+    [
+        ("symbol_error", 65535, "counter_saturated", Verdict.PASS),
+        ("link_downed", 255, "falls_uncounted", Verdict.WARN),
+    ],
 )
-def test_a_counter_at_its_end_is_told_and_warned_of_if_falls_go_unseen(
-    node: Node, name: str, end: int, verdict: Verdict
+def test_a_counter_at_its_end_is_reported_and_warned_of_if_falls_go_unseen(
+    node: Node, name: str, end: int, code: str, verdict: Verdict
 ) -> None:
     node.turn(**{f"{IB3}/counters/{name}": end})
     node.look()
     found = node.look()
     assert node.judge(found).verdict is verdict
-    told = next(f for f in found if isinstance(f, Finding) and "at its end" in f.text)
-    assert told.text.startswith(f"{name} stands")
-    assert "perfquery -C mlx5_3 -P 1 -R" in told.text
+    saturated = next(f for f in found if isinstance(f, Finding) and f.code == code)
+    assert saturated.text.startswith(f"{name} has saturated")
+    assert "perfquery -C mlx5_3 -P 1 -R" in saturated.text
 
 
 @pytest.mark.parametrize(

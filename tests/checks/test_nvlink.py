@@ -66,7 +66,6 @@ def all_of(linked: Linkage | None = None, count: int = 8, **odd: Linkage) -> Ans
 
 
 def changed(number_: int, **changes: object) -> Linkage:
-    """Change one link of a healthy GPU."""
     whole = linkage()
     assert whole.links
     links = (replace(k, **changes) if k.number == number_ else k for k in whole.links)
@@ -93,7 +92,6 @@ def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
 
 
 def healthy(sheet: Spec) -> Linkage:
-    """Make the links of a healthy GPU with all that its data sheet promises."""
     if not sheet.nvlink_links:
         return Linkage()
     gen5 = sheet.nvlink_link_gbs == 100

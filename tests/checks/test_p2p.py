@@ -25,8 +25,9 @@ from hpcverify.model import (
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks import p2p
+from hpcverify_checks.common.mismatch import Mismatch
 from hpcverify_checks.common.parts import classify_wiring
-from hpcverify_checks.common.transfers import Copy, WrongWords, copy, make_pattern
+from hpcverify_checks.common.transfers import Copy, copy, make_pattern
 from hpcverify_checks.p2p import CHECK, P2pParams, Rig, measure, measure_pairs
 from tests.checks.links import BY_KEY, H100, accused, codes, ids, node, passes
 
@@ -55,7 +56,6 @@ def facts(found: list[CheckItem]) -> list[Finding]:
 
 
 def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
-    """Judge a node whose pairs reach *rates*."""
     gpus = ctx.inventory.devices[1:]
     ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
     wiring = classify_wiring(gpus, ctx)
@@ -107,7 +107,7 @@ def test_a_changed_bit_names_both_ends(tmp_path: Path) -> None:
     assert (finding.code, finding.part_id) == ("p2p_corrupted", "GPU-2")
     evidence = finding.evidence
     assert (evidence["from"], evidence["to"]) == ("GPU-2", "GPU-0")
-    assert evidence["offset"] == "800"
+    assert evidence["offset"] == hex(800)
     assert int(evidence["found"], 16) ^ int(evidence["expected"], 16) == 1
     assert evidence["right"] == evidence["expected"] == evidence["at_the_source"]
     judgement = judge_items(CHECK, [finding], ctx.inventory)
@@ -190,7 +190,7 @@ def test_memory_that_is_wrong_at_the_source_is_no_fault_of_the_link(tmp_path: Pa
 def test_a_target_that_computes_wrongly_is_blamed_itself(tmp_path: Path) -> None:
     ctx = node(tmp_path, H100, 2)
     truth = int(make_pattern(ctx.seed, range(3, 4), HOST))
-    mismatch = WrongWords(words=1, index=3, found=truth, expected=12)
+    mismatch = Mismatch(count=1, index=3, found=truth, expected=12)
     finding = p2p.explain_corruption(rig(ctx), (0, 1), mismatch, truth)
     assert (finding.code, finding.part_id) == ("words_wrong", "GPU-1")
 

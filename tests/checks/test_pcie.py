@@ -62,7 +62,6 @@ def read(reply: GpuAnswers[PcieLink], ctx: Context, root: Path) -> list[CheckIte
 def later(
     before: GpuAnswers[PcieLink], after: GpuAnswers[PcieLink], tmp_path: Path, hours: float = 1
 ) -> list[CheckItem]:
-    """Measure twice, with so many hours between."""
     first = read(before, node(tmp_path), clock(tmp_path / "root", 1000))
     ctx = node(tmp_path, carry_overs=marks(first))
     return read(after, ctx, clock(tmp_path / "root", 1000 + 3600 * hours))

@@ -31,7 +31,6 @@ for found in CHECK.measure(ctx, CHECK.params()):
 
 
 def measured(lab: Lab) -> list[CheckItem]:
-    """Ask the GPUs of the lab, in a process of its own."""
     return read_items(lab.python(MEASURE).splitlines())
 
 

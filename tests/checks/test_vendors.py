@@ -109,7 +109,6 @@ class Outcome(NamedTuple):
 
 
 def run(name: str, ctx: Context, source: InventedSource) -> Outcome:
-    """Measure, where the check asks GPUs by *source*."""
     check, found = load_check(name), list[CheckItem]()
     asked = ({invented.VENDOR: source}.get,) if name in ASKING else ()
     try:
@@ -247,7 +246,6 @@ def test_a_source_that_does_not_start_is_an_error_in_its_own_words(
 
 @pytest.fixture
 def amd_node(tmp_path: Path) -> Inventory:
-    """List the parts of a node with four healthy MI300X."""
     for number in range(4):
         amd_gpu(tmp_path, number)
     return probe(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -33,9 +32,9 @@ from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import recovery as recovery_check
 from hpcverify_checks import xid
 from hpcverify_checks.common.kernel_log import PartFailure
-from hpcverify_checks.xid import CHECK, policy
+from hpcverify_checks.xid import CHECK
 from hpcverify_checks.xid import lines as kernel_lines
-from hpcverify_checks.xid.policy import REPEATED_SUFFIX, UNDER_LOAD_SUFFIX, find_row, load_rows
+from hpcverify_checks.xid.lines import REPEATED_SUFFIX, ROWS, UNDER_LOAD_SUFFIX, XidRow, find_row
 from tests.telemetry import test_kernel_log as logs
 from tests.telemetry import trees
 from tests.telemetry.test_kernel_log import record
@@ -115,7 +114,7 @@ def cursor(found: Iterable[CheckItem]) -> CarryOver:
     return mark
 
 
-def example_of(row: policy.XidRow) -> str:
+def example_of(row: XidRow) -> str:
     """Write a line that *row* is about, by the columns of the table alone."""
     number, when = row.xid or 0, row.when[:1]
     if number == 154:
@@ -129,13 +128,11 @@ def example_of(row: policy.XidRow) -> str:
     return line(number, f"{unit} Nonfatal XC0 i0 Link 03 (0x1 {status:#010x} 0x0 0x0)")
 
 
-XIDS = [row for row in load_rows().values() if row.xid is not None]
+XIDS = [row for row in ROWS.values() if row.xid is not None]
 
 
 @pytest.mark.parametrize("row", XIDS, ids=[row.code for row in XIDS])
-def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
-    tmp_path: Path, row: policy.XidRow
-) -> None:
+def test_each_xid_gives_the_verdict_and_remedy_of_its_row(tmp_path: Path, row: XidRow) -> None:
     found = measured(tmp_path, *HEALTHY, example_of(row))
     assert findings(found) == [(row.code, "GPU-1")]
     judgement = judge_items(CHECK, found)
@@ -147,24 +144,23 @@ def test_each_xid_gives_the_verdict_and_remedy_of_its_row(
 
 
 def test_the_table_is_sound() -> None:
-    kinds = {row.kind for row in load_rows().values()}
+    kinds = {row.kind for row in ROWS.values()}
     assert kinds == {"app", "context", "gpu", "driver"}
-    for row in load_rows().values():
+    for row in ROWS.values():
         assert row.meaning
         assert row.source
         passes = row.kind in ("context", "app")
         assert (row.verdict is Verdict.PASS) == passes, row.code
         assert (row.remedy is Remedy.NONE) == (row.kind == "context"), row.code
         assert row.verdict is not Verdict.FAIL or row.kind == "gpu", row.code
+        assert row.conclusive is (row.verdict is Verdict.FAIL), row.code
         assert row.xid is None or row.mnemonic
+        assert row.pattern == "" or (row.xid, row.when) == (None, ()), row.code
         assert set(CHECK.finding_rules) > {row.code}
 
 
 def test_no_two_rows_speak_for_the_same_line() -> None:
-    with policy.TABLE_PATH.open(encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    signs = [(x["xid"], sign) for x in lines for sign in x["when"].split("|") if sign]
-    assert len({x["code"] for x in lines}) == len(lines)
+    signs = [(row.xid, sign) for row in ROWS.values() for sign in row.when]
     assert len(set(signs)) == len(signs)
 
 
@@ -182,7 +178,7 @@ def test_a_healthy_log_passes_on_every_part(tmp_path: Path, spec: Spec) -> None:
 @given(st.integers(0, 2**20))
 def test_a_code_that_nobody_knows_is_never_silent(number: int) -> None:
     (event,) = kernel_lines.read_events([KernelMessage(line(number), None, "0")])
-    known = f"xid_{number}" in load_rows()
+    known = f"xid_{number}" in ROWS
     assert event.row.code == (f"xid_{number}" if known else "xid_unknown")
 
 
@@ -316,7 +312,7 @@ def test_the_drivers_advice_means_the_same_in_the_log_and_over_nvml(action: str)
 
 
 def test_no_advice_in_the_log_is_unknown_over_nvml() -> None:
-    in_log = {r.code.removeprefix("xid_154_") for r in load_rows().values() if r.xid == 154}
+    in_log = {r.code.removeprefix("xid_154_") for r in ROWS.values() if r.xid == 154}
     assert in_log == {"xid_154", "none", *recovery_check.RECOVERY_ACTIONS}
 
 
@@ -444,6 +440,8 @@ SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): "
         ("20034, Fatal, Link 30 LTSSM Fault Up", "sxid_fatal", Verdict.FAIL),
         ("12028, Non-fatal, Link 32 egress (First)", "sxid_nonfatal", Verdict.WARN),
         ("12028, Odd, Link 32", "sxid_unknown", Verdict.WARN),
+        ("12028, Fatality, Link 32", "sxid_unknown", Verdict.WARN),
+        ("12028,Non-fatal", "sxid_nonfatal", Verdict.WARN),
     ],
 )
 def test_switches_are_judged_by_the_word(
@@ -487,6 +485,15 @@ def test_a_part_that_failed_is_not_passed_by_looking_again(tmp_path: Path) -> No
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.REBOOT)
     assert "xid_79" in judgement.reason
     assert {m.part_id for m in again if isinstance(m, CarryOver)} == {"node", "GPU-1"}
+
+
+def test_a_part_that_failed_is_not_passed_by_the_crash_of_a_job(tmp_path: Path) -> None:
+    failed = measured(tmp_path, line(79))
+    marks = tuple(item for item in failed if isinstance(item, CarryOver))
+    again = measured(tmp_path, line(79), by(7, 31), carry_overs=marks)
+
+    assert findings(again) == [("xid_31", "GPU-1"), ("xid_standing", "GPU-1")]
+    assert judge_items(CHECK, again).verdict is Verdict.WARN
 
 
 def test_what_failed_a_part_is_forgotten_after_a_restart_or_a_day(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def refused(cli: Cli, *arguments: str, status: int = 2) -> str:
         (("run", "--check", "gem"), "no check is called 'gem'; did you mean gemm?"),
         (("show", "20251231"), "no run is called '20251231'; there is none"),
         (("report", "--node", "n9", "-o", "x"), "no node with a run is called 'n9'"),
-        (("report", "a.json", "--fleet", "-o", "x"), "FILE is a document of its own: give -o only"),
+        (("report", "a.json", "--fleet", "-o", "x"), "with FILE, only -o is allowed"),
         (("history", "n9"), "no node is called 'n9'"),
         (
             ("run", "--check", "steady", "--json", "/no/such/x.json"),
@@ -193,7 +193,6 @@ def test_a_state_directory_that_cannot_be_written(cli: Cli, tmp_path: Path) -> N
 
 @pytest.fixture
 def kept(cli: Cli) -> Cli:
-    """Have one run in the store."""
     assert cli("run", "--check", "steady").returncode == 0
     return cli
 

@@ -54,7 +54,6 @@ class BmcFleet:
 
     @property
     def secret(self) -> Path:
-        """The file of credentials."""
         return self.folder / "bmc.toml"
 
     def configure(self, extra: str = "", **options: object) -> None:
@@ -73,7 +72,6 @@ class BmcFleet:
         self.secret.chmod(0o600)
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Ask the BMCs, as they are now."""
         for bmc in self.bmcs.values():
             bmc.write()
         done = self.cli("bmc", *arguments)
@@ -81,12 +79,10 @@ class BmcFleet:
         return done
 
     def list_runs(self, node: str) -> list[Run]:
-        """List the runs of *node* in the spool."""
         found = sorted((self.folder / "spool" / node).glob("*.json"))
         return [documents.read(path) for path in found]
 
     def find_result(self, node: str) -> Result:
-        """Return the result of the only run of *node*."""
         (run,) = self.list_runs(node)
         return run.results[0]
 
@@ -104,7 +100,6 @@ class BmcFleet:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the certificate of all BMCs here."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 

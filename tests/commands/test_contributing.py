@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def read_sample(page: str) -> str:
-    """Read the program that *page* shows."""
     block = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert block is not None
     return block[1]

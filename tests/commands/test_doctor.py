@@ -100,7 +100,6 @@ def test_a_gpu_in_trouble_is_named_with_what_its_finding_calls_for(
 
 
 def on_gpus(cli: Cli, lab: Lab, *lines: str) -> None:
-    """Give the node the GPUs that *lines* describe."""
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     lab.write(*lines)

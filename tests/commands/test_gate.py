@@ -50,7 +50,7 @@ def test_a_stale_word_refuses_nobody(cli: Cli) -> None:
     done = cli("gate")
 
     assert done.returncode == 0
-    assert f"{cli.state}/gate is no valid gate file" in done.stdout
+    assert f"{cli.state}/gate is not a valid gate file" in done.stdout
 
 
 def test_gate_loads_nothing_that_takes_time(cli: Cli) -> None:

@@ -24,7 +24,6 @@ GPUS = 8
 
 @pytest.fixture
 def node(cli: Cli, lab: Lab) -> Cli:
-    """Put the double's GPUs into this node."""
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     return cli
@@ -46,7 +45,6 @@ SHORT = """
 
 
 def results(node: Cli, *checks: str, status: int) -> dict[str, Any]:
-    """Run *checks*; return what each came to."""
     node.suite("short", SHORT)
     names = [word for check in checks for word in ("--check", check)]
     done = node("run", "--suite", "short", "--json", "-", *names)

@@ -69,7 +69,6 @@ def keep(
 
 
 def lines(cli: Cli, *arguments: str) -> list[str]:
-    """Run ``nodes`` and return what it prints, line by line."""
     done = cli("nodes", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -272,7 +271,6 @@ def report(cli: Cli, *arguments: str) -> str:
 
 
 def page_of(cli: Cli) -> Path:
-    """Say where the page of n2 is to be."""
     return cli.state / "nodes" / "n2" / "quick.html"
 
 

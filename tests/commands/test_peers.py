@@ -145,7 +145,7 @@ def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
         ('node,"a; b; c"\nn1,x\n', (), "no column has the values"),
         ("host,ms,ms\n1,2,3\n", (), "each column needs a name of its own"),
         ("host,value\nn1,2\n", (), "add --worse low or --worse high"),
-        ("host,value\nn1,x\n", (), "row 1: the value 'x' is no number"),
+        ("host,value\nn1,x\n", (), "row 1: the value 'x' is not a number"),
         ("host,ms\nn1,\n", (), "has no value that is a number"),
         ("host,ms\nn1\n", (), "row 1 has 1 cells"),
         ("host,ms\nn1,1\n", ("--columns", "value=speed"), "no column is called 'speed'"),
@@ -154,7 +154,7 @@ def test_without_a_history_it_says_how_to_get_one(cli: Cli) -> None:
         ("host,ms\nn1,1\n", ("--columns", "value="), "write value=COLUMN"),
         ("host,ms\nn1,1\n", ("--by", "rack"), "no column is called 'rack'"),
         ("host,ms\nn1,1\n", ("--reference", "/nonexistent"), "cannot be read"),
-        ("\udcff", (), "no CSV file in UTF-8"),
+        ("\udcff", (), "not a CSV file in UTF-8"),
     ],
 )
 def test_bad_input_is_named_in_one_line(
@@ -210,8 +210,8 @@ def test_a_damaged_file_is_named(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("node;ms\nn1;3,5\n", "a.csv: row 1: the value '3,5' is no number"),
-        ("node,ms\nn1,0x10\n", "a.csv: row 1: the value '0x10' is no number"),
+        ("node;ms\nn1;3,5\n", "a.csv: row 1: the value '3,5' is not a number"),
+        ("node,ms\nn1,0x10\n", "a.csv: row 1: the value '0x10' is not a number"),
         ("node,name\nn1,x\n", "a.csv: no column has the values"),
         ("node,BusBW,busbw\nn1,1,2\n", "a.csv: each column needs a name of its own"),
     ],
@@ -398,9 +398,9 @@ def test_a_table_of_parts_may_say_nothing_of_their_nodes(cli: Cli, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"node": "n1", "a/b": 1}\nnonsense\n', "line 2 is no JSON"),
+        ('{"node": "n1", "a/b": 1}\nnonsense\n', "line 2 is not JSON"),
         ('{"host": "n1"}\n', "line 1 has no node"),
-        ('{"node": ' + "[" * 100_000, "line 1 is no JSON"),
+        ('{"node": ' + "[" * 100_000, "line 1 is not JSON"),
     ],
 )
 def test_a_broken_line_of_superbench_is_named(

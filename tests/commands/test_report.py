@@ -36,7 +36,6 @@ WITHOUT = gpus({"gpu-b": "0000:2a:00.0"})
 
 
 def night(number: int, *failing: str, node: Inventory = NODE) -> Run:
-    """Make the run of a night that fails those parts."""
     flags = tuple(
         Measurement(FLAG.name, float(part.id in failing), "", part.id) for part in node.parts
     )

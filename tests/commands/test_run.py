@@ -17,7 +17,7 @@ from textwrap import dedent
 import jsonschema
 import pytest
 
-from tests.cli import GENEROUS, Cli, open_closed_pipe, wait_until
+from tests.cli import GENEROUS, Cli, is_alive, open_closed_pipe, wait_until
 from tests.nvml_lab.nvmllab import Lab
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
@@ -29,7 +29,6 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Generator[None]:
-    """Put a file system of memory at *folder* for a while."""
     mount = ["mount", "-t", "tmpfs", "-o", options, "hpcverify-test", str(folder)]
     subprocess.check_call(mount)
     try:
@@ -98,14 +97,6 @@ def test_a_broken_check_is_an_error_and_the_others_have_their_turn(cli: Cli, way
     assert verdicts == ["error", "pass"]
 
 
-def alive(pid: int) -> bool:
-    """Whether *pid* runs; a zombie whose parent is gone does not."""
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_all_and_leaves_a_whole_document(
     cli: Cli, tmp_path: Path, number: signal.Signals
@@ -122,7 +113,7 @@ def test_a_signal_ends_all_and_leaves_a_whole_document(
     assert not document["complete"]
     assert [r["cause"] for r in document["results"]] == ["interrupted"] * 2
     assert document["results"][0]["measurements"][0]["name"] == "before"
-    assert not alive(int(pidfile.read_text()))
+    assert not is_alive(int(pidfile.read_text()))
     assert not list((cli.state / "scratch").iterdir())
     assert not list((cli.state / "work").iterdir())
 
@@ -136,7 +127,7 @@ def test_workers_die_with_an_engine_that_is_killed(cli: Cli) -> None:
     run.kill()
     run.communicate(timeout=GENEROUS)
 
-    wait_until(lambda: not any(alive(pid) for pid in workers))
+    wait_until(lambda: not any(is_alive(pid) for pid in workers))
 
 
 def test_what_a_killed_run_left_behind_is_removed_by_the_next(cli: Cli) -> None:
@@ -223,7 +214,7 @@ def test_a_passive_suite_loads_nothing_that_the_prolog_would_wait_for(cli: Cli) 
             entry.main()
         except SystemExit as end:
             assert end.code == 0, end.code
-        print("FROZEN", gc.isenabled() and gc.get_freeze_count())
+            print("FROZEN", gc.get_freeze_count())
         print("LOADED", *sys.modules)
     """
     output = subprocess.check_output(

@@ -25,7 +25,6 @@ from tests.doubles import a_result, a_run
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """Make a spool that nobody has written to."""
     spool = tmp_path / "spool"
     spool.mkdir()
     return spool

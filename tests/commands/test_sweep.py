@@ -27,7 +27,6 @@ from tests.isolation.stand_in import SimulatedCluster
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Site16:
-    """Make a site of 16 idle nodes."""
     return make_site(tmp_path)
 
 
@@ -116,7 +115,7 @@ def test_what_is_explained_is_the_risk_of_each_node_and_why(
         r"\n - suite idle has a check for the classes of 100% of faults in 55 min", text
     )
     assert "how many a check would find is unknown" in " ".join(text.split())
-    assert re.search(r"\n - risk by experience elsewhere: ", text)
+    assert re.search(r"\n - risk by published data: ", text)
     assert re.search(r"\nverify +n7 +\d+\.\dx +came back 2 days ago", text)
     assert re.search(r"\n- +n\d+ +0\.\dx +is due, but this sweep is limited to 2", text)
     assert told["risks"]["n7"]["score"] > 3

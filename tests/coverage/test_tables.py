@@ -16,10 +16,8 @@ from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify_checks.kernel_log.lines import read_events
 from hpcverify_checks.xid.lines import read_events as read_xids
 from tests.coverage.injections import INJECTIONS, NOBODY
-from tests.coverage.matchers import GPUD, MATCHERS, Matcher
 from tests.coverage.page import PAGE, STRESS, UNNAMED, fault_classes, page
-from tests.coverage.trace import FAULT_COUNT, TRACE
-from tests.coverage.wishes import WISHES
+from tests.coverage.tables import FAULT_COUNT, GPUD, MATCHERS, TRACE, WISHES, Matcher
 
 GPUD_RULES = 33
 """Constants event* of its matchers of the kernel log and of the Fabric Manager's, and the

@@ -13,13 +13,11 @@ from tests.fabric_lab.network import Network, a_network
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
-    """Build the network alone."""
     with a_network(SWITCHES, MBIT) as built:
         yield built
 
 
 @pytest.fixture(scope="module")
 def fabric() -> Iterator[Fabric]:
-    """Bring up a Slurm on it."""
     with a_fabric(SWITCHES, MBIT) as up:
         yield up

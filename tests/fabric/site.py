@@ -29,7 +29,6 @@ class FabricSite:
     """The controller of a site whose nodes are those of *fabric*."""
 
     def __init__(self, fabric: Fabric, folder: Path) -> None:
-        """Write its files."""
         self.fabric = fabric
         self.fleet = Fleet(fabric.cluster, folder)
         self.fleet.prepare()
@@ -43,7 +42,6 @@ class FabricSite:
         return self.fleet.begin("isolate", "--json", *arguments)
 
     def isolate(self, *arguments: str) -> tuple[IsolationAnswer, int]:
-        """Isolate, and give the answer and the exit status."""
         return finish(self.begin(*arguments))
 
     def count_lines(self, kind: str) -> int:
@@ -74,6 +72,5 @@ def finish(begun: subprocess.Popen[str]) -> tuple[IsolationAnswer, int]:
 
 @contextmanager
 def a_site(fabric: Fabric) -> Generator[FabricSite]:
-    """Make such a site; it goes with the block."""
     with TemporaryDirectory(prefix="hvfabric-", dir="/tmp") as name:
         yield FabricSite(fabric, Path(name))

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from hpcverify.errors import ConfigError, SlurmError
 from hpcverify.fabric.admission import MAX_WAIT_S, BatchTester
+from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fleet.ledger import LedgerChange
-from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Hold, Node, State, awaits_batch
 from hpcverify.fleet.transitions import Decision, Purpose, admit
 from hpcverify.isolation.answer import IsolationAnswer
@@ -35,7 +35,6 @@ def site(tmp_path: Path) -> Site16:
 
 
 def make_batch(folder: Path) -> Site16:
-    """Make such a site in *folder*."""
     folder.mkdir(exist_ok=True)
     site = make_site(folder)
     for name in NAMES:
@@ -62,7 +61,6 @@ def finish(site: Site16, *only: str, stop: Callable[[], bool] = lambda: False) -
 def run(
     site: Site16, *only: str, stop: Callable[[], bool] = lambda: False
 ) -> list[IsolationAnswer]:
-    """Do what a sweep does for admissions."""
     tester = BatchTester(site.controller, None, stop, site.slurm.sleep)
     answers = list(tester.test_ready(only))
     site.controller.reconcile()
@@ -70,7 +68,6 @@ def run(
 
 
 def states(site: Site16) -> dict[State, set[str]]:
-    """Name the nodes of the batch that are in each state."""
     found: dict[State, set[str]] = {}
     for name in NAMES:
         found.setdefault(site.ledger.read_node(name).state, set()).add(name)
@@ -209,7 +206,7 @@ def test_one_that_comes_late_and_alone_goes_in_without(site: Site16) -> None:
 
     node = site.ledger.read_node("n1")
     assert node.state is State.HEALTHY
-    assert node.reason.endswith("not tested with its batch: no other node like it has passed")
+    assert node.reason.endswith("not tested with its batch: no other node of its kind has passed")
     assert site.jobs == []
 
 

@@ -14,29 +14,25 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError, SlurmError
+from hpcverify.fabric.leftovers import remove_leftovers
 from hpcverify.fabric.links import carry_out_pairs, count_jobs_at_once, plan_fabric, try_links
 from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.holds_slurm import SlurmBackend
 from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.leftovers import remove_leftovers
 from hpcverify.fleet.states import Node, State
 from hpcverify.insight.overview import build_overview, describe_links
 from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify.isolation.journal import (
     JOURNAL_NAME,
-    Entry,
-    Journal,
     list_isolations,
     list_unfinished,
     resume_journal,
 )
 from hpcverify.isolation.links import count_coverage
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
-from hpcverify.records.store import Store
 from hpcverify.slurm import Host
-from hpcverify.slurm.client import Slurm
+from tests.fleet.builders import make_controller
 from tests.fleet.paper import PaperNode
-from tests.isolation.paper import PaperCluster, TestJob
+from tests.isolation.paper import PaperCluster, TestJob, kill_at
 from tests.isolation.stand_in import SimulatedCluster
 
 DAY = 86400.0
@@ -63,44 +59,31 @@ class Site16:
 
     @property
     def ledger(self) -> Ledger:
-        """Open the ledger."""
         return Ledger(self.folder / "state", lambda: self.slurm.now)
 
     @property
     def controller(self) -> Controller:
-        """Start a controller."""
-        slurm = Slurm(run=self.slurm)
         spool = self.folder / "spool"
         spool.mkdir(exist_ok=True)
-        return Controller(
-            site=Site(
-                fleet=Fleet(spool=str(spool), **self.fleet),
-                quarantine=self.quarantine,
-                fabric=self.fabric,
-            ),
-            state=self.folder / "state",
-            ledger=self.ledger,
-            store=Store(self.folder / "state"),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=lambda: self.slurm.now,
+        site = Site(
+            fleet=Fleet(spool=str(spool), **self.fleet),
+            quarantine=self.quarantine,
+            fabric=self.fabric,
         )
+        state, slurm = self.folder / "state", self.slurm
+        return make_controller(state, site, slurm, lambda: slurm.now, self.said.append)
 
     def sweep(self, *only: str, limit: int | None = None) -> list[IsolationAnswer]:
-        """Try what is due."""
         controller = self.controller
         return list(try_links(controller, only, limit, lambda: False, self.slurm.sleep))
 
     def plan(self) -> list[set[str]]:
-        """Plan what would be tried."""
         controller = self.controller
         found = plan_fabric(controller, controller.slurm.list_hosts())
         return [set(pair.nodes) for pair in found.links.pairs]
 
     @property
     def jobs(self) -> list[TestJob]:
-        """All jobs that there were."""
         return list(self.slurm.tests.values())
 
     def tried(self) -> tuple[int, int]:
@@ -116,7 +99,6 @@ def site(tmp_path: Path) -> Site16:
 
 
 def make_site(folder: Path) -> Site16:
-    """Make a site in *folder*."""
     names = [f"n{number}" for number in range(1, 17)]
     slurm = PaperCluster(nodes={name: PaperNode() for name in names}, topology=TREE)
     slurm.now = time.time()  # ids are made by the clock of the system
@@ -192,7 +174,7 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_the_accusation_alone(
 def test_a_damaged_journal_is_left_alone_and_links_are_tried_anew(
     site: Site16, monkeypatch: pytest.MonkeyPatch, damage: bytes
 ) -> None:
-    kill_at(site, 2, monkeypatch)
+    kill_at(site.sweep, 2, monkeypatch)
     (path,) = (site.folder / "state").glob(f"*/*/{JOURNAL_NAME}")
     path.write_bytes(damage)
 
@@ -262,7 +244,7 @@ def test_who_is_busy_held_or_under_suspicion_is_in_no_pair(
 def test_a_node_without_a_partner_is_told_and_stays_due(site: Site16) -> None:
     assert site.sweep("n3") == []
 
-    assert site.said == ["n3: due, but no node like it is idle to try links with"]
+    assert site.said == ["n3: due, but no node of its kind is idle to try links with"]
     assert site.tried()[0] == 0
 
 
@@ -363,31 +345,7 @@ def test_what_is_usual_is_learned_anew_once_most_pairs_are_slower(site: Site16) 
     assert site.sweep() == []
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing that we wrote catches it."""
-
-
-def kill_at(site: Site16, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill a sweep at its line of that *number* in the journal, before or after it is there."""
-    append, count = Journal.append, 0
-
-    def dying(self: Journal, entry: Entry) -> None:
-        nonlocal count
-        count += 1
-        if count == number and number % 2:
-            raise Killed
-        append(self, entry)
-        if count == number:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", dying)
-        with pytest.raises(Killed):
-            site.sweep()
-
-
 def count_speeds(site: Site16) -> int:
-    """Count what was recorded of the speeds of pairs."""
     with closing(sqlite3.connect(site.ledger.path)) as db:
         (count,) = db.execute("select count(*) from pair_speeds").fetchone()
     return int(count)
@@ -402,7 +360,7 @@ the judgements, and the end."""
 def test_what_a_sweep_has_left_when_it_was_killed_the_next_one_records_once(
     site: Site16, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_at(site, number, monkeypatch)
+    kill_at(site.sweep, number, monkeypatch)
     assert site.tried()[0] == 0 or number > LINES - 2
 
     assert site.sweep() == []
@@ -417,7 +375,7 @@ def test_what_a_sweep_has_left_when_it_was_killed_the_next_one_records_once(
 def test_a_collect_cancels_the_jobs_of_links_that_a_killed_sweep_left(
     site: Site16, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_at(site, 10, monkeypatch)
+    kill_at(site.sweep, 10, monkeypatch)
     left = [job for job in site.jobs if job.state == "RUNNING"]
     assert left
 
@@ -439,7 +397,7 @@ def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(
     site: Site16, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.slurm.cluster = SimulatedCluster(bad=("n7",))
-    kill_at(site, LINES + 4, monkeypatch)
+    kill_at(site.sweep, LINES + 4, monkeypatch)
     controller = site.controller
     with closing(resume_journal(controller.state)) as journal:
         answer = carry_out_pairs(controller, journal, 8, lambda: False, site.slurm.sleep)
@@ -453,7 +411,7 @@ def test_a_killed_sweep_can_be_resumed_by_hand_and_names_who_is_bad(
 def test_what_another_version_began_is_ended_and_its_links_are_tried_anew(
     site: Site16, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_at(site, 10, monkeypatch)
+    kill_at(site.sweep, 10, monkeypatch)
     (path,) = (site.folder / "state" / "isolations").glob("*/*.jsonl")
     path.write_text(path.read_text().replace('"purpose":"pairs"', '"purpose":"group"'))
     site.slurm.sleep(60)
@@ -469,7 +427,7 @@ def test_what_another_version_began_is_ended_and_its_links_are_tried_anew(
 def test_a_sweep_goes_on_without_a_node_that_has_left_slurm_and_the_next_one_tries_links(
     site: Site16, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_at(site, 3, monkeypatch)
+    kill_at(site.sweep, 3, monkeypatch)
     del site.slurm.nodes[gone]
     site.slurm.sleep(60)
     began = site.slurm.now
@@ -505,7 +463,7 @@ def test_an_isolation_that_takes_no_job_is_concluded_and_its_links_stay_due(
 def test_a_sweep_of_some_nodes_leaves_what_another_one_began_to_the_next(
     site: Site16, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill_at(site, 10, monkeypatch)
+    kill_at(site.sweep, 10, monkeypatch)
     site.slurm.sleep(60)
 
     site.sweep("n1", "n2")

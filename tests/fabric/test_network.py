@@ -36,7 +36,6 @@ class Transfer(NamedTuple):
 
 
 def transfer(network: Network, sender: str, receiver: str, size: int = MIB) -> Transfer:
-    """Send *size* bytes from one node to another."""
     with network.inside(receiver):
         server = socket.create_server((network.data_address(receiver), 0))
     with network.inside(sender):

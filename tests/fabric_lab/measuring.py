@@ -42,7 +42,6 @@ class Measuring:
         self.told = ""
 
     def end(self) -> CollectiveRun:
-        """Wait for its end."""
         self.told, _ = self.process.communicate()
         assert self.out.exists(), self.told
         return read_collective_run(self.out)

@@ -67,7 +67,6 @@ class Network:
         )
 
     def describe_topology(self) -> str:
-        """Give Slurm's topology.conf."""
         lines = [f"SwitchName={s} Nodes={','.join(n)}" for s, n in self.switches.items()]
         return "\n".join([*lines, f"SwitchName=spine Switches={','.join(self.switches)}", ""])
 

@@ -19,7 +19,6 @@ STATUS = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.ERROR: 3}
 
 
 def verified(cli: Cli, lab: Lab) -> dict[str, Any]:
-    """Run the prolog suite on the node of *lab*."""
     cli.environment["LD_LIBRARY_PATH"] = str(lab.library.parent)
     cli.environment["NVML_LAB_SCENARIO"] = str(lab.scenario)
     done = cli("run", "--suite", "prolog", "--json", "-")

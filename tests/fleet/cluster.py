@@ -46,7 +46,6 @@ class Fleet:
 
     @property
     def config(self) -> Path:
-        """The site file."""
         return self.folder / "etc" / "site.toml"
 
     @property
@@ -56,7 +55,6 @@ class Fleet:
 
     @property
     def ledger(self) -> Ledger:
-        """What the controller knows."""
         return Ledger(self.folder / "controller")
 
     @property
@@ -100,7 +98,6 @@ class Fleet:
         (self.config.parent / "told" / node).write_text(word)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the controller to its end."""
         return run_warm(list(arguments), self.env)
 
     def by_hand(self, node: str) -> None:
@@ -112,7 +109,6 @@ class Fleet:
         assert done.returncode in (0, 1)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """Begin a command of the controller."""
         return subprocess.Popen(
             [HPCVERIFY, *arguments],
             env=self.env,
@@ -123,11 +119,9 @@ class Fleet:
         )
 
     def node(self, name: str) -> Node:
-        """Read what the controller knows of a node."""
         return self.ledger.read_node(name)
 
     def host(self, name: str) -> Host:
-        """Ask Slurm for a node."""
         return self.cluster.slurm.list_hosts(name)[name]
 
     def states(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A site on a real Slurm for the tests of this folder, fresh for each test."""
+"""Sites for the tests of this folder, on a real Slurm or on paper, fresh for each test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.fleet.builders import Room, a_room
 from tests.fleet.cluster import Fleet
 from tests.slurm_lab.lab import a_cluster
 
@@ -34,3 +35,9 @@ def asked() -> Iterator[Fleet]:
     """Give a site on which nothing comes of what is asked."""
     with a_site() as fleet:
         yield fleet
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    """Give a controller of four nodes on paper that knows nothing yet."""
+    return a_room(tmp_path)

@@ -74,7 +74,6 @@ class PaperSlurm:
     """By question, what each of the next answers leaves out; then they are whole."""
 
     def __call__(self, command: Sequence[str]) -> str:
-        """Answer, or do as told."""
         if command[0] == "sacct":
             return self.ended
         if command[:2] != ["scontrol", "show"] and command[0] != "squeue":
@@ -93,11 +92,9 @@ class PaperSlurm:
         return answers.get(question, self._show_jobs)()
 
     def holds(self, name: str) -> tuple[bool, str]:
-        """Say whether a node is drained, and the reason that it has."""
         return self.nodes[name].drained, self.nodes[name].reason
 
     def drain(self, names: Iterable[str], reason: str, by: str = "root") -> None:
-        """Be an administrator who drains nodes."""
         for name in names:
             self.nodes[name] = PaperNode(drained=True, reason=reason, by=by, at=self.clock())
 

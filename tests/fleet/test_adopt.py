@@ -27,7 +27,6 @@ OTHERS = (
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Give one that knows nothing."""
     return Ledger(tmp_path)
 
 
@@ -122,7 +121,6 @@ class Dying(Ledger):
     """The books of a controller that is killed before it writes an intent."""
 
     def record_intent(self, *_: object, **__: object) -> int:
-        """Be killed."""
         raise KilledError
 
 

@@ -31,7 +31,6 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """Make a spool that nobody has claimed."""
     made = tmp_path / "spool"
     made.mkdir()
     return made
@@ -39,13 +38,11 @@ def spool(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Make the books of a controller."""
     return Ledger(tmp_path / "one")
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Ledger:
-    """Make those of another."""
     return Ledger(tmp_path / "other")
 
 

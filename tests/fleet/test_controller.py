@@ -6,139 +6,26 @@ import dataclasses
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.fleet.controller import Controller
 from hpcverify.fleet.holds_slurm import SlurmBackend
-from hpcverify.fleet.ledger import Ledger
-from hpcverify.fleet.states import Hold, Node, State
+from hpcverify.fleet.states import Hold, State
 from hpcverify.fleet.transitions import Decision, admit
 from hpcverify.insight.overview import build_overview
-from hpcverify.model import Finding, FindingRule, Remedy, Result, Verdict
-from hpcverify.plan.config import Fleet, Quarantine, Site
-from hpcverify.records.spool import deposit
-from hpcverify.records.store import Store
-from hpcverify.slurm.client import Slurm
-from tests.doubles import a_result, a_run
-from tests.fleet.paper import PaperJob, PaperNode, PaperSlurm
+from tests.doubles import a_result
+from tests.fleet.builders import Room, a_room, make_wrong_word
+from tests.fleet.paper import PaperJob, PaperNode
 
-NOW = 1_800_000_000.0
 DAY = 86400.0
 THEIRS = "PSU swap | ticket 17"
 MAINTENANCE = "maintenance on Monday"
 
 
-@dataclass
-class Room:
-    """A controller of the cluster *slurm*, started anew for each turn."""
-
-    folder: Path
-    slurm: PaperSlurm
-    now: float = NOW
-    fleet: dict[str, Any] = field(default_factory=dict[str, Any])
-    policy: dict[str, Any] = field(default_factory=dict[str, Any])
-    said: list[str] = field(default_factory=list[str])
-
-    @property
-    def ledger(self) -> Ledger:
-        """Open the ledger."""
-        return Ledger(self.folder / "state", self.clock)
-
-    def clock(self) -> float:
-        """Go on a little each time that somebody looks."""
-        self.now += 0.001
-        return self.now
-
-    @property
-    def controller(self) -> Controller:
-        """Start a controller."""
-        policy: dict[str, Any] = {"enforce": ("*",), "check_share": 1, **self.policy}
-        slurm = Slurm(run=self.slurm)
-        return Controller(
-            site=Site(
-                fleet=Fleet(spool=str(self.folder / "spool"), **self.fleet),
-                quarantine=Quarantine(**policy),
-            ),
-            state=self.folder / "state",
-            ledger=self.ledger,
-            store=Store(self.folder / "state"),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=self.clock,
-        )
-
-    def collect(self, times: int = 1, *, after: float = 600) -> None:
-        """Take so many turns, each so many seconds *after* the last."""
-        for _ in range(times):
-            self.now += after
-            self.controller.reconcile()
-
-    def finds(self, name: str, *results: Result) -> None:
-        """Have *name* leave a run that was ordered."""
-        ticket = self.ledger.issue_ticket(name, "sweep", "quick")
-        verdict = max(result.verdict for result in results)
-        run = a_run(
-            id=f"20270115-000000-{ticket.number:06x}", node=name, verdict=verdict, results=results
-        )
-        deposit(run, self.folder / "spool", ticket.token)
-
-    def quarantine(self, *names: str) -> None:
-        """Have nodes found bad, and drained for it."""
-        for name in names:
-            self.finds(name, BAD)
-        self.collect()
-        assert {self.node(name).state for name in names} == {State.QUARANTINED}
-        assert all(self.slurm.nodes[name].drained for name in names)
-
-    def node(self, name: str) -> Node:
-        """Read what is known of a node."""
-        return self.ledger.read_node(name)
-
-    def chosen(self) -> list[str]:
-        """Name whom a sweep would verify now, in order."""
-        controller = self.controller
-        return [pick.node for pick in controller.plan(controller.slurm.list_hosts()).chosen]
-
-    def questions(self, **turn: Any) -> int:
-        """Count what Slurm is asked in a turn."""
-        before = len(self.slurm.asked)
-        self.collect(**turn)
-        return len(self.slurm.asked) - before
-
-
-def bad(check: str = "sdc", *, conclusive: bool = True) -> Result:
-    """Make a failure."""
-    return a_result(
-        check,
-        verdict=Verdict.FAIL,
-        reason="a wrong word",
-        findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=conclusive)},
-    )
-
-
-BAD, GOOD = bad(), a_result("sdc")
-
-
-def a_room(folder: Path, count: int = 4) -> Room:
-    """Make a cluster of n1 to nN, and a controller that knows nothing yet."""
-    (folder / "spool").mkdir()
-    nodes = {f"n{i}": PaperNode() for i in range(1, count + 1)}
-    room = Room(folder, PaperSlurm(nodes))
-    room.slurm.clock = room.clock
-    return room
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    """Give a cluster of four."""
-    return a_room(tmp_path)
+BAD, GOOD = make_wrong_word(), a_result("sdc")
 
 
 # -- what an answer does not say
@@ -255,7 +142,7 @@ def test_one_answer_without_our_drain_is_not_enough_to_give_a_node_up(room: Room
 
 def test_a_node_that_is_gone_between_two_answers_keeps_no_other_from_its_rerun(room: Room) -> None:
     for name in ("n1", "n2"):
-        room.finds(name, bad(conclusive=False))
+        room.finds(name, make_wrong_word(conclusive=False))
     room.collect()
     for ticket in room.ledger.list_open_tickets():
         room.ledger.close_ticket(ticket, "cancelled")
@@ -567,12 +454,12 @@ def test_who_comes_back_twice_within_a_week_is_for_a_person_to_repair(room: Room
 def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
-    room.finds("n1", bad(conclusive=False))
+    room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     assert room.slurm.reserved == {"n1"}
 
     for name in ("n2", "n3"):
-        room.finds(name, bad(conclusive=False))
+        room.finds(name, make_wrong_word(conclusive=False))
     room.collect(times=2)
 
     assert room.slurm.reserved == set()
@@ -587,11 +474,11 @@ def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: 
 def test_a_suspect_with_hard_evidence_is_kept_though_its_check_is_in_doubt(tmp_path: Path) -> None:
     room = a_room(tmp_path, 10)
     room.policy = {"check_share": 0.3, "share": 1}
-    room.finds("n1", bad(conclusive=False))
+    room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     for name in ("n2", "n3"):
-        room.finds(name, bad())
-    room.finds("n1", bad())
+        room.finds(name, make_wrong_word())
+    room.finds("n1", make_wrong_word())
     room.collect(times=2)
 
     assert room.slurm.reserved == {"n1"}
@@ -650,7 +537,7 @@ def test_a_job_that_waits_is_cancelled_and_ordered_anew_once_its_node_is_overdue
 
 
 def test_a_job_in_the_reservation_of_its_node_goes_on(room: Room) -> None:
-    room.finds("n1", bad(conclusive=False))
+    room.finds("n1", make_wrong_word(conclusive=False))
     room.collect()
     (rerun,) = room.ledger.list_open_tickets()
 

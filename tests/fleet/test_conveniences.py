@@ -44,8 +44,8 @@ from hpcverify.model import (
 )
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
 from hpcverify.records.spool import deposit
-from hpcverify.records.store import Store
 from hpcverify.slurm.client import Slurm
+from tests.fleet.builders import Ticking, make_controller
 from tests.fleet.paper import PaperNode, PaperSlurm
 
 NODES = [f"n{number}" for number in range(1, 17)]
@@ -55,7 +55,6 @@ TORN = [b"", b"\0" * 4096, b"{}", b'{"night":"20', b"\xff\xfe", b"[" * 100_000, 
 
 
 def list_gpus(node: str) -> list[Part]:
-    """List the two GPUs of *node*."""
     return [Part("gpu", f"GPU-{node}-{i}", f"GPU {i}", {"name": "H100"}) for i in range(2)]
 
 
@@ -84,7 +83,7 @@ def claim(names: Iterable[str]) -> tuple[Result, ...]:
     return (Result(check="gemm", verdict=Verdict.PASS, measurements=found),)
 
 
-class Home:
+class Home(Ticking):
     """A fleet on paper, with a history, whose nights are the last ones."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,19 +100,12 @@ class Home:
         self.chance = Random(7)  # noqa: S311 - a fleet, and no secret
         self.written = 0
 
-    def clock(self) -> float:
-        """Go on a little each time that somebody looks."""
-        self.now += 0.001
-        return self.now
-
     @property
     def today(self) -> datetime:
-        """The time on the fleet's clock."""
         return datetime.fromtimestamp(self.now, UTC)
 
     @property
     def ledger(self) -> Ledger:
-        """What the controller knows."""
         return Ledger(self.state, self.clock)
 
     @property
@@ -123,22 +115,13 @@ class Home:
 
     @property
     def controller(self) -> Controller:
-        """Start a controller."""
-        slurm = Slurm(run=self.paper)
+        site = Site(
+            fleet=Fleet(spool=str(self.spool)),
+            quarantine=Quarantine(enforce=("*",), check_share=1, share=1),
+        )
         writer = MeasurementWriter(self.state, self.said.append, lambda: self.today)
-        return Controller(
-            site=Site(
-                fleet=Fleet(spool=str(self.spool)),
-                quarantine=Quarantine(enforce=("*",), check_share=1, share=1),
-            ),
-            state=self.state,
-            ledger=self.ledger,
-            store=Store(self.state),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=self.clock,
-            measurements=writer,
+        return make_controller(
+            self.state, site, self.paper, self.clock, self.said.append, measurements=writer
         )
 
     def collect(self) -> Controller:
@@ -221,7 +204,6 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """Give a fleet that nothing has happened to."""
     return Home(tmp_path, monkeypatch)
 
 

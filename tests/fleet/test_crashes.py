@@ -53,12 +53,10 @@ def fleet() -> Generator[Fleet]:
 
 
 def drain(fleet: Fleet, node: str) -> None:
-    """Be an administrator who takes *node* out."""
     fleet.cluster.slurm.drain(node, THEIRS)
 
 
 def tickets(fleet: Fleet) -> list[Ticket]:
-    """List all tickets that were ever given out."""
     return fleet.ledger.find_tickets(range(1, fleet.ledger.read_last_ticket_number() + 1))
 
 
@@ -69,7 +67,6 @@ def is_running(fleet: Fleet, jobs: int) -> bool:
 
 
 def waiting(fleet: Fleet) -> list[Path]:
-    """List the documents that lie in the spool."""
     return [*fleet.spool.glob("n*/[0-9]*.json")]
 
 
@@ -87,7 +84,6 @@ def times_judged(fleet: Fleet) -> list[int]:
 
 
 def die(_fleet: Fleet) -> None:
-    """Kill our own process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -64,7 +64,6 @@ class Shelf:
     outcomes: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
 
     def read_holds(self) -> Mapping[str, HoldReading]:
-        """Give the one node."""
         return {"n1": self.read_hold("n1")}
 
     def read_hold(self, node: str) -> HoldReading:
@@ -97,11 +96,9 @@ class Shelf:
         self._write(f"resume {node}", drained=False, reason="")
 
     def restore(self, node: str, reason: str) -> None:
-        """Set the reason."""
         self._write(f"restore {node}", reason=reason)
 
     def reserve(self, node: str) -> None:
-        """Reserve it."""
         self._write(f"reserve {node}", reserved=True)
 
     def unreserve(self, node: str) -> None:
@@ -109,7 +106,6 @@ class Shelf:
         self._write(f"unreserve {node}", reserved=self.busy)
 
     def record_intent(self, node: str, act: str, reason: str, before: str) -> int:
-        """Write the intent down."""
         assert node == "n1"
         number = len(self.book) + 1
         self.book.append(
@@ -120,7 +116,6 @@ class Shelf:
         return number
 
     def record_outcome(self, intent: int, text: str, drain_after: str | None = None) -> None:
-        """Write the outcome down."""
         self.outcomes[intent] = text
         self.book[intent - 1] = replace(self.book[intent - 1], drain_after=drain_after)
         self._step()

@@ -46,7 +46,6 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Make a controller's memory."""
     return Ledger(tmp_path)
 
 

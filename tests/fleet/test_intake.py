@@ -14,26 +14,19 @@ from msgspec.structs import replace
 from hpcverify.fleet.intake import Intake, JudgedRun
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, Node, State
-from hpcverify.model import Cause, Finding, FindingRule, Remedy, Result, Run, Verdict
+from hpcverify.model import Cause, Result, Run, Verdict
 from hpcverify.plan.config import Quarantine, Site
 from hpcverify.records.store import Store
 from tests.doubles import a_result, a_run
+from tests.fleet.builders import make_wrong_word
 
 NOW = 1_800_000_000.0
 BELIEVING = Quarantine(enforce=("*",), check_share=1)
 """No check is in doubt, however widely it fails."""
 GOOD = a_result("gemm")
-
-
-def bad(check: str = "gemm", *, conclusive: bool = True) -> Result:
-    """Make a failure that no rerun takes back, unless it is not *conclusive*."""
-    return replace(
-        a_result(check),
-        verdict=Verdict.FAIL,
-        reason="a wrong word",
-        findings=(Finding("corruption", "cpu", "a wrong word"),),
-        rulings={"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=conclusive)},
-    )
+BAD = make_wrong_word("gemm")
+SOFT = make_wrong_word("gemm", conclusive=False)
+"""A rerun may take it back."""
 
 
 @dataclass
@@ -63,30 +56,26 @@ class Room:
         return replace(made, **changes)
 
     def take(self, *runs: Run, eligible: int = 4) -> list[JudgedRun]:
-        """Take *runs* in together."""
         site = Site(quarantine=self.policy)
         store = Store(self.state)
         return Intake(site, store, self.ledger, lambda: self.now).take_in(runs, eligible)
 
     def held(self) -> set[str]:
-        """Name the nodes that are to be held."""
         nodes = self.ledger.list_nodes().values()
         return {node.name for node in nodes if node.desired_hold is not Hold.NONE}
 
     def is_now(self, node: str) -> tuple[State, Hold]:
-        """Say the state of *node*, and how it is to be held."""
         found = self.ledger.read_node(node)
         return found.state, found.desired_hold
 
 
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
-    """Give one in which nothing is known yet."""
     return Room(tmp_path)
 
 
 def test_what_fails_is_held_and_what_passes_is_healthy(room: Room) -> None:
-    room.take(room.run("n1", bad()), room.run("n2", GOOD))
+    room.take(room.run("n1", BAD), room.run("n2", GOOD))
 
     assert room.held() == {"n1"}
     assert room.ledger.read_node("n2").state is State.HEALTHY
@@ -94,7 +83,7 @@ def test_what_fails_is_held_and_what_passes_is_healthy(room: Room) -> None:
 
 
 def test_too_many_at_once_trip_the_breaker_before_anybody_is_held(room: Room) -> None:
-    room.take(*(room.run(node, bad()) for node in ("n1", "n2", "n3")))
+    room.take(*(room.run(node, BAD) for node in ("n1", "n2", "n3")))
 
     assert room.held() == set()
     assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
@@ -104,14 +93,14 @@ def test_too_many_at_once_trip_the_breaker_before_anybody_is_held(room: Room) ->
 
 def test_too_many_one_after_another_trip_it_as_well(room: Room) -> None:
     for node in ("n1", "n2", "n3"):
-        room.take(room.run(node, bad()))
+        room.take(room.run(node, BAD))
 
     assert room.held() == {"n1", "n2"}  # who was held before stays so
     assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
 
 
 def test_suspects_count_as_held_for_they_are(room: Room) -> None:
-    runs = (room.run(node, bad(conclusive=False)) for node in ("n1", "n2", "n3"))
+    runs = (room.run(node, SOFT) for node in ("n1", "n2", "n3"))
     room.take(*runs)
 
     assert room.held() == set()
@@ -119,10 +108,10 @@ def test_suspects_count_as_held_for_they_are(room: Room) -> None:
 
 
 def test_while_it_is_tripped_nobody_is_newly_held_and_passes_count(room: Room) -> None:
-    room.take(room.run("n1", bad()))
+    room.take(room.run("n1", BAD))
     room.ledger.trip("a person said so")
 
-    room.take(room.run("n2", bad()), room.run("n3", GOOD))
+    room.take(room.run("n2", BAD), room.run("n3", GOOD))
 
     assert room.held() == {"n1"}
     assert room.ledger.read_node("n3").last_pass_at == NOW
@@ -134,10 +123,10 @@ OUT = (State.QUARANTINED, Hold.DRAIN)
 
 
 def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: Room) -> None:
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
     room.ledger.trip("3 of 4 nodes")
 
-    room.take(again := room.run("n1", bad("sdc")))
+    room.take(again := room.run("n1", make_wrong_word("sdc")))
 
     assert room.is_now("n1") == KEPT
     node = room.ledger.read_node("n1")
@@ -149,19 +138,19 @@ def test_while_it_is_tripped_a_suspect_that_fails_again_is_held_no_harder(room: 
 
 
 def test_once_it_is_reset_what_is_found_from_then_on_counts(room: Room) -> None:
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
     room.ledger.trip("3 of 4 nodes")
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
     room.ledger.reset("ada", "image 41")
     assert room.is_now("n1") == KEPT
 
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
 
     assert room.is_now("n1") == OUT
 
 
 def test_while_it_is_tripped_a_suspect_that_passes_is_let_go(room: Room) -> None:
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
     room.ledger.trip("3 of 4 nodes")
 
     room.take(room.run("n1", GOOD))
@@ -170,10 +159,10 @@ def test_while_it_is_tripped_a_suspect_that_passes_is_let_go(room: Room) -> None
 
 
 def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
-    room.take(room.run("n1", bad(conclusive=False)))
-    others = [room.run(node, bad()) for node in ("n2", "n3")]
+    room.take(room.run("n1", SOFT))
+    others = [room.run(node, BAD) for node in ("n2", "n3")]
 
-    room.take(room.run("n1", bad(conclusive=False)), *others)
+    room.take(room.run("n1", SOFT), *others)
 
     assert room.ledger.read_trip_reason()
     assert room.is_now("n1") == KEPT
@@ -181,7 +170,7 @@ def test_who_trips_it_by_failing_again_is_held_no_harder(room: Room) -> None:
 
 
 def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) -> None:
-    run = room.run("n1", bad(conclusive=False))
+    run = room.run("n1", SOFT)
     copy = replace(run, id="20260101-000000-ffffff")
 
     room.take(run, copy)
@@ -192,7 +181,7 @@ def test_a_ticket_counts_once_though_two_runs_came_with_it_together(room: Room) 
 def test_a_second_failure_in_the_same_batch_holds_nobody_while_tripped(room: Room) -> None:
     room.ledger.trip("3 of 4 nodes")
 
-    room.take(*(room.run("n1", bad(conclusive=False)) for _ in range(2)))
+    room.take(*(room.run("n1", SOFT) for _ in range(2)))
 
     assert room.is_now("n1") == (State.QUARANTINED, Hold.NONE)
 
@@ -204,7 +193,7 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
     room.ledger.put(replace(repaired, suite="quick", checks=("sdc",)), "repair")
     room.ledger.trip("3 of 4 nodes")
 
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
 
     assert room.is_now("n1") == (State.VERIFYING, Hold.RESERVATION)
     node = room.ledger.read_node("n1")
@@ -214,9 +203,9 @@ def test_while_it_is_tripped_a_repaired_node_that_fails_stays_in_our_reservation
 
 
 def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Room) -> None:
-    room.take(room.run("n1", bad(conclusive=False)))
+    room.take(room.run("n1", SOFT))
     room.ledger.trip("3 of 4 nodes")
-    for found in (bad(), GOOD, GOOD):
+    for found in (BAD, GOOD, GOOD):
         room.take(room.run("n1", found))
         assert room.is_now("n1") == KEPT
     assert room.ledger.read_node("n1").full_reason.count("held no harder") == 1
@@ -230,9 +219,9 @@ def test_hard_evidence_waits_for_the_brakes_and_no_rerun_takes_it_back(room: Roo
 
 def test_hard_evidence_of_a_check_in_doubt_is_acted_on_once_nobody_doubts_it(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    room.take(room.run("n1", bad(conclusive=False)), room.run("n2", bad()), eligible=100)
-    room.take(room.run("n3", bad()), room.run("n4", bad()), eligible=100)
-    room.take(room.run("n1", bad()), eligible=100)
+    room.take(room.run("n1", SOFT), room.run("n2", BAD), eligible=100)
+    room.take(room.run("n3", BAD), room.run("n4", BAD), eligible=100)
+    room.take(room.run("n1", BAD), eligible=100)
     room.take(room.run("n1", GOOD), eligible=100)
     assert room.is_now("n1") == KEPT  # 3 of 4 nodes failed it
 
@@ -247,7 +236,7 @@ def test_a_node_that_was_kept_free_for_its_turn_and_fails_is_newly_held(room: Ro
     for node in ("n1", "n2", "n3"):
         room.ledger.put(replace(turn, name=node), "kept free")
 
-    room.take(*(room.run(node, bad()) for node in ("n1", "n2", "n3")))
+    room.take(*(room.run(node, BAD) for node in ("n1", "n2", "n3")))
 
     assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
     assert {room.is_now(node) for node in ("n1", "n2", "n3")} == {KEPT}
@@ -268,10 +257,10 @@ def test_while_it_is_tripped_nobody_is_held_for_an_error_and_afterwards_is(room:
 
 def test_holds_of_a_clock_that_was_ahead_trip_nothing(room: Room) -> None:
     room.now = NOW + 1e8
-    room.take(room.run("n1", bad()), room.run("n2", bad()))
+    room.take(room.run("n1", BAD), room.run("n2", BAD))
     room.now = NOW
 
-    room.take(room.run("n3", bad()))
+    room.take(room.run("n3", BAD))
 
     assert room.ledger.read_trip_reason() == ""
     assert room.is_now("n3") == OUT
@@ -279,13 +268,13 @@ def test_holds_of_a_clock_that_was_ahead_trip_nothing(room: Room) -> None:
 
 def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(room: Room) -> None:
     room.now = NOW + 1e8
-    room.take(room.run("n1", bad()), room.run("n2", bad()))
+    room.take(room.run("n1", BAD), room.run("n2", BAD))
     room.ledger.trip("3 of 4 nodes")
     room.ledger.reset("ada", "image 41")
     room.now = NOW
 
     for node in ("n3", "n4", "n5"):
-        room.take(room.run(node, bad()))
+        room.take(room.run(node, BAD))
 
     assert room.is_now("n4") == OUT
     assert room.ledger.read_trip_reason().startswith("3 of 4 nodes")
@@ -294,16 +283,16 @@ def test_a_reset_by_a_clock_that_was_ahead_does_not_switch_the_breaker_off(room:
 def test_what_a_check_said_by_a_clock_that_was_ahead_doubts_nothing(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
     room.now = NOW + 1e8
-    room.take(room.run("n1", bad()), room.run("n2", bad()), eligible=100)
+    room.take(room.run("n1", BAD), room.run("n2", BAD), eligible=100)
     room.now = NOW
 
-    room.take(room.run("n3", bad()), eligible=100)
+    room.take(room.run("n3", BAD), eligible=100)
 
     assert room.is_now("n3") == OUT
 
 
 def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
-    runs = [room.run(f"n{i}", bad() if i < 3 else GOOD) for i in range(30)]
+    runs = [room.run(f"n{i}", BAD if i < 3 else GOOD) for i in range(30)]
     room.take(*runs, eligible=30)
 
     assert room.held() == {"n0", "n1", "n2"}
@@ -312,7 +301,7 @@ def test_many_that_pass_make_the_bad_ones_no_fewer(room: Room) -> None:
 
 def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    runs = [room.run(f"n{i}", bad() if i < 4 else GOOD) for i in range(10)]
+    runs = [room.run(f"n{i}", BAD if i < 4 else GOOD) for i in range(10)]
 
     room.take(*runs, eligible=100)
 
@@ -323,33 +312,33 @@ def test_a_check_that_fails_widely_holds_nobody_and_says_why(room: Room) -> None
 
 def test_another_check_that_fails_beside_a_doubted_one_is_believed(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    runs = [room.run(f"n{i}", bad()) for i in range(3)]
+    runs = [room.run(f"n{i}", BAD) for i in range(3)]
 
-    room.take(*runs, room.run("n9", bad(), bad("sdc")), eligible=100)
+    room.take(*runs, room.run("n9", BAD, make_wrong_word("sdc")), eligible=100)
 
     assert room.held() == {"n9"}
 
 
 def test_a_suspect_whose_check_is_in_doubt_is_held_no_harder(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    room.take(room.run("n1", bad(conclusive=False)), room.run("n2", bad()), eligible=100)
-    room.take(room.run("n3", bad()), eligible=100)
+    room.take(room.run("n1", SOFT), room.run("n2", BAD), eligible=100)
+    room.take(room.run("n3", BAD), eligible=100)
 
-    room.take(room.run("n1", bad(conclusive=False)), eligible=100)
+    room.take(room.run("n1", SOFT), eligible=100)
 
     assert (room.is_now("n1"), room.is_now("n2")) == (KEPT, OUT)
     assert "gemm fails on 3 of the 3 nodes" in room.ledger.read_node("n1").full_reason
     room.take(*(room.run(f"n{i}", GOOD) for i in range(10, 20)), eligible=100)
-    room.take(room.run("n1", bad(conclusive=False)), eligible=100)
+    room.take(room.run("n1", SOFT), eligible=100)
     assert room.is_now("n1") == OUT  # nobody doubts it any more
 
 
 def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
-    room.take(room.run("n1", bad(conclusive=False)), room.run("n2", bad()), eligible=100)
-    room.take(room.run("n3", bad()), eligible=100)
+    room.take(room.run("n1", SOFT), room.run("n2", BAD), eligible=100)
+    room.take(room.run("n3", BAD), eligible=100)
 
-    room.take(room.run("n1", bad(conclusive=False), bad("sdc", conclusive=False)), eligible=100)
+    room.take(room.run("n1", SOFT, make_wrong_word("sdc", conclusive=False)), eligible=100)
 
     assert room.is_now("n1") == OUT
 
@@ -357,13 +346,13 @@ def test_a_suspect_that_fails_another_check_than_those_in_doubt_is_held_harder(r
 def test_what_a_check_said_in_earlier_batches_counts_for_the_doubt(room: Room) -> None:
     room.policy = Quarantine(enforce=("*",))
     for node in ("n1", "n2", "n3"):
-        room.take(room.run(node, bad()), eligible=100)
+        room.take(room.run(node, BAD), eligible=100)
 
     assert room.held() == {"n1", "n2"}
 
 
 def test_runs_of_one_node_are_judged_in_sequence(room: Room) -> None:
-    first, second = (room.run("n1", bad(conclusive=False)) for _ in range(2))
+    first, second = (room.run("n1", SOFT) for _ in range(2))
 
     suspect, quarantined = room.take(first, second)
 
@@ -374,7 +363,7 @@ def test_runs_of_one_node_are_judged_in_sequence(room: Room) -> None:
 
 
 def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
-    run = room.run("n1", bad())
+    run = room.run("n1", BAD)
     room.take(run)
     room.ledger.put(Node(name="n1"), "released", actor="ada")
 
@@ -383,7 +372,7 @@ def test_a_run_that_comes_again_is_judged_no_more(room: Room) -> None:
 
 
 def test_a_run_that_was_kept_and_not_judged_is_judged_the_next_time(room: Room) -> None:
-    run = room.run("n1", bad())
+    run = room.run("n1", BAD)
     Store(room.state).save(replace(run, token=""))  # it was killed here
 
     assert len(room.take(run)) == 1
@@ -402,7 +391,7 @@ def test_the_token_is_not_kept_with_the_run(room: Room) -> None:
 def test_a_ticket_is_good_for_one_run(room: Room) -> None:
     run = room.run("n1", GOOD)
     room.take(run)
-    other = replace(run, id="20260101-000000-ffffff", results=(bad(),))
+    other = replace(run, id="20260101-000000-ffffff", results=(BAD,))
 
     room.take(replace(other, verdict=Verdict.FAIL))
 
@@ -411,7 +400,7 @@ def test_a_ticket_is_good_for_one_run(room: Room) -> None:
 
 
 def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
-    runs = (room.run(f"n{i}", bad(), token="forged") for i in range(9))  # noqa: S106 - nobody's
+    runs = (room.run(f"n{i}", BAD, token="forged") for i in range(9))  # noqa: S106 - nobody's
     room.take(*runs, eligible=9)
 
     assert room.held() == set()
@@ -422,7 +411,7 @@ def test_what_nobody_ordered_sways_no_breaker_and_no_doubt(room: Room) -> None:
 def test_a_repeat_offender_is_made_of_the_quarantines_that_the_log_knows(room: Room) -> None:
     became: list[State] = []
     for _ in range(3):
-        room.take(room.run("n1", bad()))
+        room.take(room.run("n1", BAD))
         became.append(room.ledger.read_node("n1").state)
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 
@@ -432,7 +421,7 @@ def test_a_repeat_offender_is_made_of_the_quarantines_that_the_log_knows(room: R
 def test_quarantines_by_a_clock_that_was_ahead_make_no_repeat_offender(room: Room) -> None:
     for now in (NOW + 1e8, NOW + 1e8, NOW):
         room.now = now
-        room.take(room.run("n1", bad()))
+        room.take(room.run("n1", BAD))
         became = room.ledger.read_node("n1").state
         room.ledger.put(Node(name="n1"), "released", actor="ada")
 

@@ -18,29 +18,16 @@ from hpcverify.fleet.states import DAY_S, Node, NodeChange, State, Ticket
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import LinkPair
 from hpcverify.model import Run
-from tests.doubles import a_run
+from tests.doubles import Clock, a_run
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0
 N1 = Node(name="n1", state=State.QUARANTINED, reason="slow", checks=("gemm",))
 
 
-class Clock:
-    """Stands still until it is set."""
-
-    def __init__(self) -> None:
-        """Begin now."""
-        self.now = NOW
-
-    def __call__(self) -> float:
-        """Tell the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    """Give a clock to turn on."""
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture
@@ -51,7 +38,6 @@ def again(tmp_path: Path, clock: Clock) -> Callable[[], Ledger]:
 
 @pytest.fixture
 def ledger(again: Callable[[], Ledger]) -> Ledger:
-    """Give a new one."""
     return again()
 
 
@@ -161,7 +147,6 @@ def test_quarantines_are_counted_whether_repeated_or_not_and_no_others(
 
 
 def run_of(when: float, **changes: object) -> Run:
-    """Make a run that began *when*, by the clock of its node."""
     return a_run(id=f"{datetime.fromtimestamp(when, UTC):%Y%m%d-%H%M%S}-abcdef", **changes)
 
 
@@ -239,7 +224,6 @@ def test_a_run_dated_ahead_is_not_forgotten_before_its_date_is_past(
 
 
 def told(ledger: Ledger, ticket: Ticket) -> Ticket:
-    """Read *ticket* again."""
     (found,) = ledger.find_tickets([ticket.number])
     return found
 

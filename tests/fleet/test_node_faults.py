@@ -31,7 +31,7 @@ from tests.checks.nic_trees import h100
 from tests.checks.test_kernel_log import BOARD, marks, measured
 from tests.checks.test_nic import Node as Machine
 from tests.doubles import a_result, a_run
-from tests.fleet.test_controller import Room, a_room
+from tests.fleet.builders import Room, a_room
 
 UNPLUGGED = lose_link("mlx5_3")
 UP = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
@@ -123,12 +123,6 @@ def find_by_hook(room: Room, result: Result) -> None:
     )
     deposit(run, room.folder / "spool")
     room.collect()
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    """Give a controller of four nodes."""
-    return a_room(tmp_path)
 
 
 @pytest.mark.parametrize("tell", [lose_a_core, lose_a_port])

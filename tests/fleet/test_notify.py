@@ -16,6 +16,7 @@ from hpcverify.fleet.states import Node, State
 from hpcverify.model import Finding, FindingRule, Inventory, Part, Remedy, Verdict
 from hpcverify.records import documents
 from hpcverify.records.store import Store
+from tests.cli import is_alive
 from tests.doubles import a_result, a_run
 
 NOW = 1_800_000_000.0
@@ -39,13 +40,11 @@ class Site:
     said: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        """Make them."""
         self.ledger = Ledger(self.folder / "state", lambda: self.now)
         self.store = Store(self.folder / "state")
 
     @property
     def program(self) -> Path:
-        """Where the program is."""
         return self.folder / "hook"
 
     def tell(self, text: str = KEEPS, **changes: Any) -> None:
@@ -64,13 +63,11 @@ class Site:
         return [*map(json.loads, kept.read_text().splitlines())] if kept.exists() else []
 
     def untold(self) -> int:
-        """Count what is queued."""
         return len(self.ledger.list_pending_transitions(1000))
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Make a site that nothing has happened to."""
     return Site(tmp_path)
 
 
@@ -212,16 +209,7 @@ def test_a_program_that_hangs_is_ended_and_the_turn_goes_on(site: Site) -> None:
     assert "did not end within 2 s and was ended" in line
     assert site.untold() == 2
     child = (site.folder / "child").read_text().strip()
-    assert not is_alive(child)
-
-
-def is_alive(pid: str) -> bool:
-    """Whether a process goes on; one that nobody has waited for does not."""
-    try:
-        stat = Path("/proc", pid, "stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    assert not is_alive(int(child))
 
 
 def test_a_turn_without_time_left_leaves_the_rest_to_the_next(site: Site) -> None:

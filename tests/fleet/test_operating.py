@@ -54,7 +54,6 @@ def told(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def with_a_hook(fleet: Fleet, text: str = HOOK, quarantine: str = BELIEVED) -> None:
-    """Have the site's program told of each transition."""
     hook = fleet.folder / "hook"
     hook.write_text(text)
     hook.chmod(0o755)

@@ -30,7 +30,6 @@ def site(tmp_path: Path) -> Site:
 
 
 def node(state: State, **changes: Any) -> Node:
-    """Make a node that is held as its state says."""
     return Node(name="n1", state=state, reason="fans", enforced=True, **changes)
 
 
@@ -67,7 +66,6 @@ def test_while_the_breaker_is_tripped_no_word_refuses_and_none_lists_a_check(sit
 
 
 def left(site: Site, now: float = NOW, name: str = "n1") -> gate.JobGate:
-    """Read the word of a node."""
     found = gate.read(Path(site.fleet.spool, gate.GATE_NAME, name), now)
     assert found is not None
     return found

@@ -42,18 +42,15 @@ def documents(fleet: Fleet) -> list[Path]:
 
 
 def user_job(fleet: Fleet, node: str) -> str:
-    """Submit a job of a user's that stays on *node*."""
     options = ("--parsable", "-w", node, "-o", "/dev/null", "--wrap", "exec sleep 600")
     return fleet.cluster.run("sbatch", *options).strip()
 
 
 def state(fleet: Fleet, job: str) -> str:
-    """Say how a job is, as squeue does."""
     return fleet.cluster.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
 
 
 def runs(fleet: Fleet, job: str) -> None:
-    """Wait until a user's job has started."""
     fleet.cluster.until(lambda: state(fleet, job) in RUNS)
 
 
@@ -69,25 +66,21 @@ def acts(fleet: Fleet, node: str) -> list[str]:
 
 
 def reserved(fleet: Fleet) -> set[str]:
-    """Name the nodes that are in a reservation."""
     found = fleet.cluster.slurm.list_reservations().values()
     return {name for each in found for name in each.nodes}
 
 
 def held(fleet: Fleet) -> set[str]:
-    """Name the nodes that are drained or reserved."""
     return fleet.drained() | reserved(fleet)
 
 
 def kept(fleet: Fleet, run: str) -> Any:
-    """Read a run that the controller keeps."""
     shown = fleet("show", run, "--json")
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 
 
 def one_line(text: str) -> str:
-    """Give the one line that *text* is."""
     (line,) = text.splitlines()
     return line
 

@@ -30,7 +30,6 @@ ALL = Fleet(at_once=10_000, share=1)
 
 
 def hosts(count: int, **changes: Any) -> dict[str, Host]:
-    """Make hosts n1 to nN, all alike."""
     return {f"n{i}": a_host(f"n{i}", **changes) for i in range(1, count + 1)}
 
 
@@ -41,19 +40,16 @@ def a_host(name: str, **changes: Any) -> Host:
 
 
 def nodes(*known: Node) -> dict[str, Node]:
-    """Make the ledger's table."""
     return {node.name: node for node in known}
 
 
 def passed(name: str, hours: float, **changes: Any) -> Node:
-    """Make a healthy node that passed *hours* ago."""
     at = NOW - hours * HOUR_S
     usual: dict[str, Any] = {"state": State.HEALTHY, "last_pass_at": at, "last_run_at": at}
     return Node(name=name, **{**usual, **changes})
 
 
 def chosen(made: SweepPlan) -> list[str]:
-    """Name the nodes that are verified, in order."""
     return [pick.node for pick in made.chosen]
 
 

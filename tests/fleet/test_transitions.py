@@ -24,10 +24,7 @@ from hpcverify.model import (
     BMC_SUITE,
     FABRIC_SUITE,
     Cause,
-    Finding,
-    FindingRule,
     Maturity,
-    Remedy,
     Result,
     Run,
     Verdict,
@@ -35,13 +32,13 @@ from hpcverify.model import (
 )
 from hpcverify.plan.config import Quarantine, Site, Suppression
 from tests.doubles import a_result, a_run
+from tests.fleet.builders import make_wrong_word
 
 NOW = 1_800_000_000.0
 ENFORCING = Site(quarantine=Quarantine(enforce=("*",)))
 OBSERVING = Site()
 OUT = (State.QUARANTINED, Hold.DRAIN)
 REPEATED = (State.REPEAT_OFFENDER, Hold.DRAIN)
-HARD = {"corruption": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)}
 
 
 def failed(check: str = "gemm", **changes: Any) -> Result:
@@ -51,15 +48,7 @@ def failed(check: str = "gemm", **changes: Any) -> Result:
 
 
 def corrupt() -> Result:
-    """Make a failure that a rerun cannot take back."""
-    return a_result(
-        "sdc",
-        verdict=Verdict.FAIL,
-        reason="a wrong word",
-        findings=(Finding("corruption", "cpu", "a wrong word"),),
-        limits=(),
-        rulings=HARD,
-    )
+    return make_wrong_word(limits=())
 
 
 def unclear(check: str = "sdc", **changes: Any) -> Result:
@@ -69,7 +58,6 @@ def unclear(check: str = "sdc", **changes: Any) -> Result:
 
 
 def skipped(check: str, cause: Cause = Cause.NOT_APPLICABLE, *, required: bool = False) -> Result:
-    """Make the skip of a check."""
     kept = {"cause": cause, "reason": "no such part", "required": required}
     return failed(check, verdict=Verdict.SKIP, **kept)
 
@@ -81,12 +69,10 @@ def known(check: str = "gemm", nodes: str = "n1") -> Suppression:
 
 
 def run_of(*results: Result, **changes: Any) -> Run:
-    """Make a run of *results*."""
     return a_run(**{"results": results, "verdict": verdict_of(results), **changes})
 
 
 def ticket(number: int = 5, **changes: Any) -> Ticket:
-    """Make a ticket that was given out and not used yet."""
     made = Ticket(
         number=number,
         node="n1",
@@ -439,7 +425,6 @@ def test_a_full_pass_lifts_a_suspicion_by_a_check_that_no_sweep_has() -> None:
 
 
 def of_bmc(*results: Result) -> Run:
-    """Make a run that a round over the BMCs left."""
     return run_of(*results, suite=BMC_SUITE)
 
 

@@ -23,12 +23,10 @@ NOW = 1_800_000_000.0
 
 
 def a_site(**tables: Any) -> Site:
-    """Make a site with these tables."""
     return Site(path="site.toml", **tables)
 
 
 def silent(**changes: Any) -> Site:
-    """Make a site that suppresses a check."""
     usual: dict[str, Any] = {
         "check": "pcie",
         "nodes": "n[1-3]",

@@ -1,4 +1,4 @@
-"""Which nodes differ from their like, and what is a rollout and no fault."""
+"""Which nodes differ from their peers, and what is a rollout and no fault."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_few_nodes_that_are_kept_newer_on_purpose_are_told_together() -> None:
         "kernel 6.8.0-50, not 6.8.0-40 as on 60 of 64",
         "CUDA toolkit 12.9, not 12.8 as on 60 of 64",
     ]
-    assert summarize_drift(drift) == "4 nodes differ from their like"
+    assert summarize_drift(drift) == "4 nodes differ from their peers"
 
 
 def test_a_fleet_half_and_half_has_no_majority_and_nobody_deviates() -> None:

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.holds_slurm import SlurmBackend
-from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Hold, State
 from hpcverify.insight.job_sensor import (
     JobSuspicion,
@@ -19,16 +16,15 @@ from hpcverify.insight.job_sensor import (
 from hpcverify.insight.overview import read_overview
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Fleet, Quarantine, Site
-from hpcverify.records.store import Store
 from hpcverify.slurm.accounting import UserJob
-from hpcverify.slurm.client import Slurm
+from tests.fleet.builders import Ticking, make_controller
 from tests.fleet.paper import PaperNode, PaperSlurm
 
 NOW = 1_800_000_000
 NODES = [f"n{number}" for number in range(1, 31)]
 
 
-class Sensor:
+class Sensor(Ticking):
     """A controller whose Slurm keeps accounts, and the time."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,22 +34,10 @@ class Sensor:
         self.said: list[str] = []
         spool = folder / "spool"
         spool.mkdir()
-        slurm = Slurm(run=self.slurm)
-        self.controller = Controller(
-            site=Site(fleet=Fleet(spool=str(spool)), quarantine=Quarantine(enforce=("*",))),
-            state=folder / "state",
-            ledger=Ledger(folder / "state", self.clock),
-            store=Store(folder / "state"),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=self.clock,
+        site = Site(fleet=Fleet(spool=str(spool)), quarantine=Quarantine(enforce=("*",)))
+        self.controller = make_controller(
+            folder / "state", site, self.slurm, self.clock, self.said.append
         )
-
-    def clock(self) -> float:
-        """Go on a little each time that somebody looks."""
-        self.now += 0.001
-        return self.now
 
     def sweep(self) -> dict[str, State]:
         """Begin a sweep: look at the jobs, then take a turn; give what is no longer new."""

@@ -11,9 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.commands.nodes import show_judgement
-from hpcverify.fleet.controller import Controller
-from hpcverify.fleet.holds_slurm import SlurmBackend
-from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import State
 from hpcverify.insight import night as night_module
 from hpcverify.insight.judgement import (
@@ -32,10 +29,9 @@ from hpcverify.peers.fleet import MetricJudgement, judge_metric
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.peers.values import MetricName
 from hpcverify.plan.config import Fabric, Fleet, Quarantine, Site
-from hpcverify.records.store import Store
-from hpcverify.slurm.client import Slurm
 from hpcverify.summary.terminal import Console
 from hpcverify.trends.fleet import STEP, PartChange
+from tests.fleet.builders import Ticking, make_controller
 from tests.fleet.paper import PaperNode, PaperSlurm
 from tests.history.fleets import find_noon_after, make_history
 
@@ -43,7 +39,7 @@ NODES = [f"r{number // 10}n{number}" for number in range(24)]
 TONIGHT = date(2026, 11, 20)
 
 
-class Nights:
+class Nights(Ticking):
     """A controller beside a made history, and the day on which it looks."""
 
     def __init__(self, folder: Path, *floors: PeerFloor) -> None:
@@ -54,27 +50,15 @@ class Nights:
         self.state.mkdir()
         (folder / "spool").mkdir()
         self.paper = PaperSlurm({name: PaperNode() for name in NODES})
-        slurm = Slurm(run=self.paper)
-        self.controller = Controller(
-            site=Site(
-                fleet=Fleet(spool=str(folder / "spool")),
-                quarantine=Quarantine(enforce=("*",)),
-                fabric=Fabric(switches={"leaf1": "r0n[0-7]", "leaf2": "r0n[8-9],r1n[10-15]"}),
-                peers=floors,
-            ),
-            state=self.state,
-            ledger=Ledger(self.state, self.clock),
-            store=Store(self.state),
-            slurm=slurm,
-            backend=SlurmBackend(slurm),
-            say=self.said.append,
-            clock=self.clock,
+        site = Site(
+            fleet=Fleet(spool=str(folder / "spool")),
+            quarantine=Quarantine(enforce=("*",)),
+            fabric=Fabric(switches={"leaf1": "r0n[0-7]", "leaf2": "r0n[8-9],r1n[10-15]"}),
+            peers=floors,
         )
-
-    def clock(self) -> float:
-        """Go on a little each time that somebody looks."""
-        self.now += 0.001
-        return self.now
+        self.controller = make_controller(
+            self.state, site, self.paper, self.clock, self.said.append
+        )
 
     def judge(self, *nights: int) -> FleetJudgement:
         """Judge the last of so many nights, for each of *nights* in turn."""

@@ -18,8 +18,8 @@ from hpcverify.records.spool import deposit
 from hpcverify.records.store import Store
 from tests.cli import Cli
 from tests.doubles import a_result, a_run
+from tests.fleet.builders import Room, a_room
 from tests.fleet.paper import PaperNode
-from tests.fleet.test_controller import Room, a_room
 from tests.reports.dom import Dom
 
 NODES = 8
@@ -187,7 +187,7 @@ def test_nodes_and_page_tell_a_rollout_and_three_nodes_that_differ(cli: Cli) -> 
 
     text = Dom(cli("report", "--fleet", "-o", "-").stdout).text
     assert rollout in text
-    assert "1 rollout, 3 nodes differ from their like" in text
+    assert "1 rollout, 3 nodes differ from their peers" in text
 
     told_as_json = json.loads(cli("nodes", "--json").stdout)["drift"]
     assert [one["after"] for one in told_as_json["rollouts"]] == [NEW]

@@ -16,25 +16,16 @@ from hpcverify.fleet.ledger import Ledger, LedgerChange
 from hpcverify.fleet.states import DAY_S, Node, State
 from hpcverify.insight.worth import assess_worth, describe_worth, list_job_sizes
 from hpcverify.reliability.assumptions import JobAssumptions
+from tests.doubles import Clock
 
 NOW = time.time() - 40 * DAY_S
 """The start of the fleet; the command asks the real clock."""
 
 
-class Clock:
-    """Goes on by days."""
-
-    now = NOW
-
-    def __call__(self) -> float:
-        """Tell the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     """Give a clock to turn on."""
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

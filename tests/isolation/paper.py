@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from hpcverify.isolation.answer import IsolationAnswer, build_answer
 from hpcverify.isolation.group_jobs import GroupJobSettings
 from hpcverify.isolation.journal import (
+    Entry,
     IsolationOrder,
     Journal,
     create_journal,
@@ -204,3 +206,26 @@ def make_paper(
     for name, value in changes.items():
         setattr(made, name, value)
     return made
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that we wrote catches it."""
+
+
+def kill_at(run: Callable[[], object], number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill *run* at its line of that *number* in the journal, before or after it is there."""
+    append, count = Journal.append, 0
+
+    def dying(self: Journal, entry: Entry) -> None:
+        nonlocal count
+        count += 1
+        if count == number and number % 2:
+            raise Killed
+        append(self, entry)
+        if count == number:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", dying)
+        with pytest.raises(Killed):
+            run()

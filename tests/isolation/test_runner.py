@@ -13,9 +13,9 @@ from hpcverify.errors import ActionError, SlurmError, StoreError
 from hpcverify.isolation.answer import IsolationAnswer, describe_answer
 from hpcverify.isolation.group_jobs import read_run
 from hpcverify.isolation.group_tests import GroupPurpose
-from hpcverify.isolation.journal import Journal, resume_journal
+from hpcverify.isolation.journal import resume_journal
 from hpcverify.isolation.rounds import MAX_ARRIVAL_S, Interrupted
-from tests.isolation.paper import PaperCluster, PaperIsolation, TestJob, make_paper
+from tests.isolation.paper import Killed, PaperCluster, TestJob, kill_at, make_paper
 from tests.isolation.stand_in import SimulatedCluster
 
 HEALTHY = SimulatedCluster()
@@ -314,29 +314,6 @@ def test_of_no_submission_that_works_slurms_reason_is_told(tmp_path: Path) -> No
         paper.run()
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing that we wrote catches it."""
-
-
-def kill_at(paper: PaperIsolation, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill it at its append of that *number*, before or after the line is there."""
-    append, count = Journal.append, 0
-
-    def dying(self: Journal, entry: object) -> None:
-        nonlocal count
-        count += 1
-        if count == number and number % 2:
-            raise Killed
-        append(self, entry)  # type: ignore[arg-type]
-        if count == number:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", dying)
-        with pytest.raises(Killed):
-            paper.run()
-
-
 @pytest.mark.parametrize("number", range(2, 30))
 def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
@@ -345,7 +322,7 @@ def test_killed_at_any_line_it_goes_on_and_comes_to_the_same(
     cluster = SimulatedCluster(bad=("n3",))
     whole = make_paper(tmp_path / "whole", 9, cluster).run()
     paper = make_paper(tmp_path / "killed", 9, cluster)
-    kill_at(paper, number, monkeypatch)
+    kill_at(paper.run, number, monkeypatch)
 
     answer = paper.run(resume_journal(paper.folder))
 

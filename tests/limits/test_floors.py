@@ -245,7 +245,7 @@ def test_copies_from_the_host_are_held_to_what_gpu_and_slot_support() -> None:
     for width in ("", "0", "63"):  # as a virtual machine may show
         facts = {"name": "NVIDIA X", "pcie_generation": "5", "pcie_width": width}
         silent = find_floor(Part("gpu", "gpu-0", "GPU 0", facts), "d2h")
-        assert silent == "NVIDIA X does not tell what its PCIe link supports"
+        assert silent == "NVIDIA X does not report what its PCIe link supports"
 
 
 def test_an_unknown_part_has_no_floor_and_is_said_to_be_unknown() -> None:

@@ -86,7 +86,6 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of programs that run on this node."""
         env = {n: v for n, v in os.environ.items() if not n.endswith("_VISIBLE_DEVICES")}
         return env | {
             "LD_LIBRARY_PATH": str(self.library.parent),

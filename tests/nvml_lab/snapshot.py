@@ -34,7 +34,6 @@ def main() -> None:
 
 
 def ask(h: Any, call: Callable[..., Any], *args: object) -> Any:
-    """Call NVML; None if the GPU does not support that."""
     try:
         return call(h, *args)
     except nv.NVMLError as err:
@@ -53,7 +52,6 @@ def field(h: Any, number: int, scope: int = 0) -> float | None:
 
 
 def look(h: Any) -> dict[str, Any]:
-    """Ask everything once."""
     return {"facts": facts(h), **memory(h), **heat(h), **links(h), **others(h)}
 
 

@@ -88,8 +88,8 @@ def test_what_a_tool_does_not_know_is_no_value(said: str) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        (HEADER, ("g1", "c7", "5", "1", "fast", "1"), "row 1: the value 'fast' is no number"),
-        (HEADER, ("g1", "c7", "5", "noon", "1", "1"), "row 1: the time 'noon' is no number"),
+        (HEADER, ("g1", "c7", "5", "1", "fast", "1"), "row 1: the value 'fast' is not a number"),
+        (HEADER, ("g1", "c7", "5", "noon", "1", "1"), "row 1: the time 'noon' is not a number"),
         (HEADER, ("g1", "c7"), "row 1 has 2 cells, but the header 6"),
         (("gpu", "metric"), ("g1", "1"), "no column has the values"),
         (("gpu",), ("g1",), "no column has the values"),

@@ -30,7 +30,6 @@ INVENTORY = Inventory(
 
 
 def measure_all(name: str, values: Sequence[float], unit: str) -> tuple[Measurement, ...]:
-    """Measure a value on each GPU."""
     return tuple(Measurement(name, v, unit, g.id) for v, g in zip(values, GPUS, strict=False))
 
 
@@ -46,7 +45,6 @@ def a_result(check: str, *found: Measurement | Finding, **changes: Any) -> Resul
 
 
 def a_run(*results: Result, **changes: Any) -> Run:
-    """Make a run with these *results*."""
     fields: dict[str, Any] = {
         "id": "20261122-090000-abcdef",
         "node": "node",

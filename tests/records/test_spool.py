@@ -44,14 +44,12 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="to give files away tak
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Make the directory of node n1."""
     home = tmp_path / "n1"
     home.mkdir(mode=0o700)
     return home
 
 
 def new(run: str) -> bool:
-    """Say that no run was judged before."""
     del run
     return False
 

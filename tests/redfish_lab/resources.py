@@ -21,12 +21,10 @@ CLOCK = "2026-11-22T02:00:00Z"
 
 
 def make_link(path: str) -> dict[str, str]:
-    """Make a link to *path*."""
     return {"@odata.id": f"/redfish/v1/{path}"}
 
 
 def make_collection(path: str, names: Iterable[str]) -> Tree:
-    """Make a collection of links at *path*."""
     links = [make_link(f"{path}/{name}") for name in names]
     return {path: {**make_link(path), "Members": links, "Members@odata.count": len(links)}}
 

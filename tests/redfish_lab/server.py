@@ -65,12 +65,10 @@ class FakeBmc:
 
     @property
     def address(self) -> str:
-        """Where it answers."""
         return f"127.0.0.1:{self.port}"
 
     def make_access(self, **changes: Any) -> BmcAccess:
-        """Make what one needs to log in."""
-        usual: dict[str, Any] = {"password": PASSWORD, "ca": str(self.certificate), "seconds": 30}
+        usual: dict[str, Any] = {"password": PASSWORD, "ca": str(self.certificate), "seconds": 600}
         return BmcAccess(address=self.address, user=USER, **(usual | changes))
 
     def write(self) -> None:
@@ -96,7 +94,6 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
         """Print nothing: sushy-tools would print the token."""
 
     def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """Answer with *body*."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -135,7 +132,6 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
         self.reply(200, json.dumps(page).encode())
 
     def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
-        """Begin a session."""
         self.bmc.requests.append(f"POST {self.path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
         name = self.path.removeprefix("/redfish/v1/")
@@ -153,7 +149,6 @@ class _Handler(sushy_static.RequestHandler):  # type: ignore[misc]  # it ships n
         self.reply(201, b"{}", X_Auth_Token=TOKEN, Location=f"{SESSIONS}/1")
 
     def do_DELETE(self) -> None:  # noqa: N802 - the name that http.server calls
-        """End a session."""
         self.bmc.requests.append(f"DELETE {self.path}")
         self.bmc.open_sessions -= 1
         self.reply(204)

@@ -50,7 +50,6 @@ class Clock:
     """The time of each thread, in seconds since this process began to use GPUs."""
 
     def __init__(self) -> None:
-        """Begin with real time."""
         self.is_modelled = False
         self._holds_real = False
         self._origin = 0.0

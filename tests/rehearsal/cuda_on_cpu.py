@@ -113,7 +113,6 @@ class CudaMode(TorchFunctionMode):
     """Sees every call of torch in the thread that it is entered in."""
 
     def __init__(self) -> None:
-        """Make one for this thread."""
         super().__init__()
         self._multiplier = Multiplier()
         self._copied: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -125,7 +124,6 @@ class CudaMode(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do as CUDA does."""
         del types
         if CLOCK.is_modelled:
             CLOCK.advance(CALL_SECONDS)

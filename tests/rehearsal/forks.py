@@ -27,7 +27,6 @@ class ForkingPopen(subprocess.Popen[Any]):
     """As `subprocess.Popen`, whose child never comes to replace itself."""
 
     def __init__(self, args: Any, *more: Any, **kwargs: Any) -> None:
-        """Start *args*."""
         if not isinstance(args, str | bytes) and tuple(args)[: len(COMMAND)] == COMMAND:
             module, *arguments = tuple(args)[len(COMMAND) :]
             kept = tuple(kwargs.get("pass_fds", ()))

@@ -177,15 +177,12 @@ class Stream:
 
     @property
     def device(self) -> torch.device:
-        """The device that works on it."""
         return torch.device("cuda", self.gpu.index)
 
     def synchronize(self) -> None:
-        """Wait for the end of the work."""
         self.gpu.wait(self.end)
 
     def query(self) -> bool:
-        """Say whether all of it is done."""
         self.gpu.require_alive()
         return self.end <= CLOCK.read()
 
@@ -199,7 +196,6 @@ class Stream:
             self.end = max(self.end, event.at)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record an event."""
         event = event or Event()
         event.record(self)
         return event

@@ -72,7 +72,6 @@ class Work:
     """On the clock of the GPUs."""
 
     def is_completed(self) -> bool:
-        """Say whether it is done."""
         self.gpu.require_alive()
         return self.end <= CLOCK.read()
 
@@ -80,7 +79,6 @@ class Work:
         """Have the stream wait, and not the host: here a stream does all in order."""
 
     def wait(self) -> bool:
-        """Wait until it is done."""
         self.gpu.wait(self.end)
         return True
 
@@ -105,7 +103,6 @@ class Library:
         timeout: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
-        """Begin a group."""
         self.group = None
         if backend == "nccl":
             assert device_id is not None, "an eager start needs its device"
@@ -153,7 +150,6 @@ class Library:
         return Work(gpu, end)
 
     def abort(self, _group: Any = None) -> None:
-        """End the group, whatever it waits for."""
         self.group = None
         self.destroy()
 

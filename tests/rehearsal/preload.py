@@ -14,7 +14,6 @@ class NoTriton(MetaPathFinder):
     """Has Triton not installed, unless a run asks for the real one: that needs a GPU."""
 
     def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
-        """Find no Triton."""
         if fullname == "triton" and os.environ.get(TRITON) != "real":
             raise ModuleNotFoundError("No module named 'triton'", name=fullname)
         return None

@@ -32,7 +32,6 @@ class Multiplier:
     """Multiplies, and remembers: the same product of the same operands has the same bits."""
 
     def __init__(self) -> None:
-        """Begin without any product."""
         self._known: dict[tuple[Any, ...], tuple[Any, Any, Tensor]] = {}
 
     def multiply(

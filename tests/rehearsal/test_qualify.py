@@ -64,7 +64,6 @@ def format_toml(value: Any) -> str:
 
 @pytest.fixture
 def node(tmp_path: Path, nvml_library: Path) -> Node:
-    """Make a node with two GPUs."""
     made = make_node(tmp_path, nvml_library, gpus=2)
     write_steps(made)
     return made

@@ -96,6 +96,6 @@ def test_training_leaves_nccl_as_the_site_set_it(rehearse: Rehearse) -> None:
     run = rehearse(gpus=2).run(*CHECKS, NCCL_DEBUG="WARN", TORCH_NCCL_BLOCKING_WAIT="0")
     texts = {c.text for result in run.results for c in result.coverage}
     assert run.verdict is Verdict.PASS
-    assert "the environment tells NCCL: NCCL_DEBUG=WARN" in texts
+    assert "NCCL's settings in the environment: NCCL_DEBUG=WARN" in texts
     assert "set in the environment and ignored: TORCH_NCCL_BLOCKING_WAIT" in texts
     assert not [text for text in texts if "NVLS" in text]

@@ -1,10 +1,12 @@
-"""Documents of collectives to print: made up, with one rank that differs."""
+"""Documents of collectives and isolations to print: made up, with one rank or node that differs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from hpcverify.isolation.answer import AccusedNode, IsolationAnswer, SendRecord, TestRecord
+from hpcverify.isolation.group_tests import GroupOutcome, GroupPurpose
 from hpcverify.records.collectives import (
     CollectiveRun,
     CollectiveTiming,
@@ -60,3 +62,32 @@ def _list_delays(ranks: tuple[RankPlace, ...], late: int | None) -> Iterator[Ran
             wobble = (place.rank * 7919 + size) % 13 * 1e-5
             arrival = wobble + (0.006 if place.rank == late else 0.0)
             yield RankDelay(place.rank, operation, size, arrival, 0.004 + wobble, 2e-5)
+
+
+def an_isolation(nodes: int = 48) -> IsolationAnswer:
+    """Make an answer in which n7 sends slowly to all of the *nodes*."""
+    names = tuple(f"n{i}" for i in range(1, nodes + 1))
+    reason = "all_reduce 16 GB/s, 40% of what others reach"
+    failed, passed = GroupOutcome.FAILED, GroupOutcome.PASSED
+    test = TestRecord(
+        round=1, purpose=GroupPurpose.PAIR, partners=("n20",), outcome=failed, reason=reason
+    )
+    slow = AccusedNode(
+        node="n7", is_alone=False, directions=("sends",), failed=(test,) * 4, passed=()
+    )
+    sent = tuple(
+        SendRecord(sender=a, receiver=b, outcome=failed if a == "n7" else passed, reason=reason)
+        for a in names
+        for b in names
+        if a != b
+    )
+    return IsolationAnswer(
+        id="20261122-120000-abcdef",
+        accused=(slow,),
+        cleared=nodes - 1,
+        cleared_nodes=tuple(name for name in names if name != "n7"),
+        sent=sent,
+        rounds=12,
+        tests=38,
+        node_minutes=50.0,
+    )

@@ -7,40 +7,61 @@ from html.parser import HTMLParser
 
 
 class Dom(HTMLParser):
-    """The elements of a page with their attributes, and its text."""
+    """The elements of a page with their attributes, its text, and the rows of its tables."""
 
     def __init__(self, page: str) -> None:
         """Parse *page*."""
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        """The cells of each row of a table, as texts."""
         self._text: list[str] = []
         self._muted = 0
-        self._joined = False
+        self._is_adjacent = False
+        self._spans: list[bool] = []
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the element; what is in a style is no text, and a wbr is no space."""
+        """Keep the element; what is in a style is no text; a wbr and a nowrap are no space."""
         self.elements.append((tag, dict(attrs)))
-        self._joined = tag == "wbr"
+        is_nowrap = tag == "span" and dict(attrs).get("class") == "nowrap"
+        if tag == "span":
+            self._spans.append(is_nowrap)
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+        self._is_adjacent &= is_nowrap or tag == "wbr"
         self._muted += tag == "style"
 
     def handle_endtag(self, tag: str) -> None:
         """Listen again after a style."""
+        is_nowrap = tag == "span" and self._spans.pop()
+        self._is_adjacent &= is_nowrap
         self._muted -= tag == "style"
 
     def handle_data(self, data: str) -> None:
         """Keep the text."""
-        if self._joined and self._text:
+        if self._muted:
+            return
+        if self._is_adjacent:
             self._text[-1] += data
-        elif not self._muted:
+        else:
             self._text.append(data)
-        self._joined = False
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+        self._is_adjacent = True
 
     @property
     def text(self) -> str:
         """All text, with single spaces."""
         return " ".join(" ".join(self._text).split())
+
+    def find_row(self, head: str) -> list[str]:
+        """Find the first row whose head is *head*, and return its other cells."""
+        rows = ([" ".join(cell.split()) for cell in row] for row in self.rows)
+        return next(row[1:] for row in rows if row[:1] == [head])
 
     def tags(self) -> set[str]:
         """Name every kind of element."""

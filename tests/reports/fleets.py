@@ -348,7 +348,7 @@ def foresee(judgement: FleetJudgement | None, **changes: object) -> FleetOutlook
             *(due(i, 0.9) for i in range(34, 39)),
         ),
         "due_count": 8,
-        "judged_by": "by experience elsewhere: 23 outages of this site are known, 50 are needed "
+        "judged_by": "by published data: 23 outages of this site are known, 50 are needed "
         "to fit weights to",
         "worth": FleetWorth(days=90.0, reliability=known, assumptions=given, jobs=jobs),
         "judgement": judgement,

@@ -5,25 +5,56 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcverify_reports import collectives, fleet, qualification
+from hpcverify_reports import collectives, fleet, isolation, qualification
 from hpcverify_reports.labels import ICONS, Icon
 from hpcverify_reports.node import render
 from tests.reports import fleets, samples
 from tests.reports.chromium import chromium
-from tests.reports.collective_runs import a_collective_run
+from tests.reports.collective_runs import a_collective_run, an_isolation
 from tests.reports.dom import Dom
 from tests.reports.qualifications import a_qualification
 
 pytestmark = pytest.mark.browser
 
 
-def test_a_browser_reads_the_page_as_it_was_written(tmp_path: Path) -> None:
-    page = render(samples.sick_node(), history=samples.past())
+@cache
+def make_pages() -> dict[str, str]:
+    """Render a sample of each page, and fleets of several sizes."""
+    judged, rotten = fleets.judged_in_all_ways(400), fleets.rotten(3000, 21)
+    return {
+        "node": render(samples.sick_node(60), history=samples.past()),
+        "fleet": fleet.render(judged, fleets.links(judged)),
+        "bare": fleet.render(fleets.bare(), {}),
+        "rotten": fleet.render(rotten, fleets.links(rotten)),
+        "qualification": qualification.render(a_qualification()),
+        "collectives": collectives.render(
+            [a_collective_run(64, 8, late=301), a_collective_run(8, 8)]
+        ),
+        "isolation": isolation.render(an_isolation()),
+    }
+
+
+TALL = {
+    "node": 9_500,
+    "fleet": 8_000,
+    "bare": 3_000,
+    "rotten": 9_000,
+    "qualification": 3_500,
+    "collectives": 3_500,
+    "isolation": 2_500,
+}
+"""Pixels that a page of a sample may be tall in a window 1,200 wide, as it opens."""
+
+
+@pytest.mark.parametrize("name", ["node", "fleet", "qualification", "collectives", "isolation"])
+def test_a_browser_reads_a_page_as_it_was_written(name: str, tmp_path: Path) -> None:
+    page = make_pages()[name]
 
     read = Dom(chromium(page, tmp_path, "--dump-dom"))
 
@@ -34,26 +65,16 @@ def test_a_browser_reads_the_page_as_it_was_written(tmp_path: Path) -> None:
     assert len(read.elements) == len(written.elements)
 
 
-def test_a_browser_paints_the_page(tmp_path: Path) -> None:
-    picture = tmp_path / "node.png"
+@pytest.mark.parametrize("name", ["node", "qualification"])
+def test_a_browser_paints_a_page(name: str, tmp_path: Path) -> None:
+    picture = tmp_path / "page.png"
 
     size = ("--window-size=1280,1600", f"--screenshot={picture}")
-    chromium(render(samples.sick_node(60)), tmp_path, *size)
+    chromium(make_pages()[name], tmp_path, *size)
 
     assert picture.read_bytes().startswith(b"\x89PNG")
     # A blank page of this size is compressed to under 10 kB.
     assert picture.stat().st_size > 60_000
-
-
-def test_a_browser_reads_the_page_of_a_fleet_as_it_was_written(tmp_path: Path) -> None:
-    shown = fleets.fleet()
-    page = fleet.render(shown, fleets.links(shown))
-
-    read = Dom(chromium(page, tmp_path, "--dump-dom"))
-
-    written = Dom(page)
-    assert read.text == written.text
-    assert len(read.elements) == len(written.elements)
 
 
 def test_a_browser_paints_the_map_of_a_fleet(tmp_path: Path) -> None:
@@ -81,15 +102,6 @@ LEGIBLE = {"map": 12, "chart": 10}
 """Pixels of the smallest letters of a picture, after it was scaled."""
 CONTRAST = 4.5
 """Of letters against what is behind them (WCAG 2.2, 1.4.3)."""
-TALL = {
-    "node": 9_500,
-    "fleet": 8_000,
-    "bare": 3_000,
-    "rotten": 9_000,
-    "qualification": 3_500,
-    "collectives": 3_500,
-}
-"""Pixels that a page of a sample may be tall in a window 1,200 wide, as it opens."""
 MEASURE = """
 const results = [];
 const text = e => e.innerText === undefined ? e.textContent : e.innerText;
@@ -193,18 +205,8 @@ WIDTHS = {str(view["name"]): int(str(view["width"])) for view in VIEWS} | {"pape
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
     """Lay out all samples in windows of all widths and on paper, and measure what came of them."""
-    some, rotten = fleets.judged_in_all_ways(400), fleets.rotten(3000, 21)
     values = {
-        "PAGES": {
-            "node": render(samples.sick_node(60), history=samples.past()),
-            "fleet": fleet.render(some, fleets.links(some)),
-            "bare": fleet.render(fleets.bare(), {}),
-            "rotten": fleet.render(rotten, fleets.links(rotten)),
-            "qualification": qualification.render(a_qualification()),
-            "collectives": collectives.render(
-                [a_collective_run(64, 8, late=301), a_collective_run(8, 8)]
-            ),
-        },
+        "PAGES": make_pages(),
         "VIEWS": [
             {**view, "narrow": NARROW_ON_PAPER if "print" in view else NARROW} for view in VIEWS
         ],
@@ -228,7 +230,7 @@ def list_words(icon: Icon) -> list[str]:
 
 
 SAID_OTHERWISE = {
-    "fail": ("failed", "too low", "too high", "quarantined", "repeat offender"),
+    "fail": ("failed", "spoils", "too low", "too high", "quarantined", "repeat offender"),
     "error": ("could not be judged",),
     "warn": ("warned", "too low", "too high", "suspect", "holds up"),
     "skip": ("no node is verified", "held", "verifying", "unverified"),
@@ -299,14 +301,8 @@ def test_a_page_fills_its_window_and_is_no_taller_than_one_reads(layout: Layout,
 
 @pytest.mark.parametrize("name", ["node", "fleet"])
 def test_no_sheet_of_paper_is_empty(tmp_path: Path, name: str) -> None:
-    made = fleets.judged_in_all_ways(400)
-    page = (
-        render(samples.sick_node(60), history=samples.past())
-        if name == "node"
-        else fleet.render(made, fleets.links(made))
-    )
     paper = tmp_path / "page.pdf"
-    chromium(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
+    chromium(make_pages()[name], tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
     sheets = letters_on_sheets(paper.read_bytes())
 
     assert 2 < len(sheets) <= 12

@@ -24,7 +24,6 @@ from hpcverify.records.collectives import (
 )
 from hpcverify_reports.collectives import render
 from hpcverify_reports.ranks import MAX_NODE_ROWS, draw_ranks
-from tests.reports.chromium import chromium
 from tests.reports.collective_runs import COLUMNS, a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
@@ -142,7 +141,7 @@ WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
         (a_collective_run(), ["No rank holds up the others", "800 steps compared"]),
         (
             a_collective_run(late=13),
-            ["n2 holds up the others", "6 ms a step", "a step would take 37.5 % less"],
+            ["n2 holds up the others", "6 ms a step", "shorten each step by 37.5 %"],
         ),
         (
             a_collective_run(
@@ -169,7 +168,7 @@ WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
             a_collective_run(2, 8, second_opinion=OPINION),
             [
                 "all_reduce_perf on 8 GPUs of n1, the mean of its steps",
-                "of this one node; ours went over the network",
+                "on this one node; ours went over the network",
                 "all_reduce 256 MiB 243.7 GB/s 50.3 GB/s 12",
             ],
         ),
@@ -192,8 +191,10 @@ def test_several_documents_say_how_speed_holds_up_on_more_nodes() -> None:
     page = Dom(page_of(*runs))
 
     assert "64 ranks on 8 nodes by nccl" in page.text
-    assert "all_reduce 256 MiB 16 ranks on 2 nodes: 100 %, 25 GB/s" in page.text
-    assert "100 %, 25 GB/s 50 %, 12.5 GB/s 25 %, 6.25 GB/s" in page.text
+    heads = [f"{nodes * 8} ranks on {nodes} nodes" for nodes in (2, 4, 8)]
+    assert page.find_row("Measured")[1:] == heads
+    speeds = ["100 %, 25 GB/s", "50 %, 12.5 GB/s", "25 %, 6.25 GB/s"]
+    assert page.find_row("all_reduce 256 MiB")[1:] == speeds
     assert "Scaling" not in Dom(page_of(runs[0])).text
 
 
@@ -219,14 +220,6 @@ def test_the_page_has_no_scripts_and_what_others_wrote_is_text() -> None:
     page = Dom(page_of(replace(made, ranks=ranks)))
 
     assert not {"script", "img", "link", "iframe"} & set(page.tags())
-
-
-def test_a_browser_reads_the_page_of_collectives_as_it_was_written(tmp_path: Path) -> None:
-    page = page_of(a_collective_run(16, 8, late=13))
-
-    read = Dom(chromium(page, tmp_path, "--dump-dom"))
-
-    assert read.text == Dom(page).text
 
 
 def test_a_document_becomes_a_page(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
     MAX_NODE_ROWS,
     MAX_OPEN_RACKS,
+    NodeNames,
     lay_out,
     render,
 )
-from hpcverify_reports.heat import BLOCK_ROWS, PITCH_PIXELS, Block
-from hpcverify_reports.listing import MAX_LISTED_ROWS
+from hpcverify_reports.squares import BLOCK_ROWS, PITCH_PIXELS, Block
+from hpcverify_reports.tables import MAX_LISTED_ROWS, PageSection, TableCell, TableRow
 from tests.reports import fleets
 from tests.reports.dom import Dom
 
@@ -97,7 +98,32 @@ def test_the_lists_come_before_the_map_which_can_be_skipped() -> None:
 
 
 def facts(shown: Overview) -> dict[str, str]:
-    return dict(lay_out(shown, {}).facts)
+    """Map the facts on top to their texts or to the nodes that they name."""
+    return {
+        name: ", ".join(node for node, _ in fact.nodes) if isinstance(fact, NodeNames) else fact
+        for name, fact in lay_out(shown, {}).facts
+    }
+
+
+def find_section(shown: Overview, name: str) -> PageSection:
+    """Find the section called *name*."""
+    return next(section for section in lay_out(shown, {}).sections if section.id == name)
+
+
+def rows(shown: Overview, name: str) -> list[TableRow]:
+    """List the rows of the table in the section called *name*."""
+    (table,) = find_section(shown, name).tables
+    return [*table.rows, *table.folded]
+
+
+def texts(shown: Overview, name: str) -> list[list[str]]:
+    """List the texts of the cells of these rows."""
+    return [[cell.text for cell in row.cells] for row in rows(shown, name)]
+
+
+def list_faults(shown: Overview) -> list[tuple[TableCell, ...]]:
+    """List the cells of each fault: fault, nodes, finding, what to do, last seen."""
+    return [row.cells for row in rows(shown, "attention")]
 
 
 @pytest.mark.parametrize("fact", ["Results", "States"])
@@ -125,16 +151,15 @@ def by_hand(*names: str, failures: Iterable[tuple[str, float]] = ()) -> Overview
 
 def test_nodes_that_nobody_verified_are_not_green_though_they_passed() -> None:
     laid = lay_out(by_hand("n1", "n2"), {})
-    (unverified,) = laid.lists
 
     assert (laid.headline, laid.icon.key) == ("No node is verified", "skip")
     assert "2 nodes unknown to the controller" in laid.lede
     assert facts(by_hand("n1", "n2"))["Results"] == "2 passed"
-    assert unverified.rows[0].cells == (
+    assert texts(by_hand("n1", "n2"), "unverified")[0][1:] == [
         "never",
         "unverified",
         "pass, 2026-11-21 03:21 UTC (3 h ago), not started by the controller",
-    )
+    ]
 
 
 def test_some_that_are_not_verified_are_not_green_either() -> None:
@@ -165,12 +190,11 @@ def test_runs_that_failed_before_the_newest_one_passed_are_in_the_headline() -> 
     nights = [("n1", fleets.NOW - night * fleets.DAY) for night in (1, 2, 30)]
     shown = by_hand("n1", "n2", failures=nights)
     laid = lay_out(shown, {})
-    lately = next(each for each in laid.lists if each.id == "lately")
 
     assert laid.headline == "1 of 2 nodes failed in the last 7 days"
     assert laid.icon.key == "warn"
     assert shown.rows[0].why == "2 failed runs in the last 7 days"
-    assert [(r.name, r.cells[0]) for r in lately.rows] == [("n1", "2")]
+    assert [row[:2] for row in texts(shown, "lately")] == [["n1", "2"]]
 
 
 def test_a_full_pass_takes_back_the_failures_before_it() -> None:
@@ -185,7 +209,18 @@ def test_what_is_new_since_yesterday_is_named() -> None:
     old = replace(new, name="n2", since=fleets.NOW - 2 * fleets.DAY)
 
     assert facts(of(new, old))["New in the last 24 h"] == "n1"
-    assert facts(of(old))["New in the last 24 h"] == "none"
+    assert facts(of(old))["New in the last 24 h"] == ""
+    assert "New in the last 24 h none" in Dom(render(of(old), {})).text
+
+
+def test_what_is_new_since_yesterday_has_links() -> None:
+    shown = fleets.fleet()
+    links = fleets.links(shown)
+    new = dict(lay_out(shown, links).facts)["New in the last 24 h"]
+
+    assert isinstance(new, NodeNames)
+    assert new.nodes
+    assert all(page in links.values() for _, page in new.nodes)
 
 
 def test_each_age_has_the_time_beside_it() -> None:
@@ -209,10 +244,10 @@ def test_a_tripped_breaker_is_on_top_with_the_fix() -> None:
 
 def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> None:
     signs = re.findall(r'<a href="([^"]*)"><title>([^<]*)</title><use href="#cell-(\w+)"', text())
-    gemm = next(sign for sign in signs if " gemm" in sign[1])
+    gemm = next(sign for sign in signs if ", gemm" in sign[1])
 
     assert gemm[0] == "nodes/gpu-r001-n06/idle.html#gemm"
-    assert gemm[1].startswith("gpu-r001-n06 gemm: fail, GPU 3")
+    assert gemm[1].startswith("gpu-r001-n06, gemm: fail, GPU 3")
     assert gemm[2] == "fail"
     # Six of checks, three of states.
     assert len(signs) == 9
@@ -220,7 +255,7 @@ def test_every_square_that_did_not_pass_is_a_sign_with_a_link_and_a_name() -> No
 
 def test_a_square_lies_in_the_row_of_its_node_and_the_column_of_its_check() -> None:
     block = drawn(fleets.fleet())[0]
-    sign = next(sign for sign in block.icons if " nvlink" in sign.title)
+    sign = next(sign for sign in block.squares if ", nvlink" in sign.title)
     head = next(head for head in block.heads if head.text == "nvlink")
     name = next(name for name in block.names if name.text == "gpu-r001-n24")
 
@@ -246,57 +281,62 @@ def test_what_passed_is_ground_what_did_not_run_is_blank_and_skips_are_strokes()
     nodes = {name: fleets.well(name) for name in ("n1", "n2")}
     (block,) = drawn(build_overview(nodes, (), runs, now=fleets.NOW))
 
-    # Columns: state, a gap, a, b, c.
+    columns = [head.x - block.heads[0].x for head in block.heads]
     assert block.passed_path.split("z")[:-1] == [
-        f"M{x * PITCH_PIXELS} {y * PITCH_PIXELS}h{PITCH_PIXELS}v{PITCH_PIXELS}h-{PITCH_PIXELS}"
-        for x, y in ((0, 0), (2, 0), (0, 1), (4, 1))
+        f"M{columns[x]} {y * PITCH_PIXELS}h{PITCH_PIXELS}v{PITCH_PIXELS}h-{PITCH_PIXELS}"
+        for x, y in ((0, 0), (1, 0), (0, 1), (3, 1))
     ]
     assert block.skipped_path.count("M") == 1
-    assert block.icons == ()
+    assert block.squares == ()
 
 
 def test_every_failure_is_in_a_table_too() -> None:
-    laid = lay_out(fleets.fleet(), {})
-    listed = {(t.example.node, t.check) for t in laid.faults if t.count == 1}
+    faults = list_faults(fleets.fleet())
+    listed = {(node.text, fault.text.split()[0]) for fault, node, *_ in faults}
     bad = {(one.node, one.check) for one in fleets.complaints() if one.verdict >= Verdict.WARN}
+    slow = [finding.text for fault, _, finding, *_ in faults if "bf16.sustained" in fault.text]
 
     assert listed == bad
-    assert all(fleets.SLOW in t.example.found for t in laid.faults if t.metric)
+    assert slow
+    assert all(fleets.SLOW in text for text in slow)
 
 
 def test_a_bad_node_without_a_bad_check_is_listed_with_its_reason() -> None:
     gone = Node(name="n1", state=State.SUSPECT, reason="sdc: 1 word", verdict="fail")
 
-    (trouble,) = lay_out(of(gone), {}).faults
+    ((fault, _, finding, *_),) = list_faults(of(gone))
 
-    assert (trouble.check, trouble.example.found) == ("no result is kept", "sdc: 1 word")
+    assert (fault.text, finding.text) == ("no result is kept", "sdc: 1 word")
 
 
 def test_equal_faults_are_one_row_with_a_host_list() -> None:
     shown = fleets.rotten(1000, 20)
-    (trouble,) = lay_out(shown, fleets.links(shown)).faults
+    (row,) = rows(shown, "attention")
+    fault, node, *_ = row.cells
 
-    assert (trouble.check, trouble.metric) == ("allreduce", "bf16.sustained")
-    assert trouble.count == 1000
-    assert trouble.hosts == "gpu-r[001-031]-n[01-32],gpu-r032-n[01-08]"
-    assert len(trouble.nodes) == MAX_FAULT_NODES
-    assert trouble.more == "and 980 more: hpcverify report --fleet --format json"
+    assert fault.text == "allreduce bf16.sustained"
+    assert (node.text, node.note) == ("gpu-r001-n01", "and 999 more")
+    assert row.details is not None
+    assert row.details.code == "gpu-r[001-031]-n[01-32],gpu-r032-n[01-08]"
+    assert len(row.details.table.rows) == MAX_FAULT_NODES
+    assert row.details.table.more == "and 980 more: hpcverify report --fleet --format json"
 
 
 def test_a_fault_of_very_many_nodes_is_no_reason_to_replace_their_parts() -> None:
     laid = lay_out(fleets.rotten(1000, 20), {})
 
-    assert [action.text for action in laid.actions] == [
+    assert [text for text, _ in laid.actions] == [
         "Look for a common cause of allreduce bf16.sustained"
     ]
-    assert "On 1000 of 1000 nodes" in laid.faults[0].hint
+    ((_, _, _, step, _),) = list_faults(fleets.rotten(1000, 20))
+    assert "On 1000 of 1000 nodes" in step.lead
 
 
 def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
     laid = lay_out(fleets.fleet(), {})
 
-    assert not any(trouble.hint for trouble in laid.faults)
-    assert not any("common" in action.text for action in laid.actions)
+    assert not any(step.lead for _, _, _, step, _ in list_faults(fleets.fleet()))
+    assert not any("common" in text for text, _ in laid.actions)
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
@@ -304,31 +344,28 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
         "n1", verdict=Verdict.FAIL, overall=Verdict.WARN, remedy=Remedy.REPLACE, reason="slow"
     )
     shown = build_overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
-    (fault,) = lay_out(shown, {}).faults
+    ((fault, _, _, step, _),) = list_faults(shown)
 
     assert not shown.rows[0].attention
-    assert [s.icon.key for s in drawn(shown)[0].icons] == ["warn"]
-    assert (fault.icon.key, "replace" in fault.next) == ("warn", False)
+    assert [s.square.verdict for s in drawn(shown)[0].squares] == [Verdict.WARN]
+    assert (fault.icon and fault.icon.key, "replace" in step.text) == ("warn", False)
 
 
 def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:
-    lists = {each.id: each for each in lay_out(fleets.fleet(), {}).lists}
+    shown = fleets.fleet()
+    overdue = texts(shown, "unverified")
 
-    assert lists["others"].rows[0].cells[0] == "bad fan, ticket 4711 (root)"
-    assert {row.name for row in lists["unverified"].rows} == {
-        *map(fleets.name_of, (17, 33, 40, 50))
-    }
-    assert lists["unverified"].rows[0].cells[0] == "never"
-    assert "firmware of the switch (by anna)" in lists["held"].rows[-2].cells
-    assert "flaky" not in lists
+    assert texts(shown, "others")[0][1] == "bad fan, ticket 4711 (root)"
+    assert {row[0] for row in overdue} == {*map(fleets.name_of, (17, 33, 40, 50))}
+    assert overdue[0][1] == "never"
+    assert "firmware of the switch (by anna)" in texts(shown, "held")[-2]
+    assert "flaky" not in {section.id for section in lay_out(shown, {}).sections}
 
 
 def test_flakes_are_listed_the_most_first() -> None:
     some = [replace(fleets.well(f"n{n}"), flakes=n) for n in range(3)]
 
-    (flaky,) = lay_out(of(*some), {}).lists
-
-    assert [(row.name, row.cells[0]) for row in flaky.rows] == [("n2", "2"), ("n1", "1")]
+    assert [row[:2] for row in texts(of(*some), "flaky")] == [["n2", "2"], ["n1", "1"]]
 
 
 def test_the_page_holds_no_script_and_needs_no_network() -> None:
@@ -352,7 +389,7 @@ def test_a_picture_with_links_is_a_group_with_a_name() -> None:
     maps = [svg for svg in dom().every("svg") if "role" in svg]
 
     assert [svg["role"] for svg in maps] == ["group"] * 2
-    assert all("aria-labelledby" in svg for svg in maps)
+    assert all(svg["aria-label"] for svg in maps)
 
 
 def test_without_pages_there_are_no_links_but_within() -> None:
@@ -391,23 +428,23 @@ def test_a_thousand_nodes_keep_to_the_budget(one_in: int) -> None:
 
 def test_what_a_list_has_no_room_for_is_folded_and_then_counted() -> None:
     some = [Node(name=f"n{n}", state=State.HELD) for n in range(MAX_LISTED_ROWS + 7)]
-    held, _ = lay_out(of(*some), {}).lists
+    held = find_section(of(*some), "held")
 
-    assert (len(held.rows) + len(held.rest), held.count) == (MAX_LISTED_ROWS, MAX_LISTED_ROWS + 7)
-    assert held.more == "and 7 more: hpcverify report --fleet --format json"
+    assert (len(rows(of(*some), "held")), held.count) == (MAX_LISTED_ROWS, MAX_LISTED_ROWS + 7)
+    assert held.tables[0].more == "and 7 more: hpcverify report --fleet --format json"
 
 
 def test_too_many_nodes_are_shown_by_rack_the_worst_of_each() -> None:
     shown = fleets.rotten(MAX_NODE_ROWS + 48, 640 * 2)
     laid = lay_out(shown, fleets.links(shown))
     names = [name.text for r in laid.racks for b in r.blocks for name in b.names]
-    sign = laid.racks[0].blocks[0].icons[0]
+    sign = laid.racks[0].blocks[0].squares[0]
 
     assert laid.unit == "rack"
     assert names[0] == "gpu-r001 (32)"
     assert len(names) == 64 == 2 * BLOCK_ROWS
-    assert "fail on 1 of 32, e.g. gpu-r001-n01 allreduce" in sign.title
-    assert sign.href == "nodes/gpu-r001-n01/idle.html#allreduce"
+    assert sign.title.startswith("gpu-r001 (32), allreduce: fail on 1 of 32, e.g. gpu-r001-n01: ")
+    assert sign.square.href == "nodes/gpu-r001-n01/idle.html#allreduce"
 
 
 def test_rows_are_in_the_order_that_people_count() -> None:
@@ -421,7 +458,7 @@ def test_rows_are_in_the_order_that_people_count() -> None:
 def test_versions_are_told_once_for_all_nodes_that_differ_together() -> None:
     page = Dom(render(fleets.drifting(), {})).text
 
-    assert "1 rollout, 7 nodes differ from their like" in page
+    assert "1 rollout, 7 nodes differ from their peers" in page
     assert "GPU driver from 570.86.15 to 575.51.03: 42 of 63 nodes" in page
     assert "not yet: gpu-r002-n[12-32]" in page
     assert page.count("6.8.0-50-generic, not 6.8.0-40-generic as on 59 of 63") == 1
@@ -429,18 +466,17 @@ def test_versions_are_told_once_for_all_nodes_that_differ_together() -> None:
 
 
 def test_a_warning_that_came_with_a_rollout_is_told_as_that_and_not_node_by_node() -> None:
-    shown = lay_out(fleets.drifting(), {})
+    ((_, node, _, step, _),) = list_faults(fleets.drifting())
 
-    (fault,) = shown.faults
-    assert fault.count == 43
-    assert fault.hint == (
+    assert node.note == "and 42 more"
+    assert step.lead == (
         "On 43 nodes, first seen with the rollout of GPU driver 575.51.03: look there first."
     )
-    assert not shown.actions
+    assert not lay_out(fleets.drifting(), {}).actions
 
 
 def test_a_fleet_that_tells_no_versions_has_no_section_of_them() -> None:
-    assert not lay_out(fleets.fleet(), {}).drift.lines
+    assert "versions" not in {section.id for section in lay_out(fleets.fleet(), {}).sections}
     assert "Compared with nodes of the same machine" not in text()
 
 
@@ -461,7 +497,7 @@ def test_what_the_past_says_comes_between_the_faults_and_the_map() -> None:
 
 def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:
     page = Dom(render(judged(), {}))
-    pictures = [svg for svg in page.every("svg") if svg.get("role") == "img"]
+    pictures = [svg for svg in page.every("svg") if "aria-labelledby" in svg]
     ids = list(page.values("id"))
 
     assert len(pictures) == 3
@@ -469,11 +505,17 @@ def test_a_picture_of_a_metric_has_a_name_and_a_description() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_that_knows_no_past_says_what_is_missing() -> None:
-    page = Dom(render(fleets.judged(None, due=(), due_count=0), {})).text
+def test_a_past_that_is_not_known_has_its_sections_all_the_same() -> None:
+    laid = lay_out(fleets.judged(None, due=(), due_count=0), {})
 
-    assert page.count("No night was judged yet. hpcverify collect") == 2
-    assert "No node is due" in page
+    assert {"peers", "past", "next"} <= {section.id for section in laid.sections}
+
+
+def test_a_name_that_is_cut_has_the_full_name_as_a_title() -> None:
+    (cut, *_) = [name for block in drawn(fleets.bare()) for name in block.names if name.title]
+
+    assert cut.title.startswith(cut.text.removesuffix("…"))
+    assert cut.title.endswith(".example.org")
 
 
 def test_hostile_text_of_a_judgement_comes_out_as_text() -> None:
@@ -503,10 +545,11 @@ def test_very_many_differences_are_folded_and_counted() -> None:
         )
         for i in range(3000)
     ]
-    shown = lay_out(build_overview({}, (), (), now=fleets.NOW, told=odd), {}).drift
+    shown = build_overview({}, (), (), now=fleets.NOW, told=odd)
+    (table,) = find_section(shown, "versions").tables
 
-    assert (len(shown.lines), len(shown.lines) + len(shown.rest)) == (20, MAX_LISTED_ROWS)
-    assert shown.more == "and 100 more: hpcverify report --fleet --format json"
+    assert (len(table.rows), len(table.rows) + len(table.folded)) == (20, MAX_LISTED_ROWS)
+    assert table.more == "and 100 more: hpcverify report --fleet --format json"
 
 
 def test_no_version_can_be_more_than_text() -> None:

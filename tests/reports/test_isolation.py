@@ -1,4 +1,4 @@
-"""The page of an isolation says who is to blame on what evidence, and who is cleared."""
+"""The page of an isolation names the faulty nodes with the evidence, and the cleared ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hpcverify.isolation.answer import IsolationAnswer
 from hpcverify_reports.isolation import render
 from tests.isolation.paper import make_paper
 from tests.isolation.stand_in import SimulatedCluster
-from tests.reports.chromium import chromium
 from tests.reports.collective_runs import a_collective_run
 from tests.reports.dom import Dom
 from tests.reports.samples import HOSTILE
@@ -28,12 +27,15 @@ def sender(tmp_path_factory: pytest.TempPathFactory) -> IsolationAnswer:
     return make_paper(tmp_path_factory.mktemp("isolation"), 16, cluster).run()
 
 
-def test_the_node_to_blame_stands_first_with_its_evidence(sender: IsolationAnswer) -> None:
+def test_the_faulty_node_stands_first_with_its_evidence(sender: IsolationAnswer) -> None:
     page = Dom(render(sender))
 
     assert "n7 spoils collectives" in page.text
     assert "it sends slowly" in page.text
-    assert page.text.count("failed all_reduce 16 GB/s, 40% of what others reach") >= 3
+    failed = [row for row in page.rows if row[2:3] == ["failed"]]
+    assert failed
+    assert all("16 GB/s, 40% of what others reach" in row[3] for row in failed)
+    assert sum(row[3].startswith("all_reduce ") for row in failed) >= 3
     assert "n[1-6,8-16]" in page.text
     assert "15 nodes" in page.text
 
@@ -59,8 +61,8 @@ def test_a_link_accuses_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "headline"),
     [
-        ({}, "Nobody is to blame"),
-        ({"untested": {"n1": "is busy"}}, "Nobody is to blame for certain"),
+        ({}, "No faulty node was found"),
+        ({"untested": {"n1": "is busy"}}, "No faulty node was found for certain"),
         ({"switches": ("leaf3",)}, "A switch spoils collectives: leaf3"),
     ],
 )
@@ -77,14 +79,6 @@ def test_what_others_wrote_is_text(sender: IsolationAnswer) -> None:
     )
 
     assert not {"script", "img", "link", "iframe"} & set(Dom(page).tags())
-
-
-def test_a_browser_reads_the_page_of_an_isolation_as_it_was_written(
-    sender: IsolationAnswer, tmp_path: Path
-) -> None:
-    page = render(sender)
-
-    assert Dom(chromium(page, tmp_path, "--dump-dom")).text == Dom(page).text
 
 
 def test_an_answer_becomes_a_page_and_is_no_run_of_collectives(

@@ -13,7 +13,13 @@ from hpcverify.model import Cause, Remedy, Verdict, effective_verdict
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_SENTENCES, REMEDY_STEPS
 from hpcverify.summary.wording import format_duration
-from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, format_time, make_anchor
+from hpcverify_reports.labels import (
+    CAUSE_SENTENCES,
+    ICONS,
+    format_names,
+    format_time,
+    make_anchor,
+)
 from tests.reports import samples
 
 
@@ -71,6 +77,24 @@ def test_a_time_is_printed_in_utc() -> None:
     assert format_time(datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)) == (
         "2026-01-01 00:00 UTC"
     )
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (1_767_225_600.0, "2026-01-01 00:00 UTC"),
+        ("2026-01-01T03:00:00+03:00", "2026-01-01 00:00 UTC"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_seconds_and_texts_are_times_too(moment: float | str, text: str) -> None:
+    assert format_time(moment) == text
+
+
+def test_a_long_list_of_names_is_cut_and_the_others_counted() -> None:
+    assert format_names(["n1", "n2"], 2) == "n1, n2"
+    assert format_names(["n1", "n2", "n3"], 1) == "n1 and 2 more"
+    assert format_names(["n1", "n2", "n3"], 2, "; ") == "n1; n2; and 1 more"
 
 
 def test_the_skip_of_a_required_check_counts_as_error() -> None:

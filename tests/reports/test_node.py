@@ -347,6 +347,19 @@ def test_a_row_holds_its_values_in_the_order_of_the_parts() -> None:
     assert f"bf16.sustained TFLOP/s {' '.join(values)}" in shown
 
 
+def test_columns_are_in_the_order_of_the_indexes_whichever_gpu_was_first() -> None:
+    found = [
+        Measurement("bf16.sustained", 700.0 + i, "TFLOP/s", samples.GPUS[i].id)
+        for i in (4, 2, 0, 1)
+    ]
+
+    page = dom(samples.run(samples.result("gemm", found)))
+
+    heads = [" ".join(head.split()) for head in page.rows[0]]
+    assert [head.partition(" (")[0] for head in heads[1:5]] == ["GPU 0", "GPU 1", "GPU 2", "GPU 4"]
+    assert page.find_row("bf16.sustained TFLOP/s")[:4] == ["700", "701", "702", "704"]
+
+
 def counted(values: dict[str, float], limits: list[Limit]) -> Dom:
     """Give the page of a check that counted *values* on each of the eight GPUs."""
     found = [

@@ -1,54 +1,186 @@
-"""The sections on whom to verify next, and on what that is worth."""
+"""The sections on peers, the past, what is next and what it is worth; or what is missing."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpcverify_reports.outlook import build_next, build_worth
+from hpcverify.insight.judgement import FleetJudgement
+from hpcverify.insight.outlook import FleetOutlook
+from hpcverify_reports.outlook import MAX_FIGURES, MAX_FOLDED_FIGURES, build_outlook
+from hpcverify_reports.tables import PageSection
 from tests.reports import fleets
 
 OUTLOOK = fleets.foresee(None)
 
 
-def test_a_node_that_is_due_has_its_risk_and_why_it_is_next() -> None:
-    section = build_next(OUTLOOK, {fleets.name_of(5): "nodes/n/idle.html"})
-    suspect, returned, *_ = section.rows
+def build(judgement: FleetJudgement | None, error: str = "") -> tuple[PageSection, PageSection]:
+    """Build the sections on peers and the past; one node has a page."""
+    outlook = fleets.foresee(judgement, judgement_error=error)
+    peers, past, _, _ = build_outlook(outlook, {fleets.name_of(44): "nodes/n/idle.html"})
+    return peers, past
 
-    assert suspect.cells == ("1.0x", "", "suspect: nvlink: GPU 0 link 7 is down")
-    assert (returned.name, returned.page) == (fleets.name_of(5), "nodes/n/idle.html")
-    assert returned.cells[:2] == ("9.3x", "came back 26 h ago; 3 outages in 90 days")
-    assert "50 are needed to fit weights to" in section.intro[1]
+
+def build_next(outlook: FleetOutlook) -> PageSection:
+    """Build the section on the nodes that are due; one of them has a page."""
+    return build_outlook(outlook, {fleets.name_of(5): "nodes/n/idle.html"})[2]
+
+
+def texts(section: PageSection) -> list[list[str]]:
+    """List the rows of the table of *section*: the texts of its cells."""
+    return [[cell.text for cell in row.cells] for table in section.tables for row in table.rows]
+
+
+def test_an_outlier_is_named_with_its_distance_its_first_night_and_its_cause() -> None:
+    peers, _ = build(fleets.judge())
+    part, worse, since, cause = peers.tables[0].rows[1].cells
+
+    assert (part.text, part.href) == ("gpu-r002-n13 GPU 3", "nodes/n/idle.html")
+    assert worse.text == f"4.6 % {fleets.GEMM}"
+    assert (since.text, since.note) == ("2026-11-14", "(6 nights)")
+    assert cause.text.startswith("throttles by heat")
+    assert part.icon is not None
+    assert part.icon.key == "warn"
+
+
+def test_a_column_in_which_nothing_is_known_is_left_out() -> None:
+    switch, *_ = fleets.judge().outliers
+    peers, _ = build(fleets.judge(outliers=(switch,)))
+
+    assert [column.head for column in peers.tables[0].columns] == [
+        *("Outlier", "Worse than its peers", "Since"),
+    ]
+
+
+def test_a_group_is_named_with_its_kind_and_its_nodes() -> None:
+    peers, _ = build(fleets.judge())
+
+    assert texts(peers)[0][0] == "switch leaf7 (gpu-r001-n[09-12])"
+
+
+def test_who_stood_out_on_one_night_is_named_but_not_listed() -> None:
+    peers, _ = build(fleets.judge())
+
+    assert peers.notes == ("Stood out on one night, and has not run since: gpu-r001-n03 GPU 0.",)
+    assert peers.count == 3
+
+
+def test_metrics_with_outliers_are_drawn_the_worst_first_and_the_others_folded() -> None:
+    peers, _ = build(fleets.judge())
+
+    assert [drawn.name for drawn in peers.figures] == [fleets.COPIES, fleets.GEMM]
+    assert [drawn.name for drawn in peers.folded_figures] == [fleets.FSYNC]
+    assert len(peers.figures[1].marks) == 2
+    assert peers.folded_figures[0].caption == "512 parts on 64 nodes, spread 3 %"
+
+
+def test_a_page_has_no_more_pictures_than_can_be_looked_at() -> None:
+    slow = fleets.judge().outliers[1]
+    names = [f"gemm size{i}" for i in range(100)]
+    judgement = fleets.judge(
+        metrics=tuple(fleets.distribute(name, "TFLOP/s", 700.0, 0.01, 500.0) for name in names),
+        outliers=tuple(replace(slow, metric=name) for name in names[:50]),
+    )
+    peers, _ = build(judgement)
+
+    assert len(peers.figures) == MAX_FIGURES
+    assert len(peers.folded_figures) == MAX_FOLDED_FIGURES
+
+
+def test_a_change_has_its_levels_its_day_and_what_is_known_of_it() -> None:
+    _, past = build(fleets.judge())
+    trend, step = texts(past)
+
+    assert trend[1] == f"34 % {fleets.FSYNC}: 6.2 to 8.3 ms, trend until 2026-11-21"
+    assert "crosses its limit about 2026-12-09" in trend[2]
+    assert step[1] == f"1.2 % {fleets.GEMM}: 702.4 to 694 TFLOP/s, step on 2026-11-17"
+
+
+def test_what_is_said_of_one_part_is_one_row_with_a_line_for_each_metric() -> None:
+    before = fleets.judge()
+    switch, slow, _ = before.outliers
+    worse = replace(slow, metric=fleets.COPIES, distance=0.3, cause="")
+    trend, _ = before.changes
+    faded = replace(trend, metric=fleets.GEMM, size=0.02)
+    peers, past = build(fleets.judge(outliers=(worse, switch, slow), changes=(trend, faded)))
+
+    first, *_ = texts(peers)
+    assert first[1] == f"30 % {fleets.COPIES}\n4.6 % {fleets.GEMM}"
+    assert first[3].startswith("throttles by heat")
+    assert (peers.count, past.count) == (2, 1)
+    assert len(texts(past)[0][1].splitlines()) == 2
+    assert texts(past)[0][2] == trend.why
+
+
+def test_a_rollout_is_told_below_and_names_no_part() -> None:
+    _, past = build(fleets.judge())
+
+    assert "rollout: 42 of 63 parts" in past.notes[0]
+    assert past.count == 2
+
+
+def test_a_fleet_in_which_nobody_stands_out_says_so() -> None:
+    peers, past = build(fleets.judge(outliers=(), changes=(), notes=(), unconfirmed=()))
+
+    assert peers.intro[0].endswith("No part, node or place is an outlier.")
+    assert past.intro == ("No part is worse than it was.",)
+    assert not texts(peers) + texts(past)
+
+
+def test_without_a_judgement_the_page_says_which_command_makes_one() -> None:
+    never, without_duckdb = build(None), build(FleetJudgement(night=fleets.judge().night))
+
+    for section in (*never, *without_duckdb):
+        assert "hpcverify collect" in section.intro[0]
+        assert not section.figures
+
+
+def test_a_judgement_that_cannot_be_read_is_named_in_both_sections() -> None:
+    for section in build(None, "judgement.json is damaged"):
+        assert section.intro == ("judgement.json is damaged",)
+
+
+def test_a_node_that_is_due_has_its_risk_and_why_it_is_next() -> None:
+    section = build_next(OUTLOOK)
+    suspect, returned, *_ = texts(section)
+
+    assert suspect[1:] == ["1.0x", "", "suspect: nvlink: GPU 0 link 7 is down"]
+    assert returned[1:3] == ["9.3x", "came back 26 h ago; 3 outages in 90 days"]
+    assert section.tables[0].rows[1].cells[0].href == "nodes/n/idle.html"
+    assert OUTLOOK.judged_by in section.intro[1]
 
 
 def test_all_that_are_due_are_counted_though_not_all_are_listed() -> None:
-    section = build_next(replace(OUTLOOK, due_count=900), {})
+    section = build_next(replace(OUTLOOK, due_count=900))
 
     assert section.count == 900
-    assert section.more == "and 892 more: hpcverify report --fleet --format json"
+    assert section.tables[0].more == "and 892 more: hpcverify report --fleet --format json"
 
 
 def test_a_fleet_of_which_nobody_is_due_says_so() -> None:
-    section = build_next(replace(OUTLOOK, due=(), due_count=0), {})
+    section = build_next(replace(OUTLOOK, due=(), due_count=0))
 
     assert section.intro == (
         "No node is due: all were verified lately, are being verified or are held.",
     )
-    assert not section.rows
+    assert not texts(section)
 
 
 def test_what_it_is_worth_has_intervals_and_what_is_assumed() -> None:
-    section = build_worth(OUTLOOK.worth)
+    *_, section = build_outlook(OUTLOOK, {})
 
     assert section.facts[1] == ("MTBF of a node", "250 days (192 to 333)")
-    assert (section.head, section.columns[1]) == ("Nodes", "MTBF")
-    assert [row.name for row in section.rows] == ["1", "4", "16", "64"]
-    assert "95.7 % (95.0-96.3)" in section.rows[-1].cells
+    assert [column.head for column in section.tables[0].columns][::2] == [
+        *("Nodes", "MTBF", "Goodput", "Saved"),
+    ]
+    assert [row[0] for row in texts(section)] == ["1", "4", "16", "64"]
+    assert "95.7 % (95.0-96.3)" in texts(section)[-1]
     assert any("5 min to write a checkpoint" in note for note in section.notes)
 
 
 def test_without_a_history_there_is_no_figure() -> None:
     few = replace(OUTLOOK.worth.reliability, outages=1, failure_rate=None, share_out=None)
-    section = build_worth(replace(OUTLOOK.worth, reliability=few, jobs=()))
+    worth = replace(OUTLOOK.worth, reliability=few, jobs=())
+    *_, section = build_outlook(replace(OUTLOOK, worth=worth), {})
 
     assert section.intro[0].startswith("No history yet: 1 failure of 64 nodes")
-    assert not section.rows + section.facts + section.notes
+    assert (texts(section), section.facts, section.notes) == ([], (), ())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from hpcverify.records.qualification import GpuFacts, Qualification, format_line
 from hpcverify_reports.qualification import markdown, render
-from tests.reports.chromium import chromium
 from tests.reports.dom import Dom
 from tests.reports.qualifications import LINE, MODEL, a_qualification
 from tests.reports.samples import HOSTILE
@@ -94,13 +92,3 @@ def test_text_from_outside_comes_out_as_text() -> None:
     assert "script" not in Dom(page).tags()
     assert "\x1b" not in page
     assert "\u202e" not in page
-
-
-@pytest.mark.browser
-def test_a_browser_paints_the_page(tmp_path: Path) -> None:
-    picture = tmp_path / "page.png"
-    size = ("--window-size=1280,1600", f"--screenshot={picture}")
-    chromium(render(a_qualification()), tmp_path, *size)
-
-    # A blank page of this size is compressed to under 10 kB.
-    assert picture.stat().st_size > 40_000

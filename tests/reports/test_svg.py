@@ -166,4 +166,4 @@ def test_a_sparkline_ends_in_its_last_value() -> None:
     made = draw_sparkline("3 runs", [1.0, 2.0, 3.0], 2.0)
 
     assert points(made.path)[-1] == pytest.approx((made.x, made.y))
-    assert made.y < made.median
+    assert made.y < made.rule

@@ -10,10 +10,9 @@ import pytest
 import torch
 from msgspec import structs
 
-from hpcverify.check import Check, Context, Metric, Params
+from hpcverify.check import Context, Metric
 from hpcverify.model import (
     Cause,
-    CheckItem,
     Device,
     Finding,
     Inventory,
@@ -22,14 +21,12 @@ from hpcverify.model import (
     Result,
     Verdict,
 )
-from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, list_hard_evidence, rejudge_result
 from hpcverify.run.cuda_failure import explain_cuda_failure
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Measure, Outcome, Request, RunSelftest, decode_response
 from hpcverify.run.worker import WorkerServer
 from hpcverify.telemetry.cuda_errors import (
-    HARD_CODES,
     CudaError,
     build_finding_rules,
     find_cuda_error,
@@ -37,6 +34,7 @@ from hpcverify.telemetry.cuda_errors import (
     load_rows,
 )
 from hpcverify.testing import has_no_past, make_context
+from tests.run.builders import make_step
 
 TAIL = (
     "\nSearch for `cudaErrorX' in https://docs.nvidia.com/cuda/ for more information.\nCUDA kernel "
@@ -45,6 +43,8 @@ TAIL = (
 )
 GPUS = tuple(Device("cuda", f"GPU-{i}", f"GPU {i}") for i in range(3))
 NODE = Inventory(parts=tuple(Part("gpu", d.part, d.label) for d in GPUS), devices=GPUS)
+CONCLUSIVE = {"ecc_uncorrectable", "cuda_nvlink_uncorrectable"}
+"""Codes of errors that the hardware itself counted: no rerun takes them back."""
 MESSAGES = [row for row in load_rows() if row.message]
 PHRASES = [(row, phrase) for row in load_rows() for phrase in row.phrases]
 BAD = [row for row in MESSAGES if row.verdict is Verdict.FAIL]
@@ -77,20 +77,7 @@ def judged(answer: Answer, worker: str = "GPU-1") -> Result:
     return conclude(STEP, {worker: answer}, NODE, has_no_past, 1.0)
 
 
-def measure(_ctx: Context, _params: Params) -> Collection[CheckItem]:
-    return ()
-
-
-STEP = Step(
-    name="any",
-    check=Check(
-        summary="a check without a rule of its own",
-        measure=measure,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        metrics={"before": Metric(unit="", worse="neither", meaning="m")},
-    ),
-    params=Params(),
-    timeout=9,
-)
+STEP = make_step(metrics={"before": Metric(unit="", worse="neither", meaning="m")})
 
 
 def found(answer: Answer) -> list[Finding]:
@@ -232,11 +219,11 @@ def test_what_was_found_fails_when_it_is_judged_again(tmp_path: Path, row: CudaE
     again = rejudge_result(result, {}, {}, NODE, has_no_past)
 
     assert again == result
-    assert bool(list_hard_evidence(result, NODE)) is (row.code in HARD_CODES)
+    assert bool(list_hard_evidence(result, NODE)) is row.conclusive
 
 
 def test_rows_of_one_code_are_ruled_alike() -> None:
-    ruled = {(r.code, r.verdict, r.remedy, r.cause, r.software) for r in load_rows()}
+    ruled = {(r.code, r.verdict, r.remedy, r.cause, r.software, r.conclusive) for r in load_rows()}
     codes = {row.code for row in load_rows()}
     errors = {row for row in ruled if row[1] is Verdict.ERROR}
 
@@ -255,7 +242,8 @@ def test_every_row_is_complete_and_has_a_source(row: CudaError) -> None:
 
 
 def test_only_what_ecc_or_the_link_counted_is_beyond_software() -> None:
-    assert build_finding_rules().keys() - list_software_codes() == HARD_CODES
+    assert build_finding_rules().keys() - list_software_codes() == CONCLUSIVE
+    assert {row.code for row in load_rows() if row.conclusive} == CONCLUSIVE
 
 
 def explained(

@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from hpcverify.check import Check, Metric, Params
-from hpcverify.model import Cause, Device, Finding, Inventory, Part, Remedy, Result, Verdict
-from hpcverify.plan.suite import Step
+from hpcverify.model import Cause, Finding, Inventory, Part, Remedy, Result, Verdict
 from hpcverify.run.conclude import conclude, rejudge_result
 from hpcverify.run.executor import Answer
 from hpcverify.run.gpu_errors import explain_gpu_errors
@@ -22,23 +20,17 @@ from hpcverify.telemetry.cuda_errors import (
     load_rows,
 )
 from hpcverify.testing import ENDED, has_no_past
+from tests.run.builders import make_gpus, make_step
 
 SOFTWARE = sorted(list_software_codes())
 HARDWARE = sorted(build_finding_rules().keys() - list_software_codes())
-STEP = Step(
-    name="any",
-    check=Check(
-        summary="any check",
-        measure=lambda _ctx, _params: iter(()),
-        metrics={"m": Metric(unit="", worse="neither", meaning="m")},
-    ),
-    params=Params(),
-    timeout=9,
-)
+
+
+STEP = make_step()
 
 
 def node(count: int) -> Inventory:
-    gpus = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(count))
+    gpus = make_gpus(count)
     return Inventory(parts=tuple(Part("gpu", d.part, d.label) for d in gpus), devices=gpus)
 
 
@@ -52,8 +44,6 @@ def ended(code: str, part_id: str) -> Answer:
 
 
 def result(answers: Mapping[str, Answer], count: int = 3, xids: GpuXids | None = None) -> Result:
-    """Judge *answers* of the GPUs of a node."""
-
     def ask(parts: Collection[str], start: float) -> GpuXids:
         assert set(parts) == {f"gpu-{i}" for i in range(count)}
         assert start in (0.0, 5.0)

@@ -7,8 +7,7 @@ import io
 import math
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +31,7 @@ from hpcverify.run.process import ForkedWorker, create_worker_files
 from hpcverify.run.wire import Measure, Probe, Task
 from hpcverify.run.worker import release_memory
 from hpcverify.testing import CPU, make_context
+from tests.cli import gone, wait_until
 from tests.fuse import silent_file_system
 from tests.shortage import few_files
 
@@ -67,23 +67,6 @@ def names(answer: Answer) -> list[str]:
 def children() -> set[str]:
     listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     return set(listed.read_text().split())
-
-
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + GENEROUS
-    while not holds():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_a_check_that_ends_gives_all_that_it_found(executor: LocalExecutor, tmp_path: Path) -> None:
@@ -287,7 +270,7 @@ def test_a_check_past_its_deadline_is_ended_with_its_children(
     assert answer.outcome.cause is Cause.TIMEOUT
     assert "no end after 6 s" in answer.outcome.reason
     assert names(answer) == ["before"]
-    assert eventually(lambda: gone(int(pidfile.read_text())))
+    wait_until(lambda: gone(int(pidfile.read_text())))
 
 
 def test_a_check_past_its_deadline_says_how_long_it_had(

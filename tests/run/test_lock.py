@@ -75,7 +75,6 @@ def bound(name: str, *, listens: bool) -> socket.socket:
 
 
 def entered(lock: Lock) -> ExitStack:
-    """Hold the node until this is closed."""
     held = ExitStack()
     held.enter_context(lock())
     return held

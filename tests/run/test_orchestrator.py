@@ -12,9 +12,7 @@ import pytest
 
 from hpcverify.check import (
     UNOWNED_CODE,
-    Check,
     Context,
-    Metric,
     Params,
     Placement,
     Rule,
@@ -45,62 +43,29 @@ from hpcverify.records import documents
 from hpcverify.run.conclude import judge_cut_short, rejudge_result
 from hpcverify.run.executor import Answer, Overrun
 from hpcverify.run.history import NodeHistory, extend_history
-from hpcverify.run.orchestrator import Verification, derive_seed
+from hpcverify.run.orchestrator import derive_seed
 from hpcverify.run.overrun import describe_overrun
 from hpcverify.run.wire import GpuHolder, Measure, Observe, Outcome, Probe, Settle, Task
 from hpcverify.testing import CPU, ENDED, FakeExecutor, make_answer
 from tests.doubles import SilentProgress
+from tests.run.builders import break_worker, make_gpus, make_step, verify
 
-GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
+GPUS = make_gpus(3)
 NODE = Inventory(devices=(CPU, *GPUS))
-
-
-def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
-    yield from ()
 
 
 def observe(_watch: Watch, _ctx: Context, _params: Params) -> Iterator[CheckItem]:
     yield from ()
 
 
-def step(placement: Placement = Placement.DEVICES, **changes: object) -> Step:
+def step(placement: Placement = Placement.DEVICES, **changes: Any) -> Step:
     rules = {"speed": Rule(low=10.0, optional=True)}
-    check = Check(
-        summary="c",
-        measure=measure,
-        params=Params,
-        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
-        rules=rules,
-        placement=placement,
-        **changes,  # type: ignore[arg-type]
-    )
-    return Step(name="c", check=check, params=Params(), timeout=9)
+    return make_step(placement=placement, rules=rules, **changes)
 
 
-def verified(
-    tmp_path: Path,
-    executor: FakeExecutor,
-    *steps: Step,
-    memory: NodeHistory | None = None,
-    settle: float = 0,
-    rounds: int = 1,
-    **changes: object,
-) -> Run:
+def verified(tmp_path: Path, executor: FakeExecutor, *steps: Step, **changes: Any) -> Run:
     """Run *steps*, for which there are 100 s, with the workers of *executor*."""
-    steps = steps or (step(),)
-    places: dict[str, object] = {
-        "folder": tmp_path,
-        "scratch": tmp_path,
-        "progress": SilentProgress(),
-    }
-    return Verification(
-        plan=Plan(suite="s", budget=100, rounds=rounds, settle=settle, steps=steps),
-        node="n1",
-        packages=(),
-        executor=executor,
-        history=memory or NodeHistory(),
-        **{**places, **changes},  # type: ignore[arg-type]
-    ).run()
+    return verify(tmp_path, executor, *(steps or (step(),)), **changes)
 
 
 def only(run: Run) -> Result:
@@ -210,13 +175,8 @@ def test_what_all_devices_found_is_one_result(tmp_path: Path) -> None:
     assert [limit.name for limit in result.limits] == ["speed"]
 
 
-def failed(cause: Cause, *items: CheckItem) -> Answer:
-    outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=cause)
-    return Answer(items=make_answer(*items).items, outcome=outcome)
-
-
 def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path: Path) -> None:
-    executor = FakeExecutor(inventory=NODE, answers={"gpu-2": failed(Cause.CRASHED)})
+    executor = FakeExecutor(inventory=NODE, answers={"gpu-2": break_worker(Cause.CRASHED)})
     result = only(verified(tmp_path, executor))
 
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.CRASHED)
@@ -224,7 +184,7 @@ def test_a_device_that_could_not_be_measured_is_an_error_with_its_name(tmp_path:
 
 
 def test_an_error_hides_no_failure_that_was_found_before_it(tmp_path: Path) -> None:
-    broke = failed(Cause.CRASHED, Measurement("speed", 1, "", "gpu-2"))
+    broke = break_worker(Cause.CRASHED, Measurement("speed", 1, "", "gpu-2"))
     executor = FakeExecutor(inventory=NODE, answers={"gpu-2": broke})
     result = only(verified(tmp_path, executor))
 
@@ -265,7 +225,7 @@ def test_a_broken_driver_is_an_error_of_every_check_of_devices(tmp_path: Path) -
 def test_a_gpu_of_the_last_run_that_is_gone_is_not_passed_over(tmp_path: Path) -> None:
     memory = NodeHistory(previous=NODE)
     here = FakeExecutor(inventory=Inventory(devices=(CPU, *GPUS[:2])))
-    result = only(verified(tmp_path, here, memory=memory))
+    result = only(verified(tmp_path, here, history=memory))
 
     assert result.verdict is Verdict.ERROR
     assert "GPU 2 was here before" in result.reason
@@ -293,7 +253,7 @@ def test_a_probe_that_fails_is_an_error_and_never_a_node_without_gpus(tmp_path: 
     class Blind(FakeExecutor):
         def run(self, tasks, timeout):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
             if "telemetry" in tasks:
-                return {"telemetry": failed(Cause.HUNG)}
+                return {"telemetry": break_worker(Cause.HUNG)}
             return super().run(tasks, timeout)
 
     run = verified(tmp_path, Blind())
@@ -326,7 +286,7 @@ def test_telemetry_is_asked_about_the_time_of_the_check(tmp_path: Path) -> None:
 
 def test_a_check_that_was_skipped_is_not_also_observed(tmp_path: Path) -> None:
     executor = FakeExecutor(
-        answers={"cpu": skipped("no sensor"), "telemetry": failed(Cause.CRASHED)}
+        answers={"cpu": skipped("no sensor"), "telemetry": break_worker(Cause.CRASHED)}
     )
     result = only(verified(tmp_path, executor, step(observe=observe)))
 
@@ -365,7 +325,7 @@ def test_a_check_is_told_again_what_it_marked(tmp_path: Path) -> None:
     mark = CarryOver("cursor", "17")
     executor = FakeExecutor(answers={"cpu": make_answer(CarryOver("cursor", "18"))})
     memory = NodeHistory(carry_overs={"c": (mark,), "d": (CarryOver("cursor", "99"),)})
-    result = only(verified(tmp_path, executor, step(), memory=memory))
+    result = only(verified(tmp_path, executor, step(), history=memory))
     ((task,),) = (phase.values() for phase in executor.phases)
 
     assert isinstance(task, Measure)
@@ -403,9 +363,9 @@ def list_released(executor: FakeExecutor) -> list[tuple[str, ...]]:
     ("how", "waits"),
     [
         (Answer(outcome=Outcome(is_worker_spent=True)), True),
-        (failed(Cause.CRASHED), True),
-        (Answer(outcome=failed(Cause.TIMEOUT).outcome, overrun=Overrun(seconds=9)), True),
-        (failed(Cause.MISSING), False),
+        (break_worker(Cause.CRASHED), True),
+        (Answer(outcome=break_worker(Cause.TIMEOUT).outcome, overrun=Overrun(seconds=9)), True),
+        (break_worker(Cause.MISSING), False),
         (ENDED, False),
     ],
 )
@@ -421,7 +381,7 @@ def test_after_a_worker_was_ended_the_next_load_waits_for_the_memory_of_its_gpu(
 
 
 def test_a_worker_of_the_whole_node_may_have_used_every_gpu(tmp_path: Path) -> None:
-    executor = FakeExecutor(inventory=NODE, answers={"node": failed(Cause.CRASHED)})
+    executor = FakeExecutor(inventory=NODE, answers={"node": break_worker(Cause.CRASHED)})
     verified(tmp_path, executor, step(Placement.NODE), step())
 
     assert list_released(executor) == [tuple(gpu.part for gpu in GPUS)]
@@ -434,7 +394,7 @@ def test_a_wait_for_memory_is_told_once_and_memory_that_is_kept_is_a_finding(
     waited = Coverage("gpu-0", "free again")
     executor = FakeExecutor(
         inventory=NODE,
-        answers={"gpu-1": failed(Cause.CRASHED), "telemetry": make_answer(waited, kept)},
+        answers={"gpu-1": break_worker(Cause.CRASHED), "telemetry": make_answer(waited, kept)},
     )
     first, second = verified(tmp_path, executor, step(), step(Placement.NODE)).results
 
@@ -465,7 +425,7 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
     planned = Step(name="c", check=check, params=Params(), timeout=9)
     memory = NodeHistory(past_values=lambda _check: lambda _name, _where: [100.0] * 9)
     executor = FakeExecutor(answers={"cpu": make_answer(Measurement("speed", 49))})
-    result = only(verified(tmp_path, executor, planned, memory=memory))
+    result = only(verified(tmp_path, executor, planned, history=memory))
 
     assert result.verdict is Verdict.FAIL
     assert result.limits == (
@@ -479,7 +439,7 @@ def test_a_nodes_past_is_a_limit_with_its_source(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_never_fails_a_node(tmp_path: Path) -> None:
-    broke = failed(Cause.INTERRUPTED, Measurement("speed", 1, "", "cpu"))
+    broke = break_worker(Cause.INTERRUPTED, Measurement("speed", 1, "", "cpu"))
     run = verified(tmp_path, FakeExecutor(answers={"cpu": broke}))
 
     assert only(run).verdict is Verdict.FAIL
@@ -492,13 +452,13 @@ def test_a_gpu_that_was_replaced_is_not_missed_as_well(tmp_path: Path) -> None:
         return Inventory(parts=(part,), devices=(Device("cuda", uuid, uuid),))
 
     memory = NodeHistory(previous=node("old"))
-    run = verified(tmp_path, FakeExecutor(inventory=node("new")), memory=memory)
+    run = verified(tmp_path, FakeExecutor(inventory=node("new")), history=memory)
 
     assert only(run).verdict is Verdict.PASS
 
 
 def test_what_could_not_be_verified_stays_so_when_it_is_judged_again(tmp_path: Path) -> None:
-    answers = {"cpu": failed(Cause.TIMEOUT, Measurement("speed", 1, "", "cpu"))}
+    answers = {"cpu": break_worker(Cause.TIMEOUT, Measurement("speed", 1, "", "cpu"))}
     result = only(verified(tmp_path, FakeExecutor(answers=answers)))
     relaxed = {"speed": Rule(low=0.0)}
     again = rejudge_result(result, relaxed, {}, Inventory(), lambda *_: ())  # pyright: ignore[reportUnknownLambdaType]
@@ -548,7 +508,7 @@ def test_each_round_has_a_seed_and_a_turn_of_its_own(tmp_path: Path) -> None:
     first, second = InRounds(), InRounds()
     for executor in (first, second):
         memory = NodeHistory(run_count=7)
-        verified(tmp_path, executor, rounds=4, seed=2**31 - 1, memory=memory)
+        verified(tmp_path, executor, rounds=4, seed=2**31 - 1, history=memory)
     seeds = [context.seed for context in first.contexts()]
 
     assert [context.rotation for context in first.contexts()] == [7, 8, 9, 10]
@@ -567,7 +527,7 @@ def test_a_round_is_told_what_those_before_it_marked(tmp_path: Path) -> None:
         make_answer(CarryOver("a", "1"), CarryOver("b", "1")), make_answer(CarryOver("a", "2"))
     )
     memory = NodeHistory(carry_overs={"c": (CarryOver("a", "0"),)})
-    verified(tmp_path, executor, rounds=3, memory=memory)
+    verified(tmp_path, executor, rounds=3, history=memory)
     told = [(c.recall("a"), c.recall("b")) for c in executor.contexts()]
 
     assert told == [("0", None), ("1", "1"), ("2", "1")]
@@ -588,7 +548,7 @@ SKIPPED = Answer(
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"), [(SKIPPED, "skip"), (failed(Cause.MISSING), "error")]
+    ("answer", "verdict"), [(SKIPPED, "skip"), (break_worker(Cause.MISSING), "error")]
 )
 def test_after_a_first_round_in_which_no_check_could_run_there_is_no_other(
     tmp_path: Path, answer: Answer, verdict: str
@@ -606,7 +566,6 @@ class Told(SilentProgress):
     """Keeps which checks began and what came of them."""
 
     def __init__(self) -> None:
-        """Have been told nothing."""
         self.began: list[int] = []
         self.ended: list[tuple[int, str]] = []
 
@@ -631,7 +590,7 @@ def test_why_a_check_is_skipped_is_told_in_one_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"), [(failed(Cause.CRASHED), Verdict.ERROR), (ENDED, Verdict.PASS)]
+    ("answer", "verdict"), [(break_worker(Cause.CRASHED), Verdict.ERROR), (ENDED, Verdict.PASS)]
 )
 def test_what_is_no_failure_ends_no_run(tmp_path: Path, answer: Answer, verdict: Verdict) -> None:
     run = verified(tmp_path, InRounds(FAST, answer), rounds=3)
@@ -686,7 +645,6 @@ class Slow(InRounds):
     """Needs 60 s for a measurement, by its own clock, from the third one on."""
 
     def clock(self) -> float:
-        """Tell the time."""
         return time.monotonic() + 60 * max(0, len(self.contexts()) - 2)
 
 
@@ -781,7 +739,7 @@ def test_half_a_check_is_not_asked_for_what_the_whole_one_would_have_had() -> No
 
 
 @pytest.mark.parametrize(
-    "answer", [failed(Cause.TIMEOUT), failed(Cause.CRASHED), ended(stuck="process 7")]
+    "answer", [break_worker(Cause.TIMEOUT), break_worker(Cause.CRASHED), ended(stuck="process 7")]
 )
 def test_what_befalls_a_check_by_itself_is_an_error_in_every_round(
     tmp_path: Path, answer: Answer
@@ -827,7 +785,7 @@ def test_a_document_that_could_not_be_read_again_is_not_filled(tmp_path: Path) -
 
 
 def test_a_run_that_is_told_to_stop_begins_no_other_round(tmp_path: Path) -> None:
-    run = verified(tmp_path, InRounds(FAST, failed(Cause.INTERRUPTED)), rounds=9)
+    run = verified(tmp_path, InRounds(FAST, break_worker(Cause.INTERRUPTED)), rounds=9)
 
     assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error")]
     assert (run.verdict, run.complete, run.left_out) == (Verdict.ERROR, False, "")
@@ -857,7 +815,7 @@ def test_passive_checks_watch_the_whole_run_between_them(tmp_path: Path) -> None
 
 
 def test_what_could_not_be_heard_is_asked_for_again_in_the_next_round(tmp_path: Path) -> None:
-    executor = FakeExecutor(answers={"telemetry": failed(Cause.TIMEOUT)})
+    executor = FakeExecutor(answers={"telemetry": break_worker(Cause.TIMEOUT)})
     passive = step(Placement.PASSIVE, observe=observe)
     verified(tmp_path, executor, step(), passive, rounds=2)
     watches = [t for p in executor.phases for t in p.values() if isinstance(t, Observe)]
@@ -905,7 +863,7 @@ def test_a_gpu_that_is_lost_is_missed_in_all_rounds_though_nobody_lists_the_part
     tmp_path: Path, previous: Inventory | None
 ) -> None:
     memory = NodeHistory(previous=previous)
-    run = verified(tmp_path, Losing(inventory=NODE), rounds=3, memory=memory)
+    run = verified(tmp_path, Losing(inventory=NODE), rounds=3, history=memory)
 
     assert rounds_and_verdicts(run) == [(1, "pass"), (2, "error"), (3, "error")]
     assert all("GPU 2 was here before" in r.reason for r in run.results[1:])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Check, Context, Metric, Params, Placement
+from hpcverify.check import HUNG_CODE, RANK_LOST_CODE, Context, Params, Placement
 from hpcverify.model import (
     Cause,
     Device,
@@ -20,10 +20,8 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.catalog import load_check
-from hpcverify.plan.suite import Plan, Step
+from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer, Overrun
-from hpcverify.run.history import NodeHistory
-from hpcverify.run.orchestrator import Verification
 from hpcverify.run.overrun import (
     BUDGET,
     ESTIMATE,
@@ -42,9 +40,10 @@ from hpcverify.run.wire import FindXids, Measure, Outcome
 from hpcverify.run.xids import GpuXids
 from hpcverify.telemetry.problems import NOT_USED
 from hpcverify.testing import CPU, FakeExecutor, make_context
-from tests.doubles import SilentProgress
+from tests.run import builders
+from tests.run.builders import make_gpus
 
-GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(4))
+GPUS = make_gpus(4)
 PARTS = tuple(Part("gpu", gpu.part, gpu.label, {"name": "H100", "driver": "1"}) for gpu in GPUS)
 NODE = Inventory(parts=PARTS, devices=(CPU, *GPUS))
 NO_XIDS = GpuXids()
@@ -94,7 +93,7 @@ def test_a_gpu_that_hangs_where_its_siblings_ended_long_before_is_accused_by_nam
 
     assert (finding.code, finding.part_id) == (HUNG_CODE, "gpu-2")
     assert finding.text == (
-        "it hung in bf16 products for 180 s until it was ended; 3 like it finished the whole "
+        "it hung in bf16 products for 180 s until it was ended; 3 other GPUs finished the whole "
         "check in 41 s: reset it, and run again"
     )
     assert found["gpu-2"].outcome.cause is Cause.TIMEOUT
@@ -165,7 +164,7 @@ def test_gpus_of_another_model_are_no_siblings(tmp_path: Path) -> None:
     found = explained(tmp_path, ended(4), ended(4), late(HANGS), ended(4), inventory=mixed)
 
     assert list_findings(found) == []
-    assert "none like it" in found["gpu-2"].outcome.reason
+    assert "no other GPU of its kind" in found["gpu-2"].outcome.reason
 
 
 def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
@@ -175,7 +174,7 @@ def test_all_gpus_hanging_alike_are_to_be_looked_at(tmp_path: Path) -> None:
     assert list_findings(found) == []
     assert {a.outcome.remedy for a in found.values()} == {Remedy.INSPECT}
     assert found["gpu-2"].outcome.reason == (
-        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more like it: see the "
+        "no end after 200 s in products on GPU 2, for 180 s, as on 3 more of its kind: see the "
         "kernel log (dmesg | grep -i xid), and run again"
     )
 
@@ -185,7 +184,7 @@ def test_a_lone_gpu_that_hangs_is_to_be_looked_at(tmp_path: Path) -> None:
 
     assert list_findings(found) == []
     assert found["gpu-2"].outcome.remedy is Remedy.INSPECT
-    assert "there is none like it to compare it with" in found["gpu-2"].outcome.reason
+    assert "there is no other GPU of its kind" in found["gpu-2"].outcome.reason
 
 
 def test_a_gpu_whose_siblings_gave_up_on_it_is_not_said_to_have_none(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_a_gpu_that_others_wait_for_is_to_be_looked_at_and_they_are_said_to_wait
     found = explained(tmp_path, waits, waits, late(HANGS), waits)
 
     assert list_findings(found) == []
-    assert "for 180 s, while 3 like it waited for others: see" in found["gpu-2"].outcome.reason
+    assert "for 180 s, while 3 other GPUs waited for it: see" in found["gpu-2"].outcome.reason
     assert "in the wait for the others" in found["gpu-0"].outcome.reason
 
 
@@ -331,15 +330,7 @@ def estimate(_ctx: Context, _params: Params) -> float:
 
 
 def make_step(name: str, placement: Placement = Placement.DEVICES) -> Step:
-    check = Check(
-        summary="c",
-        measure=lambda _ctx, _params: iter(()),
-        params=Params,
-        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
-        placement=placement,
-        estimate=estimate,
-    )
-    return Step(name=name, check=check, params=Params(), timeout=600)
+    return builders.make_step(name, timeout=600, placement=placement, estimate=estimate)
 
 
 class Hanging(FakeExecutor):
@@ -364,16 +355,7 @@ class AllHanging(FakeExecutor):
 
 
 def verify(tmp_path: Path, executor: FakeExecutor, *steps: Step, rounds: int = 1) -> Run:
-    return Verification(
-        plan=Plan(suite="s", budget=420, rounds=rounds, steps=steps),
-        node="n1",
-        packages=(),
-        executor=executor,
-        folder=tmp_path,
-        scratch=tmp_path,
-        history=NodeHistory(),
-        progress=SilentProgress(),
-    ).run()
+    return builders.verify(tmp_path, executor, *steps, budget=420, rounds=rounds)
 
 
 def find_codes(result: Result) -> list[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Metric, Params, Placement, Rule
+from hpcverify.check import Metric, Placement, Rule
 from hpcverify.model import (
     CarryOver,
     Cause,
-    CheckItem,
     Coverage,
     Fact,
     Finding,
@@ -24,39 +23,24 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
-from hpcverify.plan.suite import Plan, Step
+from hpcverify.plan.suite import Step
 from hpcverify.run.executor import Answer
 from hpcverify.run.history import NodeHistory
-from hpcverify.run.orchestrator import Verification
 from hpcverify.run.wire import Measure, Outcome, Task
 from hpcverify.testing import ENDED, FakeExecutor, make_answer
-from tests.doubles import SilentProgress
-
-
-def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
-    yield from ()
-
+from tests.run import builders
+from tests.run.builders import break_worker, make_step
 
 RULES = {"links": Rule(low=18, optional=True), "errors": Rule(high=0, optional=True)}
-CHECK = Check(
-    summary="c",
-    measure=measure,
-    params=Params,
-    metrics={name: Metric(unit="", worse="neither", meaning="m") for name in RULES},
-    rules=RULES,
-    finding_rules={
-        "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
-        "noted": FindingRule(Verdict.WARN),
-    },
-    placement=Placement.PASSIVE,
+METRICS = {name: Metric(unit="", worse="neither", meaning="m") for name in RULES}
+RULINGS = {
+    "xid_79": FindingRule(Verdict.FAIL, conclusive=True),
+    "noted": FindingRule(Verdict.WARN),
+}
+READ = make_step(
+    "xid", metrics=METRICS, rules=RULES, finding_rules=RULINGS, placement=Placement.PASSIVE
 )
-READ = Step(name="xid", check=CHECK, params=Params(), timeout=9)
-LOAD = Step(
-    name="gemm",
-    check=replace(CHECK, placement=Placement.NODE, rules={}),
-    params=Params(),
-    timeout=9,
-)
+LOAD = make_step("gemm", metrics=METRICS, finding_rules=RULINGS, placement=Placement.NODE)
 
 
 class Reading(FakeExecutor):
@@ -80,7 +64,6 @@ class Reading(FakeExecutor):
         return time.monotonic() + loads * self._load_seconds
 
     def list_turns(self) -> list[str]:
-        """List who measured, in order."""
         return [
             worker
             for phase in self.phases
@@ -96,19 +79,9 @@ class Reading(FakeExecutor):
 
 def verify(tmp_path: Path, executor: Reading, *steps: Step, **changes: Any) -> Run:
     """Run a load and then a passive check, or other *steps*, for which there are 100 s."""
-    plan = Plan(suite="s", budget=100, rounds=changes.pop("rounds", 1), steps=steps or (LOAD, READ))
-    return Verification(
-        plan=plan,
-        node="n1",
-        packages=(),
-        executor=executor,
-        folder=tmp_path,
-        scratch=tmp_path,
-        history=NodeHistory(carry_overs={"xid": (CarryOver("cursor", "7"),)}),
-        progress=SilentProgress(),
-        clock=executor.clock,
-        **changes,
-    ).run()
+    remembered = NodeHistory(carry_overs={"xid": (CarryOver("cursor", "7"),)})
+    usual: dict[str, Any] = {"history": remembered, "clock": executor.clock}
+    return builders.verify(tmp_path, executor, *(steps or (LOAD, READ)), **{**usual, **changes})
 
 
 def read_twice(tmp_path: Path, *answers: Answer) -> Result:
@@ -120,11 +93,6 @@ def read_twice(tmp_path: Path, *answers: Answer) -> Result:
 
 FELL_OFF = Finding("xid_79", "gpu-0", "it fell off the bus")
 NOTED = Finding("noted", "gpu-0", "noted 3 times")
-
-
-def failing(*items: CheckItem) -> Answer:
-    outcome = Outcome(verdict=Verdict.ERROR, reason="it broke", cause=Cause.CRASHED)
-    return Answer(items=make_answer(*items).items, outcome=outcome)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +193,7 @@ def test_a_value_that_only_the_first_result_has_is_judged_too(tmp_path: Path) ->
 
 def test_a_second_run_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> None:
     old, new = CarryOver("cursor", "7"), CarryOver("cursor", "8")
-    result = read_twice(tmp_path, make_answer(FELL_OFF, new), failing(old))
+    result = read_twice(tmp_path, make_answer(FELL_OFF, new), break_worker(Cause.CRASHED, old))
 
     assert result.verdict is Verdict.FAIL
     assert [s.cause for s in result.shortfalls] == [Cause.CRASHED]
@@ -233,14 +201,18 @@ def test_a_second_run_that_fails_hides_nothing_of_the_first(tmp_path: Path) -> N
 
 
 def test_a_first_run_that_fails_is_made_up_for_by_the_second(tmp_path: Path) -> None:
-    result = read_twice(tmp_path, failing(), make_answer(NOTED))
+    result = read_twice(tmp_path, break_worker(Cause.CRASHED), make_answer(NOTED))
 
     assert (result.verdict, result.findings, result.shortfalls) == (Verdict.WARN, (NOTED,), ())
 
 
 def test_after_a_first_run_that_ended_the_worker_another_one_samples(tmp_path: Path) -> None:
     no_log = Outcome(verdict=Verdict.ERROR, reason="no log", cause=Cause.MISSING)
-    broken, unable, sound = Reading(failing()), Reading(Answer(outcome=no_log)), Reading()
+    broken, unable, sound = (
+        Reading(break_worker(Cause.CRASHED)),
+        Reading(Answer(outcome=no_log)),
+        Reading(),
+    )
     for executor in (broken, unable, sound):
         verify(tmp_path, executor)
 

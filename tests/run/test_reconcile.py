@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Check, Context, JudgedItem, Metric, Params, Rule
+from hpcverify.check import JudgedItem, Rule
 from hpcverify.model import (
     CarryOver,
     Cause,
-    CheckItem,
     Coverage,
-    Device,
     Finding,
     FindingRule,
     Inventory,
@@ -22,16 +20,13 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
-from hpcverify.plan.suite import Plan, Step
 from hpcverify.run.executor import Answer
-from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
-from hpcverify.run.orchestrator import Verification
-from hpcverify.run.wire import Outcome, Reconcile
+from hpcverify.run.wire import Reconcile
 from hpcverify.testing import CPU, FakeExecutor, make_answer
-from tests.doubles import SilentProgress
+from tests.run.builders import break_worker, make_gpus, make_step, verify
 
-GPUS = tuple(Device("cuda", f"gpu-{i}", f"GPU {i}") for i in range(3))
+GPUS = make_gpus(3)
 NODE = Inventory(devices=(CPU, *GPUS))
 BAD = Finding("bad", "gpu-1", "a wrong bit")
 SLOW = Measurement("speed", 1.0, "", "gpu-1")
@@ -39,41 +34,15 @@ RULES = {"speed": Rule(low=10.0, optional=True)}
 RULINGS = {"bad": FindingRule(Verdict.FAIL), "unsure": FindingRule(Verdict.ERROR)}
 
 
-def measure(_ctx: Context, _params: Params) -> Iterator[CheckItem]:
-    yield from ()
-
-
 def reconcile(found: Sequence[JudgedItem], _inventory: Inventory) -> Iterator[JudgedItem]:
     yield from found
 
 
-def step(*, together: bool = True) -> Step:
-    check = Check(
-        summary="c",
-        measure=measure,
-        params=Params,
-        metrics={"speed": Metric(unit="", worse="low", meaning="m")},
-        rules=RULES,
-        finding_rules=RULINGS,
-        reconcile=reconcile if together else None,
-    )
-    return Step(name="c", check=check, params=Params(), timeout=9)
-
-
 def result(executor: FakeExecutor, tmp_path: Path, *, together: bool = True) -> Result:
     """Run the check on the node of *executor*, and give what came of it."""
-    plan = Plan(suite="s", budget=100, steps=(step(together=together),))
-    run = Verification(
-        plan=plan,
-        node="n1",
-        packages=("site",),
-        executor=executor,
-        folder=tmp_path,
-        scratch=tmp_path,
-        history=NodeHistory(),
-        progress=SilentProgress(),
-    ).run()
-    (only,) = run.results
+    together_by = reconcile if together else None
+    step = make_step(rules=RULES, finding_rules=RULINGS, reconcile=together_by)
+    (only,) = verify(tmp_path, executor, step, packages=("site",)).results
     return only
 
 
@@ -86,11 +55,6 @@ def node(**answers: Answer) -> FakeExecutor:
 def asked(executor: FakeExecutor) -> list[Reconcile]:
     tasks = (task for phase in executor.phases for task in phase.values())
     return [task for task in tasks if isinstance(task, Reconcile)]
-
-
-def broken(cause: Cause, verdict: Verdict = Verdict.ERROR) -> Answer:
-    outcome = Outcome(verdict=verdict, reason="it broke", cause=cause)
-    return Answer(outcome=outcome)
 
 
 def test_what_it_yields_replaces_the_numbers_and_the_facts(tmp_path: Path) -> None:
@@ -129,7 +93,7 @@ def test_what_is_not_judged_stays_as_each_device_said_it(tmp_path: Path) -> None
 def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
     tmp_path: Path, cause: Cause
 ) -> None:
-    executor = node(gpu_1=make_answer(BAD, SLOW), telemetry=broken(cause))
+    executor = node(gpu_1=make_answer(BAD, SLOW), telemetry=break_worker(cause))
     made = result(executor, tmp_path)
     assert made.verdict is Verdict.FAIL
     assert (made.findings, made.measurements) == ((BAD,), (SLOW,))
@@ -138,7 +102,7 @@ def test_what_was_found_still_counts_where_it_cannot_be_brought_together(
 
 def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    half = Answer(items=make_answer(good, BAD).items, outcome=broken(Cause.CRASHED).outcome)
+    half = Answer(items=make_answer(good, BAD).items, outcome=break_worker(Cause.CRASHED).outcome)
     made = result(node(gpu_0=make_answer(good), telemetry=half), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert (made.measurements, made.findings) == ((good,), ())
@@ -146,13 +110,15 @@ def test_half_of_what_it_all_means_together_does_not_count(tmp_path: Path) -> No
 
 def test_what_is_good_is_an_error_where_it_cannot_be_brought_together(tmp_path: Path) -> None:
     good = Measurement("speed", 11.0, "", "gpu-0")
-    made = result(node(gpu_0=make_answer(good), telemetry=broken(Cause.CRASHED)), tmp_path)
+    made = result(node(gpu_0=make_answer(good), telemetry=break_worker(Cause.CRASHED)), tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert made.measurements == (good,)
 
 
 def test_a_device_that_crashed_is_an_error_whatever_is_made_of_the_others(tmp_path: Path) -> None:
-    executor = node(gpu_1=make_answer(BAD), gpu_2=broken(Cause.CRASHED), telemetry=make_answer())
+    executor = node(
+        gpu_1=make_answer(BAD), gpu_2=break_worker(Cause.CRASHED), telemetry=make_answer()
+    )
     made = result(executor, tmp_path)
     assert (made.verdict, made.cause) == (Verdict.ERROR, Cause.CRASHED)
     assert [short.part_id for short in made.shortfalls] == ["gpu-2"]
@@ -172,7 +138,7 @@ def test_nobody_is_asked_where_the_check_has_nothing_to_say(tmp_path: Path) -> N
 
 
 def test_a_check_that_was_skipped_everywhere_stays_skipped(tmp_path: Path) -> None:
-    skip = broken(Cause.NOT_APPLICABLE, Verdict.SKIP)
+    skip = break_worker(Cause.NOT_APPLICABLE, verdict=Verdict.SKIP)
     made = result(node(cpu=skip, gpu_0=skip, gpu_1=skip, gpu_2=skip), tmp_path)
     assert made.verdict is Verdict.SKIP
 

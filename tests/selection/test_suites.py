@@ -8,7 +8,6 @@ from hpcverify.selection.suites import SuiteWorth, choose_suite, compute_worth, 
 
 
 def worth(suite: str, minutes: float, share: float, *, loads: bool = True) -> SuiteWorth:
-    """Make the worth of a suite."""
     return SuiteWorth(suite=suite, minutes=minutes, share=share, loads=loads)
 
 

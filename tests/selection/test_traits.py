@@ -14,7 +14,6 @@ NAMES = [f"r{i // 10}n{i % 10}" for i in range(100)]
 
 
 def make_fleet(*outages: PastOutage) -> FleetHistory:
-    """Make a fleet of ten racks with ten nodes each."""
     return make_history(locate_nodes(dict.fromkeys(NAMES, 0.0)), outages)
 
 
@@ -28,7 +27,6 @@ def read(history: FleetHistory, name: str, now: float) -> dict[str, float]:
 
 
 def name_traits(traits: Traits) -> dict[str, float]:
-    """Give each trait its name."""
     return dict(zip(PRIOR_WEIGHTS, traits, strict=True))
 
 

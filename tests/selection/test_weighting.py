@@ -93,7 +93,7 @@ def test_it_is_said_where_the_weights_are_from() -> None:
         for cases in ((), make_cases(0, 20, 1), make_cases(0, 20, -1), make_cases(AGE, 200, 1))
     ]
 
-    assert said[0].startswith("by experience elsewhere: 0 outages of this site are known, 50")
-    assert said[1].startswith("by experience elsewhere: 20 outages")
-    assert said[2].startswith("not told apart: nothing explains the last 20 outages")
+    assert said[0].startswith("by published data: 0 outages of this site are known, 50")
+    assert said[1].startswith("by published data: 20 outages")
+    assert said[2].startswith("no model: nothing explains the last 20 outages")
     assert said[3].startswith("by weights fitted to the last 200 outages of this site (prior ")

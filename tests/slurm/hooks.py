@@ -20,7 +20,6 @@ class Hooks:
 
     @property
     def state(self) -> Path:
-        """The node's own state."""
         return self.folder / "state"
 
     @property
@@ -30,7 +29,6 @@ class Hooks:
 
     @property
     def called(self) -> Path:
-        """What `command` was called with."""
         return self.folder / "called"
 
     def prepare(self, **more: object) -> None:

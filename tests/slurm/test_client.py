@@ -40,20 +40,17 @@ def _as_it_was(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """Write a batch script that waits."""
     path = tmp_path / "wait.sh"
     path.write_text(WAITS)
     return path
 
 
 def submit(cluster: Cluster, script: Path, name: str, *options: str) -> int:
-    """Submit *script* as a job of ours called *name*."""
     where = ("-o", "/dev/null", "-D", "/")
     return cluster.slurm.submit(script, "-J", f"hpcverify-{name}", *where, *options)
 
 
 def job(cluster: Cluster, number: int, state: str) -> Job:
-    """Wait until a job is in *state*."""
     cluster.until(lambda: cluster.slurm.list_jobs("hpcverify-")[number].state == state)
     return cluster.slurm.list_jobs("hpcverify-")[number]
 

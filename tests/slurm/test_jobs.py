@@ -14,7 +14,6 @@ ROW = "7|{state}|{node}|100|200|{preempted}|{code}|None|hpcverify-7-n1|"
 
 
 def row(state: str = "COMPLETED", node: str = "n1", preempted: str = "N/A", code: str = "0") -> Job:
-    """Read one row of squeue."""
     printed = ROW.format(state=state, node=node, preempted=preempted, code=code)
     return from_squeue(printed + "\n", "hpcverify-")[7]
 

@@ -36,7 +36,6 @@ class Web(BaseHTTPRequestHandler):
     status = 200
 
     def do_POST(self) -> None:
-        """Keep the body."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.heard.append(body.decode())
         self.send_response(self.status)
@@ -53,7 +52,6 @@ class Mail(StreamRequestHandler):
     answer = "250 taken"
 
     def handle(self) -> None:
-        """Keep the lines of the mail."""
         self._say("220 listening")
         for line in self.rfile:
             match line.split()[0].upper():

@@ -5,27 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcverify.slurm.pace import MAX_BURST_QUERIES, RateLimitedRun
-
-
-class Clock:
-    """Time that passes by sleeping only."""
-
-    def __init__(self) -> None:
-        """Begin."""
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Say what time it is."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
+from tests.doubles import Clock
 
 
 def seconds_for(commands: Sequence[Sequence[str]]) -> float:
-    """Run *commands*, one after the other."""
-    clock = Clock()
+    clock = Clock(1000.0)
     paced = RateLimitedRun(lambda _: "", clock, clock.sleep)
     for command in commands:
         paced(command)

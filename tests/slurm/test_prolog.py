@@ -36,14 +36,12 @@ def hooks(cluster: Cluster) -> Iterator[Hooks]:
 
 
 def job(cluster: Cluster, *does: str) -> subprocess.CompletedProcess[str]:
-    """Run a job on the node, and wait for its end."""
     does = does or ("echo", "the job ran")
     command = ("srun", "--immediate=20", "-w", NODE, *does)
     return subprocess.run(command, env=cluster.env, capture_output=True, text=True, check=False)
 
 
 def back(cluster: Cluster) -> None:
-    """Put the node back into service."""
     cluster.until(lambda: "DRAIN" in cluster.slurm.list_hosts(NODE)[NODE].flags)
     cluster.run("scontrol", "update", f"nodename={NODE}", "state=undrain")
     cluster.run("scancel", "-u", "root")

@@ -175,7 +175,6 @@ class Scheduler:
     options: tuple[str, ...] = ()
 
     def submit(self, script: Path, *options: str) -> int:
-        """Take it."""
         self.script, self.options = script.read_text(), options
         self.mode = stat.S_IMODE(script.parent.stat().st_mode)
         return 12
@@ -296,21 +295,17 @@ def program(tmp_path: Path) -> Path:
 
 
 def on(cluster: Cluster, node: str, program: object, **changes: Any) -> int:
-    """Submit the errand of *node*."""
     name = build_job_name(int(time.time() * 1000), node)
     errand = an_errand(node=node, name=name, program=str(program), **changes)
     return submit(errand, cluster.slurm)
 
 
 def a_user_wants(cluster: Cluster, node: str) -> None:
-    """Submit a user's job that needs *node*."""
     options = ("-p", "batch", "-w", node, "-o", "/dev/null", "--wrap", "true")
     cluster.run("sbatch", *options)
 
 
 def ended(cluster: Cluster, number: int) -> Ending:
-    """Wait until a job is over, and say what became of it."""
-
     def ending() -> Ending:
         job = cluster.slurm.list_jobs(executor.JOB_NAME_PREFIX).get(number)
         return classify_ending(job, document=False, now=time.time(), max_arrival=0.0)

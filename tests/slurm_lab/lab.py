@@ -46,7 +46,6 @@ class Cluster:
 
     @property
     def slurm(self) -> Slurm:
-        """The code under test, on this cluster."""
         run = partial(run_command, environ=self.env)
         return Slurm(run=run, user=_me())
 
@@ -77,7 +76,6 @@ class Cluster:
             self._lab("up", str(nodes), **settings)
 
     def down(self) -> None:
-        """End all of it, jobs included."""
         self._lab("down")
 
     def stop(self, daemon: str) -> None:
@@ -98,7 +96,6 @@ class Cluster:
         self.until(lambda: not self.alive(daemon))
 
     def alive(self, daemon: str) -> bool:
-        """Say whether a daemon runs."""
         command = self._command("signal", daemon, "0")
         return subprocess.run(command, env=self._settings(), check=False).returncode == 0
 
@@ -122,7 +119,6 @@ class Cluster:
         self.until(self.answers)
 
     def answers(self) -> bool:
-        """Say whether slurmctld answers."""
         ping = subprocess.run(["scontrol", "ping"], env=self.env, capture_output=True, check=False)
         return ping.returncode == 0
 
@@ -146,7 +142,6 @@ class Cluster:
         return (shown.stdout + shown.stderr).decode(errors="replace")
 
     def log(self, daemon: str) -> str:
-        """Give what a daemon wrote: slurmctld, slurmd.n1, …"""
         return (self.folder / "log" / f"{daemon}.log").read_text(errors="replace")
 
     def _lab(self, *words: str, **settings: str) -> None:

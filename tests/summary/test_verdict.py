@@ -98,6 +98,12 @@ def test_a_line_of_progress_is_cut() -> None:
     assert shorten("x" * (MAX_LINE_CHARACTERS + 1)).endswith("x…")
 
 
+def test_a_long_line_is_cut_between_words() -> None:
+    assert shorten("GPU 5 (…c650): slow", 12) == "GPU 5…"
+    assert shorten("one two three", 8) == "one two…"
+    assert shorten("a " + "x" * 20, 12) == f"a {'x' * 9}…"
+
+
 def test_where_nothing_applies_other_checks_are_to_be_chosen() -> None:
     skipped = a_result("nvlink", verdict=Verdict.SKIP, reason="no GPU on this node")
     run = a_run(verdict=Verdict.ERROR, results=(skipped,))

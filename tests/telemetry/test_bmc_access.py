@@ -12,7 +12,6 @@ NODES = ("n1", "n2", "n3")
 
 
 def find(**table: object) -> dict[str, str]:
-    """Find the addresses by a table of the site file."""
     return find_addresses(NODES, Bmcs(**table), "site.toml")  # type: ignore[arg-type]
 
 

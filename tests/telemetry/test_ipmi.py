@@ -45,14 +45,12 @@ def discrete(
 
 
 def supply(name: str, number: int, entity: str, *states: str) -> str:
-    """Print the status of a power supply."""
     return discrete(name, number, entity, "Power Supply", *states, enabled=SUPPLY_STATES)
 
 
 def threshold(
     name: str, kind: str, reading: str, status: str, entity: str = "7.1", **bounds: float
 ) -> str:
-    """Print a sensor with thresholds."""
     names = {
         "unr": "Upper non-recoverable",
         "ucr": "Upper critical",

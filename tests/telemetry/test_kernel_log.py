@@ -177,7 +177,7 @@ def test_a_journal_goes_on_over_a_reboot(tmp_path: Path) -> None:
     assert (texts(log), log.gap, log.unseen) == ([xid(79)], "", "")
 
 
-UNSEEN = "what the kernel said between {} and the boot at {} was not seen".format(
+UNSEEN = "what the kernel logged between {} and the boot at {} was not seen".format(
     *map(kernel_log.format_moment, (NOW - 9000, BOOTED))
 )
 

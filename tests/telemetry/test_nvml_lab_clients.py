@@ -17,7 +17,6 @@ GIB = 2**30
 
 
 def gpustat(lab: Lab) -> list[dict[str, Any]]:
-    """Ask gpustat for all GPUs, as JSON."""
     found: list[dict[str, Any]] = json.loads(lab.run(sys.executable, "-m", "gpustat", "--json"))[
         "gpus"
     ]
@@ -25,7 +24,6 @@ def gpustat(lab: Lab) -> list[dict[str, Any]]:
 
 
 def nvitop(lab: Lab) -> str:
-    """Let nvitop draw its screen once."""
     return lab.run(sys.executable, "-m", "nvitop", "--once", "--no-unicode")
 
 

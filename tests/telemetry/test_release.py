@@ -12,28 +12,11 @@ from hpcverify.model import Coverage, Finding
 from hpcverify.telemetry.gpus import GpuAnswers, NotStartedError, Process, Setup
 from hpcverify.telemetry.release import PERIOD_SECONDS, await_release, measure_unowned
 from hpcverify.units import GIB
-
-EMPTY = Setup(
-    persistence=None,
-    mig=None,
-    mig_pending=None,
-    compute_mode=None,
-    ecc=None,
-    ecc_pending=None,
-    power_limit_w=None,
-    power_enforced_w=None,
-    power_default_w=None,
-    clock_max_mhz=None,
-    clock_applications_mhz=None,
-    slowed_by=(),
-    memory_used=None,
-    processes=None,
-    firmware={},
-)
+from tests.doubles import UNTOLD
 
 
 def setup(used: int | None, *processes: Process, listed: bool = True) -> Setup:
-    return replace(EMPTY, memory_used=used, processes=processes if listed else None)
+    return replace(UNTOLD, memory_used=used, processes=processes if listed else None)
 
 
 def unowned(**setups: Setup) -> dict[str, int]:

@@ -35,7 +35,6 @@ class Counter:
         yield Reading("rest", 0.0, "", "cpu")
 
     def close(self) -> None:
-        """Remember it."""
         self.closed = True
 
 
@@ -47,7 +46,6 @@ class Stuck:
     let_go: threading.Event = field(default_factory=threading.Event)
 
     def read(self) -> Iterator[Reading]:
-        """Hang."""
         self.entered.set()
         self.let_go.wait(30)
         yield Reading("late", 1.0, "", "cpu")

@@ -16,11 +16,9 @@ class Script:
     """A reader that tells one reading after the other, and the last one for ever."""
 
     def __init__(self, *values: tuple[float, float]) -> None:
-        """Take the temperatures and utilizations to tell."""
         self._values = list(values)
 
     def read(self) -> Iterator[Reading]:
-        """Tell the next one."""
         temperature, utilization = self._values[0]
         self._values = self._values[1:] or self._values
         yield Reading("temperature", temperature, "°C", "gpu")

@@ -2,13 +2,13 @@
 What the service processor (BMC) sees and the operating system does not: the chassis.
 
 Fans, power supplies and their redundancy, temperatures against their own thresholds,
-batteries, and the event log since this node's last run. Of the faults of a cluster for
-language models that have a name, a fifth are of these kinds. Asked in band, by ipmitool over
-/dev/ipmi0: a node without one is skipped, as a virtual machine is.
+batteries, and the event log since this node's last run. A fifth of the named faults of a cluster
+for language models are of these kinds. The BMC is asked in band, by ipmitool over /dev/ipmi0: a
+node without one, as a virtual machine, is skipped.
 
-The state of a part comes from its sensor, by the BMC's own verdict. The log tells what was
-and is over: an uncorrected error of memory, a processor that stopped. Only entries since the
-last run count, as in `kernel_log`; a first run takes one day. The log is never cleared.
+The state of a part comes from its sensor, by the BMC's own verdict. The log shows what is over:
+an uncorrected error of memory, a processor that stopped. Only entries since the last run count,
+as in `kernel_log`; a first run takes one day. The log is never cleared.
 
 A BMC that does not answer is an ERROR, and nothing waits for it longer than its deadline.
 """
@@ -44,15 +44,13 @@ from hpcverify.check import (
     Verdict,
 )
 from hpcverify.processes import ToolRunner, run_tool
-from hpcverify.telemetry import ipmi
+from hpcverify.telemetry import fault_table, ipmi
 from hpcverify.telemetry.chassis import Chassis, SensorHealth, SensorKind
 from hpcverify.units import format_count
 from hpcverify_checks.chassis.events import (
-    INLET_CODE,
-    UNNAMED_CODE,
+    ROWS,
     LogMark,
     LogPart,
-    build_finding_rules,
     find_row,
     make_mark,
     quote,
@@ -63,7 +61,7 @@ from hpcverify_checks.chassis.parts import PART_RULES, SeenParts, remember_parts
 
 T = TypeVar("T")
 LOG_MARK, PARTS_MARK = "log", "parts"
-"""Of the `CarryOver`s with the end of the log, and with what the chassis had."""
+"""The names of the marks with the end of the log, and with the parts that the chassis had."""
 MEASURED = {
     SensorKind.TEMPERATURE: ("temperature", "°C"),
     SensorKind.FAN: ("fan.speed", "RPM"),
@@ -160,11 +158,11 @@ def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
         return
     part = LogPart(()) if log.is_told else select_new(log, mark)
     yield from report_events(part.new, chassis)
-    told = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
-    if told:
+    faults = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
+    if faults:
         text = (
-            f"{len(told)} of {len(part.older)} older entries tell of faults, which may be mended; "
-            f"the last: {quote(told[-1])}"
+            f"{len(faults)} of {len(part.older)} older entries report faults, which may have "
+            f"been repaired; the last: {quote(faults[-1])}"
         )
         yield Finding("before_first_run", "node", text)
     if part.note:
@@ -197,7 +195,7 @@ def _describe(chassis: Chassis) -> str:
 
 
 CHECK = Check(
-    summary="what the BMC says of fans, power supplies, temperatures, and its event log",
+    summary="fans, power supplies, temperatures and event log, as reported by the BMC",
     measure=measure,
     params=ChassisParams,
     metrics={
@@ -206,9 +204,7 @@ CHECK = Check(
     },
     finding_rules={
         **PART_RULES,
-        **build_finding_rules(),
-        INLET_CODE: FindingRule(Verdict.WARN, Remedy.INSPECT),
-        UNNAMED_CODE: FindingRule(Verdict.WARN, Remedy.INSPECT),
+        **fault_table.build_finding_rules(ROWS.values()),
         "log_full": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION),
         "log_unread": FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.UNMEASURED),
         "before_first_run": LISTED,

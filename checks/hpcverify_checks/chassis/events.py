@@ -1,11 +1,9 @@
 """
 Read the event log of a BMC: the table ``events.csv``, and which entries are new.
 
-Its columns: *code* of the finding; *subject*, a pattern of the type of the sensor, and
-*pattern* of what happened, by the words of IPMI 2.0 in *source*; our *verdict*, whether it is
-*conclusive*, and the *remedy*; *often*, the count in one look from which what is only listed warns;
-*lasting*, for a state that ends, which the sensor shows too: once it has ended it is listed;
-its *meaning*, and the *fix*. The first row that fits speaks for an entry.
+Its columns besides those of all tables: *subject*, a pattern of the type of the sensor, and
+*pattern* of what happened, by the words of IPMI 2.0 in *source*. The first row that fits speaks
+for an entry; a row without a pattern is chosen here.
 
 The log is only ever read. An entry is new if it stands behind the last one that was read, by
 its number and its words: the clock of a BMC may be wrong, or start at zero with its firmware.
@@ -13,16 +11,14 @@ its number and its words: the clock of a BMC may be wrong, or start at zero with
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
-from hpcverify.check import LISTED, Finding, FindingRule, Remedy, Verdict
+from hpcverify.check import Finding, Remedy, Verdict
+from hpcverify.telemetry import fault_table
 from hpcverify.telemetry.chassis import (
     Chassis,
     ChassisEvent,
@@ -30,38 +26,36 @@ from hpcverify.telemetry.chassis import (
     RedundancyState,
     SensorHealth,
 )
-from hpcverify.telemetry.kernel_log import format_moment
+from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.units import DAY_SECONDS
+from hpcverify_checks.common.log_events import LogEvent, format_span, group_events, make_finding
 
-TABLE_PATH = Path(__file__).with_name("events.csv")
-OFTEN_SUFFIX, OVER_SUFFIX = "_often", "_over"
-"""Added to a code: of what is only listed and came often, and of a state that has ended."""
 INLET_CODE = "inlet_event"
-"""For a temperature of the room, which is no fault of the node."""
+"""The code of a temperature of the room, which is not a fault of the node."""
 UNNAMED_CODE = "event_critical"
-"""For an entry that the BMC calls critical and that no row speaks for."""
-
-UNTABLED = {
-    INLET_CODE: ("the air at the inlet was too hot, which is the room's", "cool the room"),
-    UNNAMED_CODE: ("the BMC logged what it calls critical", "see its own page for what it means"),
-}
-"""What these two mean, and the fix."""
+"""The code of an entry that the BMC calls critical and that no pattern fits."""
 
 
-class EventRow(Struct, frozen=True, kw_only=True):
+class EventRow(KnownFault, frozen=True, kw_only=True):
     """One row of the table."""
 
-    code: str
-    subject: str
-    pattern: str
-    verdict: Verdict
-    conclusive: bool
-    remedy: Remedy
-    often: int | None
-    lasting: bool
-    meaning: str
-    fix: str
-    source: str
+    subject: str = ""
+    pattern: str = ""
+
+
+ROWS = fault_table.index_rows(Path(__file__).with_name("events.csv"), EventRow)
+
+
+class LogEntry(LogEvent[EventRow], frozen=True, kw_only=True):
+    """One entry that reports a fault of a part, or the end of one."""
+
+    part_id: str
+    event: ChassisEvent
+
+    @property
+    def quotation(self) -> dict[str, str]:
+        """The number and the words of the entry."""
+        return {"entry": f"{self.event.id}: {self.text}"}
 
 
 class LogMark(Struct, frozen=True):
@@ -74,41 +68,12 @@ class LogMark(Struct, frozen=True):
 
 
 class LogPart(Struct, frozen=True):
-    """The entries of a log since a mark, and those before it that nobody has told yet."""
+    """The entries of a log since a mark, and those before it that were never reported."""
 
     new: tuple[ChassisEvent, ...]
     older: tuple[ChassisEvent, ...] = ()
     note: str = ""
-    """Why the mark was of no use, if so."""
-
-
-@cache
-def load_rows() -> Mapping[str, EventRow]:
-    """Read the table, by code."""
-    text = TABLE_PATH.read_text(encoding="utf-8")
-    values = [
-        {
-            **line,
-            "conclusive": line["hard"] == "yes",
-            "often": line["often"] or None,
-            "lasting": line["lasting"] == "yes",
-        }
-        for line in csv.DictReader(text.splitlines())
-    ]
-    return {row.code: row for row in msgspec.convert(values, list[EventRow], strict=False)}
-
-
-def build_finding_rules() -> dict[str, FindingRule]:
-    """Make the rule of every code."""
-    rules: dict[str, FindingRule] = {}
-    for row in load_rows().values():
-        remedy = row.remedy if row.verdict is not Verdict.PASS else Remedy.NONE
-        rules[row.code] = FindingRule(row.verdict, remedy, conclusive=row.conclusive)
-        if row.often:
-            rules[row.code + OFTEN_SUFFIX] = FindingRule(Verdict.WARN, row.remedy)
-        if row.lasting:
-            rules[row.code + OVER_SUFFIX] = LISTED
-    return rules
+    """Why the mark could not be used, if so."""
 
 
 def select_new(log: EventLog, mark: LogMark | None) -> LogPart:
@@ -139,9 +104,10 @@ def _find_last(events: Sequence[ChassisEvent], last: ChassisEvent) -> int | None
     if last.time is None:
         key = (last.id, None, last.subject, last.text)
         return next((i for i in places if _identify(events[i]) == key), None)
-    like = [i for i in places if events[i].time == last.time]
+    candidates = [i for i in places if events[i].time == last.time]
     # A BMC that drops the oldest entry may number the others anew.
-    return next((i for i in like if events[i].id == last.id), like[0] if like else None)
+    numbered = (i for i in candidates if events[i].id == last.id)
+    return next(numbered, candidates[0] if candidates else None)
 
 
 def _identify(event: ChassisEvent) -> tuple[object, ...]:
@@ -176,34 +142,40 @@ def make_mark(log: EventLog) -> LogMark:
 
 
 def find_row(event: ChassisEvent) -> EventRow | None:
-    """Find the row that speaks for *event*."""
-    for row in load_rows().values():
-        if re.fullmatch(row.subject, event.subject, re.IGNORECASE) and re.search(
-            row.pattern, event.text, re.IGNORECASE
+    """Find the row whose pattern fits *event*."""
+    for row in ROWS.values():
+        if (
+            row.pattern
+            and re.fullmatch(row.subject, event.subject, re.IGNORECASE)
+            and re.search(row.pattern, event.text, re.IGNORECASE)
         ):
             return row
     return None
 
 
 def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[Finding]:
-    """Report the new *events*, like ones of one part together; *chassis* says what still stands."""
+    """Report the new *events* by part and code; *chassis* says which faults still stand."""
+    groups = group_events(_read_entries(events, chassis), lambda entry: entry.part_id)
+    states = _list_states(chassis)
+    for (part_id, _), group in groups.items():
+        begun = [entry for entry in group if entry.event.asserted is not False]
+        if begun:
+            yield _report_group(part_id, begun, stands=_find_standing(group, states))
+
+
+def _read_entries(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[LogEntry]:
     inlets = {sensor.name for sensor in chassis.sensors if sensor.is_ambient}
-    groups: dict[tuple[str, str], list[ChassisEvent]] = {}
     for event in events:
         row = find_row(event)
         # What is to be replaced has a name, if only a number: nobody replaces a node.
         unknown = event.sensor if row and row.remedy is Remedy.REPLACE else "node"
-        part_id = event.part or unknown
-        if row is not None:
-            is_rooms = event.sensor in inlets and row.verdict is Verdict.FAIL
-            groups.setdefault((part_id, INLET_CODE if is_rooms else row.code), []).append(event)
-        elif event.severity is SensorHealth.CRITICAL:
-            groups.setdefault((part_id, UNNAMED_CODE), []).append(event)
-    states = _list_states(chassis)
-    for (part_id, code), found in groups.items():
-        begun = [event for event in found if event.asserted is not False]
-        if begun:
-            yield _report_group(part_id, code, begun, stands=_find_standing(found, states))
+        if row and row.verdict is Verdict.FAIL and event.sensor in inlets:
+            row = ROWS[INLET_CODE]
+        elif row is None and event.severity is SensorHealth.CRITICAL:
+            row = ROWS[UNNAMED_CODE]
+        if row:
+            part_id, text = event.part or unknown, quote(event)
+            yield LogEntry(row=row, part_id=part_id, event=event, text=text, time=event.time)
 
 
 def _list_states(chassis: Chassis) -> dict[str, bool]:
@@ -216,48 +188,26 @@ def _list_states(chassis: Chassis) -> dict[str, bool]:
     }
 
 
-def _find_standing(found: Sequence[ChassisEvent], states: Mapping[str, bool]) -> bool | None:
+def _find_standing(group: Sequence[LogEntry], states: Mapping[str, bool]) -> bool | None:
     """
-    Say whether something of *found* still stands; None if the sensors tell, and tell it now.
+    Say whether a fault of *group* still stands; None if its sensors report it now.
 
     It is over if the log takes it back, or if its sensor reads well.
     """
-    last = {(event.sensor, event.text): event for event in found}
+    last = {(e.event.sensor, e.event.text): e.event for e in group}
     open_events = [event for event in last.values() if event.asserted is not False]
     if any(event.sensor not in states for event in open_events):
         return True
     return False if all(states[event.sensor] for event in open_events) else None
 
 
-def _report_group(
-    part_id: str, code: str, found: Sequence[ChassisEvent], *, stands: bool | None
-) -> Finding:
-    first, last = found[0], found[-1]
-    row = load_rows().get(code)
-    suffix = OVER_SUFFIX if row and row.lasting and not stands else ""
-    often = bool(row and row.often and len(found) >= row.often)
-    if row and often and (suffix or row.verdict is Verdict.PASS):
-        suffix = OFTEN_SUFFIX
-    meaning, fix = (row.meaning, row.fix) if row else UNTABLED[code]
-    begin, end = _format_time(first), _format_time(last)
-    span = f"{begin} to {end}" if end != begin else begin
-    count = "1 entry" if len(found) == 1 else f"{len(found)} entries"
-    ended = suffix == OVER_SUFFIX and stands is False
-    text = f"{meaning}{', and is well again' if ended else ''} ({count}, {span}): {quote(first)}"
-    evidence = {
-        "entry": f"{first.id}: {quote(first)}",
-        "count": str(len(found)),
-        "first": begin,
-        "last": end,
-        **({"source": row.source} if row else {}),
-    }
-    return Finding(
-        code + suffix, part_id, f"{text}: {fix}" if fix and not ended else text, evidence
-    )
-
-
-def _format_time(event: ChassisEvent) -> str:
-    return format_moment(event.time) if event.time else "at a time not known"
+def _report_group(part_id: str, group: Sequence[LogEntry], *, stands: bool | None) -> Finding:
+    row = group[0].row
+    suffix = row.choose_suffix(len(group), ended=row.lasting and not stands)
+    is_well = suffix == fault_table.OVER_SUFFIX and stands is False
+    entries = "1 entry" if len(group) == 1 else f"{len(group)} entries"
+    count = f"{', and is well again' if is_well else ''} ({entries}, {format_span(group)})"
+    return make_finding(part_id, group, suffix, count, fix=not is_well)
 
 
 def quote(event: ChassisEvent) -> str:

@@ -40,7 +40,7 @@ SUPPLY_COMPLAINTS: tuple[tuple[Defect, str, str], ...] = (
     (Defect.INPUT_WRONG, "supply_input_wrong", "has an input out of range"),
     (Defect.MISMATCHED, "supply_mismatched", "does not fit the others"),
 )
-"""What a power supply suffers from, the first that fits: its code, and the words for it."""
+"""The defects of a power supply, the worst first: the code of each, and the words for it."""
 SUPPLY_FIXES = {
     "supply_input_lost": "check its cable and its feed (outlet, breaker); the supply itself only "
     "if those are good",
@@ -50,12 +50,11 @@ SUPPLY_FIXES = {
     "supply_mismatched": "put in one of the same model",
     "supply_warning": "see the BMC's own page for why",
 }
-DEAD_CODES = ("supply_input_lost", "supply_failed")
-"""Of a power supply that gives nothing."""
+DEAD_SUPPLY_CODES = ("supply_input_lost", "supply_failed")
 
 
 class SeenParts(Struct, frozen=True):
-    """What a chassis had in earlier runs, by name, and what of it is accepted as it is."""
+    """The parts of a chassis in earlier runs, by name, and those that are accepted as they are."""
 
     supplies: tuple[str, ...] = ()
     fans: tuple[str, ...] = ()
@@ -65,7 +64,7 @@ class SeenParts(Struct, frozen=True):
     silent: tuple[str, ...] = ()
     """Supplies and fans without a reading in the last run."""
     accepted: tuple[str, ...] = ()
-    """Fans that stand still, and groups without redundancy, that are meant so."""
+    """Fans that stand still and groups without redundancy by design."""
 
 
 def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
@@ -76,7 +75,7 @@ def report_parts(chassis: Chassis, seen: SeenParts) -> Iterator[Finding]:
     yield from fans
     failed = {SensorKind.POWER_SUPPLY: supplies, SensorKind.FAN: fans}
     for group in chassis.redundancy:
-        if not any(f.code in TOLD_WITH_REDUNDANCY for f in failed.get(group.kind, ())):
+        if not any(f.code in REDUNDANCY_CAUSES for f in failed.get(group.kind, ())):
             yield from _report_redundancy(group, seen)
     yield from _report_temperatures(chassis.sensors)
     for sensor in chassis.sensors:
@@ -124,27 +123,27 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
     supplies = _list_supplies(sensors)
     absent = {s.part for s in supplies if s.health is SensorHealth.ABSENT}
     there = [s for s in supplies if s.part not in absent and s.health not in GONE]
-    told: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for defect, code, words in SUPPLY_COMPLAINTS:
         for sensor in there:
             if sensor.defect is defect and sensor.health in COMPLAINTS:
-                told.setdefault(sensor.part, _complain_of_supply(sensor, code, words))
+                findings.setdefault(sensor.part, _complain_of_supply(sensor, code, words))
     for sensor in there:
         if sensor.health is SensorHealth.CRITICAL:
-            told.setdefault(sensor.part, _complain_of_supply(sensor, "supply_failed", "failed"))
+            findings.setdefault(sensor.part, _complain_of_supply(sensor, "supply_failed", "failed"))
         elif sensor.health is SensorHealth.WARNING:
             made = _complain_of_supply(sensor, "supply_warning", "has a complaint")
-            told.setdefault(sensor.part, made)
-    dead = [part for part, finding in told.items() if finding.code in DEAD_CODES]
+            findings.setdefault(sensor.part, made)
+    dead = [part for part, finding in findings.items() if finding.code in DEAD_SUPPLY_CODES]
     if dead and len(dead) == len({s.part for s in there}):
-        said = "; ".join(f"{part} {told[part].text.partition(':')[0]}" for part in dead)
+        said = "; ".join(f"{part} {findings[part].text.partition(':')[0]}" for part in dead)
         text = (
             f"the BMC calls every power supply dead ({said}), and the node runs: restart the BMC "
             "(ipmitool mc reset cold) and update its firmware; then look at the supplies"
         )
         yield Finding("supplies_doubtful", "node", text)
         return
-    yield from told.values()
+    yield from findings.values()
 
 
 def _complain_of_supply(sensor: ChassisSensor, code: str, words: str) -> Finding:
@@ -329,8 +328,8 @@ def _list_complaint(sensor: ChassisSensor) -> Finding:
 
 
 NOT_REDUNDANT = (RedundancyState.LOST, RedundancyState.DEGRADED)
-TOLD_WITH_REDUNDANCY = (*DEAD_CODES, "supplies_doubtful", "fan_failed")
-"""Codes of what takes the redundancy of its group along: it is told once."""
+REDUNDANCY_CAUSES = (*DEAD_SUPPLY_CODES, "supplies_doubtful", "fan_failed")
+"""Codes of faults that also cost a group its redundancy: only the cause is reported."""
 
 PART_RULES = {
     "supply_failed": FindingRule(Verdict.FAIL, Remedy.REPLACE),

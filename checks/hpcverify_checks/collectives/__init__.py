@@ -157,14 +157,15 @@ def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Ite
         if wrong := times.wrong:
             text = (
                 f"rank {rank} got a wrong result of {times.operation} of "
-                f"{format_size(times.size)}: {format_count(wrong.elements, 'word')} in step "
-                f"{wrong.step}, the first at {wrong.index} is {wrong.found}, not {wrong.expected}"
+                f"{format_size(times.size)}: {format_count(wrong.count, 'element')} in step "
+                f"{wrong.step}, {wrong.describe()}"
             )
             evidence = {
                 "rank": str(rank),
                 "operation": times.operation,
                 "size": format_size(times.size),
-                **{name: str(value) for name, value in msgspec.structs.asdict(wrong).items()},
+                "step": str(wrong.step),
+                **wrong.to_evidence("element"),
             }
             yield Finding(WRONG_CODE, "node", text, evidence)
 

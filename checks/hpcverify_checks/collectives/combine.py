@@ -92,9 +92,9 @@ def combine_reports(
     if silent and not reasons:
         # Most ranks do not fail at once: more likely a shared folder does not answer.
         if len(silent) > world / 2:
-            unable.append(f"{len(silent)} of {world} ranks said nothing more")
+            unable.append(f"{len(silent)} of {world} ranks reported nothing more")
         else:
-            reasons = dict.fromkeys(silent, "said nothing more")
+            reasons = dict.fromkeys(silent, "reported nothing more")
     records = {rank: report.recorded for rank, report in reports.items() if report.recorded}
     described = describe_records(records)
     reasons = {
@@ -142,18 +142,12 @@ def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
     """List the wrong results of all ranks, as they were measured, the first step first."""
     for by_rank in times:
-        results = [
-            WrongResult(
-                rank,
-                own.operation,
-                own.size,
-                step=wrong.step,
-                elements=wrong.elements,
-                index=wrong.index,
-                found=wrong.found,
-                expected=wrong.expected,
-            )
-            for rank, own in by_rank.items()
-            if (wrong := own.wrong)
-        ]
-        yield from sorted(results, key=lambda result: result.step)
+        results = (_make_result(rank, timed) for rank, timed in by_rank.items())
+        yield from sorted(filter(None, results), key=lambda result: result.step)
+
+
+def _make_result(rank: int, timed: StepTimes) -> WrongResult | None:
+    if not (wrong := timed.wrong):
+        return None
+    place = rank, timed.operation, timed.size, wrong.step
+    return WrongResult(*place, wrong.count, wrong.index, *wrong.values)

@@ -117,7 +117,7 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
             run = watch.conclude({}, algorithm)
         is_whole = order.second_opinion and not run.missing
         pairs = pair_nodes(nodes) if is_whole else ()
-        board.post(OVER, 0, WITH_OPINION if pairs else b"")
+        server.leave(OVER, 0, WITH_OPINION if pairs else b"")
         notify_stand_in(board, arrivals)
         if pairs:
             take_part(pairs, 0, board, arrivals)

@@ -71,7 +71,7 @@ def _serve(rank: int, board: Board) -> None:
 def _write(pair: WirePair, board: Board, address: str) -> float:
     """Write to the other node, at the *address* from which it came; give GB/s."""
     deadline = monotonic() + TIMEOUT_SECONDS
-    last = "the other node has not said where it listens"
+    last = "the other node has not reported where it listens"
     while monotonic() < deadline:
         if message := board.read(SERVER).get(pair.receiver):
             command = [PROGRAM, *ARGUMENTS, "-p", str(_decode_port(message)), address]

@@ -42,7 +42,10 @@ MAX_ANSWER_BYTES = 256 * 2**20
 """Of the messages of all ranks about one topic."""
 MAX_RANKS = 2**16
 CONNECT_SECONDS = 5.0
-"""For one request, besides what it is told to wait."""
+"""For one try of a request, besides the time that the server is asked to wait."""
+PATIENCE_SECONDS = 9.0
+"""For a rank to begin another try: a busy server may be slow to accept. With the last try it is
+less than the 15 s after which a rank that stands still is missing."""
 TRANSFER_SECONDS = 60.0
 """For an answer of any length, however slowly it comes."""
 QUESTION = b"?"
@@ -52,7 +55,7 @@ CREDENTIAL_LENGTH = struct.Struct("!H")
 """After the challenge: the bytes of what the job's user can get the secret from, if any."""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding a message of another version, or of nobody of ours, raises."""
-CROWDED = "who is missing cannot be said: find out (ss -tn) whose connections crowd"
+CROWDED = "which ranks are missing is not known: find (ss -tn) whose connections crowd"
 """Before the address of a board to which many came who do not know its secret."""
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -164,7 +167,8 @@ class SocketBoard:
         """
         Ask the server at *address* about *group*.
 
-        Gives up if no answer begins within *patience* seconds, or ends within *transfer*.
+        Gives up if no answer begins within *patience* seconds, or ends within *transfer*. If
+        a try was in vain, begins another one within *patience*.
         """
         self.address, self.port, self.group = address, port, group
         self.secret, self._patience, self._transfer = secret, patience, transfer
@@ -190,16 +194,17 @@ class SocketBoard:
         return self._connect(request)[0]
 
     def _connect(self, request: BoardRequest, trips: int = 0) -> tuple[bytes, list[RoundTrip]]:
-        """Ask, again if a busy server drops the connection: no request does harm twice."""
+        """Ask, again if a busy server drops it or is too slow: no request does harm twice."""
         until = monotonic() + self._patience
         while True:
             try:
-                patience = self._patience + request.seconds
+                patience = min(self._patience, CONNECT_SECONDS) + request.seconds
                 with connect(self.address, self.port, patience, self._transfer) as line:
                     return self._talk(line, request, trips)
             except OSError as exc:
-                dropped = isinstance(exc, ConnectionError)
-                if not dropped or isinstance(exc, ConnectionRefusedError) or monotonic() > until:
+                is_busy = isinstance(exc, (ConnectionError, TimeoutError))
+                is_busy = is_busy and not isinstance(exc, ConnectionRefusedError)
+                if not is_busy or monotonic() > until:
                     text = f"the board at {self.address} port {self.port} does not answer: {exc}"
                     raise BoardError(text) from exc
             sleep(self.pause)
@@ -285,13 +290,14 @@ def open_board(where: str) -> FolderBoard | SocketBoard:
     Open the board at *where*, which never came from a board.
 
     That is a folder of this run, or tcp://ADDRESS:PORT/GROUP; its secret is in the
-    environment.
+    environment. A rank at a board in the network is patient with it.
     """
     if not where.startswith(SCHEME):
         return FolderBoard(Path(where))
     place, _, group = where.removeprefix(SCHEME).partition("/")
     address, _, port = place.rpartition(":")
-    return SocketBoard(address, int(port), group, os.environ[SECRET_VARIABLE])
+    secret = os.environ[SECRET_VARIABLE]
+    return SocketBoard(address, int(port), group, secret, patience=PATIENCE_SECONDS)
 
 
 def decode_messages(

@@ -10,6 +10,7 @@ may still keep the board so busy that ranks are not heard: see `is_crowded`.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections import Counter
 from collections.abc import Generator
@@ -43,13 +44,16 @@ from hpcverify_checks.common.seal import (
 STRANGER_SECONDS = 5.0
 """For a client to prove that it knows the secret."""
 MIN_STRANGERS, STRANGERS_FOR_RANK = 128, 4
-"""So many connections may be about to prove it: at the start all ranks come at once. If more
+"""Connections that may be about to prove it: at the start all ranks come at once. If more
 never do, strangers crowd the board."""
 MAX_RANK_BYTES = 16 * 2**20
 """Of all messages that are kept of one rank."""
 MAX_TOPICS = 2**12
 BACKLOG = 1024
 """Connections that wait to be taken: all ranks may come at once."""
+ACCEPTS_PER_TURN, TURNS_TO_ADMIT = 4, 8
+"""Connections that asyncio takes in a turn of its loop, and turns until each of them has been
+admitted, and another one ended for it. Their product bounds the descriptors beyond the limit."""
 BUFFER_BYTES = 2**14
 """What is read of a connection before it is asked for."""
 
@@ -79,7 +83,8 @@ class BoardServer:
         Listen at *address* alone, and at *port*, 0 for a free one.
 
         Each connection is shown the *credential*, from which the job's user, and nobody
-        else, can get the secret.
+        else, can get the secret. Raises the soft limit of open files of this process if the
+        ranks need more.
 
         Raises:
             OSError: the port is taken, or the address is not one of this node.
@@ -91,7 +96,7 @@ class BoardServer:
         self._lock = Lock()
         self._bytes: Counter[int] = Counter()
         self._strangers: dict[asyncio.StreamWriter, str] = {}
-        self._max_strangers = MIN_STRANGERS + STRANGERS_FOR_RANK * world
+        self._max_strangers = _make_room(MIN_STRANGERS + STRANGERS_FOR_RANK * world)
         self._unproved = 0
         listener = socket.create_server((address, port), backlog=BACKLOG)
         self.address, self.port = listener.getsockname()
@@ -142,9 +147,13 @@ class BoardServer:
 
     async def _serve(self, listener: socket.socket) -> None:
         server = await asyncio.start_server(
-            self._handle, sock=listener, limit=BUFFER_BYTES, backlog=BACKLOG
+            self._handle, sock=listener, limit=BUFFER_BYTES, backlog=ACCEPTS_PER_TURN
         )
+        listener.listen(BACKLOG)  # asyncio has made the kernel's queue as short as its turns
         await self._over.wait()
+        self._loop.remove_reader(listener)
+        for _ in range(TURNS_TO_ADMIT):  # who never begins cannot end its connection
+            await asyncio.sleep(0)
         server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -229,6 +238,19 @@ class BoardServer:
         """Wake all that wait for a message."""
         self._news.set()
         self._news = asyncio.Event()
+
+
+def _make_room(strangers: int) -> int:
+    """
+    Make room for as many *strangers* as descriptors of ranks and of the process itself.
+
+    Returns how many strangers there is room for: fewer if the hard limit is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < (wanted := 2 * strangers):
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(strangers, soft // 2)
 
 
 async def _read_request(reader: asyncio.StreamReader, seal: Seal) -> BoardRequest:

@@ -62,4 +62,4 @@ class ClockComparison(Struct, frozen=True):
 
 
 SAME_CLOCK = ClockComparison(ClockReading(0.0, 0.0, 0.0), ClockReading(0.0, 0.0, 0.0))
-"""Of a rank with itself, and with those of its node."""
+"""The comparison of a rank with itself, and with those of its node."""

@@ -43,9 +43,9 @@ from hpcverify_checks.common.step_data import (
     CHUNK_WORDS,
     WORD_BYTES,
     StepData,
+    StepMismatch,
     Weights,
     Words,
-    WrongStepWords,
     estimate_memory,
 )
 from hpcverify_checks.common.timing import StepClock
@@ -93,10 +93,10 @@ class StepTimes(Struct, frozen=True):
     """The time of each step, in seconds, without warm-ups."""
     checked: int
     """Steps that were verified, those that are not timed included."""
-    wrong: WrongStepWords | None = None
-    """Wrong words of a result."""
-    wrong_share: WrongStepWords | None = None
-    """Wrong words of what this rank was about to send, in its own memory."""
+    wrong: StepMismatch | None = None
+    """The first step with a wrong result."""
+    wrong_share: StepMismatch | None = None
+    """The first step in which what this rank was about to send was wrong, in its own memory."""
 
 
 def all_reduce(tensor: Tensor) -> None:
@@ -354,7 +354,7 @@ class CollectiveBenchmark:
 
     def _find_wrong(
         self, rows: Sequence[Sequence[int]], first: int, segments: Sequence[Segment]
-    ) -> WrongStepWords | None:
+    ) -> StepMismatch | None:
         """Find the first wrong step; the host computes what it should have had."""
         for step, (count, index, word, _) in enumerate(rows, first):
             if count:
@@ -365,9 +365,8 @@ class CollectiveBenchmark:
                 )
                 place = segment.start + index - at
                 right = data.compute_word(weigh(data, segment), place)
-                actual, expected = map(data.format_word, (word, right))
                 hint = data.explain_word(word, place) if self.operation.reduces else ""
-                return WrongStepWords(step, count, index, actual, expected, hint)
+                return data.make_mismatch(count, index, word, right, hint=hint)
         return None
 
 

@@ -19,9 +19,9 @@ from hpcverify.check import CheckItem, Coverage, Measurement, matches
 from hpcverify.telemetry import sysfs
 
 MAX_OTHER_CORES = 0.25
-"""Of a core, on average: the engine, the telemetry and system daemons may take this."""
+"""The engine, the telemetry and system daemons may take this share of a core, on average."""
 IDLE_FIELD, IOWAIT_FIELD, FIELD_COUNT = 3, 4, 8
-"""Of the line ``cpu``: user, nice, system, idle, iowait, irq, softirq, steal."""
+"""The line ``cpu`` has user, nice, system, idle, iowait, irq, softirq, steal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CpuUsage:
 
     wall: float
     busy: float
-    """Of all CPUs together, steal included."""
+    """The time of all CPUs together, steal included."""
     own: float
 
     @classmethod
@@ -45,15 +45,15 @@ class CpuUsage:
         return max(0.0, used / max(now.wall - self.wall, 1e-3))
 
     def omit_if_busy(
-        self, names: Sequence[str], found: Iterable[CheckItem], now: CpuUsage | None = None
+        self, names: Sequence[str], items: Iterable[CheckItem], now: CpuUsage | None = None
     ) -> Iterator[CheckItem]:
         """Leave out measurements that match *names* if others were busy until *now*."""
         others = self.count_other_cores(now or CpuUsage.read())
         if others <= MAX_OTHER_CORES:
-            yield from found
+            yield from items
             return
         part_id = "node"
-        for item in found:
+        for item in items:
             if isinstance(item, Measurement):
                 part_id = item.part_id
                 if any(matches(item.name, name) for name in names):

@@ -22,7 +22,7 @@ from hpcverify.telemetry import sysfs
 from hpcverify.units import HOUR_SECONDS
 
 SNAPSHOT_NAME = "counters"
-"""Of the `CarryOver`s that take a part's counters from run to run."""
+"""The name of the `CarryOver`s that take a part's counters from run to run."""
 
 
 class Moment(Struct, frozen=True):
@@ -51,13 +51,12 @@ class CounterSnapshot(Struct, frozen=True):
     uptime: float | None
     """`Moment.seconds`."""
     counts: dict[str, int]
-    """By name: its owner and what it counts (``5 crc``), without those at zero."""
+    """Each value by its owner and what it counts (``5 crc``), without those at zero."""
     read: dict[str, str]
-    """By what is counted: the owners whose counters were ever read, at zero or not."""
+    """The owners whose counters were ever read, at zero or not, by what is counted."""
     window: float | None
     """When the hour began; runs within the hour keep it."""
     grown: dict[str, int]
-    """The increase since the hour began."""
 
     def compute_increases(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Compute by how much each of *counts* that was read before grew."""
@@ -86,7 +85,6 @@ class CounterDelta(Struct, frozen=True):
     """By how much counters grew in some time."""
 
     counts: Mapping[str, int]
-    """Of all that could be compared, even if they did not grow."""
     seconds: float | None
 
     @property
@@ -111,7 +109,6 @@ class Growth(Struct, frozen=True, kw_only=True):
     shown: Mapping[str, int]
     """The values of the counters; the last known one if it was not read now."""
     carry_over: CarryOver
-    """For the next run to compare with."""
 
     @property
     def start(self) -> str:

@@ -93,9 +93,9 @@ def report_overrides(ctx: Context) -> Iterator[Coverage | Finding]:
 
 PROBE_SIZE, PROBE_COUNT = 128, 5
 MAX_SLOWDOWN = 8.0
-"""Times as long as fp32. With units for it a type takes up to twice as long; with a
-reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of torch 2.13), elsewhere up to
-thousands of times."""
+"""A type may take this many times as long as fp32. With units for it a product takes up to
+twice as long; with a reference kernel 17 to 30 times (AMD Zen 5, oneDNN as of torch 2.13),
+elsewhere up to thousands of times."""
 
 
 def find_torch_device(ctx: Context) -> torch.device:
@@ -119,7 +119,7 @@ def find_torch_device(ctx: Context) -> torch.device:
         fix = write_install_command("torch")
         reason = f"torch is not installed: {fix}"
         raise Unable(reason, Cause.MISSING, code="torch_missing") from exc
-    # A library that was compiled for speed may have told this process to flush subnormals.
+    # A library that was compiled for speed may have made this process flush subnormals.
     torch.set_flush_denormal(False)
     os.sched_setaffinity(0, mine)  # an OpenMP that knew of a binding before us binds us here
     if ctx.device.kind == "cpu":
@@ -213,8 +213,8 @@ def parse_architecture(name: str) -> tuple[str, int, int, str] | None:
 
 def find_gpu_index(part: str, ids: Sequence[str], vendor: str = NVIDIA) -> int:
     """Find the GPU *part* among *ids*, as `write_torch_ids` writes those of each GPU."""
-    for index, found in enumerate(ids):
-        if matches_torch_ids(part, found):
+    for index, torch_ids in enumerate(ids):
+        if matches_torch_ids(part, torch_ids):
             return index
     raise Unable(
         f"torch sees {len(ids)} GPUs, and {part} is not one of them: "

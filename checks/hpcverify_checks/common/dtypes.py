@@ -45,12 +45,11 @@ bf16 on the way are exact."""
 BYTE_BOUND, FINE_BOUND = 255, 2047
 """The largest odd integers before which bf16 (8 bits), fp16 and tf32 (11) hold all."""
 FP8_BOUND, INT8_BOUND, DOUBLE_BOUND = 15, 127, 2**20 - 1
-PAIR_LIMIT, ZERO_POINT = 2**15 - 1, 2**7
-"""A CPU without VNNI sums pairs of int8 products in 16 bits, which saturate, and adds 128
-to one operand to make it unsigned (vpmaddubsw; oneDNN does so below AVX2_VNNI and
-AVX512_CORE_VNNI). The library chooses which operand."""
 EVEN_INT8_BOUND = 79
-"""The largest bound that both operands may have: see `fits_pairs`."""
+"""The largest bound that both operands of int8 may have. A CPU without VNNI sums pairs of
+products in 16 bits, which saturate, and adds 128 to one operand to make it unsigned
+(vpmaddubsw; oneDNN does so below AVX2_VNNI and AVX512_CORE_VNNI). The library chooses which
+operand, so that two products of operands within +-a and +-b sum to 2 (128 + a) b at most."""
 SMALL_FP8_BOUND, FP8_BIAS = 7, 2**13
 """The bound that leaves room for a bias in 14 bits, and the bias."""
 SINGLE_POWERS = range(-14, 9)
@@ -61,7 +60,7 @@ DOUBLE_POWERS = range(-60, 61)
 MAX_SIGMAS = 6
 """The most standard deviations between the largest output and zero."""
 NORM_SPREAD = 4.0
-"""Times the root of the depth: by how much the largest norm exceeds the mean."""
+"""The largest norm exceeds the mean by this times the root of the depth."""
 
 PlanMaker = Callable[[int], tuple[ProductPlan, ...]]
 """Makes the plans for products of a depth."""
@@ -120,16 +119,6 @@ def make_int8_plans(_depth: int) -> tuple[ProductPlan, ...]:
         ProductPlan("int8 a", 21, INT8_BOUND, 1, INT_LIMIT),
         ProductPlan("int8 b", 22, 1, INT8_BOUND, INT_LIMIT),
     )
-
-
-def fits_pairs(a: int, b: int) -> bool:
-    """
-    Whether any two products of int8 operands within +-*a* and +-*b* sum in 16 bits.
-
-    With the zero point added, an operand within +-a is at most 128 + a, so that two
-    products sum to 2 (128 + a) b at most; the library may add it to either operand.
-    """
-    return 2 * max((ZERO_POINT + a) * b, (ZERO_POINT + b) * a) <= PAIR_LIMIT
 
 
 def make_narrow_plans(depth: int) -> tuple[ProductPlan, ...]:
@@ -197,7 +186,7 @@ SPARSE_FP64 = SparsePlan(
     b=range(-47, 11),
     bands=(range(-1026, -996), range(1015, 1024)),
 )
-"""With subnormal numbers: no GPU flushes them in fp64 (PTX ISA: there is no .ftz for it)."""
+"""It has subnormal numbers: no GPU flushes them in fp64 (PTX ISA: there is no .ftz for it)."""
 SPARSE_NARROW = SparsePlan(
     "sparse narrow", 29, BF16, BF16, USUAL_FP32, SMALL_FACTORS, (LARGE_FP32,)
 )
@@ -225,7 +214,7 @@ class Family:
     sparse: SparsePlan | None = None
     """The plan with one product in each output; None where no product can be rounded."""
     depth: int = MAX_DEPTH
-    """Of products on a GPU."""
+    """The depth of products on a GPU."""
     output: str = "float32"
     """Holds every sum of the plans."""
     precision: str = "highest"
@@ -282,7 +271,6 @@ FAMILIES = {
         Family("int8", "int8", "int32", (7, 5), make_int8_plans, output="int32", by_columns=True),
     )
 }
-"""The one table of types, for every check that multiplies."""
 MI200_DTYPES = frozenset({"fp64", "fp32", "fp16", "bf16", "int8"})
 AMD_DTYPES = {
     "gfx90a": MI200_DTYPES,
@@ -295,7 +283,7 @@ microsoft/MMA-Sim: MI200 rounds each sum of two to fp32, MI300 keeps 24 fraction
 MI350 it tells nothing). fp8 of MI300 is another format than ours (e4m3fnuz, without the
 infinities of e4m3fn: hipBLASLt, data type support)."""
 OTHER_AMD_DTYPES = frozenset({"fp64", "fp32"})
-"""Of an architecture that is not in the table: plain IEEE arithmetic."""
+"""The types of an architecture that is not in the table: plain IEEE arithmetic."""
 CPU_DEPTH, NARROW_DEPTH = 2048, 128
 CPU_FAMILIES = {
     "fp32": replace(FAMILIES["fp32"], sparse=SPARSE_SUBNORMAL),
@@ -346,8 +334,8 @@ guide, "cublasStatus_t"). torch raises them as a RuntimeError that names them.""
 
 def find_refusal(exc: RuntimeError) -> str:
     """Find the status with which the library declined a product; "" if it did not."""
-    found = REFUSAL.search(str(exc))
-    return found.group() if found else ""
+    match = REFUSAL.search(str(exc))
+    return match.group() if match else ""
 
 
 DTYPE_REFUSED_CODE = "dtype_refused"

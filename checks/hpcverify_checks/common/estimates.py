@@ -8,7 +8,7 @@ from hpcverify.units import GIB
 from hpcverify_checks.common.dtypes import FAMILIES
 
 LARGEST_GPU_GIB = 288
-"""Of the parts in the data sheets: for a GPU that does not tell."""
+"""The most that a GPU in the data sheets has, assumed where a GPU does not say."""
 SLOWEST_MEMORY_BYTES = 150e9
 """Bytes per second: half of what the slowest part in the data sheets (L4, 300 GB/s) has."""
 

@@ -41,7 +41,6 @@ _BLOCK_ROWS = 512
 MISS_BITS = 40
 """Freivalds' check misses a wrong row with a chance of at most 2^-40."""
 HOST_DEVICE = "cpu"
-"""Where proofs are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +57,24 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductPlan:
+class OperandPlan:
+    """A recipe for two operands."""
+
+    name: str
+    key: int
+    """Shared with no other plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPlan(OperandPlan):
     """
-    A recipe for two operands.
+    A recipe for operands of integers.
 
     Their integers are within +-*a* and +-*b*. A *bias* of 2^n, from one product at k = 0,
     is added to every output: without it the lowest output bits of short sums are always
     zero, and a bit stuck at zero would never show.
     """
 
-    name: str
-    key: int
     a: int
     b: int
     limit: int
@@ -86,21 +92,22 @@ class ProductProof:
     certificate: int
     """If no row is wrong, no partial sum in any order or grouping is larger."""
     negative_zeros: int = 0
-    """Of the product: a unit that rounds down makes them where sums cancel."""
+    """A unit that rounds down makes them where sums cancel."""
 
 
+@dataclass(frozen=True, slots=True)
 class PlannedOperands(ABC):
     """Two operands that are made when and where they are needed, and their right product."""
 
-    __slots__ = ()
+    plan: OperandPlan
     shape: Shape
-    draw: int
+    draw: int = 0
     """0 makes the operands of `SHIPPED_DIGESTS`; any other number makes different ones."""
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """The name of their plan."""
+        return self.plan.name
 
     @property
     @abstractmethod
@@ -126,6 +133,15 @@ class PlannedOperands(ABC):
     @abstractmethod
     def describe(self, certificate: int, product: Tensor) -> str:
         """Describe what the right *product* exercises, for the coverage."""
+
+    def make_key(self, operand: int) -> int:
+        """Make the key of the hashes of *operand*, 0 or 1."""
+        return 2 * self.plan.key + operand + (self.draw << 8)
+
+    @property
+    def third_key(self) -> int:
+        """The key of what the hashes of neither operand decide."""
+        return -self.plan.key - (self.draw << 8)
 
     def store(
         self, dtype: torch.dtype, device: DeviceLike, *, by_columns: bool = False
@@ -156,13 +172,6 @@ class Operands(PlannedOperands):
     """The integers of a plan, made when and where they are needed."""
 
     plan: ProductPlan
-    shape: Shape
-    draw: int = 0
-
-    @property
-    def name(self) -> str:
-        """The plan's."""
-        return self.plan.name
 
     @property
     def limit(self) -> int:
@@ -171,7 +180,7 @@ class Operands(PlannedOperands):
 
     def make_a(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of A: len(rows) x depth, int64."""
-        block = make_integers(self._make_key(0), rows, self.shape.depth, self.plan.a, device)
+        block = make_integers(self.make_key(0), rows, self.shape.depth, self.plan.a, device)
         if self.plan.bias:
             high = 2 ** (self._exponent - self._exponent // 2)
             block[:, 0] = high if self.plan.bias > 0 else -high
@@ -179,13 +188,10 @@ class Operands(PlannedOperands):
 
     def make_b(self, rows: range, device: DeviceLike) -> Tensor:
         """Make these *rows* of B: len(rows) x size, int64."""
-        block = make_integers(self._make_key(1), rows, self.shape.size, self.plan.b, device)
+        block = make_integers(self.make_key(1), rows, self.shape.size, self.plan.b, device)
         if self.plan.bias and not rows.start:
             block[0] = 2 ** (self._exponent // 2)
         return block
-
-    def _make_key(self, operand: int) -> int:
-        return 2 * self.plan.key + operand + (self.draw << 8)
 
     @property
     def _exponent(self) -> int:
@@ -202,8 +208,7 @@ class Operands(PlannedOperands):
         # Looked up, since a vectorised pow() may be wrong in the last bit.
         table = torch.tensor([2.0**e for e in powers], dtype=torch.float64, device=device)
         half = (len(powers) - 1) // 2
-        key = -self.plan.key - (self.draw << 8)
-        chosen = table[make_integers(key, range(2), size, half, device) + half]
+        chosen = table[make_integers(self.third_key, range(2), size, half, device) + half]
         return chosen[0][:, None], chosen[1][None, :]
 
     def make_a_values(self, rows: range, device: DeviceLike) -> Tensor:
@@ -304,14 +309,14 @@ def prove_by_freivalds(made: Operands, product: Tensor, seed: int) -> ProductPro
     for block in iter_blocks(made.shape.size):
         part = slice(block.start, block.stop)
         a = made.make_a(block, HOST_DEVICE)
-        found, proper = _to_integers(product[part] / rows[part] / columns, made.plan.limit)
-        same = proper & (_multiply_modulo(found, weights.T) == _multiply_modulo(a, right)).all(
+        values, proper = _to_integers(product[part] / rows[part] / columns, made.plan.limit)
+        same = proper & (_multiply_modulo(values, weights.T) == _multiply_modulo(a, right)).all(
             dim=1
         )
         wrong += [block.start + int(i) for i in (~same).nonzero()]
         zeros += int((product[part] == 0).logical_and(product[part].signbit()).sum())
         a_square = max(a_square, int(_sum_squares(a, made.plan.bias, dim=1).max()))
-        largest = max(largest, int((found - made.plan.bias).abs().max()))
+        largest = max(largest, int((values - made.plan.bias).abs().max()))
     bound = (isqrt(a_square * b_square) + 1 + largest) // 2 + 1 + abs(made.plan.bias)
     return ProductProof(tuple(wrong), bound, zeros)
 

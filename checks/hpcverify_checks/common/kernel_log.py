@@ -1,34 +1,38 @@
-"""What the checks that read the kernel log have in common: the mark, gaps, what still stands."""
+"""What the checks that read the kernel log have in common: marks, gaps, what is unresolved."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from hpcverify.check import (
+    LISTED,
     CarryOver,
     Context,
     Coverage,
     Finding,
     FindingRule,
     Remedy,
+    Unable,
     Verdict,
 )
 from hpcverify.telemetry import kernel_log
+from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelLog, format_moment
 from hpcverify.units import DAY_SECONDS, format_count
+from hpcverify_checks.common.log_events import LogEvent
 
 CURSOR, UNRESOLVED_FAILURE = "cursor", "standing"
-GAP_CODE = "log_gap"
-GAP_RULE = FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True)
-"""Every check that reads the log meets the same gap."""
-MAX_LINE_CHARACTERS = 240
-"""Of a line in a message; the evidence has all of it."""
+LOG_RULES = {
+    # Every check that reads the log meets the same gap.
+    "log_gap": FindingRule(Verdict.WARN, Remedy.FIX_CONFIGURATION, shared=True),
+    "before_first_run": LISTED,
+}
 PROCESS_PATTERN = (
     r"(?:traps: )?(?:\\x[0-9a-f]{2}|#[0-7]{3}|[\s\S]){1,15}?"
     r"(?:\[\d+\]:?| ?\(\d+\):? | invoked oom-killer| cpuset=| uses obsolete "
@@ -57,70 +61,72 @@ class PartFailure(Struct, frozen=True):
     code: str
 
 
-def read_new_part(ctx: Context, words: Sequence[bytes], root: Path) -> KernelLog:
+def read_new_part(
+    ctx: Context, words: Sequence[bytes], root: Path
+) -> Generator[CarryOver, None, KernelLog]:
     """
     Read the messages with one of *words* since this check's last run on this node.
 
+    If the log cannot be read, the marks are yielded again: the next run starts where this
+    one should have.
+
     Raises:
-        Unable: the log cannot be read; `keep_mark` then.
+        Unable: the log cannot be read.
 
     """
-    return kernel_log.read(ctx.recall(CURSOR), words, root)
+    try:
+        return kernel_log.read(ctx.recall(CURSOR), words, root)
+    except Unable:
+        yield from ctx.carry_overs
+        raise
 
 
-def find_last_look(ctx: Context) -> float | None:
-    """Say until when the log was read, in seconds since 1970, if it ever was."""
-    return kernel_log.parse_last_look(ctx.recall(CURSOR))
-
-
-def keep_mark(ctx: Context) -> Iterator[CarryOver]:
-    """Yield the mark again: the next run starts where this one should have."""
-    if cursor := ctx.recall(CURSOR):  # a first run has none: it reads one day
-        yield CarryOver(CURSOR, cursor)
-
-
-def report_reading(log: KernelLog) -> Iterator[Finding | Coverage]:
-    """Say what was read, and what was not."""
+def report_reading(log: KernelLog) -> Iterator[Finding | Coverage | CarryOver]:
+    """Report what was read and what was not; keep the mark from which the next run reads on."""
     if log.gap:
         fix = "boot with a larger log_buf_len, or keep a journal"
-        yield Finding(GAP_CODE, "node", f"{log.source}: {log.gap}: {fix}")
+        yield Finding("log_gap", "node", f"{log.source}: {log.gap}: {fix}")
     span = f"{format_moment(log.first)} to {format_moment(log.last)}"
     text = f"read {format_count(log.message_count, 'kernel message')} from {log.source}, {span}"
     yield Coverage("node", text if log.message_count else f"no new message in {log.source}")
     if log.unseen:
         text = f"{log.unseen}: the kernel log of this node is not kept across reboots"
         yield Coverage("node", text)
+    yield CarryOver(CURSOR, log.cursor)
 
 
 def report_unresolved(
     ctx: Context,
     log: KernelLog,
-    failures: Mapping[str, tuple[float, str] | None],
+    groups: Mapping[tuple[str, str], Sequence[LogEvent[KnownFault]]],
     choose_code: Callable[[str], str],
 ) -> Iterator[Finding | CarryOver]:
     """
     Report what failed a part in an earlier run and may still be there.
 
-    *choose_code* gives the code of the finding for that of the failure.
+    *groups* has the new events, by part and code. *choose_code* gives the code of the finding
+    for that of the failure.
 
     A failed part must not pass just because the check runs again: it stays reported for a
-    day, or until the node is rebooted. The log does not tell whether it was mended since.
-    *failures* has the parts of which the log says something new, each with its last failure:
-    when, in seconds since 1970, and its code.
+    day, or until the node is rebooted. The log does not show whether it was mended since.
     """
-    boot = log.cursor.partition(" ")[0]
+    failures: dict[str, PartFailure] = {}
+    for (part_id, code), group in groups.items():
+        when = group[-1].time
+        if group[-1].row.verdict is Verdict.FAIL and when:
+            known = failures.get(part_id)
+            if known is None or known.when <= when:
+                failures[part_id] = PartFailure(log.boot, when, code)
     for part_id, failure in failures.items():
-        if failure:
-            value = msgspec.json.encode(PartFailure(boot, *failure)).decode()
-            yield CarryOver(UNRESOLVED_FAILURE, value, part_id)
+        yield CarryOver(UNRESOLVED_FAILURE, msgspec.json.encode(failure).decode(), part_id)
     for mark in ctx.carry_overs:
         if mark.name != UNRESOLVED_FAILURE or mark.part_id in failures:
             continue
-        failed = _decode_failure(mark.value)
-        if failed and failed.boot == boot and failed.when > time.time() - DAY_SECONDS:
-            moment = format_moment(failed.when)
-            text = f"failed at {moment} with {failed.code}; the node has not rebooted since"
-            yield Finding(choose_code(failed.code), mark.part_id, text)
+        past = _decode_failure(mark.value)
+        if past and past.boot == log.boot and past.when > time.time() - DAY_SECONDS:
+            moment = format_moment(past.when)
+            text = f"failed at {moment} with {past.code}; the node has not rebooted since"
+            yield Finding(choose_code(past.code), mark.part_id, text)
             yield mark
 
 

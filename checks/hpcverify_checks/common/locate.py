@@ -4,7 +4,7 @@ Where a product is wrong: which elements, by how much, and which multiprocessor.
 Hardware faults rarely flip just one bit: in a production GPU most corrupted outputs differ
 in several, at addresses that recur with the period of a warp or a fragment (Anatomy of
 silent data corruption in GPUs, arXiv 2605.04213). The pattern shows which unit wrote it;
-the common divisor of the errors shows by which operand they were multiplied (as FLARE
+the common common_divisor of the errors shows by which operand they were multiplied (as FLARE
 does, arXiv 2605.08594).
 
 To find the multiprocessor, all of them compute the same exact tile; each program checks
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from hpcverify.check import Context, Coverage
 from hpcverify_checks.common.bits import make_integers, view_integers
 from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.common.exact import fold_integers
 from hpcverify_checks.common.kernels import load_kernels, try_launch
 
 if TYPE_CHECKING:
@@ -45,27 +46,26 @@ TILE_SHAPES = (
 """Rows and columns that are written together: the fragments of mma and wgmma (PTX ISA,
 matrix instructions), and the tiles that GEMM libraries give to a thread block."""
 MIN_TILE_SHARE = 0.25
-"""Of a tile: a stuck bit shows in about half of the elements."""
+"""A stuck bit shows in about half of the elements of a tile."""
 PERIODS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 EVIDENCE_BITS = 10
 """Chance makes such a pattern once in a thousand times."""
 MAX_SAMPLE_ELEMENTS = 2**20
-"""The most wrong elements whose errors are analysed."""
 INTEGER_LIMIT = 2**62
 """Below this the difference of two integers fits into 64 bits."""
 
 TILE_EDGE, TILE_DEPTH, TILE_STEP = 128, 1024, 64
-"""Of the tile: one thread block's, with its operands in the GPU's L2 cache."""
+"""One thread block's tile, with its operands in the GPU's L2 cache."""
 TILE_KEY = 2**20
-"""Of the tile's operands: no plan has it."""
+"""The key of the tile's operands: no plan has it."""
 FIRST_BOUND = 255
 TILE_PLANS = ((63, 0), (31, 2**23))
 """Bounds of the second operand, and biases: no sum of magnitudes reaches 2^24, and with
 the bias the lowest bits change too."""
 TILE_REPEATS = 256
-"""Of the tile in one program, which takes milliseconds."""
+"""One program repeats the tile this often, in milliseconds."""
 PROGRAMS_PER_SM = 4
-"""Enough that no multiprocessor is left out."""
+"""With so many no multiprocessor is left out."""
 TILE_ROUNDS = 8
 TILE_WARPS = 8
 BF16_CAPABILITY = (8, 0)
@@ -113,20 +113,18 @@ class ErrorValues:
     """By how much integers differ from what they should be."""
 
     has_non_integers: bool
-    """Whether some elements are not integers."""
     distinct: int
     low: int
     high: int
-    divisor: int
-    """The greatest common divisor."""
+    common_divisor: int
 
     def describe(self) -> str:
         """Put it in words: ``off by 3 values from -512 to 256, multiples of 128``."""
-        those = "those that are integers " if self.has_non_integers else ""
+        subject = "those that are integers " if self.has_non_integers else ""
         if self.distinct == 1:
-            return f"{those}off by {self.low}"
-        text = f"{those}off by {self.distinct} values from {self.low} to {self.high}"
-        return text if self.divisor == 1 else f"{text}, multiples of {self.divisor}"
+            return f"{subject}off by {self.low}"
+        text = f"{subject}off by {self.distinct} values from {self.low} to {self.high}"
+        return text if self.common_divisor == 1 else f"{text}, multiples of {self.common_divisor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +149,7 @@ class ErrorExtent:
 
 def measure_extent(found: Tensor, expected: Tensor) -> ErrorExtent:
     """Measure where *found* differs from *expected*: matrices on the host that do differ."""
-    import torch
-
-    wrong = torch.ne(view_integers(found), view_integers(expected))
+    wrong = view_integers(found).ne(view_integers(expected))
     return ErrorExtent(
         int(wrong.sum()),
         find_span(wrong.any(dim=1).nonzero().flatten().tolist()),
@@ -177,8 +173,8 @@ def find_span(places: Sequence[int]) -> IndexSpan:
 def _score_period(places: Sequence[int], period: int) -> float:
     """Compute how unlikely, in bits, so few residues are by chance."""
     residues = len({place % period for place in places})
-    one = math.log2(period / residues)
-    return len(places) * one - math.log2(math.comb(period, residues))
+    bits_per_place = math.log2(period / residues)
+    return len(places) * bits_per_place - math.log2(math.comb(period, residues))
 
 
 def _fit_tiles(wrong: Tensor) -> TileFit | None:
@@ -216,13 +212,9 @@ def _collect_error_values(found: Tensor, expected: Tensor) -> ErrorValues | None
     errors = errors[errors != 0]  # as where only the sign of a zero differs
     if not len(errors):
         return None
-    divisor = errors.abs()
-    while len(divisor) > 1:
-        half = len(divisor) // 2
-        folded = torch.gcd(divisor[:half], divisor[half : 2 * half])
-        divisor = torch.unique(torch.cat([folded, divisor[2 * half :]]))
+    common_divisor = fold_integers(errors.abs(), torch.gcd)
     low, high = int(errors[0]), int(errors[-1])
-    return ErrorValues(not bool(whole.all()), len(errors), low, high, int(divisor))
+    return ErrorValues(not bool(whole.all()), len(errors), low, high, common_divisor)
 
 
 def _mask_integers(values: Tensor) -> Tensor:
@@ -236,12 +228,11 @@ class FaultySm:
 
     sm: int
     elements: int
-    bit_mask: int
-    """The bits of an element that differed."""
+    wrong_bits: int
 
     def describe(self) -> str:
         """Put it in words: ``17 (12 elements, bits 3, 12)``."""
-        bits = format_ranges([bit for bit in range(32) if self.bit_mask >> bit & 1])
+        bits = format_ranges([bit for bit in range(32) if self.wrong_bits >> bit & 1])
         return f"{self.sm} ({self.elements} elements, bits {bits})"
 
 

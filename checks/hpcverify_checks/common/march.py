@@ -33,17 +33,16 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from typing import TYPE_CHECKING
 
-from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.check import Cause, FindingRule, Metric, Remedy, Rule, Unable, Verdict
 from hpcverify_checks.common.bits import (
     WORD_BITS,
     WORD_BYTES,
     compute_digest,
-    format_word,
     mix_bits,
     mix_word,
     wrap_int64,
 )
-from hpcverify_checks.common.transfers import WrongWords, compare_words
+from hpcverify_checks.common.mismatch import Mismatch, find_mismatch, list_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,17 +51,28 @@ PLAIN, INVERSE = 0, -1
 """What each word of the background is XORed with."""
 CHECKERBOARD = 0x5555_5555_5555_5555
 BACKGROUND_NAMES = ("hashed addresses", "00/FF", "55/AA", "walking bit")
-"""In the order of their turns."""
+"""The backgrounds take turns in this order."""
 ACCESSES_PER_PASS = 10
 """Each word is written five times and compared five times."""
+CORRUPTED_CODE = "memory_corrupted"
+MARCH_METRICS = {
+    "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
+    "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
+}
+MARCH_RULES = {
+    "mismatches": Rule(
+        high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
+    )
+}
+MARCH_FINDING_RULES = {CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)}
+"""Every check that marches over memory has these, so that a fault counts the same in each."""
 MAX_DESCRIBED_WORDS = 3
-"""Wrong words described; all are counted."""
 
 Write = Callable[["Tensor", "Tensor", int], None]
 """Writes into the first the words of the second, XORed with the mask."""
 Read = Callable[["Tensor", int, "Tensor"], None]
 """Writes into the last the words of the first, XORed with the mask."""
-Compare = Callable[["Tensor", "Tensor"], WrongWords | None]
+Compare = Callable[["Tensor", "Tensor"], Mismatch | None]
 """Compares words bit by bit on their device, and waits for the answer."""
 
 
@@ -86,7 +96,7 @@ class MemorySeams:
 
     write: Write = write
     read: Read = read
-    compare: Compare = compare_words
+    compare: Compare = find_mismatch
 
 
 HARDWARE = MemorySeams()
@@ -120,7 +130,7 @@ class MemoryPiece:
 
     chunk: int
     number: int
-    """Among all pieces."""
+    """Its number among all pieces."""
     start: int
     """Index of its first word among all words."""
     words: Tensor
@@ -132,9 +142,9 @@ class Background:
 
     name: str
     table: Tensor
-    """On the host; as many words as a piece has."""
+    """As many words as a piece has, on the host."""
     key: int | None = None
-    """Of the hash of a piece's number that the table is XORed with there; None: of nothing."""
+    """The table is XORed with a hash of this key and the piece's number; None: with nothing."""
 
     def compute_mask(self, number: int) -> int:
         """Compute what the table is XORed with in the piece *number*."""
@@ -214,52 +224,43 @@ class WrongPiece:
     state: int
     """What the background was XORed with."""
     pattern: str
-    words: int
-    index: int
-    """Of the first, in its piece."""
-    expected: int
-    found: int
+    mismatch: Mismatch
+    """Its index is that among all words of the memory."""
     again: str
     """What a second reading says of it."""
     reference: str
     """Whether the table on the device is still what the host made."""
 
     @property
-    def place(self) -> int:
-        """Index of the first wrong word among all words."""
-        return self.piece.start + self.index
+    def address(self) -> int:
+        """The virtual address of the first wrong word."""
+        offset = (self.mismatch.index - self.piece.start) * WORD_BYTES
+        return self.piece.words.data_ptr() + offset
 
     def describe(self) -> str:
         """Say what is wrong."""
         return (
-            f"{self.pattern}: {self.words} of {self.piece.words.numel()} words of a piece are "
-            f"wrong, the first at byte {self.place * WORD_BYTES:#x} of the memory tested: "
-            f"{format_word(self.found)}, not {format_word(self.expected)} "
-            f"(bits {format_bits(self.expected ^ self.found)}); {self.again}"
+            f"{self.pattern}: {self._share} words of a piece are wrong, "
+            f"{self.mismatch.describe('the memory tested')} "
+            f"(bits {list_bits(self.mismatch.xor)}); {self.again}"
         )
 
     def to_evidence(self) -> dict[str, str]:
         """Convert to a finding's evidence."""
-        xor = self.expected ^ self.found
-        return {
+        wrong = self.mismatch
+        return wrong.to_evidence() | {
             "pattern": self.pattern,
-            "offset": f"{self.place * WORD_BYTES:#x}",
             "chunk": str(self.piece.chunk),
-            "expected": format_word(self.expected),
-            "found": format_word(self.found),
-            "xor": format_word(xor),
-            "bits": format_bits(xor),
-            "bits_0_to_1": format_bits(xor & self.found),
-            "bits_1_to_0": format_bits(xor & self.expected),
-            "wrong_words": f"{self.words} of {self.piece.words.numel()}",
+            "bits_0_to_1": list_bits(wrong.xor & wrong.found),
+            "bits_1_to_0": list_bits(wrong.xor & wrong.expected),
+            "wrong_words": self._share,
             "again": self.again,
             "reference": self.reference,
         }
 
-
-def format_bits(word: int) -> str:
-    """List the places of the bits that are set in *word*."""
-    return " ".join(str(b) for b in range(WORD_BITS) if word >> b & 1)
+    @property
+    def _share(self) -> str:
+        return f"{self.mismatch.count} of {self.piece.words.numel()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,7 @@ class MarchPass:
     table: Tensor
     scratch: Tensor
     digest: int
-    """Of the table, taken on the host."""
+    """The digest of the table, taken on the host."""
 
     def keep_chunks(self, number: int) -> MarchPass:
         """Leave out all chunks but the first *number*, for good."""
@@ -289,12 +290,12 @@ class MarchPass:
         table = self.table[: piece.words.numel()]
         self.memory.seams.write(piece.words, table, self.compute_mask(piece, state))
 
-    def compare(self, piece: MemoryPiece, state: int) -> WrongWords | None:
+    def compare(self, piece: MemoryPiece, state: int) -> Mismatch | None:
         """Compare *piece* with the background."""
         size = piece.words.numel()
-        found, seams = self.scratch[:size], self.memory.seams
-        seams.read(piece.words, self.compute_mask(piece, state), found)
-        return seams.compare(found, self.table[:size])
+        words, seams = self.scratch[:size], self.memory.seams
+        seams.read(piece.words, self.compute_mask(piece, state), words)
+        return seams.compare(words, self.table[:size])
 
     def sweep(self, sweep: MarchSweep) -> Iterator[WrongPiece]:
         """Sweep over all pieces, each compared and then written, and yield the wrong ones."""
@@ -311,7 +312,7 @@ class MarchPass:
                 self.write(piece, sweep.becomes)
 
     def _investigate(
-        self, piece: MemoryPiece, state: int, wrong: WrongWords, *, read_again: bool
+        self, piece: MemoryPiece, state: int, wrong: Mismatch, *, read_again: bool
     ) -> WrongPiece:
         mask = self.compute_mask(piece, state)
         again = "not read again"
@@ -322,10 +323,12 @@ class MarchPass:
             piece=piece,
             state=state,
             pattern=self.background.name + (", inverted" if state else ""),
-            words=wrong.words,
-            index=wrong.index,
-            expected=int(self.background.table[wrong.index]) ^ mask,
-            found=wrong.found ^ mask,
+            mismatch=Mismatch(
+                wrong.count,
+                piece.start + wrong.index,
+                wrong.found ^ mask,
+                int(self.background.table[wrong.index]) ^ mask,
+            ),
             again=again,
             reference="intact" if self.is_table_intact() else "changed in its memory",
         )
@@ -358,7 +361,7 @@ class MarchPass:
         place, mask = chance.randrange(piece.words.numel()), 1 << chance.randrange(63)
         piece.words[place].bitwise_xor_(mask)
         wrong = self.compare(piece, PLAIN)
-        seen = wrong and (wrong.words, wrong.index, wrong.found ^ wrong.expected)
+        seen = wrong and (wrong.count, wrong.index, wrong.xor)
         if seen != (1, place, mask):
             raise Unable(
                 f"the comparison did not notice a flipped bit: it found {seen}, not "
@@ -368,13 +371,13 @@ class MarchPass:
             )
 
 
-def describe_reread(first: WrongWords, again: WrongWords | None) -> str:
+def describe_reread(first: Mismatch, again: Mismatch | None) -> str:
     """Say whether the memory holds the wrong words, or they changed in transit."""
     if again is None:
         return "right when read again: changed in transit, not in the cells"
     if again == first:
         return "the same when read again: the memory holds it"
-    return f"different when read again: {again.words} words wrong"
+    return f"different when read again: {again.count} words wrong"
 
 
 @dataclass(slots=True)
@@ -382,16 +385,15 @@ class PassTally:
     """The results of the passes so far."""
 
     passes: Counter[str] = field(default_factory=Counter[str])
-    """By the name of their background."""
     mismatches: int = 0
     places: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """Of the wrong words already described: piece, and word in it."""
+    """The piece and the index of each wrong word already described."""
 
-    def select_new(self, found: Iterable[WrongPiece]) -> Iterator[WrongPiece]:
+    def select_new(self, pieces: Iterable[WrongPiece]) -> Iterator[WrongPiece]:
         """Count all wrong words, and pass on the first few that were not there before."""
-        for wrong in found:
-            self.mismatches += wrong.words
-            place = (wrong.piece.number, wrong.index)
+        for wrong in pieces:
+            self.mismatches += wrong.mismatch.count
+            place = (wrong.piece.number, wrong.mismatch.index)
             if place not in self.places and len(self.places) < MAX_DESCRIBED_WORDS:
                 self.places.add(place)
                 yield wrong

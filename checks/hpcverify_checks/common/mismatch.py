@@ -1,138 +1,101 @@
-"""The investigation of a wrong product: where, which bits, memory or arithmetic."""
+"""Wrong data: how much of it, and what is wrong with the first. Every check reports it so."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import struct
+from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import Struct
 
-from hpcverify.check import Finding
-from hpcverify.units import format_count
-from hpcverify_checks.common import locate
-from hpcverify_checks.common.bits import compute_digest, format_word, view_integers
-from hpcverify_checks.common.cores import run_on_each
-from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
-from hpcverify_checks.common.reruns import rerun
-from hpcverify_checks.common.vote import CORRUPTION_CODE, Accusation, is_of_host
+from hpcverify_checks.common.bits import WORD_BITS, view_integers, view_words
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-WITNESSES = 2
-"""Cores that look at the host's memory when another one is accused."""
 
-Known = tuple[dict[str, str], dict[str, Any]]
-"""Evidence for people, and fields of an `Accusation`."""
+class Mismatch(Struct, frozen=True):
+    """How many words or elements are not what they should be, and the first of them."""
 
+    count: int
+    index: int
+    found: int
+    """The bits of the first, as an integer with or without a sign."""
+    expected: int
+    width: int = WORD_BITS
+    """Bits of a word or an element."""
+    is_float: bool = False
+    """Whether people read it as a float32."""
 
-def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
-    """
-    Find out what a vendor asks about a *wrong* product, and put it in words.
+    @property
+    def offset(self) -> int:
+        """Where the first begins, in bytes."""
+        return self.index * self.width // 8
 
-    The host does the work, outside the part that computed the product. A faulty part may
-    refuse the next step too: what was known by then is kept.
-    """
-    job, shift = bench.get_job(wrong.number)
-    data: dict[str, Any] = {"dtype": bench.dtype, "plan": job.name, "draw": job.draw}
-    evidence = {name: str(value) for name, value in data.items()} | {
-        "shift": str(shift),
-        "product": str(wrong.number),
-        "wrong_words": str(wrong.words),
-    }
-    try:
-        for shown, known in _look_closer(bench, wrong):
-            evidence |= shown
-            data |= known
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it must not hide the fault
-        evidence["incomplete"] = f"then {type(exc).__name__}: {exc}"
-    shown_in_text = ("extent", "place", "reruns", "sm", "incomplete")
-    details = ", ".join(evidence[name] for name in shown_in_text if name in evidence)
-    text = (
-        f"{bench.dtype} product {wrong.number} ({job.name}) has "
-        f"{format_count(wrong.words, 'wrong word')}: {details}"
-    )
-    data = msgspec.to_builtins(Accusation(**data))
-    return Finding(CORRUPTION_CODE, bench.part_id, text, evidence, data)
+    @property
+    def xor(self) -> int:
+        """The bits of the first that are wrong."""
+        return (self.found ^ self.expected) % (1 << self.width)
 
+    @property
+    def values(self) -> tuple[str, str]:
+        """What was found and what was expected, as people read it."""
+        if not self.is_float:
+            return self._format_bits(self.found), self._format_bits(self.expected)
+        words = struct.pack("2I", self.found % 2**32, self.expected % 2**32)
+        found, expected = struct.unpack("2f", words)
+        return f"{found:.9g}", f"{expected:.9g}"
 
-def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
-    job, _ = bench.get_job(wrong.number)
-    # A copy even on the host: a row that is written late must not change it meanwhile.
-    found = wrong.output.to("cpu", copy=True)
-    yield _compare_elements(found, job.reference.cpu())
-    changed = ", ".join(_ask_witnesses(job, bench.part_id))
-    place = f"memory ({changed})" if changed else "compute"
-    yield {"place": place}, {"in_memory": bool(changed)}
-    reruns = rerun(partial(repeat_product, bench, wrong.number))
-    yield {"reruns": reruns.describe()}, {"reruns": reruns}
-    units = locate.find_faulty_sms(bench.outputs[0].device)
-    if units:
-        yield {"sm": f"multiprocessors {units.describe()}"}, {}
+    def describe(self, container: str = "") -> str:
+        """Say where in the *container* the first is, what it is and what it should be."""
+        found, expected = self.values
+        place = f"{self.offset:#x} of {container}" if container else f"{self.offset:#x}"
+        return f"the first at byte {place} is {found}, not {expected}"
 
+    def to_evidence(self, noun: str = "word") -> dict[str, str]:
+        """Convert to a finding's evidence; the *noun* says what was compared."""
+        found, expected = self.values
+        return {
+            f"wrong_{noun}s": str(self.count),
+            "index": str(self.index),
+            "offset": f"{self.offset:#x}",
+            "found": found,
+            "expected": expected,
+            "xor": self._format_bits(self.xor),
+            "bits": list_bits(self.xor),
+        }
 
-def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
-    """
-    List what changed in memory.
-
-    A core of the host does not answer for itself: all cores read the same operands, and each
-    would be accused of what memory, or the core that made them, did. So others look.
-    """
-    if not is_of_host(part_id):
-        return [*list_changed_memory(job)]
-    mine = os.sched_getaffinity(os.getpid())  # of the main thread: this one may be pinned
-    others = [core for core in sorted(mine) if f"cpu{core}" != part_id][:WITNESSES]
-    seen = run_on_each(others or sorted(mine), lambda _: [*list_changed_memory(job)])
-    return [*dict.fromkeys(text for texts in seen for text in texts)]
+    def _format_bits(self, value: int) -> str:
+        return f"{value % 2**self.width:#0{2 + self.width // 4}x}"
 
 
-def _compare_elements(found: Tensor, expected: Tensor) -> Known:
-    """Describe the first wrong element, and how far the wrong ones reach."""
+def list_bits(word: int) -> str:
+    """List the places of the bits that are set in *word*."""
+    return " ".join(str(place) for place in range(word.bit_length()) if word >> place & 1)
+
+
+def find_mismatch(found: Tensor, expected: Tensor) -> Mismatch | None:
+    """Compare element by element and bit by bit, on the device of both; None if they are equal."""
     import torch
 
-    had, wanted = view_integers(found), view_integers(expected)
-    places = torch.ne(had, wanted).nonzero()
-    digest = format_word(compute_digest(found))
-    if not len(places):
-        nothing = "read a second time, it is right"
-        return {"digest": digest, "extent": nothing}, {"digest": digest}
-    row, column = map(int, places[0])
-    width = 8 * found.element_size()
-    right, is_ = (int(x[row, column]) % 2**width for x in (wanted, had))
-    xor, digits = right ^ is_, 2 + width // 4
-    shared = {"digest": digest, "expected": f"{right:#0{digits}x}"}
-    return shared | {
-        "row": str(row),
-        "column": str(column),
-        "found": f"{is_:#0{digits}x}",
-        "xor": f"{xor:#0{digits}x}",
-        "bits": " ".join(str(bit) for bit in range(width) if xor >> bit & 1),
-        "wrong_elements": str(len(places)),
-        "extent": locate.measure_extent(found, expected).describe(),
-    }, shared
+    values, right = (view_integers(tensor).reshape(-1) for tensor in (found, expected))
+    if torch.equal(values, right):
+        return None
+    unequal = torch.ne(values, right)
+    count = int(torch.count_nonzero(unequal))
+    if not count:
+        return None
+    index = int(unequal.view(torch.uint8).argmax())
+    width = 8 * values.element_size()
+    return Mismatch(count, index, int(values[index]), int(right[index]), width)
 
 
-def list_changed_memory(job: ProductJob) -> Iterator[str]:
-    """List which operands or reference changed in memory, as the host sees them."""
-    import torch
-
-    for name, there, made in zip("AB", (job.a, job.b), job.remake(), strict=True):
-        unequal = torch.ne(view_integers(there.cpu()), view_integers(made)).nonzero()
-        if len(unequal):
-            row, column = map(int, unequal[0])
-            yield f"operand {name} changed at {row}, {column}"
-    if compute_digest(job.reference.cpu()) != job.digest:
-        yield "reference changed"
+def count_unequal(first: Tensor, second: Tensor) -> int:
+    """Count the 64-bit words in which two tensors differ."""
+    return int((view_words(first) != view_words(second)).sum())
 
 
-def repeat_product(bench: ProductBench, number: int) -> bool:
-    """Repeat the product *number*; return whether it is wrong again."""
-    import torch
-
-    # Else a tile that is not written would keep the right answer.
-    poison(bench.get_output(number))
-    count = torch.zeros((), dtype=torch.int64, device=bench.outputs[0].device)
-    bench.compute_and_compare(number, count)
-    return bool(count)
+def compare_bytes(found: bytes, expected: bytes) -> Mismatch:
+    """Compare bytes that differ, as many of both, without torch."""
+    places = [i for i, byte in enumerate(found) if byte != expected[i]]
+    first = places[0]
+    return Mismatch(len(places), first, found[first], expected[first], width=8)

@@ -10,7 +10,6 @@ from hpcverify.check import Cause, Context, Finding, Inventory, Remedy, Unable
 MOUNT_KIND = "mount"
 """The kind of the part that stands for the file system that the checks write to."""
 MOUNT_MISSING = "mount_missing"
-"""The code of a finding that it is no longer mounted."""
 NETWORK_FILE_SYSTEMS = frozenset(
     {
         "9p",
@@ -31,7 +30,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "wekafs",
     }
 )
-"""File systems with their disks on another machine."""
 
 
 def is_remote(kind: str) -> bool:

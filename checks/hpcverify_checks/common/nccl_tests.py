@@ -20,12 +20,12 @@ INSTALL_FIX = (
     "git clone https://github.com/NVIDIA/nccl-tests, make there, and put its build folder into PATH"
 )
 ROW_FIELDS = 12
-"""Of a row without a root: size, count, type, operation, and four fields for each of the two
+"""A row without a root has size, count, type, operation, and four fields for each of the two
 ways. Newer versions have a root in between."""
 COLUMNS_PER_WAY = 4
 """Time, algorithm bandwidth, bus bandwidth, errors."""
 NOT_CHECKED = "N/A"
-"""In the place of the errors, where results are not checked."""
+"""Printed in place of the errors, where results are not checked."""
 
 
 class BusRow(Struct, frozen=True):
@@ -65,8 +65,8 @@ def run_all_reduce(
     # It also ends with 1 if it counted wrong elements (common.cu, at its end).
     is_whole = done.returncode == 0 or any(row.has_wrong for row in rows)
     if not rows or not is_whole:
-        said = [*text.splitlines(), *done.stderr.decode(errors="replace").splitlines()]
-        last = next((line.strip() for line in reversed(said) if line.strip()), "nothing")
+        lines = [*text.splitlines(), *done.stderr.decode(errors="replace").splitlines()]
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
         raise Unable(
             f"{PROGRAM} ended with {done.returncode}; its last line: {last}: run it by hand: "
             f"{' '.join(command)}",

@@ -25,22 +25,22 @@ TRAY_KEY_PREFIXES = ("gb200", "gb300")
 MAX_MESH_GPUS = 4
 """GPUs on boards without switches (HGX A100 and H100 with 4 GPUs)."""
 SINGLE_GPU_KEY_PREFIX = "gh200"
-"""Keys of parts of which a node may have just one, with no NVLink."""
+"""Keys of parts that may be alone in their node, with no NVLink."""
 MIN_LINKS_ALL_PAIRS = 12
-"""With this many NVLinks every GPU of a node has some to every other; with fewer, some
-pairs have none (V100)."""
+"""A GPU with this many NVLinks has some to every other GPU of its node; with fewer, some pairs
+have none (V100)."""
 
 
 def look_up_spec(ctx: Context, part_id: str) -> Spec | None:
     """Find the data sheet of the part *part_id*; None if it is not known."""
-    found = ctx.inventory.find_part(part_id)
-    return find_spec(found) if found else None
+    part = ctx.inventory.find_part(part_id)
+    return find_spec(part) if part else None
 
 
 def find_model(ctx: Context, part_id: str) -> str:
     """Find the model name of *part_id*: parts with the same one may be compared."""
-    found = ctx.inventory.find_part(part_id)
-    return found.facts.get("name", "") if found else ""
+    part = ctx.inventory.find_part(part_id)
+    return part.facts.get("name", "") if part else ""
 
 
 def has_optional_links(sheet: Spec | None) -> bool:

@@ -19,7 +19,7 @@ VIRTUAL_FLAG = "hypervisor"
 NO_CLOCK = (
     "no share of a peak: the highest clock of its cores is not known, as in a virtual machine"
 )
-"""For the coverage of a CPU whose clock is a nominal one, or none."""
+"""The coverage of a CPU says so if its clock is a nominal one, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -411,4 +411,4 @@ def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
         f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")
     ]
     if settings:
-        yield Coverage("node", f"the environment tells NCCL: {', '.join(settings)}")
+        yield Coverage("node", f"NCCL's settings in the environment: {', '.join(settings)}")

@@ -52,7 +52,7 @@ POISON_WORD = -1
 Compare = Callable[["Tensor", "Tensor", "Tensor"], None]
 """Writes into the third, an int64 scalar, how many words of the first two differ."""
 ShouldStop = Callable[[int], bool]
-"""Whether to stop, after so many products."""
+"""Takes the number of products so far."""
 
 
 memcmp = ctypes.CDLL(None).memcmp
@@ -93,12 +93,12 @@ class ProductJob:
     """Operands, on the device that multiplies them, and their correct product."""
 
     name: str
-    """Of the plan."""
+    """The name of its plan."""
     a: Tensor
     b: Tensor
     reference: Tensor
     digest: int
-    """Of the reference when it was made."""
+    """The digest of the reference when it was made."""
     remake: Callable[[], tuple[Tensor, Tensor]]
     """Makes the operands again, on the host: those in memory may have changed."""
     draw: int = 0
@@ -118,7 +118,7 @@ class ProductBatch:
     """The counts of consecutive products, on their way to the host."""
 
     number: int
-    """Of the first product."""
+    """The number of the first product."""
     outputs: tuple[Tensor, ...]
     canary_counts: tuple[int, ...]
     """The correct counts of the canaries, which follow those of the products."""
@@ -142,7 +142,6 @@ class ProductBench:
     jobs: tuple[ProductJob, ...]
     """Two or more."""
     outputs: tuple[Tensor, ...]
-    """As many as `count_outputs` says."""
     seed: int
     seams: ProductSeams = HARDWARE_SEAMS
     shifts: tuple[int, ...] = ALL_SHIFTS
@@ -183,22 +182,19 @@ class ProductBench:
         lanes = LANES if reference.device.type == "cpu" else 0
         start = chance.randrange(max(1, len(reference) - WINDOW_WORDS))
         window = slice(start, start + WINDOW_WORDS)
-        spoiled, one = view_words(self.get_output(number))[window].clone(), counts.new_zeros(())
+        spoiled, count = view_words(self.get_output(number))[window].clone(), counts.new_zeros(())
         for lane in range(lanes):
             word = spoiled[lane + LANES * chance.randrange(len(spoiled) // LANES)]
             flipped = wrap_int64(1 << chance.randrange(WORD_BITS))
             word.bitwise_xor_(flipped)
-            self.seams.compare(spoiled, reference[window], one)
-            counts[3].add_(one)
+            self.seams.compare(spoiled, reference[window], count)
+            counts[3].add_(count)
             word.bitwise_xor_(flipped)
         return len(reference), 1, few, lanes
 
     def start_batch(self, number: int, *, canary: bool) -> ProductBatch:
         """Start a batch of products from *number* on, with a *canary* if one is due."""
-        import torch
-
-        there = self.outputs[0].device
-        counts = torch.zeros(self.batch_size + CANARY_COPIES, dtype=torch.int64, device=there)
+        counts = view_words(self.outputs[0]).new_zeros(self.batch_size + CANARY_COPIES)
         for i in range(self.batch_size):
             self.compute_and_compare(number + i, counts[i])
         expected: tuple[int, ...] = ()
@@ -219,8 +215,8 @@ class ProductTask:
     seams: ProductSeams = HARDWARE_SEAMS
     draw: int = 0
     shifts: tuple[int, ...] = ALL_SHIFTS
-    """Of the operands of exact products. Inexact ones would be rounded differently, so they
-    have the same shift each time."""
+    """The shifts of the operands of exact products. Inexact ones would be rounded differently,
+    so they have the same shift each time."""
 
     def make_output(self) -> Tensor:
         """Allocate one product."""
@@ -250,7 +246,6 @@ def count_outputs(jobs: int, device: torch.device) -> int:
 
 
 def _make_bit_masks(like: Tensor, chance: random.Random) -> Tensor:
-    """Make a word with one random bit set for each word of *like*."""
     import torch
 
     # The high bits of multiples of an odd number take all values evenly.
@@ -284,7 +279,7 @@ class HuntResult:
 
     products: int
     seconds: float
-    """Of this thread's CPU where it multiplies itself: none while others had the core."""
+    """The CPU time of this thread where it multiplies itself: none while others had the core."""
     wrong: tuple[WrongProduct, ...] = ()
 
 
@@ -336,21 +331,19 @@ def _compare_again(
 
     It or its reference may have changed since it was compared: no bit went unnoticed.
     """
-    import torch
-
     canaries = zip(counts[len(batch.outputs) :], batch.canary_counts, strict=False)
     if not any(counted > spoiled for counted, spoiled in canaries):
         return []
     last = batch.number + len(batch.outputs) - 1
-    reference, output = bench.get_job(last)[0].reference, batch.outputs[-1]
-    count = torch.zeros((), dtype=torch.int64, device=output.device)
-    bench.seams.compare(view_words(output), view_words(reference), count)
-    return [WrongProduct(last, int(count), output)] if int(count) else []
+    words, reference = view_words(batch.outputs[-1]), bench.get_job(last)[0].reference
+    count = words.new_zeros(())
+    bench.seams.compare(words, view_words(reference), count)
+    return [WrongProduct(last, int(count), batch.outputs[-1])] if int(count) else []
 
 
 def _require_awake(bench: ProductBench, batch: ProductBatch, counts: list[int]) -> None:
     if batch.canary_counts and tuple(counts) != batch.canary_counts:
-        wrong, counted = (", ".join(map(str, one)) for one in (batch.canary_counts, counts))
+        wrong, counted = (", ".join(map(str, row)) for row in (batch.canary_counts, counts))
         raise BlindComparison(
             bench.part_id,
             f"the comparison did not notice flipped bits: with {wrong} wrong words it counted "

@@ -4,8 +4,8 @@ A load that is compared with itself: products again and again, steady and in squ
 The operands are bell-shaped, sums of the bytes of a hash, so that they are the same bits
 everywhere. They use all bits of a significand, and toggle more wires than the small
 integers of exact plans, to find faults of power and timing. The right product is not known
-to the last bit, so a part is compared with its own first product, and like parts' first
-products with each other.
+to the last bit, so a part is compared with its own first product, and the first products of
+parts of a kind with each other.
 
 cuBLAS gives the same bits in every run of one version on GPUs of the same architecture and
 number of SMs, while one stream is active ("Results reproducibility" in its guide). So one
@@ -33,9 +33,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.check import Finding, Measurement, Metric, Remedy, Rule, operation
-from hpcverify_checks.common.bits import compute_digest, format_word, hash_places, view_words
-from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, view_shifted
-from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.bits import compute_digest, format_word, hash_places
+from hpcverify_checks.common.exact import HOST_DEVICE, PAD_DEPTH, iter_blocks, view_shifted
+from hpcverify_checks.common.investigation import investigate_corruption
+from hpcverify_checks.common.mismatch import count_unequal
 from hpcverify_checks.common.product_loop import (
     HuntResult,
     ProductBench,
@@ -86,22 +87,21 @@ SOAK_RULES = {
         source="the same product of the same part has the same bits",
     )
 }
-"""For every check that soaks a part, so that a fault counts the same in each."""
+"""Every check that soaks a part has these, so that a fault counts the same in each."""
 FIRST_PRODUCTS = 2
 """First products of a pair that must have the same bits."""
 OPERAND_PAIRS = 2
-"""They take turns, so that a tile that is not written shows."""
+"""The pairs take turns, so that a tile that is not written shows."""
 DUTY_CYCLE = 0.5
 """The share of a square wave's period in which the load is on."""
 MAX_STEADY_SECONDS = 1200.0
-"""The longest stretch of steady load."""
 RAMP_SECONDS = 1.0
-"""After this, sampled power and utilization (means over up to 1 s) are of the load only."""
+"""From then on sampled power and utilization (means over up to 1 s) are those of the load only."""
 LAG_SECONDS = 0.5
 """A sample dated t is read at most this much later: eight GPUs take time to read."""
 
 FIELD_BITS = 8
-"""Of a hash's fields, all of which are summed."""
+"""A hash has fields of so many bits, all of which are summed."""
 LOW_BITS = 43
 """Uniform bits below that sum: a double just holds the whole 53 bits."""
 BELL_MEAN: int = (64 // FIELD_BITS) * (2**FIELD_BITS - 1) << (LOW_BITS - 1)
@@ -109,8 +109,6 @@ BELL_SCALE = 2.0**-51
 """Makes the standard deviation, which is 209 x 2^43, 0.8."""
 INT8_SHIFT = 46
 """Makes it 26, and the largest magnitude 128."""
-BLOCK_ROWS = 512
-"""Rows made at a time, so that 64-bit copies of large operands stay small."""
 
 Pair = tuple["Tensor", "Tensor"]
 """Two operands for `view_shifted`."""
@@ -133,8 +131,7 @@ def make_matrix(
     import torch
 
     out = torch.empty(rows, columns, dtype=dtype, device=device)
-    for start in range(0, rows, BLOCK_ROWS):
-        block = range(start, min(rows, start + BLOCK_ROWS))
+    for block in iter_blocks(rows):
         made = _round_to(dtype, make_bell_integers(key, block, columns, device))
         out[block.start : block.stop] = made
     return out
@@ -187,7 +184,7 @@ class Stretch(Struct, frozen=True):
     start: float
     end: float
     period: float = 0.0
-    """Of the square wave, in seconds; 0 is steady load."""
+    """The period of the square wave, in seconds; 0 is steady load."""
 
     def describe(self) -> str:
         """Name the kind of load."""
@@ -220,17 +217,14 @@ class StretchResult(Struct, frozen=True):
     """What was done in a stretch."""
 
     period: float
-    """As in the plan."""
     began: float
     """When the first product was sent, on the monotonic clock."""
     ended: float
-    """When the last one ended."""
     products: int = 0
     flop: float = 0.0
     mismatched_words: int = 0
     """Words of 64 bits that differed from the first product."""
     edges: int = 0
-    """How often a square wave switched the load on."""
 
     @property
     def seconds(self) -> float:
@@ -252,7 +246,6 @@ class LoadSchedule:
     drain_seconds: float = 0.0
     """Seconds for which the device still works after the last product was sent."""
     edges: int = 0
-    """How often the load was switched on."""
     _since: int = field(default=0, repr=False)
 
     @classmethod
@@ -288,7 +281,7 @@ class PartSoak:
     task: ProductTask
     bench: ProductBench
     operands: str
-    """In words."""
+    """A description for people."""
     is_witnessed: bool = True
     """Whether the host found the digests that the part took of its first products."""
     done: list[StretchResult] = field(default_factory=list[StretchResult])
@@ -310,11 +303,11 @@ class PartSoak:
         unwitnessed: list[int] = []
         for pair, (a, b) in enumerate(pairs):
             first, second = (_make_product(task, a, b) for _ in range(FIRST_PRODUCTS))
-            if _count_unequal(first, second):
+            if count_unequal(first, second):
                 third = _make_product(task, a, b)
-                wrong, other = (first, second) if _count_unequal(first, third) else (second, first)
-                others = "different each time" if _count_unequal(other, third) else "alike"
-                wrong_words = _count_unequal(wrong, third)
+                wrong, other = (first, second) if count_unequal(first, third) else (second, first)
+                others = "different each time" if count_unequal(other, third) else "alike"
+                wrong_words = count_unequal(wrong, third)
                 odd.append((WrongProduct(pair, wrong_words, wrong), others))
                 first = third
             remake = partial(source.make, task, pair, HOST_DEVICE)
@@ -330,7 +323,7 @@ class PartSoak:
             made = FIRST_PRODUCTS * len(jobs)
             soak.done.append(StretchResult(0.0, now, now, made, 0.0, wrong_product.words))
             against = f"the same product made twice more, {others}"
-            soak.accuse(wrong_product, "before the load", against)
+            soak.report_wrong_product(wrong_product, "before the load", against)
         return soak
 
     @property
@@ -368,7 +361,7 @@ class PartSoak:
             against = f"its {OWN_REFERENCE}, which it made twice with the same bits"
             if stretch.period:
                 against += "; a sagging power supply does this too: check it"
-            self.accuse(hunted.wrong[0], stretch.describe(), against)
+            self.report_wrong_product(hunted.wrong[0], stretch.describe(), against)
         return self.done[-1]
 
     @property
@@ -377,14 +370,14 @@ class PartSoak:
         steady = [d for d in self.done if d.products and not d.period]
         return steady[-1].seconds / steady[-1].products if steady else 0.0
 
-    def accuse(self, wrong: WrongProduct, load: str, against: str) -> None:
+    def report_wrong_product(self, wrong: WrongProduct, load: str, against: str) -> None:
         """Report a *wrong* product, what it was compared with, and under what load."""
-        found = investigate_corruption(self.bench, wrong)
+        finding = investigate_corruption(self.bench, wrong)
         self.corruption = replace(
-            found,
-            text=f"{found.text}; {self.operands}, {load}, compared with {against}",
-            evidence={**found.evidence, "reference": OWN_REFERENCE, "load": load},
-            data={**found.data, "metric": MISMATCH_METRIC},
+            finding,
+            text=f"{finding.text}; {self.operands}, {load}, compared with {against}",
+            evidence={**finding.evidence, "reference": OWN_REFERENCE, "load": load},
+            data={**finding.data, "metric": MISMATCH_METRIC},
         )
 
     def make_answer(self, group: str) -> Finding:
@@ -406,10 +399,6 @@ def _make_product(task: ProductTask, a: Tensor, b: Tensor) -> Tensor:
     poison(product)
     task.seams.multiply(*view_shifted(a, b, 0), product)
     return product
-
-
-def _count_unequal(one: Tensor, other: Tensor) -> int:
-    return int((view_words(one) != view_words(other)).sum())
 
 
 def name_vote_group(task: ProductTask) -> str:

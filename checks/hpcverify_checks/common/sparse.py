@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from hpcverify_checks.common.bits import hash_places, hash_rows, view_integers
 from hpcverify_checks.common.exact import (
     HOST_DEVICE,
+    OperandPlan,
     PlannedOperands,
     ProductProof,
-    Shape,
     iter_blocks,
 )
 
@@ -51,7 +51,7 @@ class FloatFormat:
     precision: int
     """Bits of the significand, with the first one, which is not stored."""
     min_exponent: int
-    """Of normal numbers."""
+    """The smallest exponent of normal numbers."""
     width: int
     """Bits in memory, of outputs."""
 
@@ -69,18 +69,14 @@ E4M3 = FloatFormat(4, -6, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class SparsePlan:
+class SparsePlan(OperandPlan):
     """A recipe for a sparse A and a full B: numbers with random signs and significands."""
 
-    name: str
-    key: int
-    """Shared with no other plan, of whatever kind."""
     operand: FloatFormat
     output: FloatFormat
     a: range
     """Exponents of A; those below the smallest of *operand* make subnormal operands."""
     b: range
-    """Exponents of B."""
     bands: tuple[range, ...] = ()
     """Exponents of the first `BAND_ROWS` rows of A, of the next, and so on."""
 
@@ -115,14 +111,6 @@ class SparseOperands(PlannedOperands):
     """The numbers of a plan, made when and where they are needed."""
 
     plan: SparsePlan
-    shape: Shape
-    draw: int = 0
-    """0 makes the operands whose products ship; any other number makes different ones."""
-
-    @property
-    def name(self) -> str:
-        """The plan's."""
-        return self.plan.name
 
     @property
     def limit(self) -> int:
@@ -161,9 +149,9 @@ class SparseOperands(PlannedOperands):
         del seed
         wrong: list[int] = []
         for block in iter_blocks(self.shape.size):
-            found = view_integers(product[block.start : block.stop])
+            bits = view_integers(product[block.start : block.stop])
             right = view_integers(self.compute_rows(block, product.dtype))
-            wrong += [block.start + int(i) for i in (found != right).any(dim=1).nonzero()]
+            wrong += [block.start + int(i) for i in (bits != right).any(dim=1).nonzero()]
         return ProductProof(tuple(wrong), 0)
 
     def describe(self, certificate: int, product: Tensor) -> str:
@@ -181,27 +169,24 @@ class SparseOperands(PlannedOperands):
 
     def _draw_a(self, rows: range, device: DeviceLike) -> Numbers:
         """Draw the number of each of these *rows* that is not zero: len(rows) x 1."""
-        hashed = hash_places(self._make_key(0), rows, 1, device)
+        hashed = hash_places(self.make_key(0), rows, 1, device)
         numbers = draw_numbers(hashed, self.plan.a, self.plan.operand)
         for band, exponents in enumerate(self.plan.bands):
             start = max(0, BAND_ROWS * band - rows.start)
-            those = slice(start, max(0, BAND_ROWS * (band + 1) - rows.start))
-            special = draw_numbers(hashed[those], exponents, self.plan.operand)
-            numbers.exponent[those] = special.exponent
-            numbers.significand[those] = special.significand
+            band_rows = slice(start, max(0, BAND_ROWS * (band + 1) - rows.start))
+            special = draw_numbers(hashed[band_rows], exponents, self.plan.operand)
+            numbers.exponent[band_rows] = special.exponent
+            numbers.significand[band_rows] = special.significand
         return numbers
 
     def _draw_places(self, rows: range, device: DeviceLike) -> Tensor:
         """Draw in which column of A it is: len(rows) x 1."""
-        hashed = hash_places(-self.plan.key - (self.draw << 8), rows, 1, device)
+        hashed = hash_places(self.third_key, rows, 1, device)
         return (hashed >> 20 & (2**43 - 1)) % self.shape.depth
 
     def _draw_b(self, rows: Tensor) -> Numbers:
-        hashed = hash_rows(self._make_key(1), rows, self.shape.size)
+        hashed = hash_rows(self.make_key(1), rows, self.shape.size)
         return draw_numbers(hashed, self.plan.b, self.plan.operand)
-
-    def _make_key(self, operand: int) -> int:
-        return 2 * self.plan.key + operand + (self.draw << 8)
 
 
 def draw_numbers(hashed: Tensor, exponents: range, kind: FloatFormat) -> Numbers:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from hpcverify_checks.common.bits import GOLDEN, mix_bits, mix_word, wrap_int64
+from hpcverify_checks.common.mismatch import Mismatch
 
 if TYPE_CHECKING:
     import torch
@@ -71,18 +72,13 @@ class Weights(Struct, frozen=True):
         return Weights(self.a - other.a, self.b - other.b, self.c - other.c)
 
 
-class WrongStepWords(Struct, frozen=True):
-    """The first step with wrong words: how many, and the first of them."""
+class StepMismatch(Mismatch, frozen=True, kw_only=True):
+    """The first step with wrong elements."""
 
     step: int
-    """From 0, those of the warm-up included."""
-    elements: int
-    index: int
-    found: str
-    expected: str
-    """As the host computed it."""
+    """Counted from 0, those of the warm-up included."""
     hint: str = ""
-    """What the first of them would be right for, if that is known."""
+    """What the first element would be right for, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +162,13 @@ class StepData:
                 return f"it is the sum of step {before.step}"
         return ""
 
-    def format_word(self, word: int) -> str:
-        """Print one word as what it stands for."""
-        if not self.floats:
-            return f"{word % 2**32:#010x}"
-        return f"{struct.unpack('f', struct.pack('I', word % 2**32))[0]:.9g}"
+    def make_mismatch(
+        self, count: int, index: int, found: int, expected: int, *, hint: str = ""
+    ) -> StepMismatch:
+        """Make the mismatch of this step."""
+        return StepMismatch(
+            count, index, found, expected, 8 * WORD_BYTES, self.floats, step=self.step, hint=hint
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +232,8 @@ class Words:
             count = torch.count_nonzero(wrong)
             where = wrong.view(torch.uint8).argmax()[None]
             is_first = (row[0] == 0) & (count > 0)
-            told = torch.cat([where + (at + first), part[where], right[where]])
-            row[1:] = torch.where(is_first, told, row[1:])
+            first_wrong = torch.cat([where + (at + first), part[where], right[where]])
+            row[1:] = torch.where(is_first, first_wrong, row[1:])
             row[0] += count
 
 

@@ -7,17 +7,17 @@ the same way every time. A part that was proven wrong has no vote, in this check
 later one of the run: several may err alike, and would outvote the good one. A vote counts
 if the part and the host take the same digest of the same bits: the host errs, too.
 
-A product that was proven wrong accuses its part, with one exception: if several parts of a
-kind are all accused of the very same bits, the plan was not exact with this library. Faults
+A product that was proven wrong fails its part, with one exception: if several parts of a
+kind all made the very same wrong bits, the plan was not exact with this library. Faults
 of several parts do not agree to the last bit of millions of words. All of these conditions
-must hold, or a fault could hide behind a plan: every part of the node computed and is
-accused; dtype, plan, draw and the digest of the whole output are the same; memory is
+must hold, or a fault could hide behind a plan: every part of the node computed and was
+wrong; dtype, plan, draw and the digest of the whole output are the same; memory is
 unchanged; and each part was wrong again in every rerun. So if one GPU crashed, or erred in
-another bit, all stay accused. The threads of a core share its units and count as one.
+another bit, all of them fail. The threads of a core share its units and count as one.
 
 The hunt on a core stops at its first wrong product, so cores report only one plan of a
 type. If that one is inexact, the others of its type, which the same library code
-multiplied, accuse no part either.
+multiplied, fail no part either.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ from hpcverify.check import (
 from hpcverify_checks.common.reruns import Reruns
 
 KIND_FACTS = ("name", "pci_device_id", "compute_capability", "driver", "memory")
-"""The same for all like parts."""
+"""The same for all parts of a kind."""
 MIN_VOTERS = 3
 """When only two differ, it is unknown which is wrong."""
 CORRUPTION_CODE = "corruption"
-"""The code of a finding that accuses a part."""
 UNWITNESSED_CODE = "unwitnessed"
 """The code of a finding that a part has no vote, since the host does not confirm its digest."""
 CORE_PATTERN = re.compile(r"cpu\d+")
@@ -69,32 +68,31 @@ PRODUCT_FINDING_RULES = {
     MEMORY_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
-"""For every check that compares products, so that a fault has the same remedy in each."""
+"""Every check that compares products has these, so that a fault has the same remedy in each."""
 DISPUTED_METRICS = {"mismatched_words": "disputed_words", "stress.mismatched": "stress.disputed"}
-"""The metrics that accuse a part, and their names if the plan is at fault."""
+"""The metrics that fail a part, and their names if the plan is at fault."""
 
 
 class Ballot(Struct, frozen=True):
     """A part's vote: the data of an `ANSWER_CODE` finding."""
 
     group: str
-    """The like parts that did the same work."""
+    """The parts of a kind that did the same work."""
     name: str
-    """Of the work."""
+    """The name of the work."""
     digest: str
 
 
-class Accusation(Struct, frozen=True):
+class ProductFault(Struct, frozen=True):
     """What is known about a wrong product: the data of its finding."""
 
     dtype: str
     plan: str
     draw: int
-    """Of the operands."""
     metric: str = "mismatched_words"
     """The metric that counts its wrong words: one of `DISPUTED_METRICS`."""
     digest: str = ""
-    """Of the whole output, empty if it is not known."""
+    """The digest of the whole output; empty if it is not known."""
     expected: str = ""
     """The correct value of the first wrong element, likewise."""
     in_memory: bool | None = None
@@ -103,18 +101,17 @@ class Accusation(Struct, frozen=True):
 
     @property
     def product(self) -> tuple[str | int, ...]:
-        """Must be the same for all accused parts for the plan to be at fault."""
+        """If it is the same for all parts that were wrong, the plan may be at fault."""
         return self.dtype, self.plan, self.draw, self.expected, self.digest
 
     @property
-    def can_be_excused(self) -> bool:
+    def may_be_of_plan(self) -> bool:
         """Whether a plan can be at fault: memory is unchanged, and every rerun was wrong."""
         wrong_each_time = self.reruns is not None and self.reruns.persistent
         return bool(self.expected and self.digest) and self.in_memory is False and wrong_each_time
 
 
-Accused = tuple[Finding, Accusation]
-"""The finding of a wrong product, and its data."""
+ReportedFault = tuple[Finding, ProductFault]
 
 
 def identify_kind(inventory: Inventory, part_id: str) -> str:
@@ -130,11 +127,11 @@ def make_answer(part_id: str, text: str, answer: Ballot) -> Finding:
     return Finding(ANSWER_CODE, part_id, text, data=msgspec.to_builtins(answer))
 
 
-def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Hold the votes, and acquit parts that all err in the same bits."""
-    answers = [f for f in found if isinstance(f, Finding) and f.code == ANSWER_CODE]
-    others = list(blame_memory([f for f in found if f not in answers]))
-    left = list(acquit_shared(others, list_part_groups(others, inventory)))
+def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Hold the votes, and keep parts that all err in the same bits from failing."""
+    answers = [f for f in items if isinstance(f, Finding) and f.code == ANSWER_CODE]
+    others = list(move_to_memory([item for item in items if item not in answers]))
+    left = list(move_to_plan(others, list_part_groups(others, inventory)))
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
     for poll in group_polls(answers, left):
         yield from poll.declare_results(gpus)
@@ -146,35 +143,40 @@ def is_of_host(part_id: str) -> bool:
     return part_id == HOST or CORE_PATTERN.fullmatch(part_id) is not None
 
 
-def blame_memory(found: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
+def move_to_memory(items: Sequence[JudgedItem]) -> Iterator[JudgedItem]:
     """
-    Yield what was *found*, but accuse no core of what changed in the host's memory.
+    Yield *items*, but report what changed in the host's memory as its fault and no core's.
 
-    All cores read the same, so it is said once, by the first that met it.
+    All cores read the same, so it is reported once, by the first that met it.
     """
-    accused = [f for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
-    known = [(f, f.data_as(Accusation)) for f in accused if is_of_host(f.part_id)]
-    changed = [(f, a) for f, a in known if a.in_memory]
+    faults = [(f, fault) for f, fault in list_faults(items) if is_of_host(f.part_id)]
+    changed = [(f, fault) for f, fault in faults if fault.in_memory]
     for finding, _ in changed[:1]:
         text = (
             f"the host's memory did not keep what was written, or a core wrote it wrongly: run "
             f"host_memory and cpu_units; met by {finding.part_id}: {finding.text}"
         )
         yield replace(finding, code=MEMORY_CODE, part_id=HOST_MEMORY, text=text)
-    yield from _dispute(found, changed, known)
+    yield from _dispute(items, changed, faults)
+
+
+def list_faults(items: Iterable[JudgedItem]) -> list[ReportedFault]:
+    """List the findings of wrong products, with their data."""
+    findings = [f for f in items if isinstance(f, Finding) and f.code == CORRUPTION_CODE]
+    return [(finding, finding.data_as(ProductFault)) for finding in findings]
 
 
 def _dispute(
-    found: Sequence[JudgedItem], excused: Sequence[Accused], accused: Sequence[Accused]
+    items: Sequence[JudgedItem], moved: Sequence[ReportedFault], faults: Sequence[ReportedFault]
 ) -> Iterator[JudgedItem]:
-    """Yield what was *found* without the *excused*, whose words count as disputed."""
-    standing = {(f.part_id, a.metric) for f, a in accused if (f, a) not in excused}
-    disputed = {(f.part_id, a.metric) for f, a in excused} - standing
-    acquitted = [finding for finding, _ in excused]
-    for item in found:
+    """Yield *items* without the *moved* ones of *faults*, whose words count as disputed."""
+    standing = {(f.part_id, fault.metric) for f, fault in faults if (f, fault) not in moved}
+    disputed = {(f.part_id, fault.metric) for f, fault in moved} - standing
+    moved_findings = [finding for finding, _ in moved]
+    for item in items:
         if isinstance(item, Measurement) and (item.part_id, item.name) in disputed:
             yield replace(item, name=DISPUTED_METRICS[item.name])
-        elif item not in acquitted:
+        elif item not in moved_findings:
             yield item
 
 
@@ -214,7 +216,7 @@ class Poll:
             else:
                 code = "disagreement"
                 result = (
-                    f"different answers from {voters} like parts, and no majority of three or "
+                    f"different answers from {voters} parts of a kind, and no majority of three or "
                     "more: it is not known which is wrong"
                 )
             counts = {"most": most, "votes": f"{count} of {voters}"}
@@ -223,13 +225,13 @@ class Poll:
             yield replace(finding, code=code, text=text, evidence=evidence)
 
 
-def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iterator[Poll]:
+def group_polls(answers: Iterable[Finding], items: Iterable[JudgedItem]) -> Iterator[Poll]:
     """
     Group the votes by group and work.
 
-    The vote of a part that already computed wrongly, by what was *found*, proves nothing.
+    The vote of a part that already computed wrongly, by *items*, proves nothing.
     """
-    wrong = {f.part_id for f in found if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
+    wrong = {f.part_id for f in items if isinstance(f, Finding) and f.code == CORRUPTION_CODE}
     polls: dict[tuple[str, str], list[tuple[Finding, Ballot]]] = {}
     for finding in answers:
         answer = finding.data_as(Ballot)
@@ -241,48 +243,48 @@ def group_polls(answers: Iterable[Finding], found: Iterable[JudgedItem]) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class PartGroup:
-    """All *parts* of one kind of a node; at least *min_parts* must agree to be excused."""
+    """All *parts* of a kind on a node; *min_parts* of them can show that a plan is at fault."""
 
     parts: frozenset[str]
     min_parts: int
-    blame: str
+    other_cause: str
     """What is at fault if the parts are not."""
     single_plan: bool = False
     """Whether each reported only one plan of a type."""
 
-    def list_excused(self, accused: Sequence[Accused]) -> Iterator[Accused]:
-        """Yield those of the *accused* that all parts have in common."""
-        steady = [(f, a) for f, a in accused if a.can_be_excused]
+    def list_common(self, faults: Sequence[ReportedFault]) -> Iterator[ReportedFault]:
+        """Yield those of the *faults* that all parts have in common."""
+        steady = [(f, fault) for f, fault in faults if fault.may_be_of_plan]
         parts: dict[tuple[str | int, ...], set[str]] = {}
-        for finding, accusation in steady:
-            parts.setdefault(accusation.product, set()).add(finding.part_id)
+        for finding, fault in steady:
+            parts.setdefault(fault.product, set()).add(finding.part_id)
         several = len(self.parts) >= self.min_parts
         shared = {p for p, holders in parts.items() if several and self.parts <= holders}
-        types = {(a.dtype, a.metric) for _, a in steady if self.single_plan and a.product in shared}
-        for finding, accusation in steady:
-            known = accusation.product in shared or (accusation.dtype, accusation.metric) in types
-            if finding.part_id in self.parts and known:
-                yield finding, accusation
+        types = {(f.dtype, f.metric) for _, f in steady if self.single_plan and f.product in shared}
+        for finding, fault in steady:
+            is_common = fault.product in shared or (fault.dtype, fault.metric) in types
+            if finding.part_id in self.parts and is_common:
+                yield finding, fault
 
 
-def list_part_groups(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[PartGroup]:
+def list_part_groups(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[PartGroup]:
     """Yield the node's GPUs, and the cores of the CPU that computed."""
     gpus = frozenset(d.part for d in inventory.devices if d.kind == "cuda")
-    if _are_even(found, gpus):  # else one of them also erred elsewhere
+    if _are_even(items, gpus):  # else one of them also erred elsewhere
         yield PartGroup(gpus, 2, "the plan, the library or the reference")
     cores = frozenset(
         f.part_id
-        for f in found
+        for f in items
         if isinstance(f, Measurement) and f.name == "products" and CORE_PATTERN.fullmatch(f.part_id)
     )
-    blamed = "the plan, the library, the reference or the cores' shared memory"
-    yield PartGroup(cores, count_threads_per_core(inventory) + 1, blamed, single_plan=True)
+    other_cause = "the plan, the library, the reference or the cores' shared memory"
+    yield PartGroup(cores, count_threads_per_core(inventory) + 1, other_cause, single_plan=True)
 
 
-def _are_even(found: Iterable[JudgedItem], parts: frozenset[str]) -> bool:
+def _are_even(items: Iterable[JudgedItem], parts: frozenset[str]) -> bool:
     """Whether all *parts* had the same number of wrong words."""
     counts: dict[str, set[float | None]] = {}
-    for item in found:
+    for item in items:
         if (
             isinstance(item, Measurement)
             and item.name in DISPUTED_METRICS
@@ -299,21 +301,16 @@ def count_threads_per_core(inventory: Inventory) -> int:
     return -(-threads // cores) if threads and cores else 2
 
 
-def acquit_shared(found: Sequence[JudgedItem], kinds: Iterable[PartGroup]) -> Iterator[JudgedItem]:
-    """Yield what was *found*, but accuse no part of what all parts of its kind did."""
-    accused = [
-        (f, f.data_as(Accusation))
-        for f in found
-        if isinstance(f, Finding) and f.code == CORRUPTION_CODE
-    ]
-    excused: list[Accused] = []
-    for kind in kinds:
-        for finding, accusation in kind.list_excused(accused):
-            excused.append((finding, accusation))
+def move_to_plan(items: Sequence[JudgedItem], groups: Iterable[PartGroup]) -> Iterator[JudgedItem]:
+    """Yield *items*, but fail no part for what all parts of its kind did."""
+    faults, common = list_faults(items), list[ReportedFault]()
+    for group in groups:
+        for finding, fault in group.list_common(faults):
+            common.append((finding, fault))
             yield replace(
                 finding,
                 code="inexact",
-                text=f"all {len(kind.parts)} agree on the same wrong bits of this type, so "
-                f"{kind.blame} is wrong: {finding.text}",
+                text=f"all {len(group.parts)} agree on the same wrong bits of this type, so "
+                f"{group.other_cause} is wrong: {finding.text}",
             )
-    yield from _dispute(found, excused, accused)
+    yield from _dispute(items, common, faults)

@@ -34,20 +34,18 @@ def attribute_wrong_sums(
 
     *step_of* gives what orders the sums: each is the first wrong one of its rank.
     """
-    if (
-        len({finding.part_id for finding in sums}) <= 1
-    ):  # also the ranks of a CPU, which are one part
+    if len({finding.part_id for finding in sums}) <= 1:  # as the ranks of a CPU: one part
         yield from sums
         return
-    first_step = min(map(step_of, sums))
-    first = [finding for finding in sums if step_of(finding) == first_step]
+    earliest = min(map(step_of, sums))
+    first = [finding for finding in sums if step_of(finding) == earliest]
     if len({finding.part_id for finding in first}) == 1:
         yield from first
     else:
         names = inventory.format_names([finding.part_id for finding in first])
         text = (
             f"{names} got a wrong sum in the same step ({first[0].text}): a share changed in a GPU "
-            "or on the links between them, and nothing tells where: see what nvlink, p2p, "
+            "or on the links between them, and the place is not known: see what nvlink, p2p, "
             "gpu_memory and xid found, and run the suite burnin"
         )
         yield Finding(COMMON_CODE, "node", text, first[0].evidence)

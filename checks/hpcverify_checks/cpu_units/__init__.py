@@ -9,7 +9,7 @@ proves a sample with integers and decimals. The two change with each round. In p
 cores also change the words of the same cache lines, under locks and in turns.
 
 Where an answer is refused, other cores are asked, and the finding names the core and the
-unit (see `witnesses`). What cannot be attributed accuses no core. Some of the data ship
+unit (see `witnesses`). What cannot be attributed fails no core. Some of the data ship
 with digests of the right answers, which tell even where all cores err alike.
 
 What Python cannot reach is not tested: non-temporal stores, transactional memory, CRC32C
@@ -48,6 +48,7 @@ from hpcverify_checks.common.cores import MAX_CORES, format_ranges, pick_cores, 
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.estimates import count_threads
 from hpcverify_checks.common.stats import compute_excluded_rate
+from hpcverify_checks.common.vote import HOST
 from hpcverify_checks.cpu_units.rounds import BLIND_CODE, Examination, count_wrong
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS, SharedUnit
 from hpcverify_checks.cpu_units.trials import selftest
@@ -55,7 +56,6 @@ from hpcverify_checks.cpu_units.units import Unit, has_aes, list_units
 from hpcverify_checks.cpu_units.vectors import list_vector_units
 from hpcverify_checks.cpu_units.witnesses import (
     DEFECTIVE_CODE,
-    HOST,
     INEXACT_CODE,
     UNATTRIBUTED_CODE,
     CoreRunner,
@@ -112,17 +112,17 @@ def measure(
 def examine(exam: Examination, seconds: float) -> Iterator[CheckItem]:
     """Run rounds for *seconds*, at least one, and report each core and unit."""
     end = perf_counter() + seconds
-    found: list[Finding] = []
+    findings: list[Finding] = []
     number = 0
     while not number or perf_counter() < end:
         for finding in exam.run_round(number):
-            found.append(finding)
+            findings.append(finding)
             yield finding
         number += 1
     for core in exam.cores.numbers:
         done = sum(tally.results for (_, c), tally in exam.tallies.items() if c == core)
         yield Measurement("results", done, "", f"cpu{core}")
-        yield Measurement("wrong_units", count_wrong(found, core), "", f"cpu{core}")
+        yield Measurement("wrong_units", count_wrong(findings, core), "", f"cpu{core}")
     names = [u.name for u in exam.units] + [u.name for u in exam.shared_units]
     for name in names:
         yield Coverage(HOST, describe_unit(exam, name))
@@ -140,7 +140,7 @@ def describe_unit(exam: Examination, name: str) -> str:
         "each core"
     )
     if len(exam.cores.numbers) == 1:
-        text += "; verified on the same core, as there is no other"
+        text += "; verified on the same core: there is no other"
     if not least or any(unit == name for unit, _ in exam.closed):
         return text
     rate = compute_excluded_rate(least)

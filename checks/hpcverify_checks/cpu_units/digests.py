@@ -59,4 +59,4 @@ SHIPPED_DIGESTS: dict[tuple[str, str], str] = {
     ("quotients and roots", "shipped 4"): "5722144e10aaefe6",
     ("quotients and roots", "shipped 5"): "2efd7d1b7de15dff",
 }
-"""By unit and seed."""
+"""The digest of each answer, by unit and seed."""

@@ -16,7 +16,7 @@ from itertools import product
 from time import thread_time
 
 from hpcverify.check import Finding
-from hpcverify_checks.cpu_units.digests import SHIPPED_DIGESTS, SHIPPED_DRAWS
+from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
 from hpcverify_checks.cpu_units.sharing import (
     SHARED_EVERY,
     SharedUnit,
@@ -25,11 +25,12 @@ from hpcverify_checks.cpu_units.sharing import (
     settle_pair,
 )
 from hpcverify_checks.cpu_units.units import Unit, compute_digest
-from hpcverify_checks.cpu_units.witnesses import DEFECTIVE_CODE, CoreSet, Dispute, settle
+from hpcverify_checks.cpu_units.witnesses import DEFECTIVE_CODE, CoreSet, MadeAnswer, Review, settle
 
 BLIND_CODE = "blind"
 ANSWERS_PER_ROUND = 4
-"""Of each unit and core; on a busy node each wait for other cores takes longer than these."""
+"""Each core makes so many with each unit; on a busy node each wait for other cores takes
+longer than these."""
 FLIPPED_BIT = 0x10
 
 
@@ -38,47 +39,11 @@ class Tally:
     """What one core did for one unit."""
 
     results: int = 0
-    """That it made, and another core verified."""
+    """Answers that it made and another core verified."""
     draws: set[str] = field(default_factory=set[str])
     """The seeds of different data."""
     seconds: float = 0.0
-    """Of its CPU time, for making and verifying."""
-
-
-@dataclass(frozen=True, slots=True)
-class MadeAnswer:
-    """What a core made of data, and its digest, computed on that core."""
-
-    unit: Unit
-    seed: str
-    core: int
-    made: bytes
-    digest: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Review:
-    """What the core *core* says of an answer."""
-
-    answer: MadeAnswer
-    core: int
-    accepted: bool
-    seen: str
-    seconds: float
-    blind: bool = False
-    """Whether it also accepted the answer with a flipped bit."""
-
-    @property
-    def shipped(self) -> str:
-        """The digest that the answer must have, if it ships."""
-        return SHIPPED_DIGESTS.get((self.answer.unit.name, self.answer.seed), "")
-
-    @property
-    def is_disputed(self) -> bool:
-        """Whether anything about the answer is not as it should be."""
-        is_known = self.answer.digest == self.seen == (self.shipped or self.seen)
-        return not (self.accepted and is_known)
+    """Its CPU time for making and verifying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +55,7 @@ class Examination:
     shared_units: Sequence[SharedUnit]
     seed: int
     tallies: defaultdict[tuple[str, int], Tally] = field(default_factory=lambda: defaultdict(Tally))
-    """By the name of the unit, and core."""
+    """Each by the name of the unit and the core."""
     closed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """The units of cores that were found to err, which prove nothing any more."""
 
@@ -106,13 +71,13 @@ class Examination:
                 text = f"{unit}: core {review.core} accepted an answer with one flipped bit"
                 yield Finding(BLIND_CODE, f"cpu{review.core}", text)
             elif review.is_disputed:
-                yield self._close(unit, settle(self._make_dispute(review), self.cores))
+                yield self._close(unit, settle(review, self.cores))
         if number % SHARED_EVERY == 0:
             yield from self._share(number // SHARED_EVERY)
 
     def _close(self, unit: str, finding: Finding) -> Finding:
-        accused = [c for c in self.cores.numbers if finding.part_id == f"cpu{c}"]
-        self.closed.update((unit, core) for core in accused or self.cores.numbers)
+        cores = [c for c in self.cores.numbers if finding.part_id == f"cpu{c}"]
+        self.closed.update((unit, core) for core in cores or self.cores.numbers)
         return finding
 
     def _make(self, number: int) -> Iterator[MadeAnswer]:
@@ -156,19 +121,6 @@ class Examination:
         made.seconds += answer.seconds
         self.tallies[answer.unit.name, review.core].seconds += review.seconds
 
-    def _make_dispute(self, review: Review) -> Dispute:
-        answer = review.answer
-        return Dispute(
-            unit=answer.unit,
-            seed=answer.seed,
-            maker=answer.core,
-            verifier=review.core,
-            made=answer.made,
-            digest=answer.digest,
-            seen=review.seen,
-            shipped=review.shipped,
-        )
-
     def _share(self, number: int) -> Iterator[Finding]:
         for unit in self.shared_units:
             able = [core for core in self.cores.numbers if (unit.name, core) not in self.closed]
@@ -205,6 +157,6 @@ def flip_bit(made: bytes) -> bytes:
     return bytes(changed)
 
 
-def count_wrong(found: Sequence[Finding], core: int) -> int:
+def count_wrong(findings: Sequence[Finding], core: int) -> int:
     """Count the units in which *core* was found to err."""
-    return sum(f.code == DEFECTIVE_CODE and f.part_id == f"cpu{core}" for f in found)
+    return sum(f.code == DEFECTIVE_CODE and f.part_id == f"cpu{core}" for f in findings)

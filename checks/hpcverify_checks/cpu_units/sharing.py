@@ -9,8 +9,8 @@ Locks and turns are semaphores of the C library: an atomic decrement in user spa
 futex where it has to wait. Torch's kernels run without Python's lock, so the cores do
 meet.
 
-A wrong result accuses two cores. Who is in all pairs that fail, with two partners or
-more, while a pair without it does not, is wrong; on two cores nobody can tell.
+A wrong result may come from either core. A core that is in all pairs that fail, with two
+partners or more, while a pair without it does not, is wrong; on two cores it is not known.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from hpcverify.check import Finding
+from hpcverify_checks.common.vote import HOST
+from hpcverify_checks.cpu_units.units import MODULUS
 from hpcverify_checks.cpu_units.witnesses import (
     DEFECTIVE_CODE,
-    HOST,
     UNATTRIBUTED_CODE,
     CoreSet,
 )
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 SHARED_EVERY = 8
 """Rounds: waiting for each other leaves cores idle."""
 SHARED_WORDS = 2**13
-"""Of 8 bytes: as much as a first-level cache holds."""
+"""Words of 8 bytes: as much as a first-level cache holds."""
 INTERLEAVED_STEPS, LOCKED_STEPS, TURN_STEPS = 200, 50, 25
 PATIENCE, REPEAT_PATIENCE = 20, 2
 """Seconds to wait for the other core; a node that is merely busy takes milliseconds. Once a
@@ -47,7 +48,6 @@ SEMAPHORE_BYTES = 64
 MULTIPLIERS, ADDENDS = (6364136223846793005, 3935559000370003845), (1442695040888963407, 3037000493)
 """Odd, so that no step loses a bit. From tables of good multipliers of linear
 congruential generators (Knuth, The Art of Computer Programming 2, 3.3.4)."""
-MODULUS = 2**64
 PAIR_REPEATS, MIN_FAILED = 3, 2
 
 
@@ -118,7 +118,7 @@ class SharedUnit:
     name: str
     work: SharedWork
     compute_expected: Callable[[], tuple[int, int]]
-    """Of the even and of the odd words, modulo 2^64."""
+    """Computes the even and the odd words, modulo 2^64."""
 
 
 def interleave(shared: SharedLines, turn: int) -> None:
@@ -186,9 +186,8 @@ class PairResult:
 
     pair: Pair
     complaint: str = ""
-    """What was wrong, if anything."""
     seconds: float = 0.0
-    """Of CPU time, of both."""
+    """The CPU time of both."""
 
 
 def run_pairs(
@@ -218,7 +217,7 @@ def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
         unit.work(shared, turn)
         shared.meet(turn)
     except TimeoutError:
-        return f"a core waited {shared.patience} s in vain for the other"
+        return f"a core waited {shared.patience} s for the other, which did not come"
     # Each looks at the words of the other: they have to travel once more.
     expected = unit.compute_expected()[1 - turn]
     signed = expected - MODULUS if expected >= MODULUS // 2 else expected
@@ -240,7 +239,7 @@ def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
             results.setdefault(other, []).append(result.complaint)
             if result.complaint:
                 break
-    failed = {p: sum(map(bool, said)) for p, said in results.items()}
+    failed = {p: sum(map(bool, complaints)) for p, complaints in results.items()}
     core = find_common_core(failed)
     evidence = {
         "unit": unit.name,

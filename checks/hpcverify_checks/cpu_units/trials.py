@@ -7,23 +7,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 
-from hpcverify.check import Context, Trial
+from hpcverify.check import FOUND_NOTHING, Context, Trial
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.device import find_torch_device
+from hpcverify_checks.common.vote import HOST
 from hpcverify_checks.cpu_units.rounds import Examination, flip_bit
 from hpcverify_checks.cpu_units.sharing import SHARED_UNITS
 from hpcverify_checks.cpu_units.units import Unit, list_units
 from hpcverify_checks.cpu_units.vectors import list_vector_units
-from hpcverify_checks.cpu_units.witnesses import HOST, MAX_WITNESSES, MIN_VOTES, CoreSet
+from hpcverify_checks.cpu_units.witnesses import MAX_WITNESSES, MIN_VOTES, CoreSet
 
-FOUND_NOTHING, NOT_ATTRIBUTED = "nothing found", "found: not attributed"
-RARE = 11
-"""One answer of so many is wrong: not twice while a witness is asked."""
-SOME = 3
-"""Of so many data, all but one go wrong."""
+NOT_ATTRIBUTED = "found: not attributed"
+FAULT_INTERVAL = 11
+"""One answer in this many is wrong: not twice while a witness is asked."""
+HEALTHY_INTERVAL = 3
+"""All data but one in this many go wrong."""
 TRIAL_ROUNDS = 3
-"""With data that ship, and with data of their own."""
+"""Some have data that ship, some data of their own."""
 
 Damage = Callable[[bytes], bool]
 """Whether an answer is to be damaged, by its data."""
@@ -43,13 +44,15 @@ def selftest(ctx: Context) -> Iterator[Trial]:
         return
     for unit in (*list_units(), *list_vector_units()):
         calls = count(1)
-        rare = damage_on(bad, unit, lambda _, calls=calls: next(calls) % RARE == 0)  # type: ignore[misc]
+        rare = damage_on(bad, unit, lambda _, calls=calls: next(calls) % FAULT_INTERVAL == 0)  # type: ignore[misc]
         named = f"found: cpu{bad}"
-        yield _try(cores, ctx.seed, (rare,), f"{unit.name}: one of {RARE} answers wrong", named)
-        some = damage_on(bad, unit, lambda data: data[0] % SOME != 0)
+        yield _try(
+            cores, ctx.seed, (rare,), f"{unit.name}: one of {FAULT_INTERVAL} answers wrong", named
+        )
+        partial = damage_on(bad, unit, lambda data: data[0] % HEALTHY_INTERVAL != 0)
         can_tell = several > MIN_VOTES or unit.universal or unit.undo is not None
         outcome = named if can_tell else NOT_ATTRIBUTED
-        yield _try(cores, ctx.seed, (some,), f"{unit.name}: wrong for some data", outcome)
+        yield _try(cores, ctx.seed, (partial,), f"{unit.name}: wrong for some data", outcome)
 
 
 def damage_on(core: int, unit: Unit, damage: Damage) -> Unit:
@@ -65,8 +68,8 @@ def damage_on(core: int, unit: Unit, damage: Damage) -> Unit:
 def _try(cores: CoreSet, seed: int, units: tuple[Unit, ...], fault: str, expected: str) -> Trial:
     shared = () if len(units) == 1 else SHARED_UNITS
     exam = Examination(cores, units, shared, seed)
-    found = [f for n in range(TRIAL_ROUNDS) for f in exam.run_round(n)]
-    places = {NOT_ATTRIBUTED if f.part_id == HOST else f"found: {f.part_id}" for f in found}
+    findings = [f for n in range(TRIAL_ROUNDS) for f in exam.run_round(n)]
+    places = {NOT_ATTRIBUTED if f.part_id == HOST else f"found: {f.part_id}" for f in findings}
     outcome = " and ".join(sorted(places)) or FOUND_NOTHING
-    detail = "; ".join(f.text for f in found)
+    detail = "; ".join(f.text for f in findings)
     return Trial(fault=fault, part_id=HOST, expected=expected, outcome=outcome, detail=detail)

@@ -26,6 +26,7 @@ BytesChange = Callable[[bytes], bytes]
 
 DATA_BYTES = 2**16
 DIGEST_BYTES = 8
+MODULUS = 2**64
 RESULT_ERRORS = (ValueError, ArithmeticError, EOFError, OSError, zlib.error)
 """What a library raises about data that are not what it made."""
 AES_KEY_BYTES, AES_BLOCK_BYTES = 32, 16

@@ -23,7 +23,7 @@ from hpcverify_checks.cpu_units.proofs import (
     is_quotient,
     is_root,
 )
-from hpcverify_checks.cpu_units.units import DATA_BYTES, Unit
+from hpcverify_checks.cpu_units.units import DATA_BYTES, MODULUS, Unit
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 PROVEN = 4
 """Elements of each answer that are proven."""
-MODULUS = 2**64
 SIGNIFICAND_BITS, ONE_EXPONENT = 52, 0x3FF
 EXPONENT_BITS = 4
-"""Of random exponents: factors from 2^-8 to 2^7."""
+"""Random exponents make factors from 2^-8 to 2^7."""
 
 
 def list_vector_units() -> Iterator[Unit]:
@@ -97,7 +96,6 @@ def prove_integers(data: bytes, made: bytes) -> bool:
 
 
 def _choose(data: bytes, count: int) -> Iterator[int]:
-    """Choose what to prove: other places for other data."""
     for k in range(PROVEN):
         yield int.from_bytes(data[4 * k : 4 * k + 4], "little") % count
 

@@ -11,7 +11,7 @@ maker was computed on the maker, that of the verifier on the verifier.
 Where nobody has the majority, as between two cores that contradict each other each time,
 a digest that ships with hpcverify decides. So does a core that refuses each time what it
 has made itself, where others do not: whatever is right, it contradicts itself. Else no
-core is accused.
+core fails.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Protocol, TypeVar
 
 from hpcverify.check import Finding
 from hpcverify_checks.common.cores import format_ranges
+from hpcverify_checks.common.vote import HOST
+from hpcverify_checks.cpu_units.digests import SHIPPED_DIGESTS
 from hpcverify_checks.cpu_units.units import Unit, compute_digest
 
 T = TypeVar("T")
@@ -32,7 +34,6 @@ MIN_VOTES = 2
 MAX_WITNESSES = 6
 """The two that disagree, and four more."""
 DEFECTIVE_CODE, UNATTRIBUTED_CODE, INEXACT_CODE = "defective_core", "unattributed", "inexact"
-HOST = "cpu"
 
 
 PhysicalCore = tuple[str, str]
@@ -74,20 +75,40 @@ class CoreSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispute:
-    """An answer that its verifier refused, or whose digest is not the right one."""
+class MadeAnswer:
+    """What a core made of data, and its digest, computed on that core."""
 
     unit: Unit
     seed: str
-    maker: int
-    verifier: int
+    core: int
     made: bytes
     digest: str
-    """As the maker computed it."""
-    seen: str
-    """As the verifier computed it."""
-    shipped: str = ""
-    """The right one, if it ships with hpcverify."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the core *core* says of an answer."""
+
+    answer: MadeAnswer
+    core: int
+    accepted: bool
+    digest: str
+    """Computed on this core."""
+    seconds: float
+    blind: bool = False
+    """Whether it also accepted the answer with a flipped bit."""
+
+    @property
+    def shipped(self) -> str:
+        """The digest that the answer must have, if it ships."""
+        return SHIPPED_DIGESTS.get((self.answer.unit.name, self.answer.seed), "")
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether anything about the answer is not as it should be."""
+        is_known = self.answer.digest == self.digest == (self.shipped or self.digest)
+        return not (self.accepted and is_known)
 
 
 Answer = tuple[str, bool]
@@ -110,58 +131,58 @@ class Testimony:
         return answer if 2 * count > len(self.answers) else None
 
 
-def settle(dispute: Dispute, cores: CoreSet) -> Finding:
-    """Ask witnesses who is wrong in *dispute*."""
-    witnesses = cores.pick_witnesses(dispute.maker, dispute.verifier)
+def settle(review: Review, cores: CoreSet) -> Finding:
+    """Ask witnesses who is wrong in *review*."""
+    witnesses = cores.pick_witnesses(review.answer.core, review.core)
 
     def testify(core: int) -> Testimony:
-        said = [_answer(dispute) for _ in range(REPEATS)]
-        return Testimony(core, tuple(answer for answer, _ in said), sum(own for _, own in said))
+        pairs = [_answer(review) for _ in range(REPEATS)]
+        return Testimony(core, tuple(answer for answer, _ in pairs), sum(own for _, own in pairs))
 
-    return decide(dispute, tuple(cores.run(witnesses, testify)), cores.physical)
+    return decide(review, tuple(cores.run(witnesses, testify)), cores.physical)
 
 
-def _answer(dispute: Dispute) -> tuple[Answer, bool]:
-    """Make the answer and judge the disputed one, and the one just made."""
-    unit = dispute.unit
-    data = unit.draw(dispute.seed)
+def _answer(review: Review) -> tuple[Answer, bool]:
+    unit = review.answer.unit
+    data = unit.draw(review.answer.seed)
     made = unit.answer(data)
-    return (compute_digest(made), unit.accepts(data, dispute.made)), unit.accepts(data, made)
+    return (compute_digest(made), unit.accepts(data, review.answer.made)), unit.accepts(data, made)
 
 
 def decide(
-    dispute: Dispute, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
+    review: Review, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
 ) -> Finding:
-    """Decide who is wrong by what all witnesses of *dispute* say."""
-    right = _find_right(dispute, testimonies, physical)
+    """Decide who is wrong by what all witnesses of *review* say."""
+    right = _find_right(review, testimonies, physical)
     if right is None:
         if contradicted := _find_contradicted(testimonies):
             text = f"each of {REPEATS} times it refused what it had made itself; others did not"
-            return _report(dispute, testimonies, DEFECTIVE_CODE, f"cpu{contradicted.core}", text)
+            return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{contradicted.core}", text)
         text = "the cores contradict each other, and there is no majority of them"
-        return _report(dispute, testimonies, UNATTRIBUTED_CODE, HOST, text)
+        return _report(review, testimonies, UNATTRIBUTED_CODE, HOST, text)
     wrong = {t.core: sum(a != right for a in t.answers) for t in testimonies}
-    if accused := [core for core, count in wrong.items() if count]:
+    if suspects := [core for core, count in wrong.items() if count]:
         # The one that was wrong most often; the others have rounds of their own.
-        core = max(accused, key=lambda c: (wrong[c], c == dispute.maker))
+        core = max(suspects, key=lambda c: (wrong[c], c == review.answer.core))
         agree = sum(t.vote == right for t in testimonies)
         text = f"wrong in {wrong[core]} of {REPEATS} repeats, by {agree} of {len(wrong)} cores"
-        return _report(dispute, testimonies, DEFECTIVE_CODE, f"cpu{core}", text)
-    return _decide_by_digests(dispute, testimonies, right)
+        return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{core}", text)
+    return _decide_by_digests(review, testimonies, right)
 
 
 def _find_right(
-    dispute: Dispute, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
+    review: Review, testimonies: Sequence[Testimony], physical: Mapping[int, PhysicalCore]
 ) -> Answer | None:
     voters: dict[PhysicalCore, set[Answer | None]] = {}
     for testimony in testimonies:
         voters.setdefault(physical[testimony.core], set()).add(testimony.vote)
-    votes = Counter(vote for said in voters.values() if len(said) == 1 for vote in said if vote)
+    unanimous = [next(iter(cast)) for cast in voters.values() if len(cast) == 1]
+    votes = Counter(vote for vote in unanimous if vote)
     for answer, count in votes.most_common(1):
         if count >= MIN_VOTES and 2 * count > len(voters):
             return answer
     # Of those that make the shipped answer; several if they differ in what they accept.
-    known = [a for a in votes if dispute.shipped and a[0] == dispute.shipped]
+    known = [a for a in votes if review.shipped and a[0] == review.shipped]
     return known[0] if len(known) == 1 else None
 
 
@@ -173,44 +194,42 @@ def _find_contradicted(testimonies: Sequence[Testimony]) -> Testimony | None:
     return refused[0]
 
 
-def _decide_by_digests(
-    dispute: Dispute, testimonies: Sequence[Testimony], right: Answer
-) -> Finding:
+def _decide_by_digests(review: Review, testimonies: Sequence[Testimony], right: Answer) -> Finding:
     digest, accepted = right
     once = "once, and in no repeat"
-    if dispute.shipped not in ("", digest):
+    if review.shipped not in ("", digest):
         text = "all cores make the same, which is not what ships with hpcverify"
-        return _report(dispute, testimonies, INEXACT_CODE, HOST, text)
-    if dispute.digest != digest:
+        return _report(review, testimonies, INEXACT_CODE, HOST, text)
+    if review.answer.digest != digest:
         return _report(
-            dispute, testimonies, DEFECTIVE_CODE, f"cpu{dispute.maker}", f"made wrongly {once}"
+            review, testimonies, DEFECTIVE_CODE, f"cpu{review.answer.core}", f"made wrongly {once}"
         )
-    if compute_digest(dispute.made) != digest or dispute.seen != digest:
+    if compute_digest(review.answer.made) != digest or review.digest != digest:
         text = "made right, and changed on its way from one core to the other"
-        return _report(dispute, testimonies, UNATTRIBUTED_CODE, HOST, text)
+        return _report(review, testimonies, UNATTRIBUTED_CODE, HOST, text)
     if accepted:
         text = f"refused {once}, though it is right"
-        return _report(dispute, testimonies, DEFECTIVE_CODE, f"cpu{dispute.verifier}", text)
+        return _report(review, testimonies, DEFECTIVE_CODE, f"cpu{review.core}", text)
     text = "all cores refuse what all of them make"
-    return _report(dispute, testimonies, INEXACT_CODE, HOST, text)
+    return _report(review, testimonies, INEXACT_CODE, HOST, text)
 
 
 def _report(
-    dispute: Dispute, testimonies: Sequence[Testimony], code: str, part_id: str, text: str
+    review: Review, testimonies: Sequence[Testimony], code: str, part_id: str, text: str
 ) -> Finding:
-    said = {
+    answers = {
         f"cpu{t.core}": ", ".join(f"{d} {'accepts' if ok else 'refuses'}" for d, ok in t.answers)
         for t in testimonies
     }
     evidence = {
-        "unit": dispute.unit.name,
-        "data": dispute.seed,
-        "made_on": f"cpu{dispute.maker}: {dispute.digest}",
-        "verified_on": f"cpu{dispute.verifier}: {dispute.seen}",
-        **({"shipped": dispute.shipped} if dispute.shipped else {}),
-        **said,
+        "unit": review.answer.unit.name,
+        "data": review.answer.seed,
+        "made_on": f"cpu{review.answer.core}: {review.answer.digest}",
+        "verified_on": f"cpu{review.core}: {review.digest}",
+        **({"shipped": review.shipped} if review.shipped else {}),
+        **answers,
     }
     asked = format_ranges([t.core for t in testimonies])
-    made = f"made on core {dispute.maker} and verified on core {dispute.verifier}"
-    whole = f"{dispute.unit.name}, {made}: {text} (asked: cores {asked})"
-    return Finding(code, part_id, whole, evidence, {"unit": dispute.unit.name})
+    made = f"made on core {review.answer.core} and verified on core {review.core}"
+    whole = f"{review.answer.unit.name}, {made}: {text} (asked: cores {asked})"
+    return Finding(code, part_id, whole, evidence, {"unit": review.answer.unit.name})

@@ -38,7 +38,6 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -61,6 +60,10 @@ from hpcverify_checks.common.estimates import SLOWEST_MEMORY_BYTES, find_gpu_byt
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.march import (
     ACCESSES_PER_PASS,
+    CORRUPTED_CODE,
+    MARCH_FINDING_RULES,
+    MARCH_METRICS,
+    MARCH_RULES,
     PAUSES,
     MarchPass,
     Memory,
@@ -91,11 +94,11 @@ class GpuMemoryParams(Params, frozen=True):
     """Times in seconds."""
 
     seconds: Annotated[float, Meta(gt=0)] = 20.0
-    """For the patterns, pauses included; the first pass always completes."""
+    """The time of the patterns, pauses included; the first pass always completes."""
     pause: Annotated[float, Meta(ge=0)] = 2.0
-    """Before the second and the third sweep of the first pass."""
+    """The rest before the second and the third sweep of the first pass."""
     bandwidth_seconds: Annotated[float, Meta(gt=0)] = 1.0
-    """For each of reading, writing and copying."""
+    """The time of each of reading, writing and copying."""
 
 
 def applies(ctx: Context) -> None:
@@ -207,10 +210,10 @@ def report_pass(
 ) -> Iterator[Finding]:
     """Make one pass and describe the first wrong words."""
     for wrong in run_pass(march.background.name, march.sweep, tally, rest):
-        yield Finding("memory_corrupted", part_id, wrong.describe(), wrong.to_evidence())
+        yield Finding(CORRUPTED_CODE, part_id, wrong.describe(), wrong.to_evidence())
     if not tally.mismatches and not march.is_table_intact():
         tally.mismatches += 1
-        yield Finding("memory_corrupted", part_id, "the reference table in GPU memory changed")
+        yield Finding(CORRUPTED_CODE, part_id, "the reference table in GPU memory changed")
 
 
 def _report_tally(
@@ -232,13 +235,10 @@ CHECK = Check(
     metrics={
         "memory.*": Metric(unit="GB/s", worse="low", meaning="bandwidth; a copy counts both ways"),
         "covered": Metric(unit="ratio", worse="low", meaning="share of the memory that was tested"),
-        "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
-        "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
+        **MARCH_METRICS,
     },
     rules={
-        "mismatches": Rule(
-            high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
-        ),
+        **MARCH_RULES,
         "covered": Rule(
             low=0.9,
             otherwise=Verdict.ERROR,
@@ -254,9 +254,7 @@ CHECK = Check(
             source="hpcverify default: the memory clock of a healthy GPU is fixed",
         ),
     },
-    finding_rules={
-        "memory_corrupted": FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True),
-    },
+    finding_rules=MARCH_FINDING_RULES,
     placement=Placement.DEVICES,
     timeout=600.0,
 )

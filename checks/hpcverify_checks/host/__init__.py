@@ -192,7 +192,7 @@ CHECK = Check(
             unit="", worse="neither", meaning="tasks that run or wait, mean of 1, 5 and 15 minutes"
         ),
         "processes.zombies": Metric(
-            unit="", worse="high", meaning="processes that nobody has reaped"
+            unit="", worse="high", meaning="processes that were not reaped"
         ),
         "processes.share": Metric(
             unit="ratio", worse="high", meaning="threads of all that there may be"
@@ -204,7 +204,7 @@ CHECK = Check(
             unit="", worse="high", meaning="processes of Slurm jobs that are over"
         ),
         "clock.error": Metric(
-            unit="s", worse="neither", meaning="error of the clock as the kernel was told"
+            unit="s", worse="neither", meaning="error of the clock as reported to the kernel"
         ),
         "clock.offset": Metric(
             unit="s", worse="neither", meaning="absolute offset, by the time daemon"

@@ -169,7 +169,7 @@ class Expectation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Refuse what could never be met, or would silently ask for nothing.
 
         Raises:
-            ValueError: no node can have such a name, a pattern is no regular expression, or
+            ValueError: no node can have such a name, a pattern is not a regular expression, or
                 a bound has no end, or is in per cent.
 
         """
@@ -199,11 +199,11 @@ class HostParams(Params, frozen=True):
 
 
 def refuse_bad_pattern(pattern: str) -> None:
-    """Raise ValueError if *pattern* holds what is no regular expression."""
+    """Raise ValueError if *pattern* holds what is not a regular expression."""
     try:
         fits("", pattern)
     except re.error as exc:
-        raise ValueError(f"{pattern} is no regular expression: {exc}") from None
+        raise ValueError(f"{pattern} is not a regular expression: {exc}") from None
 
 
 def refuse_per_cent(name: str, bound: Bound) -> None:
@@ -230,7 +230,7 @@ def refuse_bad_nodes(nodes: str) -> None:
         for part in (part for listing in ranges for part in listing.split(",")):
             if _parse_range(part) is None:
                 hint = "brackets hold numbers, the lower first, as in n[01-12,20]"
-                raise ValueError(f"nodes = {nodes!r}: {part!r} is no range: {hint}")
+                raise ValueError(f"nodes = {nodes!r}: {part!r} is not a range: {hint}")
 
 
 def is_pattern(text: str) -> bool:

@@ -7,7 +7,7 @@ what is free is left to others, and if they want more, memory is given back. The
 says how much was tested where, by what the kernel says of its pages.
 
 A word that is wrong is written and read again by the same core and by another one. If only
-the first errs, that core is accused and not the memory. With ECC the memory corrects a bad
+the first errs, that core fails and not the memory. With ECC the memory corrects a bad
 cell silently (the `ecc` check counts that), or the kernel ends the process; a word that is
 wrong without either was corrupted on its way, or there is no ECC.
 
@@ -30,7 +30,6 @@ from hpcverify.check import (
     Context,
     Coverage,
     Finding,
-    FindingRule,
     Measurement,
     Metric,
     Params,
@@ -46,12 +45,18 @@ from hpcverify.telemetry.edac import EdacReader
 from hpcverify.units import GIB, MIB
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, report_overrides
-from hpcverify_checks.common.march import PAUSES
-from hpcverify_checks.host_memory.examination import CORRUPTED_CODE, HostExamination, name_node
+from hpcverify_checks.common.march import (
+    MARCH_FINDING_RULES,
+    MARCH_METRICS,
+    MARCH_RULES,
+    PAUSES,
+)
+from hpcverify_checks.common.vote import HOST_MEMORY
+from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.mapping import die_first
 from hpcverify_checks.host_memory.regions import (
-    RESERVE_SHARE,
-    SHARE,
+    RESERVED_SHARE,
+    TESTED_SHARE,
     HostMemory,
     count_tested,
     find_host_memory,
@@ -59,12 +64,10 @@ from hpcverify_checks.host_memory.regions import (
 )
 from hpcverify_checks.host_memory.trials import selftest
 
-MEMORY = "memory"
-"""The part that all of the host's memory is."""
-EVICTING = 2
-"""Times the size of a cache of which one sweep leaves nothing in it for the next."""
+EVICTING_FACTOR = 2
+"""One sweep over this many times the size of a cache leaves nothing in it for the next."""
 END_SECONDS = 2.0
-"""For giving the memory back, and for the sweep in which the time ends."""
+"""The memory is given back, and the sweep in which the time ends is completed."""
 
 
 class HostMemoryParams(Params, frozen=True):
@@ -75,9 +78,9 @@ class HostMemoryParams(Params, frozen=True):
     """
 
     seconds: Annotated[float, Meta(gt=0)] = 30.0
-    """In all, pauses included: with less time, less memory is tested."""
+    """The time of all, pauses included: with less time, less memory is tested."""
     pause: Annotated[float, Meta(ge=0)] = 2.0
-    """Before the second and the third sweep of the first pass."""
+    """The rest before the second and the third sweep of the first pass."""
 
 
 def estimate(_ctx: Context, params: HostMemoryParams) -> float:
@@ -106,7 +109,7 @@ def measure(
         seconds=params.seconds,
         pause=params.pause,
         seed=ctx.seed,
-        reserve=int(free * RESERVE_SHARE),
+        reserve=int(free * RESERVED_SHARE),
         began=host.read_clock(),
     )
     before = count_errors()
@@ -132,18 +135,18 @@ def count_errors() -> Mapping[str, float]:
 
 
 def add_dimms(ctx: Context, finding: Finding, before: Mapping[str, float]) -> Finding:
-    """Add to *finding* the DIMMs of which EDAC has counted errors meanwhile."""
+    """Add to *finding* the DIMMs whose errors EDAC has counted meanwhile."""
     now = count_errors()
     risen = [part_id for part_id, count in now.items() if count > before.get(part_id, 0.0)]
     if not risen:
-        told = "counted no error meanwhile" if now else "is not there"
-        return _extend(finding, f"EDAC {told}")
+        state = "counted no error meanwhile" if now else "is not there"
+        return _extend(finding, f"EDAC {state}")
     return _extend(finding, f"EDAC counted errors of {ctx.inventory.format_names(risen)}")
 
 
-def _extend(finding: Finding, told: str) -> Finding:
+def _extend(finding: Finding, note: str) -> Finding:
     return Finding(
-        finding.code, finding.part_id, f"{finding.text}; {told}", {**finding.evidence, "edac": told}
+        finding.code, finding.part_id, f"{finding.text}; {note}", {**finding.evidence, "edac": note}
     )
 
 
@@ -160,16 +163,16 @@ def report(exam: HostExamination) -> Iterator[CheckItem]:
             f"NUMA node {node.number}: {size / GIB:.2f} of {node.free / GIB:.2f} GiB free "
             f"memory ({share:.0%}), by cores {format_ranges(cores)}"
         )
-        short = "; there was no time or no room for half of it" if share < SHARE else ""
-        if 0 < size < EVICTING * exam.host.cache_bytes:
+        short = "; there was no time or no room for half of it" if share < TESTED_SHARE else ""
+        if 0 < size < EVICTING_FACTOR * exam.host.cache_bytes:
             short += f"; a cache of {exam.host.cache_bytes / MIB:.0f} MiB may have answered"
         yield Coverage(part_id, text + short)
     for part_id, words in exam.count_wrong().items():
         yield Measurement("mismatches", words, "", part_id)
-    yield Measurement("passes", exam.tally.passes.total(), "", MEMORY)
+    yield Measurement("passes", exam.tally.passes.total(), "", HOST_MEMORY)
     placed = "" if is_known else "; the kernel does not say on which NUMA node the pages are"
     yield Coverage(
-        MEMORY,
+        HOST_MEMORY,
         f"{exam.tally.describe()}; {exam.pause:g} s of rest before the second and the third "
         f"sweep of the first pass{placed}",
     )
@@ -185,13 +188,10 @@ CHECK = Check(
         "covered": Metric(
             unit="ratio", worse="low", meaning="share of the free memory that was tested"
         ),
-        "passes": Metric(unit="", worse="low", meaning="passes of March C-"),
-        "mismatches": Metric(unit="", worse="high", meaning="wrong 64-bit words"),
+        **MARCH_METRICS,
     },
     rules={
-        "mismatches": Rule(
-            high=0, remedy=Remedy.REPLACE, conclusive=True, source="memory holds what was written"
-        ),
+        **MARCH_RULES,
         "tested": Rule(
             low=1,
             otherwise=Verdict.ERROR,
@@ -201,7 +201,7 @@ CHECK = Check(
             "hold the memory of this NUMA node",
         ),
     },
-    finding_rules={CORRUPTED_CODE: FindingRule(Verdict.FAIL, Remedy.REPLACE, conclusive=True)},
+    finding_rules=MARCH_FINDING_RULES,
     placement=Placement.NODE,
     timeout=300.0,
     selftest=selftest,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hpcverify.check import Finding
-from hpcverify_checks.common.bits import WORD_BYTES
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.common.march import (
+    CORRUPTED_CODE,
     MARCH_C_MINUS,
     PAUSES,
     Background,
@@ -35,13 +35,13 @@ from hpcverify_checks.common.reruns import Reruns, rerun
 from hpcverify_checks.host_memory.mapping import find_nodes
 from hpcverify_checks.host_memory.regions import LEAST_CHUNKS, HostMemory, Region, grow, list_cores
 
-CORRUPTED_CODE = "memory_corrupted"
 PIECE_NUMBER_BITS = 40
-"""Of the number of a piece, below those of its region."""
+"""The number of a piece has these bits, below those of its region."""
 TIME_SHARE = 0.8
-"""Of the time that is left, for what it is expected to suffice; the rest is for noise."""
+"""As much memory is taken as this share of the time is expected to suffice for; the rest is
+for noise."""
 LATE_FACTOR = 2.0
-"""Times the seconds that were asked for, in which a busy host ends."""
+"""A busy host ends within this many times the seconds that were asked for."""
 
 
 def name_core(number: int) -> str:
@@ -73,13 +73,12 @@ class HostExamination:
     bad_cores: set[int] = field(default_factory=set[int])
     """Those that err where another core does not."""
     marches: list[MarchPass] = field(default_factory=list[MarchPass])
-    """Of the pass that is under way, one for each region."""
-    sweep_seconds: float = 0.0
-    """How long the last sweep took."""
+    """The pass that is under way, one for each region."""
+    last_sweep_seconds: float = 0.0
 
     @property
     def size(self) -> int:
-        """Of all regions, in bytes."""
+        """The bytes of all regions."""
         return sum(region.size for region in self.regions)
 
     def run(self) -> Iterator[Finding]:
@@ -92,8 +91,8 @@ class HostExamination:
                 break
             self.start_pass(background)
             began = self.host.read_clock()
-            found = run_pass(background.name, self.sweep, self.tally, rest)
-            yield from map(self._build_finding, found)
+            pieces = run_pass(background.name, self.sweep, self.tally, rest)
+            yield from map(self._build_finding, pieces)
             yield from self._report_tables()
             if not self.tally.mismatches:
                 chance.choice(self.marches).require_canary(chance)
@@ -118,10 +117,10 @@ class HostExamination:
 
         def is_enough(region: Region) -> bool:
             is_late = self.host.read_clock() + self.size * per_byte >= end
-            return is_late or len(region.chunks) >= region.goal
+            return is_late or len(region.chunks) >= region.wanted_chunks
 
         grow(self.regions, self.host, self.reserve, is_enough)
-        self.sweep_seconds *= self.size / first
+        self.last_sweep_seconds *= self.size / first
 
     def start_pass(self, background: Background) -> None:
         """Begin a pass over all regions."""
@@ -140,12 +139,12 @@ class HostExamination:
         """Sweep over all regions at the same time."""
         self._keep_to_limits(len(MARCH_C_MINUS) - MARCH_C_MINUS.index(sweep))
         began = self.host.read_clock()
-        for found in run_on_each(list_cores(self.regions), partial(self._sweep_core, sweep)):
-            for wrong in found:
+        for pieces in run_on_each(list_cores(self.regions), partial(self._sweep_core, sweep)):
+            for wrong in pieces:
                 core = self._find_region(wrong).core
-                self.wrong[core, self._find_node(wrong)] += wrong.words
+                self.wrong[core, self._find_node(wrong)] += wrong.mismatch.count
                 yield wrong
-        self.sweep_seconds = self.host.read_clock() - began
+        self.last_sweep_seconds = self.host.read_clock() - began
 
     def _sweep_core(self, sweep: MarchSweep, core: int) -> list[WrongPiece]:
         mine = [m for r, m in zip(self.regions, self.marches, strict=True) if r.core == core]
@@ -155,7 +154,7 @@ class HostExamination:
         """Give back memory if there is no time for the *sweeps* to come, or others need it."""
         share, size = 1.0, self.size
         late = self.began + LATE_FACTOR * self.seconds
-        left, needed = max(0.0, late - self.host.read_clock()), self.sweep_seconds * sweeps
+        left, needed = max(0.0, late - self.host.read_clock()), self.last_sweep_seconds * sweeps
         if needed > left:
             share = left / needed
         free = self.host.read_free()
@@ -166,7 +165,7 @@ class HostExamination:
                 kept = max(1, int(len(region.chunks) * share))
                 del region.chunks[kept:]
                 self.marches[number] = self.marches[number].keep_chunks(kept)
-            self.sweep_seconds *= self.size / size
+            self.last_sweep_seconds *= self.size / size
 
     def _report_tables(self) -> Iterator[Finding]:
         for region, march in zip(self.regions, self.marches, strict=True):
@@ -183,13 +182,12 @@ class HostExamination:
         others = [core for core in list_cores(self.regions) if core != region.core]
         reruns = [rerun_on_core(core, march, wrong) for core in (region.core, *others[:1])]
         node = self._find_node(wrong)
-        address = wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES
-        physical = self.host.find_physical_address(address)
+        physical = self.host.find_physical_address(wrong.address)
         evidence = {
             **wrong.to_evidence(),
             "numa_node": str(node),
             "core": str(region.core),
-            "virtual": f"{address:#x}",
+            "virtual": f"{wrong.address:#x}",
             "physical": "not known" if physical is None else f"{physical:#x}",
             "same_core": count_reruns(reruns[0]),
             "another_core": count_reruns(reruns[1]) if others else "there is none",
@@ -206,8 +204,8 @@ class HostExamination:
         return Finding(CORRUPTED_CODE, part_id, text, evidence)
 
     def _find_node(self, wrong: WrongPiece) -> int:
-        found = find_nodes([wrong.piece.words.data_ptr() + wrong.index * WORD_BYTES])
-        return found[0] if found else self._find_region(wrong).node
+        nodes = find_nodes([wrong.address])
+        return nodes[0] if nodes else self._find_region(wrong).node
 
     def _find_region(self, wrong: WrongPiece) -> Region:
         return self.regions[wrong.piece.number >> PIECE_NUMBER_BITS]
@@ -235,9 +233,9 @@ def rerun_on_core(core: int, march: MarchPass, wrong: WrongPiece) -> Reruns:
         march.evict(piece.chunk)
         return march.compare(piece, wrong.state) is not None
 
-    (found,) = run_on_each([core], lambda _: rerun(is_wrong))
+    (reruns,) = run_on_each([core], lambda _: rerun(is_wrong))
     piece.words.copy_(kept)
-    return found
+    return reruns
 
 
 def count_reruns(reruns: Reruns) -> str:

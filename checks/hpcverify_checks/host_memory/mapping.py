@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CALL_NUMBERS = {"x86_64": (237, 279), "aarch64": (235, 239)}
-"""Of mbind and move_pages; the C library has no functions for them."""
+"""The numbers of mbind and move_pages; the C library has no functions for them."""
 PREFERRED = 1
-"""Of mbind: elsewhere if the node is full. MPOL_BIND would let the kernel end processes."""
+"""This mode of mbind goes elsewhere if the node is full. MPOL_BIND would let the kernel end
+processes."""
 MAX_NODES = 1024
 SAMPLE_BYTES = 2**21
-"""Of how many bytes one page is asked for: the size of a huge page."""
+"""One page in so many bytes is asked for: the size of a huge page."""
 FRAME_BITS, PRESENT_BIT = 55, 63
-"""Of an entry of pagemap."""
+"""The layout of an entry of pagemap."""
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 WORST_OOM_SCORE = "1000"
 

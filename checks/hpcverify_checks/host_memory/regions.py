@@ -30,12 +30,11 @@ from hpcverify_checks.host_memory.mapping import count_nodes, find_physical_addr
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHARE = 0.5
-"""Of the free memory: that much is tested."""
-RESERVE_SHARE = 0.25
-"""Of it: if others leave no more than this free, memory is given back."""
+TESTED_SHARE = 0.5
+RESERVED_SHARE = 0.25
+"""If others leave no more than this share free, memory is given back."""
 LEAST_CHUNKS = 2
-"""Of a core: while one is read, the caches lose the other."""
+"""While one is read, the caches of a core lose the other."""
 LEAST_CHUNK_BYTES = 2**26
 WORDS_PER_PIECE = 2**17
 """1 MiB: what is compared and then written. It stays in the caches of the core."""
@@ -54,7 +53,7 @@ class HostMemory:
     seams: MemorySeams = HARDWARE
     chunk_bytes: int = LEAST_CHUNK_BYTES
     cache_bytes: int = 0
-    """Of the largest cache."""
+    """The size of the largest cache."""
     words_per_piece: int = WORDS_PER_PIECE
     rest: Callable[[float], None] = time.sleep
     read_clock: Callable[[], float] = time.perf_counter
@@ -70,7 +69,7 @@ def find_host_memory() -> HostMemory:
 def choose_chunk_bytes(nodes: Sequence[NumaNode], cache: int, free: int) -> int:
     """Choose chunks so large that the *cache* holds none, if the *free* memory has room for it."""
     least = min((node.free for node in nodes if node.free), default=0)
-    fitting = int(min(least, free) * SHARE) // LEAST_CHUNKS
+    fitting = int(min(least, free) * TESTED_SHARE) // LEAST_CHUNKS
     fitting -= fitting % LEAST_CHUNK_BYTES
     return max(LEAST_CHUNK_BYTES, min(2 * cache, fitting))
 
@@ -81,8 +80,7 @@ class Region:
 
     node: int
     core: int
-    goal: int
-    """How many chunks it is to have."""
+    wanted_chunks: int
     chunks: list[Tensor]
 
     @property
@@ -98,7 +96,7 @@ def plan_regions(host: HostMemory, allowed: Sequence[int], rotation: int) -> lis
     A node without cores that we may use is tested by those of the others.
     """
     total = sum(node.free for node in host.nodes)
-    share = SHARE * min(1.0, host.read_free() / total) if total else 0.0
+    share = TESTED_SHARE * min(1.0, host.read_free() / total) if total else 0.0
     most = max(1, MAX_CORES // max(1, len(host.nodes)))
     regions: list[Region] = []
     for node in host.nodes:
@@ -106,8 +104,8 @@ def plan_regions(host: HostMemory, allowed: Sequence[int], rotation: int) -> lis
         cores = sorted(set(node.cores) & set(allowed)) or allowed
         fit = min(most, chunks // LEAST_CHUNKS)
         chosen = pick_cores(cores, fit, rotation) if fit else ()
-        goal = -(-chunks // max(1, len(chosen)))
-        regions += [Region(node.number, core, goal, []) for core in chosen]
+        wanted_chunks = -(-chunks // max(1, len(chosen)))
+        regions += [Region(node.number, core, wanted_chunks, []) for core in chosen]
     return regions
 
 
@@ -142,11 +140,11 @@ def list_cores(regions: Sequence[Region]) -> list[int]:
 
 
 def count_tested(regions: Sequence[Region], host: HostMemory) -> tuple[Counter[int], bool]:
-    """Count the bytes tested of each NUMA node, and say whether the kernel told where they are."""
+    """Count the bytes tested of each NUMA node, and say whether the kernel knows where they are."""
     tested, is_known = Counter[int](), True
     for region in regions:
         for chunk in region.chunks:
-            found = host.count_nodes(chunk)
-            is_known = is_known and found is not None
-            tested += Counter({region.node: chunk.numel() * WORD_BYTES}) if found is None else found
+            sizes = host.count_nodes(chunk)
+            is_known = is_known and sizes is not None
+            tested += Counter({region.node: chunk.numel() * WORD_BYTES}) if sizes is None else sizes
     return tested, is_known

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from hpcverify.check import Context, Trial, Unable
+from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Context, Trial, Unable
 from hpcverify.telemetry import cpu
 from hpcverify_checks.common import march
 from hpcverify_checks.common.device import find_torch_device
 from hpcverify_checks.common.march import MemorySeams
-from hpcverify_checks.common.transfers import WrongWords, compare_words
+from hpcverify_checks.common.mismatch import Mismatch, find_mismatch
 from hpcverify_checks.host_memory.examination import HostExamination, name_node
 from hpcverify_checks.host_memory.regions import (
     LEAST_CHUNKS,
@@ -25,7 +25,6 @@ from hpcverify_checks.host_memory.regions import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-FOUND_NOTHING, BROKEN = "nothing found", "checker broken"
 CHUNK_BYTES, WORDS_PER_PIECE = 2**20, 2**12
 WORD, BIT = 321, 9
 """What goes wrong, in the first chunk that is mapped."""
@@ -46,10 +45,10 @@ def selftest(ctx: Context) -> Iterator[Trial]:
     ):
         yield _try(ctx, fault, "found", on_write=harm)
     yield _try(ctx, "a bit is lost in the pauses", "found", lambda word: word.bitwise_and_(~mask))
-    yield _try(ctx, "a comparison that sees nothing", BROKEN, compare=see_nothing)
+    yield _try(ctx, "a comparison that sees nothing", CHECKER_BROKEN, compare=see_nothing)
 
 
-def see_nothing(_found: Tensor, _expected: Tensor) -> WrongWords | None:
+def see_nothing(_found: Tensor, _expected: Tensor) -> Mismatch | None:
     """Compare nothing."""
     return None
 
@@ -65,7 +64,7 @@ def _try(
     on_rest: Harm = keep,
     *,
     on_write: Harm = keep,
-    compare: march.Compare = compare_words,
+    compare: march.Compare = find_mismatch,
 ) -> Trial:
     real = find_host_memory()
     mapped: list[Tensor] = []
@@ -100,7 +99,6 @@ def _try(
 
 
 def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
-    """Make a pass, and put what came of it into words."""
     exam = HostExamination(
         host=host,
         regions=plan_regions(host, cpu.read_cores().allowed, ctx.rotation),
@@ -111,10 +109,10 @@ def _examine(ctx: Context, host: HostMemory) -> tuple[str, str]:
         began=host.read_clock(),
     )
     try:
-        found = list(exam.run())
+        findings = list(exam.run())
     except Unable as exc:
-        return BROKEN, str(exc)
-    places = {f.part_id for f in found}
+        return CHECKER_BROKEN, str(exc)
+    places = {f.part_id for f in findings}
     if places - {name_node(host.nodes[0].number)}:
-        return f"found: {', '.join(sorted(places))}", found[0].text
-    return ("found", found[0].text) if found else (FOUND_NOTHING, "")
+        return f"found: {', '.join(sorted(places))}", findings[0].text
+    return ("found", findings[0].text) if findings else (FOUND_NOTHING, "")

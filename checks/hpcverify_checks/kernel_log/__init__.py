@@ -3,9 +3,9 @@ What the kernel said of faults since this node's last run, beyond NVIDIA's Xids.
 
 Machine checks and memory, PCIe, NICs, disks and file systems, stalls and panics, servers that
 do not answer: the table `lines.csv` has the lines, by the format strings of the kernel, and
-what each means. What a user's program provokes (a crash, a job that ran out of memory) is
-told and accuses nobody. Many like lines about one part are one finding, with their count,
-the first and the last time; trouble that a later line ends is only listed.
+what each means. What a user's program provokes (a crash, a job that ran out of memory) is only
+listed. Many lines of one kind about one part are one finding, with their count, the first and
+the last time; trouble that a later line ends is only listed.
 
 Only lines since the last run count, as in `xid`, which the same reading of the log feeds:
 each check keeps its own mark, so that no line is counted twice or lost. A first run takes
@@ -19,17 +19,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcverify.check import (
-    LISTED,
     CarryOver,
     Cause,
     Check,
     CheckItem,
     Context,
-    Finding,
     FindingRule,
     Inventory,
     Measurement,
@@ -41,37 +39,30 @@ from hpcverify.check import (
     Unable,
     Verdict,
 )
-from hpcverify.telemetry import pci
-from hpcverify.telemetry.kernel_log import format_moment
+from hpcverify.telemetry import fault_table, kernel_log, pci
 from hpcverify.units import DAY_SECONDS, format_count
 from hpcverify_checks.common.kernel_log import (
     CURSOR,
-    GAP_CODE,
-    GAP_RULE,
-    MAX_LINE_CHARACTERS,
-    find_last_look,
-    keep_mark,
+    LOG_RULES,
     read_new_part,
     report_reading,
     report_unresolved,
 )
-from hpcverify_checks.kernel_log.lines import (
-    OFTEN_SUFFIX,
-    OVER_SUFFIX,
-    KernelEvent,
-    build_finding_rules,
-    list_markers,
-    load_rows,
-    read_events,
+from hpcverify_checks.common.log_events import (
+    format_span,
+    group_events,
+    make_finding,
+    report_older,
 )
+from hpcverify_checks.kernel_log.lines import LINE_MARKERS, ROWS, LineEvent, read_events
 from hpcverify_checks.kernel_log.pstore import read_dumps
 
 DUMPS = "pstore"
-"""The mark that says which dumps were read."""
+"""The name of the mark that says which dumps were read."""
 CRASH_KINDS = ("cpu", "memory", "kernel")
-"""What is read of a dump: the rest of it stood in the log, and was seen there."""
+"""The kinds of lines that are read in a dump: the others stood in the log, and were seen there."""
 
-Groups = dict[tuple[str, str], list[KernelEvent]]
+Groups = Mapping[tuple[str, str], Sequence[LineEvent]]
 """Events by part and code."""
 
 
@@ -90,44 +81,38 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
 
     """
     try:
-        log = read_new_part(ctx, list_markers(), root)
+        log = yield from read_new_part(ctx, LINE_MARKERS, root)
     except Unable as unable:
-        yield from keep_mark(ctx)
         if unable.cause is Cause.DENIED and ctx.recall(CURSOR) is None:
             raise Skip(str(unable), Cause.NOT_OBSERVABLE) from None
         raise
-    dumped, dumps = read_dumps(
-        root, ctx.recall(DUMPS), time.time() - DAY_SECONDS, find_last_look(ctx)
-    )
+    last_look = kernel_log.parse_last_look(ctx.recall(CURSOR))
+    dumped, dumps = read_dumps(root, ctx.recall(DUMPS), time.time() - DAY_SECONDS, last_look)
     logged = {message.text for message in log.messages}  # a journal has most of a dump, too
-    told = [message for message in dumped if message.text not in logged]
-    crashed = [e for e in read_events(told) if e.row.kind in CRASH_KINDS]
-    groups = group_events([*crashed, *read_events(log.messages)], ctx.inventory)
-    yield from _report_groups(groups)
-    yield from report_unresolved(ctx, log, _find_failures(groups), _choose_standing_code)
-    if older := [*read_events(log.older)]:
-        yield _report_older_lines(older)
-    faults = (e for found in groups.values() for e in found if e.row.verdict > Verdict.PASS)
-    yield Measurement("lines", float(sum(1 for _ in faults)), "")
+    unseen = [message for message in dumped if message.text not in logged]
+    crashed = [e for e in read_events(unseen) if e.row.kind in CRASH_KINDS]
+    groups = group_events(
+        [*crashed, *read_events(log.messages)],
+        lambda event: find_part(*event.part, ctx.inventory),
+    )
+    for (part_id, _), group in groups.items():
+        row, count = group[0].row, f" ({format_count(len(group), 'line')}, {format_span(group)})"
+        if not row.ends:
+            suffix = row.choose_suffix(len(group), ended=_has_ended(group, groups))
+            yield make_finding(part_id, group, suffix, count)
+    yield from report_unresolved(ctx, log, groups, _choose_standing_code)
+    yield from report_older(read_events(log.older), lambda _: "node")
+    faults = (group for group in groups.values() if group[0].row.verdict > Verdict.PASS)
+    yield Measurement("lines", float(sum(len(group) for group in faults)), "")
     yield from report_reading(log)
-    yield CarryOver(CURSOR, log.cursor)
     yield CarryOver(DUMPS, dumps)
-
-
-def group_events(events: Iterable[KernelEvent], inventory: Inventory) -> Groups:
-    """Group *events* by the part that they name, or by its name if it is unknown."""
-    groups: Groups = {}
-    for event in events:
-        part_id = find_part(*event.part, inventory)
-        groups.setdefault((part_id, event.row.code), []).append(event)
-    return groups
 
 
 def find_part(kind: str, name: str, inventory: Inventory) -> str:
     """
     Find the id of the part that the kernel calls *name*; failing that, its name.
 
-    A server or a DIMM that is not in the inventory is no part of its own: a person finds it
+    A server, or a DIMM that is not in the inventory, is not a part of its own: a person finds it
     in the line.
     """
     match kind:
@@ -148,7 +133,7 @@ def find_part(kind: str, name: str, inventory: Inventory) -> str:
 
 
 def _complete_address(name: str) -> str:
-    """Write an address as sysfs does; a domain that is not told is the first."""
+    """Write an address as sysfs does; a domain that is missing is the first."""
     domain = "" if name.count(":") > 1 else "0000:"
     return pci.normalize_address(domain + name)
 
@@ -161,85 +146,30 @@ def _is_on_disk(name: str, disk: str) -> bool:
     return disk.startswith(f"{name}n") and name.startswith("nvme")
 
 
-def _report_groups(groups: Groups) -> Iterator[Finding]:
-    for (part_id, code), found in groups.items():
-        row = found[0].row
-        if row.ends:
-            continue
-        suffix = OVER_SUFFIX if _has_ended(found, groups.values()) else ""
-        if row.often and len(found) >= row.often:
-            suffix = OFTEN_SUFFIX
-        yield make_finding(code + suffix, part_id, found)
-
-
-def _has_ended(found: Sequence[KernelEvent], groups: Iterable[Sequence[KernelEvent]]) -> bool:
-    """Say whether every server of *found* has answered since."""
+def _has_ended(group: Sequence[LineEvent], groups: Groups) -> bool:
+    """Say whether every server that *group* names has answered since."""
     ends: dict[str, float] = {}
-    for group in groups:
-        if group[0].row.ends == found[0].row.code:
-            ends.update((e.part[1], e.time or 0.0) for e in group)
-    last = {e.part[1]: e.time or 0.0 for e in found}
+    for others in groups.values():
+        if others[0].row.ends == group[0].row.code:
+            ends.update((e.part[1], e.time or 0.0) for e in others)
+    last = {e.part[1]: e.time or 0.0 for e in group}
     return all(name in ends and ends[name] >= when for name, when in last.items())
 
 
-def make_finding(code: str, part_id: str, group: Sequence[KernelEvent]) -> Finding:
-    """Report like lines about one part as one finding."""
-    first, last = group[0], group[-1]
-    row = first.row
-    begin, end = format_moment(first.time), format_moment(last.time)
-    span = f"{format_count(len(group), 'line')}, {begin}"
-    span += f" to {end}" if end != begin else ""
-    text = f"{row.meaning} ({span}): {first.text[:MAX_LINE_CHARACTERS]}"
-    if row.fix:  # many lines of the kernel end in a full stop
-        text = f"{text.rstrip('.')}: {row.fix}"
-    evidence = {
-        "line": first.text,
-        "count": str(len(group)),
-        "first": begin,
-        "last": end,
-        "source": row.source,
-        **first.details,
-    }
-    if last.text != first.text:
-        evidence["last line"] = last.text
-    return Finding(code, part_id, text, evidence)
-
-
-def _find_failures(groups: Groups) -> dict[str, tuple[float, str] | None]:
-    """Give the last failure of each part that has failed."""
-    return {
-        part_id: (found[-1].time, code)
-        for (part_id, code), found in groups.items()
-        if found[-1].row.verdict is Verdict.FAIL and found[-1].time
-    }
-
-
-def _choose_standing_code(failed: str) -> str:
-    row = load_rows().get(failed)  # none if an older version wrote it
+def _choose_standing_code(code: str) -> str:
+    row = ROWS.get(code)  # none if another version wrote it
     return "kernel_standing" if row and row.conclusive else "kernel_event_standing"
 
 
-def _report_older_lines(found: Sequence[KernelEvent]) -> Finding:
-    # Logged long before the first run: it may be mended by now.
-    worst = max(found, key=lambda event: event.row.verdict)
-    text = (
-        f"{format_count(len(found), 'line')} from {format_moment(found[0].time)} to "
-        f"{format_moment(found[-1].time)}, logged before the first run; "
-        f"the worst: {worst.row.meaning}: {worst.text[:MAX_LINE_CHARACTERS]}"
-    )
-    return Finding("before_first_run", "node", text, {"line": worst.text})
-
-
 CHECK = Check(
-    summary="what the kernel said of faults since the last run, beyond Xids",
+    summary="faults that the kernel reported since the last run, beyond Xids",
     measure=measure,
     metrics={"lines": Metric(unit="", worse="high", meaning="new lines about faults")},
     finding_rules={
-        **build_finding_rules(),
-        "before_first_run": LISTED,
+        **fault_table.build_finding_rules(ROWS.values()),
         "kernel_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
         "kernel_event_standing": FindingRule(Verdict.WARN, Remedy.REBOOT),
-        GAP_CODE: GAP_RULE,
+        **LOG_RULES,
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -18,7 +18,7 @@ from hpcverify.telemetry.kernel_log import KernelMessage
 
 FOLDERS = ("sys/fs/pstore", "var/lib/systemd/pstore")
 FILE_PATTERN = "dmesg-*"
-"""As the kernel names a dump of its log; systemd also joins the parts in ``dmesg.txt``."""
+"""The kernel's name for a dump of its log; systemd also joins the parts in ``dmesg.txt``."""
 MAX_DUMP_BYTES = 1 << 20
 """Bytes of one file to read; the kernel keeps kmsg_bytes of the log, 10 KiB by default."""
 MAX_FILES = 1000
@@ -31,19 +31,19 @@ def read_dumps(
     root: Path, mark: str | None, since: float, seen_until: float | None = None
 ) -> tuple[list[KernelMessage], str]:
     """
-    Read the dumps that *mark* does not know; give their lines, and the next mark.
+    Read the dumps that *mark* does not name; return their lines, and the next mark.
 
-    Without a mark those are new that were written after *since*, in seconds since 1970. A
+    Without a mark, dumps written after *since* (seconds since 1970) are new. A
     dump is known by its name and time, not by a latest time alone: the clock of a machine
-    that crashed may be years off, either way. What the log told until *seen_until*, the last
-    look before the crash, is left out. A folder that may not be read has none: it is root's.
+    that crashed may be years off, either way. Lines from before *seen_until*, the last look
+    before the crash, are left out. A folder that only root may read counts as empty.
     """
-    found = sorted(_list_files(root))[-MAX_FILES:]
-    ids = [f"{zlib.crc32(f'{path.name} {time}'.encode()):08x}" for time, path in found]
+    files = sorted(_list_files(root))[-MAX_FILES:]
+    ids = [f"{zlib.crc32(f'{path.name} {time}'.encode()):08x}" for time, path in files]
     known = set((mark or "").split())
     messages = [
         message
-        for (time, path), name in zip(found, ids, strict=True)
+        for (time, path), name in zip(files, ids, strict=True)
         if (name not in known if mark is not None else time > since)
         for message in _read_messages(path, time)
         if seen_until is None or not message.time or not message.time < seen_until < time
@@ -64,8 +64,8 @@ def _read_messages(path: Path, written: float) -> Iterator[KernelMessage]:
     """
     Read the lines of a dump that was *written* as the last of them was printed.
 
-    Each line of a message that has several bears the time of the first. They are joined, so
-    that what a user was quoted with does not look like a message of its own.
+    All lines of a message have the time of the first. They are joined, so that a user's words that
+    the kernel quotes do not look like a message of their own.
     """
     lines = [(re.match(PREFIX_PATTERN, line), line) for line in _read_lines(path)]
     parted = [
@@ -75,7 +75,7 @@ def _read_messages(path: Path, written: float) -> Iterator[KernelMessage]:
     last = max((float(stamp) for stamp, _ in parted if stamp), default=0.0)
     numbers = itertools.count()
     for (stamp, _), group in itertools.groupby(
-        # Without a time, and at the start of the boot, when it stands still, each is its own.
+        # A line without a time is a message; so is one of the start of the boot: time stands still.
         parted,
         lambda part: (part[0], 0 if part[0] and float(part[0]) else next(numbers)),
     ):

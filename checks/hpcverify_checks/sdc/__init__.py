@@ -3,11 +3,11 @@ Look for silent data corruption: products that must be right to the last bit.
 
 The operands are integers whose product is known exactly (see `exact`): a single wrong
 bit in any output is found in the product in which it happens, and a healthy part cannot
-be accused. The host proves the reference; a stuck unit would always agree with its own
+fail. The host proves the reference; a stuck unit would always agree with its own
 first answer. Several plans take turns in the same outputs, so that a tile that is not
 written shows, and the operands move through the lanes from one product to the next. The
 part compares without waiting for the host; canaries prove that the comparison works
-(see `product_loop`). After a mismatch, `mismatch` separates memory from arithmetic, and
+(see `product_loop`). After a mismatch, `investigation` separates memory from arithmetic, and
 three reruns separate persistent from intermittent.
 
 Integers toggle fewer wires than random numbers and draw less power. So some of the time
@@ -105,15 +105,16 @@ LARGE_GPU_BYTES = 12 * 2**30
 MAX_SIZE = 2**14
 EXACT_SHARE, STRESS_SHARE, COPY_SHARE = 0.6, 0.3, 0.1
 LEAST_SECONDS = 1.0
-"""Until then nothing is left out for lack of time, however little time there is to be."""
-MOST_LATE = 0.25
-"""By this share of its time a type may be late; the copies, which come last, are not done yet."""
+"""However little time there is to be, nothing is left out until then for lack of it."""
+MAX_LATE_SHARE = 0.25
+"""A type may be late by this share of its time; the copies, which come last, are not done yet."""
 MIN_PLANS = 2
-"""That take turns, so that a tile that is not written shows."""
+"""They take turns, so that a tile that is not written shows."""
 MIN_HUNT_SHARE = 0.25
 """The least share of a type's time for the hunt, however long the preparation took."""
 PREPARE_SECONDS = 15.0
-"""For operands, proofs and digests: `sdc` of 20 s took 29 and 35 s on two busy cores."""
+"""Operands, proofs and digests take this long: `sdc` of 20 s took 29 and 35 s on two busy
+cores."""
 SIZE_STEP = 16
 """One-byte operands need sizes and depths that are multiples of this."""
 WAVE_SECONDS, LONE_CORE_SECONDS = 1.0, 0.1
@@ -210,7 +211,7 @@ def report_unplanned(ctx: Context, device: torch.device) -> Iterator[Coverage]:
 
 
 def report_refusal(trial: OffsetTrial) -> Iterator[CheckItem]:
-    """Report the offsets that are left out, or that the whole type is: no fault of the part."""
+    """Report the offsets that are left out, or that the whole type is: the part is not at fault."""
     part_id, family = trial.task.ctx.device.part, trial.task.family.name
     if trial.task.shifts:
         yield Coverage(part_id, trial.describe())
@@ -226,11 +227,11 @@ def check_exact_products(
 
     The check has *seconds* until *end*. On a busy host even the least that is done with a
     type may take longer than that: those that are left then wait for a run that begins with
-    them. None begins that would end late by `MOST_LATE`, if it took as long as one before it.
+    them. None begins that would end late by `MAX_LATE_SHARE`, if it took as long as one before it.
     """
     done: list[FamilyResult] = []
     began, longest = perf_counter(), 0.0
-    latest = end + MOST_LATE * (end - began)
+    latest = end + MAX_LATE_SHARE * (end - began)
     for task in tasks:
         if done and (began >= end or began + longest > latest):
             yield Coverage(ctx.device.part, f"{task.family.name}: left out: no time was left")
@@ -384,8 +385,8 @@ def hunt_on_parts(
     """
     if task.device.type != "cpu":
         with operation(f"exact {task.family.name} products", task.ctx.device):
-            found = task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
-        yield found
+            outcome = task.hunt(task.ctx.device.part, jobs, _make_deadline(left))
+        yield outcome
         return
     cores, half = cpu.read_cores().allowed, seconds / 2
     turn = task.ctx.rotation
@@ -406,13 +407,13 @@ def hunt_on_parts(
 
 def add_load(load: str, outcome: PartResult) -> PartResult:
     """Add to the corruption of *outcome*, if any, which *load* the cores were under."""
-    found = outcome.corruption
-    if found is None:
+    corruption = outcome.corruption
+    if corruption is None:
         return outcome
     finding = msgspec.structs.replace(
-        found,
-        text=f"{found.text}, cores {load}",
-        evidence={**found.evidence, "load": f"cores {load}"},
+        corruption,
+        text=f"{corruption.text}, cores {load}",
+        evidence={**corruption.evidence, "load": f"cores {load}"},
     )
     return dataclasses.replace(outcome, corruption=finding)
 

@@ -14,7 +14,7 @@ through the driver's buffers, and within its own memory. A CPU copies core by co
 torch, and with the C library's memmove, which bypasses the caches when a copy is large
 (non-temporal stores). What must arrive is never the source itself: the hash is made a
 second time, in memory of its own, and on a CPU by another core. So a source that does not
-hold what was written shows as well. That accuses the memory and not the copy.
+hold what was written shows as well. Then the memory fails and not the copy.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ if TYPE_CHECKING:
 ROOM_BYTES = {"cuda": 64 * 2**20, "cpu": 32 * 2**20}
 """Bytes of each memory that is copied from or to."""
 LATE_SHARE = 16
-"""By what the room is divided where no time is left for copies."""
+"""The room is divided by this where no time is left for copies."""
 MAX_CORES = 32
 """Cores at a time: together they take a GiB, and use all of the memory's bandwidth."""
-MAX_COPIES = 24
-"""In one lap on one path."""
-ALIGNMENTS = (1, 2, 4, 8, 16, 64, 256, 4096)
-"""Of where copies begin, in bytes."""
+MAX_COPIES_PER_LAP = 24
+START_ALIGNMENTS_BYTES = (1, 2, 4, 8, 16, 64, 256, 4096)
 GUARD_BYTES, GUARD_FILL = 4096, 0xA5
 """Bytes before and after each copy that must not change, and what they hold."""
 CHUNK_BYTES = 4 * 2**20
@@ -109,19 +107,18 @@ def draw_copies(chance: random.Random, room: int) -> list[PlannedCopy]:
     """
     pieces: list[PlannedCopy] = []
     end, size = 0, room // 2
-    while len(pieces) < MAX_COPIES and size:
-        target = _align_up(end, chance) + chance.choice(ALIGNMENTS)
+    while len(pieces) < MAX_COPIES_PER_LAP and size:
+        target = _align_up(end, chance) + chance.choice(START_ALIGNMENTS_BYTES)
         source = -_align_up(-chance.randrange(room - size), chance)
         pieces.append(PlannedCopy(source, target, size))
         end = pieces[-1].guard_after.stop
-        left = room - end - 2 * max(ALIGNMENTS) - GUARD_BYTES
+        left = room - end - 2 * max(START_ALIGNMENTS_BYTES) - GUARD_BYTES
         size = int(left ** chance.random()) if left > 1 else 0
     return pieces
 
 
 def _align_up(offset: int, chance: random.Random) -> int:
-    """Round *offset* up to a multiple of one of the alignments."""
-    step = chance.choice(ALIGNMENTS)
+    step = chance.choice(START_ALIGNMENTS_BYTES)
     return -(-offset // step) * step
 
 
@@ -217,7 +214,7 @@ class CopyTally:
     copies: int = 0
     bytes: int = 0
     wrong: Counter[str] = field(default_factory=Counter[str])
-    """Words of 8 bytes, by the part that is accused: *part_id*, or the host's memory."""
+    """Words of 8 bytes, by the part that fails: *part_id*, or the host's memory."""
     findings: tuple[Finding, ...] = ()
     error: Exception | None = None
     """What ended it early."""
@@ -265,11 +262,11 @@ def check_copies(
 
 def report_memory(tallies: Sequence[CopyTally]) -> Iterator[CheckItem]:
     """Report the first finding about the host's memory: all cores copy from the same."""
-    found = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
-    if found:
+    findings = [f for tally in tallies for f in tally.findings if f.part_id == HOST_MEMORY]
+    if findings:
         words = max(tally.wrong[HOST_MEMORY] for tally in tallies)
         yield Measurement("copied_wrong_words", words, "", HOST_MEMORY)
-        yield found[0]
+        yield findings[0]
 
 
 def describe_copies(tallies: Sequence[CopyTally], largest: int) -> str:
@@ -367,7 +364,7 @@ def investigate_miscopy(
     number = next(i for i, count in enumerate(counts) if count)
     piece = pieces[number]
     right = remake_bytes(piece, seed)
-    place, accused = _locate_fault(way, piece, right, part_id)
+    place, owner = _locate_fault(way, piece, right, part_id)
     evidence = {
         "way": way.name,
         "copy": f"{number + 1} of {len(pieces)}",
@@ -384,7 +381,7 @@ def investigate_miscopy(
         f"{format_count(counts[number], 'wrong word')}: "
         f"{evidence['what']}; {evidence['place']}, {evidence['reruns']}"
     )
-    return Finding("miscopied", accused, text, evidence)
+    return Finding("miscopied", owner, text, evidence)
 
 
 def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
@@ -398,20 +395,18 @@ def remake_bytes(piece: PlannedCopy, seed: int) -> Tensor:
 
 def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, str]:
     """Describe what is wrong with a copy, and where first."""
-    import torch
-
-    found = way.target[piece.target_slice].cpu()
-    places = torch.ne(found, right).nonzero().flatten()
+    arrived = way.target[piece.target_slice].cpu()
+    places = arrived.ne(right).nonzero().flatten()
     if not len(places):
         return {"what": "bytes around it were overwritten"}
     first = int(places[0])
-    stale = bool((found[places] == ~right[places]).all())
+    stale = bool((arrived[places] == ~right[places]).all())
     around = slice(first // WORD_BYTES * WORD_BYTES, (first // WORD_BYTES + 1) * WORD_BYTES)
     return {
         "what": f"{len(places)} bytes, {'never written' if stale else 'changed'}, the "
-        f"first at {first} and the last at {int(places[-1])}",
-        "offset": str(first),
-        "found": bytes(found[around].tolist()).hex(" "),
+        f"first at byte {first:#x} and the last at byte {int(places[-1]):#x}",
+        "offset": f"{first:#x}",
+        "found": bytes(arrived[around].tolist()).hex(" "),
         "expected": bytes(right[around].tolist()).hex(" "),
     }
 
@@ -419,11 +414,9 @@ def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, s
 def _locate_fault(
     way: CopyPath, piece: PlannedCopy, right: Tensor, part_id: str
 ) -> tuple[str, str]:
-    """Say which memory is wrong, if the copy is not to blame, and whose it is."""
-    import torch
-
+    """Say which memory is wrong, if the copy is not at fault, and the part that has it."""
     for memory, does in ((way.source, "copied from"), (way.expected, "compared with")):
-        if not torch.equal(memory[piece.source_slice].cpu(), right):
+        if not memory[piece.source_slice].cpu().equal(right):
             owner = HOST_MEMORY if memory.device.type == "cpu" else part_id
             return f"memory that it was {does}", owner
     return "the copy itself, or the memory that it was copied to", part_id

@@ -59,4 +59,4 @@ SHIPPED_DIGESTS: dict[tuple[str, int, int], tuple[int, int]] = {
     ("sparse fp64", 512, 2048): (0, 0x3C5D_DE51_47E3_B05E),
     ("sparse narrow", 512, 128): (0, 0xBE91_3439_384E_AFFA),
 }
-"""By plan, size and depth: the certificate and the digest."""
+"""The certificate and the digest, by plan, size and depth."""

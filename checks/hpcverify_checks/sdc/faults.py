@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MultiplyFault = Callable[[Multiply], Multiply]
-"""Turns a working multiplication into a faulty one."""
 CompareFault = Callable[[Compare], Compare]
-"""Turns a working comparison into one that misses differences."""
 OutputFault = Callable[["Tensor"], object]
 """Changes a product in place."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hpcverify.check import Cause, Context, Finding, Remedy, Unable, operation
 from hpcverify.telemetry import cpu
-from hpcverify_checks.common.bits import compute_digest, view_words
+from hpcverify_checks.common.bits import compute_digest
 from hpcverify_checks.common.cores import format_ranges, pick_cores, run_on_each
 from hpcverify_checks.common.device import list_native_dtypes, wait_for_device
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family, find_refusal
@@ -22,7 +22,8 @@ from hpcverify_checks.common.exact import (
     allocate_operands,
     view_shifted,
 )
-from hpcverify_checks.common.mismatch import investigate_corruption
+from hpcverify_checks.common.investigation import investigate_corruption
+from hpcverify_checks.common.mismatch import count_unequal
 from hpcverify_checks.common.product_loop import (
     ProductBench,
     ProductJob,
@@ -54,8 +55,8 @@ MISALIGNED = "misaligned address"
 MAX_REPAIRED_ROWS = 512
 """Rows of a wrong product that the host computes, to say what they should be."""
 WITNESS_CORES, MAX_WITNESS_CORES = 2, 5
-"""Cores of the host that must each find a product wrong before a part is accused, and those
-that are asked who is wrong if these do not agree."""
+"""Cores of the host that must each find a product wrong before a part fails, and those that
+are asked which is wrong if these do not agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class PartResult:
     part_id: str
     products: int = 0
     seconds: float = 0.0
-    """Of GPU, or of the core's time for this thread."""
+    """The time of the GPU, or the core's time for this thread."""
     mismatched_words: int = 0
     """Words of 64 bits."""
     corruption: Finding | None = None
@@ -100,7 +101,7 @@ class DeviceTask(ProductTask):
 
     @property
     def first_where(self) -> str:
-        """The part or core that makes the first products and is blamed if they are wrong."""
+        """The part or core that makes the first products and fails if they are wrong."""
         on_cpu = self.device.type == "cpu"
         return f"cpu{self.first_core}" if on_cpu else self.ctx.device.part
 
@@ -129,12 +130,12 @@ def make_part_result(
     bench: ProductBench, wrong: Sequence[WrongProduct], products: int, seconds: float
 ) -> PartResult:
     """Sum up a hunt over so many *products*, and investigate the first *wrong* one."""
-    mismatched = sum(one.words for one in wrong)
-    found = investigate_corruption(bench, wrong[0]) if wrong else None
+    mismatched = sum(product.words for product in wrong)
+    corruption = investigate_corruption(bench, wrong[0]) if wrong else None
     distinct = min(products, len(bench.jobs) * len(bench.shifts))
     places = (bench.get_job(number) for number in range(distinct))
     data = frozenset((job.name, shift) for job, shift in places)
-    return PartResult(bench.part_id, products, seconds, mismatched, found, data)
+    return PartResult(bench.part_id, products, seconds, mismatched, corruption, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class OffsetTrial:
     """At which offsets of the operands a library multiplies those of a *task*."""
 
     task: DeviceTask
-    """With the shifts that remain: none if the library refuses them all."""
+    """It has the shifts that remain: none if the library refuses them all."""
     refused: tuple[int, ...] = ()
     status: str = ""
     """How it refused the last of them."""
@@ -181,7 +182,7 @@ def try_offsets(task: DeviceTask) -> OffsetTrial:
             wait_for_device(task.device)
         except RuntimeError as exc:
             if MISALIGNED in str(exc):
-                raise _blame_library(task.family, shift) from exc
+                raise _report_library(task.family, shift) from exc
             status = find_refusal(exc)
             if not status:
                 raise
@@ -190,7 +191,7 @@ def try_offsets(task: DeviceTask) -> OffsetTrial:
     return OffsetTrial(replace(task, shifts=usable), tuple(refused), status)
 
 
-def _blame_library(family: Family, shift: int) -> Unable:
+def _report_library(family: Family, shift: int) -> Unable:
     return Unable(
         f"the CUDA library took operands of {family.name} at an offset of {shift * SHIFT_STEP} "
         f'bytes, and its kernel then raised "{MISALIGNED}": install another build of torch, '
@@ -241,13 +242,13 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
 
     The host repairs a wrong product. Where that would take more than seconds, the plan
     is left out of the hunt; only the first such plan is investigated, which is enough
-    to accuse the part.
+    to fail the part.
 
     Raises:
-        Unable: The host contradicts itself, so no part can be accused.
+        Unable: The host contradicts itself, so no part can fail.
 
     """
-    accused = False
+    is_reported = False
     every = task.family.list_operands(task.shape, task.draw)
     first = task.ctx.rotation % len(every)
     for made in (*every[first:], *every[:first]):
@@ -260,14 +261,14 @@ def prepare_each(task: DeviceTask) -> Iterator[PreparedPlan]:
             with begin():
                 host = reference.cpu()
             proof = prove_product(made, host, task.ctx.seed)
-            if accused and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
+            if is_reported and len(proof.wrong_rows) > MAX_REPAIRED_ROWS:
                 failure = PartResult(task.first_where, 1, 0.0, len(proof.wrong_rows))
             elif proof.wrong_rows:
-                if not accused:
+                if not is_reported:
                     _require_witnesses(made, host, proof, task.ctx)
                 host, proof = _repair_rows(made, host, proof, task.ctx.seed)
                 reference = host.to(task.device)
-                failure, accused = _accuse_first_product(task, job, host), True
+                failure, is_reported = _report_first_product(task, job, host), True
             if proof.wrong_rows:
                 yield PreparedPlan(made.name, failure=failure)
                 continue
@@ -292,9 +293,9 @@ def _make_unproven_job(task: DeviceTask, made: PlannedOperands) -> ProductJob:
     return ProductJob(made.name, a, b, first, 0, partial(stored, HOST_DEVICE), made.draw)
 
 
-def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> PartResult:
+def _report_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> PartResult:
     """
-    Accuse the part of its first product, which should have been *right*.
+    Report the wrong first product of the part, which should have been *right*.
 
     If a GPU has it right in its memory, it was changed on its way to the host, and if a
     second copy is right as well, nobody knows where.
@@ -303,12 +304,12 @@ def _accuse_first_product(task: DeviceTask, job: ProductJob, right: Tensor) -> P
         Unable: It is right: the host has disproved what it computes the same way itself.
 
     """
-    found = job.reference
+    product = job.reference
     reference = right.to(task.device)
     judged = replace(job, reference=reference, digest=compute_digest(right))
-    wrong = WrongProduct(0, int((view_words(found) != view_words(reference)).sum()), found)
+    wrong = WrongProduct(0, count_unequal(product, reference), product)
     if not wrong.words and task.device.type != HOST_DEVICE:
-        if compute_digest(found.cpu()) == judged.digest:
+        if compute_digest(product.cpu()) == judged.digest:
             text = (
                 f"the first product of plan {job.name} was wrong in its first copy on the host, "
                 "and right in the second: a copy, a core of the host or its memory erred: run "
@@ -345,20 +346,20 @@ def _require_witnesses(
         return {core: p.wrong_rows for core, p in zip(cores, proofs, strict=True)}
 
     if set(ask(WITNESS_CORES, ctx.seed + 1).values()) != {proof.wrong_rows}:
-        said = ask(MAX_WITNESS_CORES, ctx.seed + 1 + len(allowed))
-        differ = describe_dissent(said)
+        answers = ask(MAX_WITNESS_CORES, ctx.seed + 1 + len(allowed))
+        differ = describe_dissent(answers)
         _require_host(False, f"whether the product of plan {made.name} is right: {differ}")  # noqa: FBT003 - it reads as an assertion
 
 
-def describe_dissent(said: Mapping[int, tuple[int, ...]]) -> str:
-    """Describe which cores differ in what they *said* from most of the others, if any do."""
-    (most, count), *_ = Counter(said.values()).most_common(1)
-    others = [core for core, rows in said.items() if rows != most]
+def describe_dissent(answers: Mapping[int, tuple[int, ...]]) -> str:
+    """Describe which cores differ in their *answers* from most of the others, if any do."""
+    (most, count), *_ = Counter(answers.values()).most_common(1)
+    others = [core for core, rows in answers.items() if rows != most]
     if not others:
         return "cores of the host did not agree, and now they do"
-    if 2 * count <= len(said):
-        return f"cores {format_ranges([*said])} of the host do not agree"
-    agreed = format_ranges([core for core in said if core not in others])
+    if 2 * count <= len(answers):
+        return f"cores {format_ranges([*answers])} of the host do not agree"
+    agreed = format_ranges([core for core in answers if core not in others])
     return f"core {format_ranges(others)} of the host does not agree with cores {agreed}"
 
 

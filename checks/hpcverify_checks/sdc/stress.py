@@ -43,13 +43,13 @@ CPU_SHAPE = Shape(size=384, depth=512)
 """A few milliseconds on one core, so that a burst holds several."""
 GPU_SHAPE = Shape(size=4096, depth=8192)
 SLOW_SHAPE = Shape(size=4096, depth=2048)
-"""For the types without tensor cores, so that a product takes a few milliseconds."""
+"""Types without tensor cores take a few milliseconds for a product of it."""
 SLOW_DTYPES = frozenset({"fp32", "fp64"})
-MIN_SECONDS = 0.05
-"""Of load, however long the first products took."""
+MIN_LOAD_SECONDS = 0.05
+"""The least of load, however long the first products took."""
 WAVE_SHARE = 0.5
 PERIOD_SECONDS = (0.01, 0.04, 0.1)
-"""Of the square waves: bursts of 5, 20 and 50 ms."""
+"""The square waves have bursts of 5, 20 and 50 ms."""
 
 
 def run_stress(
@@ -89,7 +89,7 @@ def run_stress(
 
 def stress_device(task: ProductTask, seconds: float) -> Iterator[PartSoak]:
     """Stress the GPU, or each core of the CPU by itself, until *seconds* from now."""
-    end, least = time.monotonic() + seconds, min(seconds, MIN_SECONDS)
+    end, least = time.monotonic() + seconds, min(seconds, MIN_LOAD_SECONDS)
     with operation(f"random {task.family.name} operands", task.ctx.device):
         pairs = [NORMAL_NUMBERS.make(task, pair, task.device) for pair in range(OPERAND_PAIRS)]
     if task.ctx.device.kind != "cpu":

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcverify.check import Cause, Context, Trial, Unable
+from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Cause, Context, Trial, Unable
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.cores import format_ranges
 from hpcverify_checks.common.device import find_torch_device, use_float32_precision
@@ -33,7 +33,7 @@ from hpcverify_checks.common.product_loop import (
     ProductSeams,
     hunt,
 )
-from hpcverify_checks.common.vote import Accusation
+from hpcverify_checks.common.vote import ProductFault
 from hpcverify_checks.sdc import faults
 from hpcverify_checks.sdc.prepare import (
     DeviceTask,
@@ -52,14 +52,12 @@ if TYPE_CHECKING:
 
 TRIAL_SHAPE = Shape(size=128, depth=128)
 TRIAL_PRODUCTS = 88
-"""Enough that every output of a GPU's ring is written several times."""
+"""Every output of a GPU's ring is written several times."""
 FAULTY_CALL = 7
 RARE_CALLS = faults.ALL_CALLS[6::11]
 """Every eleventh product, which hits each plan in turn: no type has eleven plans."""
 
 FOUND_COMPUTE, FOUND_MEMORY = "found: compute", "found: memory"
-FOUND_NOTHING, CHECKER_BROKEN = "nothing found", "checker broken"
-"""The outcomes of a trial."""
 
 Injection = Callable[[ProductBench], AbstractContextManager[ProductBench]]
 """Makes a bench that has a fault while the block runs."""
@@ -182,10 +180,10 @@ def try_fault(stage: TrialSetup, case: FaultCase) -> tuple[str, str]:
             if exc.cause is not Cause.CHECKER:
                 raise
             return CHECKER_BROKEN, str(exc)
-        found = make_part_result(bench, hunted.wrong, hunted.products, hunted.seconds).corruption
-    if found is None:
+        fault = make_part_result(bench, hunted.wrong, hunted.products, hunted.seconds).corruption
+    if fault is None:
         return FOUND_NOTHING, case.why or f"in {hunted.products} products"
-    return FOUND_MEMORY if found.data_as(Accusation).in_memory else FOUND_COMPUTE, found.text
+    return FOUND_MEMORY if fault.data_as(ProductFault).in_memory else FOUND_COMPUTE, fault.text
 
 
 def _hunt_trial(bench: ProductBench) -> HuntResult:
@@ -198,10 +196,10 @@ def sweep_bits(stage: TrialSetup, sweep: BitSweep) -> tuple[str, str]:
     excepted = tuple(bit for bit in bits if not stage.can_show(sweep.make_fault(bit)))
     missed = tuple(bit for bit in bits if not _is_isolated(stage, sweep, bit))
     outcome = FOUND_COMPUTE if missed == excepted else f"missed: {format_ranges(missed) or 'none'}"
-    found = f"{len(bits) - len(missed)} of {len(bits)} bits"
+    share = f"{len(bits) - len(missed)} of {len(bits)} bits"
     if not excepted:
-        return outcome, found
-    return outcome, f"{found}; {format_ranges(excepted)} are so in every right product"
+        return outcome, share
+    return outcome, f"{share}; {format_ranges(excepted)} are so in every right product"
 
 
 def _is_isolated(stage: TrialSetup, sweep: BitSweep, bit: int) -> bool:
@@ -235,7 +233,6 @@ def list_cases(stage: TrialSetup) -> Iterator[FaultCase]:
 
 
 def _list_unit_cases(low: int) -> Iterator[FaultCase]:
-    """List faults of units; *low* is a bit that must change."""
     for at in (0, 1):
         stuck = faults.make_multiply_fault(faults.stick(low, at=at))
         seam = inject_multiply(faults.limit_to_calls(stuck, RARE_CALLS))
@@ -321,7 +318,6 @@ def _inject_from_start(stage: TrialSetup) -> Injection:
 
 
 def _list_control_cases(stage: TrialSetup) -> Iterator[FaultCase]:
-    """List the faults that are missed without the proof, and without full outputs."""
     stuck = faults.make_multiply_fault(faults.stick(stage.lowest_bit, at=1))
     yield FaultCase(
         "control, no proof: a stuck bit passes",
@@ -352,9 +348,7 @@ def _inject_unproven(fault: MultiplyFault) -> Injection:
 
 
 def _trust_first_product(bench: ProductBench, job: ProductJob) -> ProductJob:
-    import torch
-
-    own = torch.empty_like(job.reference)
+    own = job.reference.new_empty(job.reference.shape)
     bench.seams.multiply(*view_shifted(job.a, job.b, bench.shifts[0]), own)
     return replace(job, reference=own)
 

@@ -48,11 +48,11 @@ from hpcverify_checks.second_opinion.tools import TOOLS, Opinion, Tool
 
 MISCOMPARE_CODE = "miscompare"
 END_SECONDS = 15.0
-"""For each tool to fill its memory before its time, and to read all of it afterwards."""
+"""Each tool fills its memory before its time, and reads all of it afterwards."""
 PATIENCE = 3
-"""A busy node may take so many times as long, or a tool is ended."""
+"""A tool is ended after this many times its time, as on a busy node."""
 LEAST_SECONDS = 5.0
-"""Of a tool: with less stressapptest would take that long all the same."""
+"""With less time stressapptest would take that long all the same."""
 
 
 class SecondOpinionParams(Params, frozen=True):

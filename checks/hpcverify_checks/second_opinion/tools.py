@@ -3,7 +3,7 @@ The tools that are asked: how each is started, and what its output says.
 
 stressapptest (Debian has it, github.com/stressapptest/stressapptest) ends with the numbers
 of what it copied, of hardware incidents, and of errors of its own; its exit status is 1 for
-both. It says of an incident which core read the word, which need not be to blame.
+both. It says of an incident which core read the word, which need not be at fault.
 
 cpu_check (github.com/google/cpu-check) is built from source. It names a suspect after each
 error: the core that wrote if two others refuse its data, else the one that refused them.
@@ -20,14 +20,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-MOST_ERRORS = 20
-"""After so many a tool ends: a core that always errs would fill the memory with its log."""
+MAX_ERRORS = 20
+"""A tool ends after this many: a core that always errs would fill the memory with its log."""
 
 MIB_PER_CORE = 64
-"""For stressapptest: more than a core's share of the caches, and little of what a node has."""
+"""The memory of stressapptest: more than a core's share of the caches, and little of what a
+node has."""
 
 CAP_SYS_ADMIN = 21
-"""From linux/capability.h."""
+"""The number in linux/capability.h."""
 
 UNTOLD = "it does not say why"
 
@@ -38,9 +39,9 @@ class Opinion(Struct, frozen=True):
     compared: str
     """How much; empty if it compared nothing, or did not come to tell."""
     errors: int
-    """Of the hardware, as it counts them."""
+    """Errors of the hardware, as the tool counts them."""
     first: str
-    """The first error that it told, of the hardware or its own."""
+    """The first error that it reported, of the hardware or its own."""
     suspects: tuple[int, ...] = ()
     """Cores, one for each error for which it has a suspect."""
 
@@ -52,9 +53,8 @@ class Tool(Struct, frozen=True):
     source: str
     """How to get it."""
     write_command: Callable[[int, Sequence[int]], list[str]]
-    """By its seconds, and the cores that it may use."""
+    """Takes the seconds and the cores that it may use."""
     read: Callable[[str], Opinion]
-    """Reads what it printed."""
 
 
 COPIED = re.compile(r"Completed: ([\d.]+)M in .*, with (\d+) hardware incidents")
@@ -66,7 +66,7 @@ def write_stressapptest_command(seconds: int, cores: Sequence[int]) -> list[str]
     """Copy with each core, and load it while it does (-W)."""
     threads, memory = str(len(cores)), str(len(cores) * MIB_PER_CORE)
     command = ["stressapptest", "-W", "-s", str(seconds), "-M", memory, "-m", threads]
-    command += ["--max_errors", str(MOST_ERRORS)]
+    command += ["--max_errors", str(MAX_ERRORS)]
     # Where there are huge pages it takes them as shared memory of System V, which outlives
     # it if it is killed; in a namespace of its own that goes with it.
     return ["unshare", "--ipc", *command] if may_make_namespaces() else command
@@ -84,7 +84,7 @@ def read_stressapptest(text: str) -> Opinion:
     totals = COPIED.search(text)
     copied, incidents = totals.groups() if totals else ("0", "0")
     first = INCIDENT.search(text) or OWN_ERROR.search(text)
-    # One that ended before it came to its totals has still told what it found.
+    # One that ended before it came to its totals has still reported what it found.
     errors = max(int(incidents), len(INCIDENT.findall(text)))
     return Opinion(
         compared=f"{float(copied):.0f} MiB of copies" if float(copied) else "",
@@ -101,7 +101,7 @@ SUMMARY = re.compile(r"(\d+) ERRORS, (\d+) SUCCESSES")
 def write_cpu_check_command(seconds: int, cores: Sequence[int]) -> list[str]:
     """Load the cores, without touching frequencies and voltages (-g)."""
     numbers = ",".join(map(str, cores))
-    return ["cpu_check", "-g", f"-t{seconds}", f"-c{numbers}", f"-q{MOST_ERRORS}"]
+    return ["cpu_check", "-g", f"-t{seconds}", f"-c{numbers}", f"-q{MAX_ERRORS}"]
 
 
 def read_cpu_check(text: str) -> Opinion:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from itertools import product
 
 from hpcverify.check import Cause, Remedy, Unable
+from hpcverify.units import format_count
+from hpcverify_checks.common.mismatch import compare_bytes, list_bits
 from hpcverify_checks.storage.fio_runner import FaultError
 from hpcverify_checks.storage.small_files import FILE_BYTES, Answers, SmallFiles
 
-MAX_NAMED = 10
-"""Wrong files that the evidence describes one by one."""
+MAX_DESCRIBED_FILES = 10
 
 
 def find_wrong(files: SmallFiles, answers: Answers) -> Sequence[int]:
@@ -39,10 +40,15 @@ def explain_wrong(files: SmallFiles, first: Answers, second: Answers) -> FaultEr
             Remedy.FIX_CONFIGURATION,
         )
     wrong = find_wrong(files, first)
-    told = [f"{files.locate(n)} {_describe(files, n, first[n])}" for n in wrong[:MAX_NAMED]]
+    lines = [
+        f"{files.locate(n)} {_describe(files, n, first[n])}" for n in wrong[:MAX_DESCRIBED_FILES]
+    ]
     right_again = not set(wrong) & set(find_wrong(files, second))
-    text = f"{len(wrong)} of {files.count} small files are wrong: {told[0]}"
-    evidence = {"wrong files": "\n".join(told), "read again": "clean" if right_again else "wrong"}
+    text = f"{len(wrong)} of {files.count} small files are wrong: {lines[0]}"
+    evidence = {
+        "wrong files": "\n".join(lines),
+        "read again": "clean" if right_again else "wrong",
+    }
     return FaultError(errno.EILSEQ, text, evidence)
 
 
@@ -57,7 +63,6 @@ def _describe(files: SmallFiles, number: int, answer: bytes | None) -> str:
                 return "holds what was written before: a write was lost, or an old copy read"
             return f"holds the data of {files.locate(other)}"
     expected = files.make_content(number, files.find_generation(number))
-    differing = [i for i in range(FILE_BYTES) if answer[i] != expected[i]]
-    place, bits = differing[0], answer[differing[0]] ^ expected[differing[0]]
-    extent = "1 byte" if len(differing) == 1 else f"{len(differing)} bytes"
-    return f"differs in {extent}, the first at {place} in the bits {bits:08b}"
+    wrong = compare_bytes(answer, expected)
+    bits = list_bits(wrong.xor)
+    return f"differs in {format_count(wrong.count, 'byte')}: {wrong.describe()} (bits {bits})"

@@ -29,7 +29,7 @@ HEADER_BYTES = 128
 """Room for a header with its checksum: 44 bytes in fio 3.33, 52 in 3.42. fio moves it no less
 than its own size, so the first 128 bytes of a sector are left to data."""
 GENERATIONS = SECTOR_BYTES // HEADER_BYTES - 1
-"""That can be told apart; the next one looks like the first."""
+"""The most that can be distinguished; the next one looks the same as the first."""
 
 REACHES_BYTES = (2**40, 2**34)
 """How far into a sparse file a stream may lie. ext4 holds files of 16 TiB; ext3 with blocks of
@@ -63,13 +63,13 @@ class FileExtent:
 
 def lay_out(folder: Path, size: int, streams: int, rng: random.Random) -> tuple[FileExtent, ...]:
     """Divide *size* bytes among *streams*, each of its own file in *folder*."""
-    each = max(1, size // streams // BLOCK_BYTES) * BLOCK_BYTES
+    share = max(1, size // streams // BLOCK_BYTES) * BLOCK_BYTES
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     reach = find_reach(folder)
     reach = reach if limit == resource.RLIM_INFINITY else min(reach, limit)
-    places = max(1, (reach - each) // BLOCK_BYTES)
+    places = max(1, (reach - share) // BLOCK_BYTES)
     return tuple(
-        FileExtent(folder / f"stream{i}", rng.randrange(places) * BLOCK_BYTES, each)
+        FileExtent(folder / f"stream{i}", rng.randrange(places) * BLOCK_BYTES, share)
         for i in range(streams)
     )
 
@@ -78,9 +78,9 @@ def find_reach(folder: Path) -> int:
     """Find how large a sparse file in *folder* may be, as far as it matters; 0 if none may."""
     probe = folder / "reach"
     with probe.open("wb") as file:
-        found = next((reach for reach in REACHES_BYTES if _can_reach(file.fileno(), reach)), 0)
+        reach = next((reach for reach in REACHES_BYTES if _can_reach(file.fileno(), reach)), 0)
     probe.unlink()
-    return found
+    return reach
 
 
 def _can_reach(file: int, size: int) -> bool:
@@ -120,10 +120,10 @@ class PartialOverwrite:
         most = BLOCK_BYTES // SECTOR_BYTES
         for group, pattern in enumerate((b"\0{1,%d}", b"\1{1,%d}")):
             extent = replace(self.extent, generation=self.extent.generation + group)
-            found = (run.span() for run in re.finditer(pattern % most, self.again))
+            spans = (run.span() for run in re.finditer(pattern % most, self.again))
             runs = [
                 (extent.offset + first * SECTOR_BYTES, (end - first) * SECTOR_BYTES)
-                for first, end in found
+                for first, end in spans
             ]
             if runs:
                 yield extent, runs

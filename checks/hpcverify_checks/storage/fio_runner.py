@@ -27,7 +27,7 @@ from hpcverify_checks.storage.extents import FileExtent
 from hpcverify_checks.storage.pauses import Pauses
 
 ENGINES = ("libaio", "io_uring")
-"""In order of preference: containers and hardened kernels often forbid io_uring."""
+"""The first is preferred: containers and hardened kernels often forbid io_uring."""
 
 GRACE_SECONDS = 90.0
 MIN_BYTES_PER_SECOND = 10e6
@@ -35,7 +35,7 @@ MIN_BYTES_PER_SECOND = 10e6
 above the 30 s stall that is a fault, so that such a stall is still measured."""
 
 MAX_IDLE_SECONDS = 30.0
-"""That a job gets at most if it made no access in less. fio 3.16 never makes one where we
+"""A job that made no access in less gets at most this long. fio 3.16 never makes one where we
 write, at an offset into a new file."""
 
 DIRECTIONS = ("read", "write")
@@ -46,8 +46,7 @@ CORRUPTION_ERRNOS = frozenset({errno.EILSEQ})
 NO_THREAD_MESSAGES = ("failed to start", "pthread_create: ", "failed to create helper thread")
 """fio prints these when it gets no thread, or not within 5 s."""
 
-MAX_OUTPUT_CHARACTERS = 300
-"""Of fio's output in a message."""
+MAX_SHOWN_OUTPUT_CHARACTERS = 300
 
 run_fio = partial(run_tool, package="fio")
 
@@ -127,7 +126,7 @@ class Fio:
     engine: str
     direct: bool
     pauses: Pauses = field(default_factory=Pauses)
-    """Of fio and of this process, as far as they are watched."""
+    """The pauses of fio and of this process, as far as they are watched."""
 
     def run(
         self,
@@ -204,14 +203,14 @@ def find_engine() -> str:
         _require_undisturbed(done.returncode, printed)
         output = printed.strip() or f"exit code {done.returncode}"
         raise Unable(
-            f"fio does not start ({output[:MAX_OUTPUT_CHARACTERS]}): run fio --enghelp by "
+            f"fio does not start ({output[:MAX_SHOWN_OUTPUT_CHARACTERS]}): run fio --enghelp by "
             "hand; if that works, compare ulimit -a with that of the process that starts this",
             Cause.MISCONFIGURED,
         )
     listing = done.stdout.decode(errors="replace").split()
-    found = next((name for name in ENGINES if name in listing), None)
-    if found:
-        return found
+    engine = next((name for name in ENGINES if name in listing), None)
+    if engine:
+        return engine
     raise Unable(f"this fio has none of {', '.join(ENGINES)}: apt-get install fio", Cause.MISSING)
 
 

@@ -27,8 +27,8 @@ SEQUENTIAL_DEPTH = 16
 RANDOM_DEPTH = 32
 """Accesses in flight, over all streams."""
 MORE_TRIES = 3
-"""For the reads of a trace: fio counts none that is in flight when it ends, and a disk may answer
-an early one last."""
+"""Reads of a trace are repeated this often: fio counts none that is in flight when it ends,
+and a disk may answer an early one last."""
 
 
 def write(
@@ -77,7 +77,7 @@ def write_random(
         )
         written = [parse_writes(e, t.read_text()) for e, t in zip(filled, traces, strict=True)]
     moved = report.list_moved_bytes("write")
-    traced = tuple(each.count * SECTOR_BYTES for each in written)
+    traced = tuple(overwrite.count * SECTOR_BYTES for overwrite in written)
     if traced != moved:
         raise RuntimeError(f"fio wrote {moved} bytes in its streams, and traced {traced}")
     return report, written
@@ -157,7 +157,7 @@ def read_overwritten(fio: Fio, written: Sequence[PartialOverwrite]) -> FioReport
         FaultError: as by `read_back`.
 
     """
-    groups = [group for each in written for group in each.list_groups()]
+    groups = [group for overwrite in written for group in overwrite.list_groups()]
     extents = [extent for extent, _ in groups]
     depth = _divide_depth(RANDOM_DEPTH, extents)
     with ExitStack() as stack:
@@ -203,8 +203,8 @@ def _verify(
         if fault.number in CORRUPTION_ERRNOS:
             again = _repeat(read)
             fault.evidence["read again"] = again or "clean"
-            if again and (found := _find_generation(fio, parts or filled, again)):
-                fault.evidence["holds"] = found
+            if again and (content := _find_generation(fio, parts or filled, again)):
+                fault.evidence["holds"] = content
         raise
 
 
@@ -234,9 +234,9 @@ def _repeat(read: Callable[[], FioReport]) -> str:
     return ""
 
 
-def _find_generation(fio: Fio, parts: Iterable[FileExtent], said: str) -> str:
+def _find_generation(fio: Fio, parts: Iterable[FileExtent], complaint: str) -> str:
     """Look in the block that fio complains of for what another write of it left."""
-    place = re.search(r"at file (\S+) offset (\d+), length (\d+)", said)
+    place = re.search(r"at file (\S+) offset (\d+), length (\d+)", complaint)
     if not place:
         return ""
     block = FileExtent(fio.folder / place[1], int(place[2]), int(place[3]))

@@ -18,9 +18,8 @@ TIMED_PHASES = 7
 """Limited by `StorageParams.seconds`, or about as long: four that write or access at
 random, two that read all of it back, and the accesses that read the random writes."""
 FLASH_BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 500e6, 30e6
-"""Of checkpoints: a slow disk on SATA; a disk that turns, or a network, that others use."""
-SLOW_CALLS_PER_SECOND = 1000
-"""On small files."""
+"""Speeds of checkpoints: a slow disk on SATA; a disk that turns, or a network, that others use."""
+SLOW_FILE_CALLS_PER_SECOND = 1000
 CALLS_PER_FILE = 5.5
 """Create, write, read, stat and unlink; every second file is written again."""
 
@@ -52,7 +51,7 @@ def estimate(ctx: Context, params: StorageParams) -> float:
     """Add up the phases, at a speed that follows from where the scratch directory is."""
     speed = FLASH_BYTES_PER_SECOND if is_on_flash(ctx) else SLOW_BYTES_PER_SECOND
     checkpoints = 2 * params.repeats * params.checkpoint_mib * MIB / speed
-    files = CALLS_PER_FILE * params.files / SLOW_CALLS_PER_SECOND
+    files = CALLS_PER_FILE * params.files / SLOW_FILE_CALLS_PER_SECOND
     return TIMED_PHASES * params.seconds + checkpoints + files
 
 

@@ -19,11 +19,11 @@ from hpcverify.processes import is_stopped, list_session_members
 
 LOOK_SECONDS = 0.5
 LATE_SECONDS = 1.0
-"""A look that comes so much too late was kept from running."""
+"""A look that comes this much too late was kept from running."""
 DOUBTED_SECONDS = 5.0
 """A shorter access is fast enough, whatever else happened meanwhile."""
 DOUBTED_SHARE = 0.5
-"""Of an access: if less of it was a pause, the rest is that of the disk."""
+"""If less than this share of an access was a pause, the disk took the rest."""
 
 
 def has_stopped_process() -> bool:
@@ -38,7 +38,7 @@ class Pauses:
     clock: Callable[[], float] = time.monotonic
     is_anyone_stopped: Callable[[], bool] = has_stopped_process
     longest: float = 0.0
-    """In s."""
+    """In seconds."""
     _looked: float | None = None
     _ran: float = 0.0
     """When all were last seen to run."""
@@ -75,7 +75,7 @@ class Pauses:
 
     def require_none(self, seconds: float) -> None:
         """
-        Refuse to blame the disk for an access of so many *seconds*.
+        Refuse to judge the disk by an access that took *seconds*.
 
         Raises:
             Unable: we or fio did not run for much of that time.

@@ -84,7 +84,7 @@ def run_flushes(
     """Append to a journal and flush it each 4 KiB, and then overwrite it so."""
     journal = FileExtent(fio.folder / "journal", 0, JOURNAL_BYTES)
     appended = flush(fio, journal, rng, params.seconds / 2)
-    # fio empties a file that is shorter than what it is told to write.
+    # fio empties a file that is shorter than what it is asked to write.
     (written,) = cut_to([journal], appended.list_moved_bytes("write"))
     overwrote = flush(fio, written.write_again(), rng, params.seconds / 2)
     flushed = appended.merge(overwrote)
@@ -169,7 +169,6 @@ LOADS = (
     ("checkpoints in", run_checkpoints),
     ("small files in", run_small_files),
 )
-"""What the disk has to do, in this order."""
 
 
 def run_phases(

@@ -45,7 +45,7 @@ class CallTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallFiles:
-    """So many files in one *folder*, with contents that follow from the *seed*."""
+    """Files in one *folder*, with contents that follow from the *seed*."""
 
     folder: Path
     count: int

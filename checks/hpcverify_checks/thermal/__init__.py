@@ -4,8 +4,8 @@ Load all parts of a kind, steadily and in square waves, and watch how each of th
 The load is the product of two large matrices again and again, the hottest thing these
 parts do in daily work, with the next batch queued before the last one ends. In the
 middle all parts switch on and off together, at several periods: the edges make supply
-voltages droop. Every product is compared with the first (see `soak`), and like parts
-vote. Then the load ends, and the check watches how fast the part cools.
+voltages droop. Every product is compared with the first (see `soak`), and parts
+of a kind vote. Then the load ends, and the check watches how fast the part cools.
 
 Slowdown is measured twice: by the hardware's own counters (seconds throttled, by cause;
 they also count between samples) and by the work that gets done. Work per clock separates
@@ -19,7 +19,7 @@ only if that one still shows it: "hardware slowdown" appears for an instant when
 changes its clock.
 
 Siblings are compared by their rise over idle temperature per kilowatt of added power:
-the thermal resistance of their cooling. Degrees alone would accuse parts that sit behind
+the thermal resistance of their cooling. Degrees alone would fail parts that sit behind
 others in their warm air, idle as well as under load; and a part throttled by heat draws
 less power and would look cool.
 """
@@ -74,7 +74,7 @@ from hpcverify_checks.thermal.plan import LoadRecord, Meter
 from hpcverify_checks.thermal.response import GAUGES, MIN_SAMPLES, compute_sag
 
 PREPARE_SECONDS = 5.0
-"""For operands and first products."""
+"""Operands and first products take this long."""
 MIN_POINTS = 16
 """The fewest points of the rate over time, however short the soak."""
 
@@ -83,14 +83,14 @@ class ThermalParams(Params, frozen=True):
     """How long to load the device and how, and how long to watch it cool."""
 
     seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """Of load, waves included."""
+    """The time of the load, waves included."""
     wave_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """The share of the load that is a square wave."""
     wave_periods: tuple[Annotated[float, Meta(gt=0)], ...] = (0.5, 0.05, 0.005)
     """Seconds; the load is on for half of each. Power supplies hold up for some 20 ms;
     their regulators, the boards' and the chips' each react faster than the last."""
     recovery_seconds: Annotated[float, Meta(ge=0)] = 10.0
-    """To watch the device cool; the next check then begins on a cool one."""
+    """The device is watched while it cools; the next check then begins on a cool one."""
 
 
 def applies(ctx: Context) -> None:

@@ -43,7 +43,7 @@ GPU_BYTES = 2 * 2**30
 """Bytes on a GPU for each byte of an operand's element: operands, products, references,
 and temporaries of the comparison."""
 PACE_SECONDS = 0.1
-"""Of steady load, to measure how long a product of the waves takes."""
+"""Steady load for this long shows how long a product of the waves takes."""
 
 
 def make_exact_pair(task: ProductTask, pair: int, device: DeviceLike) -> Pair:

@@ -21,13 +21,13 @@ from hpcverify_checks.common.rendezvous import has_announced_failure
 from hpcverify_checks.common.soak import StretchResult
 
 SETTLE_SECONDS = 3.0
-"""Between the last device that is ready and the load, for idle samples."""
+"""Idle samples are taken between the last device that is ready and the load."""
 READY_TIMEOUT_SECONDS = 60.0
-"""For the slowest device to get ready: one that crashed must not stop the others."""
+"""The slowest device gets ready within this time: one that crashed must not stop the others."""
 POLL_SECONDS = 0.05
 METER_PERIOD_SECONDS = 1.0
 RECENT_SECONDS = 1500.0
-"""Before the end, while the sampler still has every sample, so that means are right."""
+"""Until this long before the end the sampler still has every sample, so that means are right."""
 
 
 class LoadRecord(Struct, frozen=True):

@@ -37,7 +37,6 @@ REPORTED_SERIES = (
     "power",
     "utilization",
 )
-"""Series that go into the report."""
 USED_SERIES = frozenset(
     (
         *GAUGES,
@@ -49,7 +48,6 @@ USED_SERIES = frozenset(
         *problems.PROBLEM_RULES,
     )
 )
-"""The series that are read here."""
 
 QUARTERS = 4
 MIN_SAMPLES = 8
@@ -64,7 +62,7 @@ MIN_SIBLINGS = 3
 """When only two differ, it is not known which one is wrong."""
 PETA = 1e15
 MAX_SAMPLE_GAP_SECONDS = 3.0
-"""Between two consecutive samples, with none thinned out."""
+"""The most between two consecutive samples, with none thinned out."""
 MIN_EVENT_SAMPLES = 3
 """This many samples show an event that lasts, even with others thinned out between."""
 
@@ -149,7 +147,6 @@ def observe_soak(watch: Watch, ctx: Context, account: LoadRecord | None) -> Iter
 
 
 def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
-    """Yield the problems that the telemetry met when it queried the part."""
     for code in problems.PROBLEM_RULES:
         times = [s.t for s in observed.all.get(code, ()) if s.value]
         if times:
@@ -158,7 +155,6 @@ def _report_problems(observed: LoadSamples) -> Iterator[Finding]:
 
 
 def _measure_extremes(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield the highest, lowest and mean values that are worth reporting."""
     for name, suffix, combine in SUMMARIES:
         values = [sample.value for sample in observed.all.get(name, ())]
         if values:
@@ -190,7 +186,6 @@ SUMMARIES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
 
 
 def _measure_throttling(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield for how long each cause throttled the part, and what share that is."""
     for cause in THROTTLE_CAUSES:
         counted = observed.loaded.get(f"throttled.{cause}", ())
         sampled = observed.loaded.get(f"event.{cause}", ())
@@ -220,7 +215,6 @@ def _sum_event_seconds(event: Sequence[Sample]) -> float:
 
 
 def _measure_cooling(observed: LoadSamples) -> Iterator[Measurement]:
-    """Yield the rise over idle temperature, per power too, and how the part cooled."""
     for name in ("temperature", "temperature.memory"):
         rise = _compute_rise(observed, name)
         if rise is not None and rise >= MIN_RISE_CELSIUS:
@@ -272,7 +266,6 @@ def _measure_recovery(observed: LoadSamples) -> Iterator[Measurement]:
 
 
 def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
-    """Yield whether the part was busy, and its work per clock and per energy."""
     account, clock = observed.account, observed.average("clock")
     if account is None or account.rate is None:
         return
@@ -292,7 +285,6 @@ def _measure_work(observed: LoadSamples, ctx: Context) -> Iterator[Measurement]:
 
 
 def _compute_busy_share(observed: LoadSamples) -> float | None:
-    """Compute for what share of the steady load the telemetry saw the part busy."""
     idle = [s.value for s in observed.steady.get("event.idle", ())]
     shares = [
         observed.average("utilization"),
@@ -332,10 +324,10 @@ def _compare_with_siblings(
     alike = [p.part for p in ctx.peers if find_model(ctx, p.part) == model]
     reached: list[float] = []
     for name in ("clock", "power"):
-        each = (
+        averages = (
             average_recent(parts.get(part, {}).get(name, ()), observed.account) for part in alike
         )
-        means = [mean for mean in each if mean is not None]
+        means = [mean for mean in averages if mean is not None]
         own = observed.average(name)
         if own is None or len(means) < MIN_SIBLINGS or not median(means):
             return

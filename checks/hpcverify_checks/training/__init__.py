@@ -63,8 +63,8 @@ from hpcverify.check import (
     operation,
     warn_outside,
 )
+from hpcverify.units import GIGA
 from hpcverify_checks.common import vote
-from hpcverify_checks.common.bits import format_word
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import (
     find_torch_device,
@@ -131,9 +131,7 @@ BYTES_PER_PARAMETER = 40
 """fp32: initial and current value, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, at most fp32."""
 PREPARE_SECONDS = 10.0
-"""The model, the first replay and the reruns, each of a second or less on a GPU."""
-GIGA = 1e9
-HOST_PART = "cpu"
+"""The model, the first replay and the reruns take this long, each a second or less on a GPU."""
 CONTENDED_METRICS = ("step_*", "compute_p50", "*.share")
 """Left out on a CPU that other processes use."""
 
@@ -143,13 +141,13 @@ class TrainingParams(Params, frozen=True):
 
     seconds: Annotated[float, Meta(gt=0)] = 8.0
     steps: Annotated[int, Meta(ge=1)] = 3
-    """In a replay: later ones depend on everything that earlier ones computed."""
+    """The steps of a replay: later ones depend on everything that earlier ones computed."""
     ranks: Annotated[int, Meta(ge=1)] = 2
     """Processes on a CPU; each GPU is one rank."""
     shape: ModelShape | None = None
-    """The shape of the model and of a batch; the default suits the part."""
+    """The shape of the model and a batch; the default suits the part."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """After this a rank that does not answer counts as lost."""
+    """A rank that does not answer for this long counts as lost."""
 
 
 def estimate(ctx: Context, params: TrainingParams) -> float:
@@ -274,14 +272,12 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
 def _run_one_rank(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Run one rank; its peers are other workers, which report for themselves."""
     yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
 
 
 def _run_cpu_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    """Run the first rank here, and its peers in processes of their own."""
     with start_peers(job, training_steps.__name__) as peers:
         try:
             yield from _run_one_rank(job, rank, device, seams)
@@ -320,13 +316,10 @@ class RankGradients(Struct, frozen=True):
     replay: int = 0
 
 
-class RankDifference(RankGradients, frozen=True):
+class RankDifference(Difference, frozen=True, kw_only=True):
     """The data of a replay that differs from the first one."""
 
-    what: str = ""
-    """The first digest that differs."""
-    reruns: Reruns | None = None
-    """None before there were any."""
+    rank: int
 
 
 class TrainingBallot(vote.Ballot, frozen=True, kw_only=True):
@@ -370,31 +363,26 @@ def classify_difference(job: TrainingJob, what: str) -> tuple[str, str]:
 def _report_difference(
     part_id: str, job: TrainingJob, difference: Difference, rank: int, digests: int
 ) -> Finding:
-    what, number, gradients = difference.what, difference.replay, difference.gradients
-    code, place = classify_difference(job, what)
-    expected, actual = format_word(difference.expected), format_word(difference.found)
-    others = "the first replay" if number else "all other replays"
+    code, place = classify_difference(job, difference.what)
     evidence = {
         "rank": str(rank),
         "dtype": job.dtype,
-        "replay": str(number),
-        "what": what,
-        "expected": expected,
-        "found": actual,
-        "digests": f"{difference.digests} of {digests} differ",
+        "replay": str(difference.replay),
+        **difference.to_evidence(),
+        "digests": f"{difference.count} of {digests} differ",
         "place": place,
-        "gradients": " ".join(gradients),
+        "gradients": " ".join(difference.gradients),
     }
-    data = RankDifference(rank, gradients, number, what, difference.reruns)
+    others = "the first replay" if difference.replay else "all other replays"
     finding = Finding(
         code,
-        HOST_PART if code == "misfed" else part_id,
-        f"replay {number} of {job.steps} training steps differs from {others} on rank "
-        f"{rank}: {what} is {actual}, not {expected} ({place})",
+        vote.HOST if code == "misfed" else part_id,
+        f"replay {difference.replay} of {job.steps} training steps differs from {others} on rank "
+        f"{rank}: {evidence['what']} is {evidence['found']}, not {evidence['expected']} ({place})",
         evidence,
-        msgspec.to_builtins(data),
+        {"rank": rank, **msgspec.to_builtins(difference)},
     )
-    return _add_reruns(finding, data.reruns) if data.reruns else finding
+    return _add_reruns(finding, difference.reruns) if difference.reruns else finding
 
 
 def _add_reruns(finding: Finding, reruns: Reruns) -> Finding:
@@ -422,16 +410,14 @@ def _report_wrong_sum(part_id: str, job: TrainingJob, wrong: WrongSum, rank: int
 def _report_contradiction(
     part_id: str, job: TrainingJob, difference: Difference, rank: int
 ) -> Finding:
-    """Report how the first replay of *rank* differs from that of rank 0."""
-    what = difference.what
-    expected, actual = format_word(difference.expected), format_word(difference.found)
-    code, _ = classify_difference(job, what)
+    code, _ = classify_difference(job, difference.what)
+    evidence = {"rank": str(rank), **difference.to_evidence()}
     return Finding(
         code,
         part_id,
-        f"rank {rank} and rank 0 trained to different bits: {what} is {actual} on rank "
-        f"{rank}, and {expected} on rank 0",
-        {"rank": str(rank), "what": what, "expected": expected, "found": actual},
+        f"rank {rank} and rank 0 trained to different bits: {evidence['what']} is "
+        f"{evidence['found']} on rank {rank}, and {evidence['expected']} on rank 0",
+        evidence,
         msgspec.to_builtins(RankGradients(rank, difference.gradients)),
     )
 
@@ -526,7 +512,7 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
     settled = list(settle_reruns(list(merge_lost_ranks(items, inventory))))
-    yield from report_host(settled, inventory)
+    yield from report_misfed(settled, inventory)
     with_gradients = (f for f in settled if isinstance(f, Finding) and "gradients" in f.data)
     ranks = [finding.data_as(RankGradients) for finding in with_gradients]
     gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
@@ -565,8 +551,8 @@ def _read_difference(item: JudgedItem) -> RankDifference | None:
     return None
 
 
-def report_host(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
-    """Report the host if it drew different batches from the same seed."""
+def report_misfed(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
+    """Report that the host drew different batches from the same seed."""
     labels: dict[str, list[str]] = {}
     for item in items:
         if isinstance(item, Finding) and item.code == ANSWER_CODE:
@@ -575,17 +561,18 @@ def report_host(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[F
     if len(labels) > 1:
         groups = {batches: ", ".join(names) for batches, names in labels.items()}
         text = f"the host made different batches for {' and for '.join(groups.values())}"
-        yield Finding("misfed", HOST_PART, text, groups)
+        yield Finding("misfed", vote.HOST, text, groups)
 
 
 def had_unequal_gradients(
     wrong: WrongSum, gradients: Mapping[tuple[int, int], Sequence[str]]
 ) -> bool:
-    """Whether ranks had unequal *gradients*, by rank and replay, where a sum was *wrong*."""
+    """Whether *gradients*, by rank and replay, were unequal where a sum was *wrong*."""
     # A rank that reports nothing about that replay had the gradients of its first one. All
     # ranks had those, or their first sum would have been wrong.
-    replays = (0, wrong.replay)
-    return len({s[wrong.step - 1] for (_, replay), s in gradients.items() if replay in replays}) > 1
+    known = (0, wrong.replay)
+    steps = [of_rank for (_, replay), of_rank in gradients.items() if replay in known]
+    return len({of_rank[wrong.step - 1] for of_rank in steps}) > 1
 
 
 CHECK = Check(

@@ -7,8 +7,8 @@ for that: the gradients of three shapes and three seeds were within 5e-7 of it, 
 activation that is off by a thousandth they were 1.8e-4 and more away on one CPU, 3.0e-5 on
 another where one element of each product was. An error that both types have in common is
 not seen. This is no proof to the last bit, so a larger distance only warns. Gradients in
-bf16 are themselves rounded to a few thousandths: on GPUs the vote of like parts has to
-decide.
+bf16 are themselves rounded to a few thousandths: on GPUs the vote of parts of a kind
+has to decide.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ def measure_gradient_error(job: TrainingJob, device: torch.device) -> float:
 
 def compute_gradients(job: TrainingJob, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Compute the gradients of the first step in *dtype*, flat."""
-    import torch
-
     layout = Layout(job.shape)
     weights = make_initial(layout, compute_initial_key(job), device).to(dtype)
-    gradients = torch.zeros_like(weights)
+    gradients = weights.new_zeros(weights.shape)
     leaves = make_leaves(layout, weights, gradients)
     model = Transformer(job.shape, leaves, matmul, make_future_mask(job.shape, device))
     model.compute_loss(draw_batch(job, 0).to(device)).backward()  # type: ignore[no-untyped-call]

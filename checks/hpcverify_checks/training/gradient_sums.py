@@ -30,21 +30,20 @@ def draw_weights(seed: int, number: int, world: int, bits: int) -> list[int]:
     half = 2 ** (bits - 1)
     drawn = [draw_bits(seed, number, rank) for rank in range(world)]
     whole = half | drawn[0] % half | 1
-    others = [1 + value % (half // world) for value in drawn[1:]]
+    others = [1 + word % (half // world) for word in drawn[1:]]
     return [whole - sum(others), *others]
 
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """One sum of the gradients of all ranks, of which this is one."""
+    """One sum of the gradients of all ranks, as this rank sees it."""
 
     gradients: Tensor
     total: Tensor
-    """As long as the gradients, in a wider type; integers are summed in its memory as well."""
-    share: int
-    """The weight of what this rank adds."""
-    whole: int
-    """The weight of the sum."""
+    """It is as long as the gradients, in a wider type; integers are summed in its memory as
+    well."""
+    share_weight: int
+    sum_weight: int
 
     @classmethod
     def draw(
@@ -60,7 +59,7 @@ class GradientSum:
 
     def fill_floats(self) -> Tensor:
         """Fill in what this rank adds to the sum of floats."""
-        return self.total.copy_(self.gradients).mul_(self.share)
+        return self.total.copy_(self.gradients).mul_(self.share_weight)
 
     def count_wrong_floats(self, parts: Iterable[slice]) -> Tensor:
         """Count the wrong elements of the sum of floats, in *parts*, to save memory."""
@@ -68,20 +67,18 @@ class GradientSum:
 
         wrong = torch.zeros((), dtype=torch.int64, device=self.total.device)
         for part in parts:
-            expected = self.gradients[part].to(self.total.dtype).mul_(self.whole)
+            expected = self.gradients[part].to(self.total.dtype).mul_(self.sum_weight)
             wrong += torch.count_nonzero(self.total[part] != expected)
         return wrong
 
     def fill_integers(self, part: slice) -> Tensor:
         """Fill in what this rank adds to the sum of the words of a *part* of the gradients."""
         words = self._view_words(part)
-        return self.total.view(words.dtype)[: len(words)].copy_(words).mul_(self.share)
+        return self.total.view(words.dtype)[: len(words)].copy_(words).mul_(self.share_weight)
 
     def count_wrong_integers(self, summed: Tensor, part: slice) -> Tensor:
         """Count the wrong words of the sum of a *part*."""
-        import torch
-
-        return torch.count_nonzero(summed != self._view_words(part) * self.whole)
+        return summed.ne(self._view_words(part) * self.sum_weight).count_nonzero()
 
     def _view_words(self, part: slice) -> Tensor:
         import torch

@@ -32,6 +32,7 @@ from msgspec import Struct
 from hpcverify.check import operation
 from hpcverify_checks.common.bits import (
     digest_on_device,
+    format_word,
     make_integers,
     mix_bits,
     view_integers,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_REPLAYS = 2
-"""Compared with the first at least, however short the time."""
+"""At least this many are compared with the first, however short the time."""
 LEARNING_RATE, WEIGHT_DECAY, EPSILON = 1e-3, 1e-2, 1e-8
 BETAS = (0.9, 0.999)
 """The defaults of torch.optim.AdamW."""
@@ -83,7 +84,7 @@ class TrainingJob(RankGroup, frozen=True):
     dtype: str
     """The type of weights, activations and gradients: bf16 or fp32."""
     steps: int
-    """Steps of a replay."""
+    """The steps of a replay."""
     seconds: float
     seed: int
     threads: int
@@ -345,12 +346,16 @@ class Difference(Struct, frozen=True):
     """The name of the first digest that differed."""
     expected: int
     found: int
-    digests: int
-    """How many differed."""
+    count: int
     gradients: tuple[str, ...] = ()
     """The gradients of the replay that differed, as `digest_gradients` gives them."""
     reruns: Reruns | None = None
     """None before there were any."""
+
+    def to_evidence(self) -> dict[str, str]:
+        """Convert the first digest that differed to a finding's evidence."""
+        expected, found = map(format_word, (self.expected, self.found))
+        return {"what": self.what, "expected": expected, "found": found}
 
 
 class WrongSum(Struct, frozen=True):
@@ -358,7 +363,7 @@ class WrongSum(Struct, frozen=True):
 
     replay: int
     step: int
-    """From 1."""
+    """Counted from 1."""
     elements: int
 
 

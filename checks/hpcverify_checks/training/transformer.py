@@ -1,5 +1,5 @@
 """
-A small transformer of which every parameter and every gradient has a fixed place.
+A small transformer in which every parameter and every gradient has a fixed place.
 
 It has the parts of a language model: embeddings, attention with an explicit softmax,
 layer norms, a perceptron with GELU, cross entropy. Nothing in it is fused or chosen at
@@ -36,7 +36,6 @@ standard deviation of 0.018 (GPT-2 had 0.02)."""
 ROWS_PER_BLOCK = 2**16
 """Rows of `ALIGN_ELEMENTS` weights made at a time, in 64-bit integers."""
 MASKED_SCORE = -1e9
-"""The attention score of a future token."""
 
 Multiply = Callable[["Tensor", "Tensor"], "Tensor"]
 """Makes every matrix product of the model; tests inject faulty ones."""

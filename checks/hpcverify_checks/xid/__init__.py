@@ -11,22 +11,19 @@ Lost lines warn (``log_gap``) only if a log is kept that should have them. Where
 never survives a reboot, every planned reboot would warn: the last lines before it are
 then listed as not seen.
 
-The table in `policy` says what each Xid means. A crash of a user's program causes Xids
-too (13, 31 and the like): a single one accuses nobody and is listed; it warns when it
-comes again, more than `QUIET_SECONDS` later, from another process on the same GPU.
-While a run loads the GPUs, NVML reports Xids as they happen, and program Xids are then
-from our own program.
+The table `xids.csv` says what each Xid means. A crash of a user's program causes Xids too (13,
+31 and others): a single one is only listed; it warns when it comes again, more than
+`QUIET_SECONDS` later, from another process on the same GPU. While a run loads the GPUs, NVML
+reports Xids as they happen, and program Xids are then from our own program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from hpcverify.check import (
-    LISTED,
-    CarryOver,
     Cause,
     Check,
     CheckItem,
@@ -36,7 +33,6 @@ from hpcverify.check import (
     Measurement,
     Metric,
     Params,
-    Part,
     Placement,
     Remedy,
     Skip,
@@ -44,26 +40,26 @@ from hpcverify.check import (
     Verdict,
     Watch,
 )
-from hpcverify.telemetry import pci, vendors
-from hpcverify.telemetry.kernel_log import KernelLog, KernelMessage, format_moment
+from hpcverify.telemetry import fault_table, kernel_log, pci, vendors
 from hpcverify_checks.common import gpu_source
 from hpcverify_checks.common.kernel_log import (
     CURSOR,
-    GAP_CODE,
-    GAP_RULE,
-    MAX_LINE_CHARACTERS,
-    keep_mark,
+    LOG_RULES,
     read_new_part,
     report_reading,
     report_unresolved,
 )
-from hpcverify_checks.xid.lines import LINE_MARKERS, Event, count_occasions, read_events, recurs
-from hpcverify_checks.xid.policy import (
+from hpcverify_checks.common.log_events import group_events, make_finding, report_older
+from hpcverify_checks.xid.lines import (
+    LINE_MARKERS,
     REPEATED_SUFFIX,
+    ROWS,
     UNDER_LOAD_SUFFIX,
-    XidRow,
-    build_finding_rules,
+    XidEvent,
+    count_occasions,
     find_row,
+    read_events,
+    recurs,
 )
 
 
@@ -87,89 +83,29 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
     if vendor != vendors.NVIDIA:
         text = f"this node's GPUs are {vendor}: hpcverify does not read what their driver logs"
         raise Skip(text, Cause.NOT_OBSERVABLE)
-    try:
-        log = read_new_part(ctx, LINE_MARKERS, root)
-    except Unable:
-        yield from keep_mark(ctx)
-        raise
-    yield from _report_log(log, ctx)
-    yield CarryOver(CURSOR, log.cursor)
+    log = yield from read_new_part(ctx, LINE_MARKERS, root)
+    gpus = _map_addresses(ctx)
 
+    def find_part(event: XidEvent) -> str:
+        return gpus.get(event.address, event.address)
 
-def _list_gpus_by_address(ctx: Context) -> dict[str, Part]:
-    parts = ctx.previous.of_kind("gpu") if ctx.previous else ()
-    return {
-        pci.normalize_address(part.facts["pci_address"]): part
-        for part in (*parts, *ctx.inventory.of_kind("gpu"))
-        if "pci_address" in part.facts
-    }
-
-
-def _report_log(log: KernelLog, ctx: Context) -> Iterator[CheckItem]:
-    known = _list_gpus_by_address(ctx)
-    counts = dict.fromkeys((part.id for part in known.values()), 0)
-    places = group_by_part(log.messages, known)
-    for part_id, found in places.items():
-        counts[part_id] = len(found)
-        for code in dict.fromkeys(event.row.code for event in found):
-            yield make_finding(part_id, [event for event in found if event.row.code == code])
-    failures = {part_id: _find_last_failure(found) for part_id, found in places.items()}
-    yield from report_unresolved(ctx, log, failures, lambda _: "xid_standing")
-    for part_id, count in counts.items():
-        yield Measurement("xids", float(count), "", part_id)
-    for part_id, found in group_by_part(log.older, known).items():
-        yield _report_older_lines(part_id, found)
+    groups = group_events(read_events(log.messages), find_part)
+    counts = dict.fromkeys(gpus.values(), 0)
+    for (part_id, _), group in groups.items():
+        counts[part_id] = counts.get(part_id, 0) + len(group)
+        suffix = REPEATED_SUFFIX if group[0].row.kind == "app" and recurs(group) else ""
+        count = f" ({len(group)} times)" if len(group) > 1 else ""
+        yield make_finding(part_id, group, suffix, count)
+    yield from report_unresolved(ctx, log, groups, lambda _: "xid_standing")
+    for part_id, number in counts.items():
+        yield Measurement("xids", float(number), "", part_id)
+    yield from report_older(read_events(log.older), find_part)
     yield from report_reading(log)
 
 
-def _find_last_failure(found: Sequence[Event]) -> tuple[float, str] | None:
-    worst = [(e.time, e.row.code) for e in found if e.row.verdict is Verdict.FAIL and e.time]
-    return worst[-1] if worst else None
-
-
-def group_by_part(
-    messages: Sequence[KernelMessage], known: Mapping[str, Part]
-) -> dict[str, list[Event]]:
-    """Sort the events in *messages* by part, or by address if the part is unknown."""
-    places: dict[str, list[Event]] = {}
-    for event in read_events(messages):
-        part_id = known[event.part_id].id if event.part_id in known else event.part_id
-        places.setdefault(part_id, []).append(event)
-    return places
-
-
-def _report_older_lines(part_id: str, found: Sequence[Event]) -> Finding:
-    # Logged long before the first run: it may be fixed by now.
-    worst = max(found, key=lambda event: event.row.verdict)
-    text = (
-        f"{len(found)} lines from {format_moment(found[0].time)} to "
-        f"{format_moment(found[-1].time)}, logged before the first run; "
-        f"the worst: {worst.row.meaning}: {worst.text[:MAX_LINE_CHARACTERS]}"
-    )
-    return Finding("before_first_run", part_id, text, {"line": worst.text})
-
-
-def make_finding(part_id: str, group: Sequence[Event]) -> Finding:
-    """Report equal events as one finding."""
-    first, last = group[0], group[-1]
-    row = first.row
-    again = row.kind == "app" and recurs(group)
-    evidence = {
-        "line": first.text,
-        "count": str(len(group)),
-        "first": format_moment(first.time),
-        "last": format_moment(last.time),
-        **_describe_row(row),
-        **first.details,
-    }
-    times = f" ({len(group)} times)" if len(group) > 1 else ""
-    text = f"{row.meaning}{times}: {first.text[:MAX_LINE_CHARACTERS]}"
-    return Finding(row.code + (REPEATED_SUFFIX if again else ""), part_id, text, evidence)
-
-
-def _describe_row(row: XidRow) -> dict[str, str]:
-    names = ("mnemonic", "nvidia", "others", "disagreement")
-    return {name: getattr(row, name) for name in names if getattr(row, name)}
+def _map_addresses(ctx: Context) -> dict[str, str]:
+    past = ctx.previous.of_kind("gpu") if ctx.previous else ()
+    return pci.map_addresses((*past, *ctx.inventory.of_kind("gpu")))
 
 
 def observe(watch: Watch, ctx: Context, params: Params) -> Iterator[CheckItem]:
@@ -184,9 +120,10 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
     A run with load starts only when nobody else holds a GPU (unless forced), so a
     program's Xid was caused by ours.
     """
-    logged, known = _list_logged_xids(ctx, root), _list_gpus_by_address(ctx)
+    gpus = _map_addresses(ctx)
+    logged = _list_logged_xids(ctx, root, gpus)
     for place, samples in watch.group_by_part("xid"):
-        part_id = known[place].id if place in known else place
+        part_id = gpus.get(place, place)
         for xid in sorted({int(sample.value) for sample in samples}):
             times = [sample.t for sample in samples if int(sample.value) == xid]
             row = find_row(xid)
@@ -195,21 +132,18 @@ def report_live_xids(watch: Watch, ctx: Context, root: Path) -> Iterator[CheckIt
                 code = row.code + UNDER_LOAD_SUFFIX + (REPEATED_SUFFIX if count > 1 else "")
                 what = "during hpcverify's own load (known-good kernels)"
                 text = f"{row.meaning}: Xid {xid} {what} ({count} times)"
-                yield Finding(code, part_id, text, _describe_row(row))
+                yield Finding(code, part_id, text, row.evidence)
             elif (part_id, xid) not in logged:
                 text = f"{row.meaning}: NVML reported Xid {xid}, {len(times)} times"
-                yield Finding(row.code, part_id, text, _describe_row(row))
+                yield Finding(row.code, part_id, text, row.evidence)
 
 
-def _list_logged_xids(ctx: Context, root: Path) -> set[tuple[str, int]]:
+def _list_logged_xids(
+    ctx: Context, root: Path, gpus: Mapping[str, str]
+) -> set[tuple[str, int | None]]:
     with suppress(Unable):
-        log = read_new_part(ctx, LINE_MARKERS, root)
-        return {
-            (part_id, event.xid)
-            for part_id, found in group_by_part(log.messages, _list_gpus_by_address(ctx)).items()
-            for event in found
-            if event.xid is not None
-        }
+        log = kernel_log.read(ctx.recall(CURSOR), LINE_MARKERS, root)
+        return {(gpus.get(e.address, e.address), e.xid) for e in read_events(log.messages)}
     return set()
 
 
@@ -219,10 +153,9 @@ CHECK = Check(
     observe=observe,
     metrics={"xids": Metric(unit="", worse="high", meaning="new error lines about this GPU")},
     finding_rules={
-        **build_finding_rules(),
-        "before_first_run": LISTED,
+        **fault_table.build_finding_rules(ROWS.values()),
         "xid_standing": FindingRule(Verdict.WARN, Remedy.REBOOT, conclusive=True),
-        GAP_CODE: GAP_RULE,
+        **LOG_RULES,
     },
     placement=Placement.PASSIVE,
     timeout=60,

@@ -1,5 +1,14 @@
 """
-Read what NVIDIA's drivers write to the kernel log: Xids, SXids, lost GPUs.
+Read what NVIDIA's drivers write to the kernel log: Xids, SXids, lost GPUs; ``xids.csv``.
+
+The columns of the table besides those of all tables: *xid* and NVIDIA's *mnemonic*; *kind*:
+``app`` if a program can cause it, ``context`` if it only accompanies another one, ``gpu`` or
+``driver``; what *nvidia* and *others* do about it, and their *disagreement*; *when*, for an Xid
+with several meanings: the recovery action of 154, which is judged as in `recovery`, or what a
+line about NVLink must say; *pattern* of a line that is not an Xid, with ``{address}`` for that of
+the device. The first row whose pattern fits speaks for the line; it fits from the beginning,
+since the driver also quotes what a program says of itself. For an ``app`` Xid the verdict is that
+on a single one, and the remedy is that of repeated ones.
 
 The forms that drivers have used: ``NVRM: Xid (PCI:0000:b3:00): 79, pid=…, name=…,
 GPU has …``, without ``PCI:``, with a function or a MIG instance behind the address;
@@ -17,16 +26,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcverify.telemetry import pci
+from hpcverify.check import FindingRule, Remedy, Verdict
+from hpcverify.telemetry import fault_table, pci
+from hpcverify.telemetry.fault_table import KnownFault
 from hpcverify.telemetry.kernel_log import KernelMessage
 from hpcverify.telemetry.xids import ADDRESS_PATTERN, XID_PATTERN
 from hpcverify_checks.common.kernel_log import begins_with_process
-from hpcverify_checks.xid.policy import XidRow, find_row, load_rows
+from hpcverify_checks.common.log_events import LogEvent
 
+REPEATED_SUFFIX, UNDER_LOAD_SUFFIX = "_repeated", "_under_load"
+"""Added to the code of an ``app`` Xid that came again, or came under our load."""
 LINE_MARKERS = (
     b"Xid (",
     b"RmInitAdapter failed",
@@ -37,24 +50,13 @@ LINE_MARKERS = (
 """Only lines with one of these matter."""
 
 # As text: on a healthy node none of them is ever compiled.
-SXID_PATTERN = (
-    rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{ADDRESS_PATTERN}\): (?P<xid>\d+), ?(?P<rest>.*)"
-)
-INIT_FAILED_PATTERN = (
-    rf"NVRM: (?:(?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}: )?(?:\w+: )?RmInitAdapter failed"
-    r"|The NVIDIA probe routine failed)"
-)
-"""From the beginning: the driver also quotes the version that a program claims to have."""
 LOST_PATTERN = (
     rf"NVRM: (?:GPU (?:at )?(?:PCI:)?{ADDRESS_PATTERN}:? (?:GPU )?has )?fallen off the bus"
 )
 LOST_OPENING_PATTERN = rf"NVRM: The NVIDIA GPU {ADDRESS_PATTERN}"
 """The first of three lines, which names the GPU; the last says it is lost."""
 LINE_END_PATTERN = r"\n|\\x0a|#012"
-"""Between the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
-SXID_CODES = {"Fatal": "sxid_fatal", "Non-fatal": "sxid_nonfatal"}
-SXID_DETAIL_PREFIXES = ("Severity ", "Data ")
-"""The starts of the lines that follow an SXid."""
+"""What separates the lines of a message, as journald, /dev/kmsg and rsyslog write it."""
 
 PROCESS_PATTERN = r"pid='?(?P<pid>\d+)'?, name=(?P<process>[^,]*)"
 UNIT_PATTERN = r"\(GPC (\d+), TPC (\d+)(?:, SM (\d+))?\)"
@@ -72,27 +74,75 @@ QUIET_SECONDS = 10.0
 """One fault writes many lines within a second; later lines are another fault."""
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """One line about an error; *part_id* is a PCI address, or "node"."""
+class XidRow(KnownFault, frozen=True, kw_only=True):
+    """One row of the table."""
 
-    row: XidRow
+    xid: int | None = None
+    mnemonic: str = ""
+    kind: str
+    nvidia: str = ""
+    others: str = ""
+    disagreement: str = ""
+    when: tuple[str, ...] = ()
+    pattern: str = ""
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """The columns that say what NVIDIA and others make of the Xid."""
+        names = ("mnemonic", "nvidia", "others", "disagreement")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    @property
+    def rules(self) -> dict[str, FindingRule]:
+        """
+        The rule of each suffix.
+
+        An Xid that a program can cause is most likely the job's, so a single one is listed. If
+        it comes again from another process on the same GPU, or while our own known-good kernels
+        run, somebody should look; if our kernels cause it again, the GPU fails. The next run
+        begins after these lines, so a FAIL is conclusive.
+        """
+        rules = super().rules
+        if self.kind == "app":
+            remedy = max(self.remedy, Remedy.INSPECT, key=list(Remedy).index)
+            warning = FindingRule(Verdict.WARN, remedy)
+            rules |= {REPEATED_SUFFIX: warning, UNDER_LOAD_SUFFIX: warning}
+            rules[UNDER_LOAD_SUFFIX + REPEATED_SUFFIX] = FindingRule(Verdict.FAIL, remedy)
+        return rules
+
+
+ROWS = fault_table.index_rows(Path(__file__).with_name("xids.csv"), XidRow)
+PATTERN_ROWS = tuple(
+    replace(row, pattern=row.pattern.replace("{address}", ADDRESS_PATTERN))
+    for row in ROWS.values()
+    if row.pattern
+)
+ROWS_BY_SIGN = {(row.xid, sign): row for row in ROWS.values() for sign in row.when}
+
+
+class XidEvent(LogEvent[XidRow], frozen=True, kw_only=True):
+    """One line about an error; *address* is that of the PCI device, or "node"."""
+
     xid: int | None
-    part_id: str
-    text: str
-    time: float | None
-    details: Mapping[str, str]
+    address: str
 
 
-def read_events(messages: Sequence[KernelMessage]) -> list[Event]:
+def find_row(xid: int, *signs: str) -> XidRow:
+    """Find the row of *xid* by the first of *signs* in the table, or else by number."""
+    known = (ROWS_BY_SIGN[xid, sign] for sign in signs if (xid, sign) in ROWS_BY_SIGN)
+    return next(known, ROWS.get(f"xid_{xid}", ROWS["xid_unknown"]))
+
+
+def read_events(messages: Sequence[KernelMessage]) -> list[XidEvent]:
     """
     Read *messages*.
 
     A lost GPU that an Xid reports as well counts once, and only the last recovery action
     of a GPU holds.
     """
-    found = _drop_repeated_losses([*_parse_messages(messages)])
-    last = {event.part_id: event for event in found if event.xid == RECOVERY_ACTION_XID}
-    return [e for e in found if e.xid != RECOVERY_ACTION_XID or e is last[e.part_id]]
+    events = _drop_repeated_losses([*_parse_messages(messages)])
+    last = {event.address: event for event in events if event.xid == RECOVERY_ACTION_XID}
+    return [e for e in events if e.xid != RECOVERY_ACTION_XID or e is last[e.address]]
 
 
 FALLEN_OFF_XID = 79
@@ -103,7 +153,7 @@ NVLINK5_XIDS = range(144, 151)
 GSP_XIDS = (119, 120)
 
 
-def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[Event]:
+def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[XidEvent]:
     opening: re.Match[str] | None = None
     for message in messages:
         if begins_with_process(message.text):
@@ -118,14 +168,14 @@ def _parse_messages(messages: Sequence[KernelMessage]) -> Iterator[Event]:
 
 
 def _split_message(text: str) -> list[str]:
-    """Split the one message that the driver writes in several lines; of others give the first."""
+    """Split the one message that the driver writes in several lines; return the first of others."""
     lines = [line.strip() for line in re.split(LINE_END_PATTERN, text)]
     return lines if re.match(LOST_OPENING_PATTERN, lines[0]) else lines[:1]
 
 
 def _make_loss_event(
     message: KernelMessage, match: re.Match[str], opening: re.Match[str] | None
-) -> Event:
+) -> XidEvent:
     # As the Xid reports it; *opening* names the GPU if *match* does not.
     address = match["address"]
     if address is None and opening is not None:
@@ -135,60 +185,55 @@ def _make_loss_event(
     return _make_event(message, find_row(FALLEN_OFF_XID), address, FALLEN_OFF_XID)
 
 
-def _drop_repeated_losses(found: Sequence[Event]) -> list[Event]:
+def _drop_repeated_losses(events: Sequence[XidEvent]) -> list[XidEvent]:
     # An Xid at the same time reports the same loss.
-    xids = [e for e in found if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
+    xids = [e for e in events if e.xid == FALLEN_OFF_XID and re.match(XID_PATTERN, e.text)]
     return [
         e
-        for e in found
+        for e in events
         if e.xid != FALLEN_OFF_XID
         or e in xids
         or not any(
-            e.part_id == t.part_id
-            and (e.time is None or t.time is None or abs(e.time - t.time) <= QUIET_SECONDS)
-            for t in xids
+            e.address == other.address
+            and (e.time is None or other.time is None or abs(e.time - other.time) <= QUIET_SECONDS)
+            for other in xids
         )
     ]
 
 
-def _parse_message(message: KernelMessage) -> Iterator[Event]:
-    text = message.text
-    if match := re.match(XID_PATTERN, text):
+def _parse_message(message: KernelMessage) -> Iterator[XidEvent]:
+    if match := re.match(XID_PATTERN, message.text):
         xid, rest = int(match["xid"]), match["rest"]
-        details = {k: v for k, v in _parse_details(xid, rest) if v}
         row = find_row(xid, *_list_signs(xid, rest))
-        yield _make_event(message, row, match["address"], xid, details)
-    elif text.startswith("NVRM: Xid"):
-        yield _make_event(message, load_rows()["xid_unparsed"])
-    elif match := re.match(SXID_PATTERN, text):
-        if not match["rest"].startswith(SXID_DETAIL_PREFIXES):
-            weight = match["rest"].partition(",")[0]
-            row = load_rows()[SXID_CODES.get(weight, "sxid_unknown")]
-            yield _make_event(message, row, match["address"], details={"sxid": match["xid"]})
-    elif match := re.match(INIT_FAILED_PATTERN, text):
-        yield _make_event(message, load_rows()["init_failed"], match["address"])
+        yield _make_event(message, row, match["address"], xid, dict(_parse_details(xid, rest)))
+        return
+    for row in PATTERN_ROWS:
+        if match := re.match(row.pattern, message.text):
+            groups = match.groupdict()
+            yield _make_event(message, row, groups.pop("address", None), details=groups)
+            return
 
 
 def _make_event(
     message: KernelMessage,
     row: XidRow,
-    address: str | None = None,
+    address: str | None,
     xid: int | None = None,
-    details: Mapping[str, str] | None = None,
-) -> Event:
-    return Event(
+    details: Mapping[str, str | None] | None = None,
+) -> XidEvent:
+    return XidEvent(
         row=row,
         xid=xid,
-        part_id=pci.normalize_address(f"{address}.0") if address else "node",
+        address=pci.normalize_address(f"{address}.0") if address else "node",
         text=message.text,
         time=message.time,
-        details=details or {},
+        details={name: value for name, value in (details or {}).items() if value},
     )
 
 
 def _list_signs(xid: int, rest: str) -> Iterator[str]:
     """
-    List the signs by which `find_row` tells what *xid* means here, the surest first.
+    List the signs by which `find_row` knows what *xid* means here, the surest first.
 
     A recovery action goes by its number: its text changed from "Node Reboot Required" to
     "OS Reboot" in R610. An NVLink 5 fault goes by unit and status as in NVIDIA's sheet,
@@ -207,7 +252,7 @@ def _list_signs(xid: int, rest: str) -> Iterator[str]:
         yield fault["weight"]
 
 
-def _parse_details(xid: int, rest: str) -> Iterator[tuple[str, str]]:
+def _parse_details(xid: int, rest: str) -> Iterator[tuple[str, str | None]]:
     if who := re.search(PROCESS_PATTERN, rest):
         yield from who.groupdict().items()
     if units := re.search(UNIT_PATTERN, rest):
@@ -224,7 +269,7 @@ def count_occasions(times: Sequence[float]) -> int:
     return 1 + sum(b - a > QUIET_SECONDS for a, b in pairwise(sorted(times)))
 
 
-def recurs(group: Sequence[Event]) -> bool:
+def recurs(group: Sequence[XidEvent]) -> bool:
     """Whether it came on several occasions, and from more than one process."""
     known = [e for e in group if "pid" in e.details and e.time is not None]
     processes = {(e.details["pid"], e.details["process"]) for e in known}

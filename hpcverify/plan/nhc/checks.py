@@ -46,7 +46,7 @@ NOT_FATAL = "-0 (not fatal) is left out: an expectation that is not met is an ER
 OWN_CHECK = "runs a program: write a check of your own (CONTRIBUTING.md, Adding a check)"
 BY_JOBS = (
     "what processes of users take is limited by the scheduler's cgroups (ConstrainCores, "
-    "ConstrainRAMSpace); host tells those of jobs that are over"
+    "ConstrainRAMSpace); host reports those of jobs that are over"
 )
 GPU_HEALTH = "the checks recovery, ecc, gpu_setup, pcie, nvlink and xid ask the driver for this"
 SCHEDULER = "asks a server of the scheduler, not this node"
@@ -56,11 +56,11 @@ DMI = (
 )
 REASONS = {
     "check_hw_gm": "Linux has no driver for Myrinet any more",
-    "check_hw_mcelog": "the checks ecc and kernel_log tell machine checks, without its daemon",
+    "check_hw_mcelog": "the checks ecc and kernel_log report machine checks, without its daemon",
     "check_hw_mem": "memory and swap have bounds of their own: use check_hw_physmem and _swap",
     "check_dmi_raw_data_match": DMI,
     "check_cmd_dmesg": "the checks kernel_log and xid read the kernel log by tables of lines",
-    "check_net_ping": "hpcverify sends nothing to other nodes; the check nic tells what a link "
+    "check_net_ping": "hpcverify sends nothing to other nodes; the check nic reports what a link "
     "does, hosts whether a name is known, mounts whether a server answers",
     "check_net_socket": "name the daemon that listens, under processes or services",
     "check_nv_healthmon": GPU_HEALTH,
@@ -70,9 +70,9 @@ REASONS = {
     "check_ps_physmem": BY_JOBS,
     "check_ps_time": BY_JOBS,
     "check_ps_kswapd": "it is for a bug of Linux 2.6.32",
-    "check_ps_unauth_users": "pam_slurm_adopt refuses such logins; host tells processes of jobs "
+    "check_ps_unauth_users": "pam_slurm_adopt refuses such logins; host reports processes of jobs "
     "that are over",
-    "check_ps_userproc_lineage": "pam_slurm_adopt does this; host tells processes of jobs that "
+    "check_ps_userproc_lineage": "pam_slurm_adopt does this; host reports processes of jobs that "
     "are over",
     "check_moab_sched": SCHEDULER,
     "check_moab_rm": SCHEDULER,
@@ -150,7 +150,7 @@ def _turn(line: Line) -> Iterator[Piece]:
         raise CannotTurn(REASONS[name])
     if name not in TURNERS:
         raise CannotTurn(
-            "is no check of NHC but the site's own: write one of hpcverify (CONTRIBUTING.md)"
+            "is not a check of NHC but the site's own: write one of hpcverify (CONTRIBUTING.md)"
         )
     pieces = list(TURNERS[name](name, arguments))
     if not pieces:

@@ -84,7 +84,7 @@ def _join_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 def _parse_line(line: str) -> tuple[str, tuple[str, ...]]:
     target, bars, check = line.partition("||")
     if not bars:
-        raise CannotTurn("is no line of an nhc.conf: it has no ||")
+        raise CannotTurn("is not a line of an nhc.conf: it has no ||")
     return turn_target(target.strip()), _split(check)
 
 
@@ -189,7 +189,7 @@ def parse_number(text: str, factor: int, suffixes: str) -> float:
         power = suffixes.find(text[-1].lower())
         text = text[:-1]
     if power < 0 or not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise CannotTurn(f"{text!r} is no size")
+        raise CannotTurn(f"{text!r} is not a size")
     return float(text) * float(factor**power)
 
 

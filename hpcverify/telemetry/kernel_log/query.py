@@ -29,6 +29,8 @@ class KernelMessage(Struct, frozen=True):
 class KernelLog(Struct, frozen=True, kw_only=True):
     """What was found in one source since the cursor."""
 
+    boot: str
+    """The id of the boot in which the log was read."""
     source: str
     messages: tuple[KernelMessage, ...]
     """Those with a word that was asked for."""
@@ -101,6 +103,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         """Build the answer, which read up to *position*; *missing* are `gap` and `unseen`."""
         found = tuple(messages)
         return KernelLog(
+            boot=self.boot,
             source=self.source,
             messages=tuple(m for m in found if not self.is_old(m)),
             older=tuple(m for m in found if self.is_old(m)),
@@ -118,7 +121,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         if not since.rebooted:
             return f"it does not reach back to {text}, when it was read last", ""
         text = (
-            f"what the kernel said between {text} and the boot at "
+            f"what the kernel logged between {text} and the boot at "
             f"{format_moment(self.booted)} was not seen"
         )
         return (text, "") if self.is_before_boot(oldest) else ("", text)

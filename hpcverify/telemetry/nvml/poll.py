@@ -81,7 +81,7 @@ def _find_unlike(spoken: Sequence[GpuQuery]) -> Iterator[Finding]:
                 yield Finding(
                     "gpu_silent" if refused else "gpu_unlike",
                     who.gpu.uuid,
-                    f"cannot be asked what its like can: {', '.join(odd)} "
+                    f"cannot answer questions that its siblings can: {', '.join(odd)} "
                     f"({who.no_answers[odd[0]]})",
                     {"calls": " ".join(odd)},
                 )

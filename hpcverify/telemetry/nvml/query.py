@@ -55,7 +55,7 @@ class Gpu(Struct, frozen=True):
     address: str
     handle: Any
     name: str
-    """Of the part, if it tells."""
+    """The name of the part, if known."""
 
     @property
     def label(self) -> str:

@@ -30,7 +30,7 @@ class TimedOut(Struct, Generic[T], frozen=True):
     item: T
     doing: str
     seconds: float
-    """For which it was waited."""
+    """The seconds waited so far."""
 
 
 class TimedCalls(Struct, Generic[T, A], frozen=True):

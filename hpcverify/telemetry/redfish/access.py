@@ -44,10 +44,10 @@ class BmcLogins(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file of ``[bmc] credentials``: secret too."""
 
     user: str = ""
-    """Of every BMC that is not in *login*."""
+    """The user of every BMC that is not in *login*."""
     password: str = ""
     login: tuple[BmcLogin, ...] = ()
-    """Of some nodes; the first that has a node counts."""
+    """Logins of some nodes; the first that covers a node counts."""
 
     def __repr__(self) -> str:
         """Leave out the passwords."""

@@ -132,6 +132,7 @@ class _Session:
     def __init__(self, access: BmcAccess) -> None:
         self._access = access
         self._library = _load_library()
+        self._adapter = _make_adapter()
         self._requests = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -144,7 +145,7 @@ class _Session:
                 cafile=_find_trusted(access),
                 check_connectivity=False,
                 proxies={"no_proxy": "*"},
-                https_adapter=_make_adapter(),
+                https_adapter=self._adapter,
             )
 
     def log_in(self) -> None:
@@ -170,6 +171,12 @@ class _Session:
 
     def log_out(self) -> None:
         """Delete the session: a BMC has few, and keeps each for half an hour."""
+        try:
+            self._delete_session()
+        finally:
+            self._adapter.close()  # the library leaves its connection open
+
+    def _delete_session(self) -> None:
         location = self._client.get_session_location()
         if not location:
             return
@@ -190,7 +197,7 @@ class _Session:
 
         """
         if not PATH_PATTERN.fullmatch(path):
-            raise Unreadable(f"{path[:80]!a} is no path of a Redfish service")
+            raise Unreadable(f"{path[:80]!a} is not a path of a Redfish service")
         self._requests += 1
         if self._requests > MAX_REQUESTS:
             raise _build_wrong_answer(self._access, f"has more than {MAX_REQUESTS} resources")
@@ -312,7 +319,7 @@ def _explain_status(status: int, access: BmcAccess) -> Unable:
         return _build_wrong_answer(access, "is busy (HTTP 503), as during an update")
     if status in ABSENT_STATUSES:
         return Unable(
-            f"{access.address} is no Redfish service (HTTP {status}): correct [bmc] address",
+            f"{access.address} is not a Redfish service (HTTP {status}): correct [bmc] address",
             Cause.MISSING,
         )
     return _build_wrong_answer(access, f"answers HTTP {status}")

@@ -17,11 +17,11 @@ def combine(*reporting: int) -> CollectiveRun:
 def test_the_rank_that_says_nothing_more_is_missing() -> None:
     run = combine(0, 1, 3)
 
-    assert run.reasons == {2: "said nothing more"}
+    assert run.reasons == {2: "reported nothing more"}
 
 
 def test_if_no_rank_says_anything_more_none_is_missing() -> None:
     run = combine()
 
     assert run.missing == ()
-    assert run.unable == "4 of 4 ranks said nothing more"
+    assert run.unable == "4 of 4 ranks reported nothing more"

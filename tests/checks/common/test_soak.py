@@ -46,7 +46,7 @@ from hpcverify_checks.common.soak import (
     name_vote_group,
     plan_stretches,
 )
-from hpcverify_checks.common.vote import Accusation, reconcile
+from hpcverify_checks.common.vote import ProductFault, reconcile
 
 HOST = torch.device("cpu")
 SHAPE = Shape(64, 128)
@@ -107,9 +107,9 @@ def mismatched(part: PartSoak) -> int:
     return sum(done.mismatched_words for done in part.done)
 
 
-def accused(part: PartSoak) -> tuple[Finding, Accusation]:
+def accused(part: PartSoak) -> tuple[Finding, ProductFault]:
     assert part.corruption is not None
-    return part.corruption, part.corruption.data_as(Accusation)
+    return part.corruption, part.corruption.data_as(ProductFault)
 
 
 @pytest.mark.parametrize("name", CPU_FAMILIES)

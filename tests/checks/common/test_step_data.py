@@ -142,8 +142,3 @@ def test_a_value_that_is_not_a_number_is_wrong() -> None:
     found.view(torch.float32)[3] = float("nan")
     ROWS.compare(found, data, (data.weigh_sum(), 0, 0), log)
     assert log[:2].tolist() == [1, 3]
-
-
-def test_words_are_told_in_hexadecimal_and_floats_as_numbers() -> None:
-    assert StepData(7, 0, 2, floats=False).format_word(-1) == "0xffffffff"
-    assert StepData(7, 0, 2, floats=True).format_word(0x40400000) == "3"

@@ -27,8 +27,8 @@ from hpcverify_checks.common.soak import MISMATCH_METRIC
 from hpcverify_checks.common.vote import (
     CORES_GROUP,
     PRODUCT_FINDING_RULES,
-    Accusation,
     Ballot,
+    ProductFault,
     make_answer,
     reconcile,
 )
@@ -38,7 +38,7 @@ RULES = {
     name: Rule(high=0, remedy=Remedy.REPLACE, optional=True)
     for name in ("mismatched_words", "stress.mismatched")
 }
-ACCUSATION = Accusation(
+ACCUSATION = ProductFault(
     "bf16", "plain", 0, digest=WRONG, expected="0x1", in_memory=False, reruns=Reruns(3)
 )
 

@@ -10,7 +10,6 @@ import pytest
 
 from hpcverify_checks.common.cores import run_on_each
 from hpcverify_checks.cpu_units.sharing import (
-    MODULUS,
     SHARED_UNITS,
     Semaphore,
     SharedLines,
@@ -18,6 +17,7 @@ from hpcverify_checks.cpu_units.sharing import (
     find_common_core,
     pair_cores,
 )
+from hpcverify_checks.cpu_units.units import MODULUS
 from hpcverify_checks.cpu_units.witnesses import CoreSet
 
 

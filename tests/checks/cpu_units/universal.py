@@ -15,7 +15,6 @@ from hpcverify_checks.cpu_units.vectors import list_vector_units
 
 
 def list_digests() -> Iterator[tuple[tuple[str, str], str]]:
-    """List the digest of each universal answer, by unit and seed."""
     for unit in (*list_units(), *list_vector_units()):
         for number in range(SHIPPED_DRAWS) if unit.universal else ():
             seed = f"shipped {number}"

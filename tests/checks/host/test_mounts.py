@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,22 +21,11 @@ from hpcverify_checks.host.apart import ask_apart, read_start
 from hpcverify_checks.host.mounts import ERRORS, LEFT_BEHIND, READ_ONLY, WRITABLE, measure_mounts
 from hpcverify_checks.host.needs import Bound, MountNeed, SpaceNeed
 from tests.checks.host.nodes import a_node, look
+from tests.checks.storage.disks import mounted
 from tests.fuse import silent_file_system
 from tests.telemetry.trees import grow, link
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
-
-
-@contextmanager
-def mounted(*arguments: object) -> Generator[Path]:
-    """Mount as ``mount ARGUMENTS`` does; the last of them is the mount point."""
-    point = Path(str(arguments[-1]))
-    point.mkdir(exist_ok=True)
-    subprocess.run(["mount", *map(str, arguments)], check=True)
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "--lazy", point], check=True)
 
 
 def ask(

@@ -53,12 +53,10 @@ class Clock:
         self._on_rest, self._step = on_rest, step
 
     def read(self) -> float:
-        """Tell the time."""
         self.now += self._step
         return self.now
 
     def rest(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += 1.1 * seconds
         self._on_rest()
 
@@ -237,19 +235,16 @@ class Lab:
     """Keeps the chunks that were mapped, so that a fault can be put into one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Install nothing yet."""
         self.chunks: list[Tensor] = []
         self.cores: list[int] = []
         self._patch = monkeypatch
 
     def map(self, size: int, node: int) -> Tensor:
-        """Map a chunk and keep it."""
         self.chunks.append(map_small(size, node))
         self.cores.append(min(os.sched_getaffinity(0)))
         return self.chunks[-1]
 
     def list_own(self, core: int) -> list[Tensor]:
-        """List the chunks of *core*."""
         return [c for c, owner in zip(self.chunks, self.cores, strict=True) if owner == core]
 
     def install(self, after_write: Callable[[Tensor], object]) -> None:

@@ -149,7 +149,7 @@ def test_what_was_not_written_is_told_from_what_was_changed(by: Copy) -> None:
 
 def test_a_copy_that_takes_its_words_from_elsewhere_is_found() -> None:
     finding = only(lapped(late))
-    assert finding.evidence["offset"] == "0"
+    assert finding.evidence["offset"] == "0x0"
     assert finding.evidence["found"] != finding.evidence["expected"]
 
 
@@ -160,7 +160,7 @@ def test_one_flipped_bit_is_one_wrong_word_with_its_bytes() -> None:
     had, wanted = (bytes.fromhex(evidence[name]) for name in ("found", "expected"))
     differing = [a ^ b for a, b in zip(had, wanted, strict=True) if a != b]
     assert differing == [16]
-    assert int(evidence["offset"]) == int(evidence["bytes"]) // 3
+    assert int(evidence["offset"], 16) == int(evidence["bytes"]) // 3
 
 
 def test_a_copy_that_goes_wrong_once_is_intermittent() -> None:
@@ -199,7 +199,7 @@ def test_memory_that_is_wrong_is_not_taken_for_the_copy(bad: CopyPath, place: st
 
 
 def test_a_way_that_errs_is_left_and_the_others_go_on() -> None:
-    left = iter(range(3 * copy_phase.MAX_COPIES))
+    left = iter(range(3 * copy_phase.MAX_COPIES_PER_LAP))
 
     def ends(target: Tensor, source: Tensor) -> None:
         if next(left, None) is None:

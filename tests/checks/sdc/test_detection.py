@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpcverify.check import Judgement, Unable
+from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Judgement, Unable
 from hpcverify.model import Cause, Remedy, Verdict
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import sdc
@@ -43,7 +43,7 @@ def test_every_fault_comes_out_as_it_must(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_only_what_changes_nothing_is_let_pass(name: str) -> None:
-    passed = {f for f, t in by_fault(name).items() if t.outcome == sdc_trials.FOUND_NOTHING}
+    passed = {f for f, t in by_fault(name).items() if t.outcome == FOUND_NOTHING}
 
     assert passed <= {
         "none",
@@ -59,8 +59,8 @@ def test_every_type_is_tried_with_faults_of_all_kinds(name: str) -> None:
     assert outcomes == {
         sdc_trials.FOUND_COMPUTE,
         sdc_trials.FOUND_MEMORY,
-        sdc_trials.FOUND_NOTHING,
-        sdc_trials.CHECKER_BROKEN,
+        FOUND_NOTHING,
+        CHECKER_BROKEN,
     }
 
 
@@ -113,7 +113,7 @@ def test_the_selftest_of_a_blind_check_does_not_hold(
     stage = staged(tmp_path, "fp32", ProductSeams(compare=blindness(compare)))
     healthy = next(iter(sdc_trials.list_cases(stage)))
 
-    assert sdc_trials.try_fault(stage, healthy)[0] == sdc_trials.CHECKER_BROKEN != healthy.expected
+    assert sdc_trials.try_fault(stage, healthy)[0] == CHECKER_BROKEN != healthy.expected
 
 
 def test_a_bit_that_is_missed_is_named(tmp_path: Path) -> None:

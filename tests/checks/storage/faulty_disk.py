@@ -42,7 +42,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 2
 
     def list_settings(self, folder: Path) -> dict[str, str]:
-        """Tell the library."""
         return {
             "FAULT": self.how,
             "FAULT_PATH": self.path,
@@ -63,7 +62,6 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 def compile_library(folder: Path) -> Path:
-    """Compile the faulty disk."""
     library = folder / "faulty_disk.so"
     source = Path(__file__).with_suffix(".c")
     flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror")
@@ -87,7 +85,6 @@ def take_load(
 
 
 def main(name: str, folder: Path) -> None:
-    """Put the load on the disk as the check does, and print what it found."""
     disk = find_site(folder, Inventory(), direct=True).disk
     part = Part(kind="disk", id=SERIAL, label=str(disk))
     site = find_site(folder, Inventory(parts=(part,)), direct=require_writable(folder))

@@ -98,7 +98,7 @@ def test_where_there_is_no_disk_the_page_cache_keeps_all(tmp_path: Path) -> None
         (FILES.make_content(2, 0), "holds what was written before: a write was lost"),
         (
             SOUND[2][:9] + bytes([SOUND[2][9] ^ 4]) + SOUND[2][10:],
-            "differs in 1 byte, the first at 9",
+            "differs in 1 byte: the first at byte 0x9 is ",
         ),
     ],
     ids=["lost", "empty", "short", "long", "swapped", "old of another", "stale", "flipped"],

@@ -76,7 +76,6 @@ def filled(fio: Fio, rng: random.Random, mib: int = 8) -> tuple[FileExtent, ...]
 
 
 def flip(extent: FileExtent, at: int) -> None:
-    """Change one bit of what lies on the disk."""
     file = os.open(extent.path, os.O_RDWR)
     try:
         (byte,) = os.pread(file, 1, extent.offset + at)
@@ -268,7 +267,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(fio: Fio, rng: random.Random) -> 
 class FlipsEachTime(Fio):
     """A disk of which every other answer is wrong."""
 
-    def run(  # noqa: D102 - that of the base class
+    def run(
         self,
         extents: Sequence[FileExtent],
         *,

@@ -527,7 +527,7 @@ def measured(ctx: Context, seams: TrainingSeams = HARDWARE) -> list[CheckItem]:
 @pytest.mark.parametrize("what", [steps.INITIAL_PARAMETERS, "step 2: batch"])
 def test_a_copy_that_differs_fails_on_any_part(tmp_path: Path, what: str) -> None:
     ctx = make_context(tmp_path)
-    found = steps.Difference(3, what, 1, 2, digests=9, reruns=Reruns(3))
+    found = steps.Difference(3, what, 1, 2, count=9, reruns=Reruns(3))
     outcome = msgspec.structs.replace(trained(), difference=found)
     judgement = together(by_rank(ctx, outcome, backend="gloo"), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)

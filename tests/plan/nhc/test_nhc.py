@@ -215,7 +215,7 @@ def test_a_port_of_infiniband_becomes_its_files() -> None:
         ("@rack1@ || check_fs_mount_rw /", "kind of the site's own"),
         ("{n01..n64} || check_fs_mount_rw /", "as pdsh writes them"),
         ("* || check_fs_free /dev/mapper/root 5%", "NHC ignores it"),
-        ("* || check_fs_free / much", "is no size"),
+        ("* || check_fs_free / much", "is not a size"),
         ("* || check_fs_free /", "an argument is missing"),
         ("* || check_hw_ib 100", "names no device"),
         ("* || check_fs_mount -q /", "no option -q"),
@@ -300,7 +300,7 @@ def test_a_target_names_the_same_nodes(target: str, names: list[str], others: li
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{n[5-1]} || check_hw_eth eth0", "'5-1' is no range"),
+        ("{n[5-1]} || check_hw_eth eth0", "'5-1' is not a range"),
         ("* || check_file_test -f etc/passwd", "path"),
         ("* || check_fs_free /tmp 110%", "(10 % is 0.1), not 1.1"),
         ("* || check_file_stat -m 0100644 /etc/passwd", "mode"),

@@ -21,7 +21,7 @@ from hpcverify.isolation.rounds import OUTBOX_NAME
 from hpcverify.slurm.submit import JOB_NAME_PREFIX
 
 RESERVATION_PREFIX = "hpcverify-fabric-"
-"""Of the reservation of all nodes of a batch; the id of its isolation follows."""
+"""The name of the reservation of a batch begins so; the id of its isolation follows."""
 ADMISSION_LOCK_NAME = "admission.lock"
 """Held by the sweep that tests the batches."""
 MAX_RELEASE_TRIES = 60

@@ -1,0 +1,123 @@
+"""The investigation of a wrong product: where, which bits, memory or arithmetic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcverify.check import Finding
+from hpcverify.units import format_count
+from hpcverify_checks.common import locate
+from hpcverify_checks.common.bits import compute_digest, format_word, view_words
+from hpcverify_checks.common.cores import run_on_each
+from hpcverify_checks.common.mismatch import find_mismatch
+from hpcverify_checks.common.product_loop import ProductBench, ProductJob, WrongProduct, poison
+from hpcverify_checks.common.reruns import rerun
+from hpcverify_checks.common.vote import CORRUPTION_CODE, ProductFault, is_of_host
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WITNESSES = 2
+"""Cores that look at the host's memory when another one may be at fault."""
+
+Known = tuple[dict[str, str], dict[str, Any]]
+"""Evidence for people, and fields of an `ProductFault`."""
+
+
+def investigate_corruption(bench: ProductBench, wrong: WrongProduct) -> Finding:
+    """
+    Find out what a vendor asks about a *wrong* product, and put it in words.
+
+    The host does the work, outside the part that computed the product. A faulty part may
+    refuse the next step too: what was known by then is kept.
+    """
+    job, shift = bench.get_job(wrong.number)
+    data: dict[str, Any] = {"dtype": bench.dtype, "plan": job.name, "draw": job.draw}
+    evidence = {name: str(value) for name, value in data.items()} | {
+        "shift": str(shift),
+        "product": str(wrong.number),
+        "wrong_words": str(wrong.words),
+    }
+    try:
+        for shown, known in _look_closer(bench, wrong):
+            evidence |= shown
+            data |= known
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it must not hide the fault
+        evidence["incomplete"] = f"then {type(exc).__name__}: {exc}"
+    shown_in_text = ("extent", "place", "reruns", "sm", "incomplete")
+    details = ", ".join(evidence[name] for name in shown_in_text if name in evidence)
+    text = (
+        f"{bench.dtype} product {wrong.number} ({job.name}) has "
+        f"{format_count(wrong.words, 'wrong word')}: {details}"
+    )
+    data = msgspec.to_builtins(ProductFault(**data))
+    return Finding(CORRUPTION_CODE, bench.part_id, text, evidence, data)
+
+
+def _look_closer(bench: ProductBench, wrong: WrongProduct) -> Iterator[Known]:
+    job, _ = bench.get_job(wrong.number)
+    # A copy even on the host: a row that is written late must not change it meanwhile.
+    product = wrong.output.to("cpu", copy=True)
+    yield _compare_elements(product, job.reference.cpu())
+    changed = ", ".join(_ask_witnesses(job, bench.part_id))
+    place = f"memory ({changed})" if changed else "compute"
+    yield {"place": place}, {"in_memory": bool(changed)}
+    reruns = rerun(partial(repeat_product, bench, wrong.number))
+    yield {"reruns": reruns.describe()}, {"reruns": reruns}
+    units = locate.find_faulty_sms(bench.outputs[0].device)
+    if units:
+        yield {"sm": f"multiprocessors {units.describe()}"}, {}
+
+
+def _ask_witnesses(job: ProductJob, part_id: str) -> list[str]:
+    """
+    List what changed in memory.
+
+    A core of the host does not answer for itself: all cores read the same operands, and each
+    would fail for what memory, or the core that made them, did. So others look.
+    """
+    if not is_of_host(part_id):
+        return [*list_changed_memory(job)]
+    mine = os.sched_getaffinity(os.getpid())  # of the main thread: this one may be pinned
+    others = [core for core in sorted(mine) if f"cpu{core}" != part_id][:WITNESSES]
+    seen = run_on_each(others or sorted(mine), lambda _: [*list_changed_memory(job)])
+    return [*dict.fromkeys(text for texts in seen for text in texts)]
+
+
+def _compare_elements(found: Tensor, expected: Tensor) -> Known:
+    wrong, digest = find_mismatch(found, expected), format_word(compute_digest(found))
+    if wrong is None:
+        nothing = "read a second time, it is right"
+        return {"digest": digest, "extent": nothing}, {"digest": digest}
+    row, column = divmod(wrong.index, found.shape[1])
+    evidence = wrong.to_evidence("element") | {
+        "digest": digest,
+        "row": str(row),
+        "column": str(column),
+        "extent": locate.measure_extent(found, expected).describe(),
+    }
+    return evidence, {"digest": digest, "expected": evidence["expected"]}
+
+
+def list_changed_memory(job: ProductJob) -> Iterator[str]:
+    """List which operands or reference changed in memory, as the host sees them."""
+    for name, there, made in zip("AB", (job.a, job.b), job.remake(), strict=True):
+        if wrong := find_mismatch(there.cpu(), made):
+            row, column = divmod(wrong.index, made.shape[1])
+            yield f"operand {name} changed at {row}, {column}"
+    if compute_digest(job.reference.cpu()) != job.digest:
+        yield "reference changed"
+
+
+def repeat_product(bench: ProductBench, number: int) -> bool:
+    """Repeat the product *number*; return whether it is wrong again."""
+    # Else a tile that is not written would keep the right answer.
+    poison(bench.get_output(number))
+    count = view_words(bench.outputs[0]).new_zeros(())
+    bench.compute_and_compare(number, count)
+    return bool(count)
