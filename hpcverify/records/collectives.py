@@ -82,7 +82,7 @@ class Straggler(Struct, frozen=True):
     """A rank, or a node with all its ranks, that holds the others up."""
 
     rank: int
-    """The first rank of the node."""
+    """For a node, its first rank."""
     how: str
     """arrives_late, sends_slowly or receives_slowly; in training computes_slowly or
     waits_for_input."""

@@ -142,12 +142,17 @@ def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
     """List the wrong results of all ranks, as they were measured, the first step first."""
     for by_rank in times:
-        results = (_make_result(rank, timed) for rank, timed in by_rank.items())
-        yield from sorted(filter(None, results), key=lambda result: result.step)
-
-
-def _make_result(rank: int, timed: StepTimes) -> WrongResult | None:
-    if not (wrong := timed.wrong):
-        return None
-    place = rank, timed.operation, timed.size, wrong.step
-    return WrongResult(*place, wrong.count, wrong.index, *wrong.values)
+        results = [
+            WrongResult(
+                rank,
+                own.operation,
+                own.size,
+                wrong.step,
+                wrong.count,
+                wrong.index,
+                *wrong.values,
+            )
+            for rank, own in by_rank.items()
+            if (wrong := own.wrong)
+        ]
+        yield from sorted(results, key=lambda result: result.step)
