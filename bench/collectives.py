@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 
 from hpcverify.units import KIB, MIB
-from hpcverify_checks.collectives.benchmark import (
-    ALL_REDUCE,
+from hpcverify_checks.common.collective import (
     CollectiveBenchmark,
     CollectiveJob,
     finish,
+    use_thread_share,
 )
-from hpcverify_checks.collectives.operations import OPERATIONS
-from hpcverify_checks.common.collective import use_thread_share
-from hpcverify_checks.common.rendezvous import exchange_messages, join_group
+from hpcverify_checks.common.operations import ALL_REDUCE, OPERATIONS
+from hpcverify_checks.common.process_group import join_group
+from hpcverify_checks.common.rendezvous import exchange_messages
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.step_data import WORD_BYTES, Words
 from pairs import summarise
@@ -68,14 +68,6 @@ def time_bare(
     return times
 
 
-def time_ours(
-    benchmark: CollectiveBenchmark, steps: range, buffers: Sequence[tuple[Tensor, Tensor]]
-) -> list[float]:
-    """Time steps as a check takes them."""
-    ours = benchmark.run_steps(steps, buffers)
-    return [end - begin for begin, end in zip(ours.begin, ours.end, strict=True)]
-
-
 def be_rank(rank: int, job: CollectiveJob, pairs: int) -> list[list[float]]:
     """Take turns; give the times of each half of each pair, ours first."""
     halves: list[list[float]] = []
@@ -83,17 +75,19 @@ def be_rank(rank: int, job: CollectiveJob, pairs: int) -> list[list[float]]:
         for size in job.sizes:
             rows = Words.make(job.seed, size // WORD_BYTES, CPU)
             for name in job.operations:
-                benchmark = CollectiveBenchmark(job, rank, CPU, OPERATIONS[name], rows, size)
+                operation = OPERATIONS[name]
+                benchmark = CollectiveBenchmark(job, rank, CPU, operation, size, rows, rows)
                 buffers = benchmark.allocate()
-                benchmark.run_steps(range(STEPS), buffers)
+                benchmark.run_steps(0, STEPS, buffers)
                 for pair in range(pairs):
-                    steps = range((pair + 1) * STEPS, (pair + 2) * STEPS)
+                    first = (pair + 1) * 2 * STEPS
                     if pair % 2:
                         bare = time_bare(benchmark, buffers)
-                        halves += [time_ours(benchmark, steps, buffers), bare]
+                        ours = benchmark.run_steps(first, STEPS, buffers).times
                     else:
-                        ours = time_ours(benchmark, steps, buffers)
-                        halves += [ours, time_bare(benchmark, buffers)]
+                        ours = benchmark.run_steps(first, STEPS, buffers).times
+                        bare = time_bare(benchmark, buffers)
+                    halves += [[*ours], bare]
     return halves
 
 

@@ -90,6 +90,8 @@ def keep_busy(count: int) -> Generator[None]:
 def measure(ranks: int) -> CollectiveRun:
     """Run one small all-reduce and the steps that stragglers are told from."""
     order = LaunchOrder(
+        folder="",
+        backend="",
         operations=("all_reduce",),
         sizes=(4096,),
         seconds=0.1,

@@ -12,24 +12,20 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from time import process_time
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcverify.units import MIB
 from hpcverify_checks.common import collective
-from hpcverify_checks.common.collective import (
-    AllreduceJob,
-    MessageBenchmark,
-    all_reduce,
-    reduce_messages,
-    use_thread_share,
-)
+from hpcverify_checks.common.collective import CollectiveJob, all_reduce, use_thread_share
+from hpcverify_checks.common.operations import ALL_REDUCE
 from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import join_group
-from hpcverify_checks.common.step_data import StepData
+from hpcverify_checks.common.step_data import WORD_BYTES, StepData, Words
 from hpcverify_checks.training import CPU_SHAPE, steps
 from hpcverify_checks.training.gradient_sums import GradientSum
 from hpcverify_checks.training.steps import Trainer, TrainingJob, TrainingSeams, set_determinism
@@ -78,26 +74,37 @@ def time_training(job: TrainingJob) -> dict[str, float]:
     }
 
 
-def time_reduce(job: AllreduceJob) -> dict[str, float]:
+def time_reduce(job: CollectiveJob) -> dict[str, float]:
     """Give the milliseconds of an all-reduce and of what is done beside it."""
     spent: list[float] = []
 
-    def reduce(tensor: Tensor) -> None:
+    def reduce(_send: Tensor, receive: Tensor) -> list[Any]:
         begin = process_time()
-        all_reduce(tensor)
+        all_reduce(receive)
         spent.append(process_time() - begin)
+        return []
 
-    with start_peers(job, collective.__name__), use_thread_share(job), join_group(job, 0, CPU):
-        list(reduce_messages(job, 0, CPU, reduce))
-    benchmark = MessageBenchmark(job, 0, job.sizes[0], CPU, all_reduce)
-    buffers, row = benchmark.allocate(), torch.zeros(4, dtype=torch.int64)
+    operation = replace(ALL_REDUCE, begin=reduce)
+    with start_peers(job, collective.__name__), use_thread_share(job):
+        collective.measure_rank(job, 0, CPU, {operation.name: operation})
+    size = job.sizes[0]
+    made, known = (Words.make(job.seed, size // WORD_BYTES, CPU) for _ in range(2))
+    message, row = torch.zeros(made.count, dtype=torch.int32), torch.zeros(4, dtype=torch.int64)
     beside = 0.0
     for step in range(2):
         data = StepData.make_for_sum(job.seed, step, job.world)
         weights = data.weigh_share(0)
-        beside += time_each(lambda: buffers.made.fill(buffers.message, data, weights)) / 2  # noqa: B023
-        beside += time_each(lambda: buffers.verify(data, weights, row))  # noqa: B023 - twice a step
+        beside += time_each(lambda: made.fill(message, data, weights)) / 2  # noqa: B023
+        beside += time_each(lambda: known.compare(message, data, (weights, 0, 0), row))  # noqa: B023 - twice a step
     return {"all-reduce": median(spent) * 1e3, "data and comparisons": beside}
+
+
+def make_job(folder: str, size: int, seconds: float) -> CollectiveJob:
+    """Make the job of an all-reduce of *size* bytes, as the check has it."""
+    operations = (ALL_REDUCE.name,)
+    return CollectiveJob(
+        folder, 2, "gloo", 120.0, operations, (size,), seconds, 7, compare_shares=True
+    )
 
 
 def main() -> None:
@@ -111,7 +118,7 @@ def main() -> None:
         print(f"training: {what:28} {spent:8.3f} ms  {spent / times['step']:7.2%} of a step")
     for size in (MIB, 16 * MIB):
         with tempfile.TemporaryDirectory() as folder:
-            times = time_reduce(AllreduceJob(folder, 2, "gloo", 120.0, (size,), seconds, 7))
+            times = time_reduce(make_job(folder, size, seconds))
         for what, spent in times.items():
             print(f"all-reduce of {size // MIB} MiB: {what:22} {spent:8.3f} ms")
 

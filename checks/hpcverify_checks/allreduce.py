@@ -7,8 +7,8 @@ the loopback (gloo). The inputs differ at each step and fill every bit, words an
 turn (see `common/step_data.py`); their sum is known exactly, and each result
 is compared to it on the device, outside the timed section. So is each rank's share
 before the sum: a share that one GPU's memory got wrong makes the sums of all GPUs wrong,
-and only that GPU is accused of it. If several get wrong sums and no share was wrong, no
-single GPU is accused: a link changed a share on its way to all. The bandwidth reported is
+and only that GPU is reported for it. If several get wrong sums and no share was wrong, no
+single GPU is reported: a link changed a share on its way to all. The bandwidth reported is
 the bus bandwidth of nccl-tests: algorithm bandwidth x 2 (n - 1) / n, which does not
 depend on the number of ranks and can be set against the speed of the links.
 
@@ -20,8 +20,8 @@ between GPUs that are wired to each other (``mesh``). Over PCIe there is no such
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -51,16 +51,13 @@ from hpcverify.check import (
 )
 from hpcverify.limits.floors import Floor, find_floor
 from hpcverify.limits.specs import explain_unknown, find_achievable, find_spec
-from hpcverify.stats import find_percentile
-from hpcverify.units import GIB, GIGA, KIB, MIB, format_count
-from hpcverify_checks.common import collective
+from hpcverify.units import GIB, KIB, MIB, format_count
 from hpcverify_checks.common.collective import (
-    AllreduceJob,
-    MessageTimes,
-    Reduce,
-    all_reduce,
-    reduce_messages,
-    use_thread_share,
+    CollectiveJob,
+    StepTimes,
+    compute_timing,
+    measure_processes,
+    measure_rank,
 )
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import (
@@ -70,21 +67,16 @@ from hpcverify_checks.common.device import (
 )
 from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.common.operations import ALL_REDUCE, Operation
 from hpcverify_checks.common.parts import classify_wiring, has_optional_links
-from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import (
-    RANK_LOST_RULE,
-    join_group,
-    merge_lost_ranks,
-    report_lost_ranks,
-    report_nccl_settings,
-)
+from hpcverify_checks.common.process_group import report_nccl_settings
+from hpcverify_checks.common.rendezvous import RANK_LOST_RULE, merge_lost_ranks, report_lost_ranks
 from hpcverify_checks.common.sizes import format_size
 from hpcverify_checks.common.step_data import MAX_RANKS, StepMismatch
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
-    assign_blame,
+    attribute_wrong_sums,
     make_witness,
 )
 
@@ -93,10 +85,11 @@ if TYPE_CHECKING:
 
 CPU_SIZES = (KIB, 32 * KIB, MIB, 16 * MIB)
 GPU_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB, 4 * GIB)
+MIN_STEPS, MAX_STEPS = 10, 2000
 CONTENDED_METRICS = ("busbw.*", "jitter.*")
-"""Left out on CPUs that others use."""
+"""Left out on CPUs that other processes use."""
 WARM_UP_SECONDS = 0.5
-"""For each size: a few sums, and the buffers."""
+"""The warm-up of each size: a few sums, and the buffers."""
 JUDGED_BYTES = GIB
 """From this size on, an all-reduce comes near its full bandwidth."""
 NVLS_GPUS = 8
@@ -140,7 +133,7 @@ def estimate(ctx: Context, params: AllreduceParams) -> float:
 
 
 def measure(
-    ctx: Context, params: AllreduceParams, reduce: Reduce = all_reduce
+    ctx: Context, params: AllreduceParams, operation: Operation = ALL_REDUCE
 ) -> Iterator[CheckItem]:
     """Reduce with all peers; rank 0 reports the times, each rank its own errors."""
     gpus = [d for d in ctx.inventory.devices if d.kind == "cuda"]
@@ -148,39 +141,44 @@ def measure(
         raise Skip("only one GPU: nothing to reduce with")
     if ctx.device.kind == "cpu" and len(gpus) > 1:
         raise Skip("it runs on the GPUs of this node instead")
-    yield from report_lost_ranks(ctx, _measure_rank(ctx, params, reduce))
+    yield from report_lost_ranks(ctx, _measure_rank(ctx, params, operation))
 
 
-def _measure_rank(ctx: Context, params: AllreduceParams, reduce: Reduce) -> Iterator[CheckItem]:
+def _measure_rank(
+    ctx: Context, params: AllreduceParams, operation: Operation
+) -> Iterator[CheckItem]:
     device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     yield from report_nccl_settings(ctx)
+    job = _build_job(ctx, params, on_cpu=device.type == "cpu")
     if device.type == "cuda":
-        yield from _measure_gpus(ctx, _build_job(ctx, params, "nccl"), device, reduce)
+        yield from _measure_gpus(ctx, job, device, operation)
     else:
-        yield from _measure_processes(ctx, _build_job(ctx, params, "gloo"), device, reduce)
+        yield from _measure_processes(ctx, job, operation)
 
 
-def _build_job(ctx: Context, params: AllreduceParams, backend: str) -> AllreduceJob:
-    on_cpu = backend == "gloo"
-    return AllreduceJob(
+def _build_job(ctx: Context, params: AllreduceParams, *, on_cpu: bool) -> CollectiveJob:
+    return CollectiveJob(
         folder=str(ctx.shared),
         world=params.ranks if on_cpu else len(ctx.peers),
-        backend=backend,
-        sizes=params.sizes or (CPU_SIZES if on_cpu else GPU_SIZES),
+        backend="gloo" if on_cpu else "nccl",
         timeout=params.timeout_seconds,
+        operations=(ALL_REDUCE.name,),
+        sizes=params.sizes or (CPU_SIZES if on_cpu else GPU_SIZES),
         seconds=params.seconds,
         seed=ctx.seed,
+        min_steps=MIN_STEPS,
+        max_steps=MAX_STEPS,
+        compare_shares=True,
     )
 
 
 def _measure_gpus(
-    ctx: Context, job: AllreduceJob, device: torch.device, reduce: Reduce
+    ctx: Context, job: CollectiveJob, device: torch.device, operation: Operation
 ) -> Iterator[CheckItem]:
     from torch.cuda import nccl
 
-    with join_group(job, ctx.rank, device):
-        timed = list(reduce_messages(job, ctx.rank, device, reduce))
+    timed = measure_rank(job, ctx.rank, device, {ALL_REDUCE.name: operation})
     if not timed:
         fix = write_fix("free_memory", name_torch_vendor())
         text = (
@@ -191,49 +189,46 @@ def _measure_gpus(
     if ctx.rank == 0:
         version = ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
         yield from report_times(job, timed, f"NCCL {version}")
-        yield from report_bus_bandwidth(ctx, timed, 2 * (job.world - 1) / job.world)
+        yield from report_bus_bandwidth(ctx, timed)
 
 
 def _measure_processes(
-    ctx: Context, job: AllreduceJob, device: torch.device, reduce: Reduce
+    ctx: Context, job: CollectiveJob, operation: Operation
 ) -> Iterator[CheckItem]:
-    crowd = CpuUsage.read()
-    with start_peers(job, collective.__name__) as others:
-        with use_thread_share(job), join_group(job, 0, device):
-            timed = list(reduce_messages(job, 0, device, reduce))
-        yield from report_wrong_sums(timed, 0, ctx.device.part)
-        for other in others:
-            yield from report_wrong_sums(
-                other.wait_for_result(list[MessageTimes]), other.rank, ctx.device.part
-            )
-    numbers = report_times(job, timed, "gloo on the loopback")
+    crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
+    for rank, timed in measure_processes(job, {ALL_REDUCE.name: operation}):
+        measured.append(timed)
+        yield from report_wrong_sums(timed, rank, ctx.device.part)
+    numbers = report_times(job, measured[0], "gloo on the loopback")
     yield from crowd.omit_if_busy(CONTENDED_METRICS, numbers)
 
 
 class WrongStep(Struct, frozen=True):
-    """The data of a finding about wrong elements: where it stands among the others."""
+    """The data of a finding about wrong elements: its place among the others."""
 
     rank: int
     size: int
-    """Of the message, in bytes."""
+    """The size of the message, in bytes."""
     step: int
 
 
-def report_wrong_sums(timed: Sequence[MessageTimes], rank: int, part_id: str) -> Iterator[Finding]:
+def report_wrong_sums(timed: Sequence[StepTimes], rank: int, part_id: str) -> Iterator[Finding]:
     """Report each message size at which *rank* got a wrong sum, or had a wrong share."""
-    for one in timed:
-        size, place = format_size(one.size), partial(WrongStep, rank, one.size)
-        if share := one.wrong_share:
+    for times in timed:
+        size = format_size(times.size)
+        if share := times.wrong_share:
             is_wrong = share.found != share.expected
             what = "holds wrong words in its memory" if is_wrong else "takes right words for wrong"
             text = (
                 f"rank {rank} {what}, by the host's own result, in its share of a sum of {size}, "
                 f"before it: {describe_elements(share)}; not a link fault"
             )
-            yield _build_finding(SHARE_WRONG_CODE, part_id, text, place(share.step), share)
-        if wrong := one.wrong:
+            place = WrongStep(rank, times.size, share.step)
+            yield _build_finding(SHARE_WRONG_CODE, part_id, text, place, share)
+        if wrong := times.wrong:
             text = f"rank {rank} got a wrong sum of {size}: {describe_elements(wrong)}"
-            yield _build_finding(WRONG_SUM_CODE, part_id, text, place(wrong.step), wrong)
+            place = WrongStep(rank, times.size, wrong.step)
+            yield _build_finding(WRONG_SUM_CODE, part_id, text, place, wrong)
 
 
 def describe_elements(wrong: StepMismatch) -> str:
@@ -255,31 +250,40 @@ def _build_finding(
     return Finding(code, part_id, text, evidence, msgspec.to_builtins(place))
 
 
-def reconcile(found: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Accuse of wrong sums only a GPU that had a wrong share, or that got them alone."""
-    known = list(merge_lost_ranks(found, inventory))
-    sums = [f for f in known if isinstance(f, Finding) and f.code == WRONG_SUM_CODE]
-    shares = [f for f in known if isinstance(f, Finding) and f.code == SHARE_WRONG_CODE]
-    yield from (item for item in known if item not in sums)
-    by_size: dict[int, list[Finding]] = {}
-    for one in sums:
-        by_size.setdefault(one.data_as(WrongStep).size, []).append(one)
-    for size, some in by_size.items():
-        guilty = [one for one in shares if one.data_as(WrongStep).size == size]
-        yield from _explain_by_shares(some, guilty, inventory)
+def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Report for wrong sums only a GPU that had a wrong share, or that got them alone."""
+    merged = list(merge_lost_ranks(items, inventory))
+    findings = [item for item in merged if isinstance(item, Finding)]
+    sums = [finding for finding in findings if finding.code == WRONG_SUM_CODE]
+    yield from (item for item in merged if item not in sums)
+    for size in dict.fromkeys(map(read_size, sums)):
+        shares = [
+            finding
+            for finding in findings
+            if finding.code == SHARE_WRONG_CODE and read_size(finding) == size
+        ]
+        same_size = [finding for finding in sums if read_size(finding) == size]
+        yield from _explain_by_shares(same_size, shares, inventory)
 
 
 def _explain_by_shares(
     sums: Sequence[Finding], shares: Sequence[Finding], inventory: Inventory
 ) -> Iterator[Finding]:
-    """Excuse the *sums* of one size in which *shares* were wrong; assign blame for the others."""
-    left = list(sums)
-    if shares:
-        since = min(map(read_step, shares))
-        left = [one for one in sums if read_step(one) < since]
-        told = f"the share of {inventory.format_names([one.part_id for one in shares])} was wrong"
-        yield from (make_witness(one, told) for one in sums if one not in left)
-    yield from assign_blame(left, read_step, inventory)
+    """Explain the *sums* of one size by wrong *shares*; attribute the others to a part."""
+    since = min(map(read_step, shares), default=math.inf)
+    names = inventory.format_names([share.part_id for share in shares])
+    yield from (
+        make_witness(finding, f"the share of {names} was wrong")
+        for finding in sums
+        if read_step(finding) >= since
+    )
+    before = [finding for finding in sums if read_step(finding) < since]
+    yield from attribute_wrong_sums(before, read_step, inventory)
+
+
+def read_size(wrong: Finding) -> int:
+    """Read the size of the message in which a finding's elements are *wrong*, in bytes."""
+    return wrong.data_as(WrongStep).size
 
 
 def read_step(wrong: Finding) -> int:
@@ -287,13 +291,13 @@ def read_step(wrong: Finding) -> int:
     return wrong.data_as(WrongStep).step
 
 
-def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> Iterator[CheckItem]:
+def report_times(job: CollectiveJob, timed: Sequence[StepTimes], by: str) -> Iterator[CheckItem]:
     """Report the times as measurements of the node, and say what was verified."""
-    for one in timed:
-        yield from _measure_size(one, format_size(one.size), 2 * (job.world - 1) / job.world)
-    checked = sum(one.checked for one in timed)
-    sizes = ", ".join(format_size(one.size) for one in timed)
-    left_out = ", ".join(format_size(s) for s in job.sizes[len(timed) :])
+    for times in timed:
+        yield from _measure_size(times, job.world)
+    checked = sum(times.checked for times in timed)
+    sizes = ", ".join(format_size(times.size) for times in timed)
+    left_out = ", ".join(map(format_size, job.sizes[len(timed) :]))
     text = (
         f"{job.world} ranks, {by}: {checked} sums of words and of float32 ({sizes}) verified on "
         "each rank, element by element"
@@ -301,12 +305,10 @@ def report_times(job: AllreduceJob, timed: Sequence[MessageTimes], by: str) -> I
     yield Coverage("node", f"{text}; too large: {left_out}" if left_out else text)
 
 
-def report_bus_bandwidth(
-    ctx: Context, timed: Sequence[MessageTimes], bus: float
-) -> Iterator[CheckItem]:
+def report_bus_bandwidth(ctx: Context, timed: Sequence[StepTimes]) -> Iterator[CheckItem]:
     """Report the bus bandwidth of the largest message by how the GPUs are wired."""
     kind, why = choose_reduction(ctx)
-    largest = max(timed, key=lambda one: one.size, default=None)
+    largest = max(timed, key=lambda times: times.size, default=None)
     if largest is None or largest.size < JUDGED_BYTES:
         why = why or f"no message of {format_size(JUDGED_BYTES)} or more was reduced"
     if largest is None or why:
@@ -315,7 +317,8 @@ def report_bus_bandwidth(
     yield Coverage(
         "node", f"{kind}.busbw is that of {format_size(largest.size)}, by {REDUCTIONS[kind]}"
     )
-    yield Measurement(f"{kind}.busbw", _compute_bandwidth(largest, bus), "GB/s")
+    busbw = compute_timing([largest], len(ctx.peers)).busbw
+    yield Measurement(f"{kind}.busbw", busbw, "GB/s")
 
 
 def choose_reduction(ctx: Context) -> tuple[str, str]:
@@ -340,19 +343,14 @@ def choose_reduction(ctx: Context) -> tuple[str, str]:
     return (kind, "") if isinstance(expected, Floor) else ("", expected)
 
 
-def _compute_bandwidth(one: MessageTimes, bus: float) -> float:
-    """Compute the bus bandwidth of the median step, in GB/s."""
-    return one.size / find_percentile(one.times, 0.5) * bus / GIGA
-
-
-def _measure_size(one: MessageTimes, size: str, bus: float) -> Iterator[Measurement]:
-    p50, p95, p99 = (find_percentile(one.times, share) for share in (0.5, 0.95, 0.99))
-    yield Measurement(f"busbw.{size}", _compute_bandwidth(one, bus), "GB/s")
-    yield Measurement(f"time_p50.{size}", p50 * 1e6, "us")
-    yield Measurement(f"time_p95.{size}", p95 * 1e6, "us")
-    yield Measurement(f"time_p99.{size}", p99 * 1e6, "us")
-    if one.size >= LARGE_BYTES:
-        yield Measurement(f"jitter.{size}", p99 / p50, "ratio")
+def _measure_size(times: StepTimes, world: int) -> Iterator[Measurement]:
+    timing, size = compute_timing([times], world), format_size(times.size)
+    yield Measurement(f"busbw.{size}", timing.busbw, "GB/s")
+    yield Measurement(f"time_p50.{size}", timing.p50 * 1e6, "us")
+    yield Measurement(f"time_p95.{size}", timing.p95 * 1e6, "us")
+    yield Measurement(f"time_p99.{size}", timing.p99 * 1e6, "us")
+    if times.size >= LARGE_BYTES:
+        yield Measurement(f"jitter.{size}", timing.p99 / timing.p50, "ratio")
 
 
 HALF_SOURCE = "hpcverify default: above half of what is reached, below what good nodes differ by"

@@ -79,7 +79,7 @@ COMPARE_BUFFERS = 8
 RING_FACTOR = 10
 """Times as long as a pair, all GPUs copy at once."""
 SLOW_BYTES_PER_SECOND = 10e9
-"""Of a copy through the host, where GPUs do not reach each other."""
+"""The rate of a copy through the host, where GPUs do not reach each other."""
 MISROUTED_FIX = (
     "a fault, or the IOMMU or ACS misroutes copies between GPUs: on bare metal turn both "
     "off (boot with intel_iommu=off or amd_iommu=off; ACS in the firmware), and run again"
@@ -99,7 +99,7 @@ class P2pParams(Params, frozen=True):
     verified: Annotated[int, Meta(ge=1)] = 64 * 2**20
     """Bytes that are compared between each pair."""
     seconds: Annotated[float, Meta(gt=0)] = 0.1
-    """Of timed copies per pair; ten times that for all at once."""
+    """The time of timed copies per pair; ten times that for all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def measure_pairs(rig: Rig, ctx: Context, params: P2pParams) -> Iterator[CheckIt
     wiring = classify_wiring(rig.gpus, ctx)
     yield from _report_unreachable(rig, linked=wiring != "peer")
     wrong = tuple(verify_pairs(rig, params.verified // WORD_BYTES))
-    yield from _assign_blame(rig, wrong, wiring)
+    yield from _explain_stray_words(rig, wrong, wiring)
     rates, ring = _time_pairs(rig, params)
     yield from report_rates(rig, rates, ring, wiring)
     text = (
@@ -208,7 +208,7 @@ def verify_pairs(rig: Rig, words: int) -> Iterator[Finding]:
 
 
 def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: int) -> Finding:
-    """Say what was wrong, and whose fault it is, by the host's own word."""
+    """Say what was wrong, and in which part, by the word that the host computes."""
     import torch
 
     source, target = (rig.gpus[place] for place in pair)
@@ -221,13 +221,13 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: i
         "at_the_source": format_word(sent),
         "right": format_word(truth),
     }
-    for guilty, word, what in (
+    for gpu, word, what in (
         (source, sent, "holds wrong words in its memory"),
         (target, wrong.expected, "computes wrong words"),
     ):
         if word != truth:
             text = f"the GPU {what}, by the host's own result: not a link fault"
-            return Finding("words_wrong", guilty.part, text, evidence)
+            return Finding("words_wrong", gpu.part, text, evidence)
     text = (
         f"{format_count(wrong.count, 'word')} changed between {source.label} and {target.label}: "
         f"{wrong.describe()}"
@@ -235,22 +235,23 @@ def explain_corruption(rig: Rig, pair: tuple[int, int], wrong: Mismatch, sent: i
     return Finding("p2p_corrupted", source.part, text, evidence)
 
 
-def _assign_blame(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
+def _explain_stray_words(rig: Rig, wrong: Sequence[Finding], wiring: str) -> Iterator[Finding]:
     # If all PCIe pairs are wrong, the setup explains it better than the links.
     parts = [gpu.part for gpu in rig.gpus]
     reached = (pair for pair, direct in rig.list_pairs().items() if direct and wiring == "peer")
     direct = {(parts[i], parts[j]) for i, j in reached}
-    astray = [
-        f
-        for f in wrong
-        if f.code == "p2p_corrupted" and (f.evidence["from"], f.evidence["to"]) in direct
+    stray = [
+        finding
+        for finding in wrong
+        if finding.code == "p2p_corrupted"
+        and (finding.evidence["from"], finding.evidence["to"]) in direct
     ]
-    yield from (f for f in wrong if f not in astray)
-    if direct and len(astray) == len(direct):
+    yield from (finding for finding in wrong if finding not in stray)
+    if direct and len(stray) == len(direct):
         text = f"words were changed between all {len(direct)} pairs: {MISROUTED_FIX}"
-        yield Finding("p2p_misrouted", "node", text, astray[0].evidence)
+        yield Finding("p2p_misrouted", "node", text, stray[0].evidence)
     else:
-        for finding in astray:
+        for finding in stray:
             yield replace(finding, text=f"{finding.text}: {MISROUTED_FIX}")
 
 

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 
 SLOW_BYTES_PER_SECOND = 2e9
-"""Of a copy with its comparison, and of making and pinning a buffer: far below any link
-that passes."""
+"""The rate of a copy with its comparison, and of making and pinning a buffer: far below any
+link that passes."""
 BUFFER_COUNT = 3
 
 
@@ -69,7 +69,7 @@ class PcieBandwidthParams(Params, frozen=True):
     size: Annotated[int, Meta(ge=1)] = 256 * 2**20
     """Bytes."""
     seconds: Annotated[float, Meta(gt=0)] = 1.0
-    """Of timed copies per direction."""
+    """The time of timed copies per direction."""
     warm_up_seconds: Annotated[float, Meta(ge=0)] = 0.2
     """Before that, for the GPU to raise its link to full speed."""
     rounds: Annotated[int, Meta(ge=1)] = 4

@@ -26,13 +26,19 @@ from hpcverify.isolation.shares import find_slow_ranks_of_training, read_step_lo
 from hpcverify.isolation.stragglers import compute_delays, describe_straggler, find_stragglers
 from hpcverify.plan.config import node_name
 from hpcverify.records import documents
-from hpcverify.records.collectives import CollectiveRun, SecondOpinion, WireOpinion
+from hpcverify.records.collectives import (
+    CollectiveRun,
+    SecondOpinion,
+    WireOpinion,
+    parse_collective_run,
+)
+from hpcverify.records.documents import read_bytes
 from hpcverify.slurm.step import read_step
 from hpcverify.summary.printable import make_printable
 from hpcverify.units import GIB, KIB, MIB, format_count
 
 MODULE = "hpcverify_checks.collectives.launch"
-"""What starts ranks and measures; found by its name, as all checks are."""
+"""The module that starts ranks and measures; found by its name, as all checks are."""
 OPINION_MODULE = "hpcverify_checks.collectives.second_opinion"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv")
 SIZE_UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB}
@@ -53,10 +59,10 @@ class SizeType(click.ParamType[int]):
         """Read it."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", str(value), re.IGNORECASE)
-        if not found or not int(found[1]):
+        size = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", str(value), re.IGNORECASE)
+        if not size or not int(size[1]):
             self.fail(f"{value!r} is not a size: write 4K, 64M or 1G", param, ctx)
-        return int(found[1]) * SIZE_UNITS[found[2].upper()]
+        return int(size[1]) * SIZE_UNITS[size[2].upper()]
 
 
 class RankChoice(Struct, frozen=True, kw_only=True):
@@ -112,7 +118,7 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     "--stragglers/--no-stragglers",
     default=True,
     show_default=True,
-    help="Find out who holds the others up as well; it takes some seconds more.",
+    help="Also find the ranks that hold the others up; it takes some seconds more.",
 )
 @click.option(
     "--timeout",
@@ -135,7 +141,9 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     "HPCVERIFY_SECRET.",
 )
 @click.option("--world", type=click.IntRange(min=1), help="How many ranks there are.")
-@click.option("--address", help="Of the node of rank 0, without srun, or where its name misleads.")
+@click.option(
+    "--address", help="The address of rank 0's node, without srun, or where its name misleads."
+)
 @click.option(
     "--scaling",
     "compared",
@@ -150,7 +158,7 @@ class RankChoice(Struct, frozen=True, kw_only=True):
     "the columns rank, computing, communicating and, if known, waiting_for_input and role: a row "
     "for each step of each rank, in seconds.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), help="On the node of rank 0.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port on the node of rank 0.")
 def command(**options: Any) -> None:
     """
     Measure collectives over all ranks, and verify every result to the bit.
@@ -172,7 +180,9 @@ def command(**options: Any) -> None:
       hpcverify collectives --step-log steps.csv
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     if options["compared"]:
-        for line in describe_scaling([read_run(name) for name in options["compared"]]):
+        for line in describe_scaling(
+            [parse_collective_run(read_bytes(Path(name)), name) for name in options["compared"]]
+        ):
             click.echo(line)
         return
     if options["step_log"]:
@@ -231,7 +241,9 @@ def choose_ranks(options: dict[str, Any]) -> RankChoice:
 
 def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
     """Launch the ranks and wait for them; only rank 0's launcher gets the result."""
-    order = {
+    order = msgspec.structs.asdict(chosen) | {
+        "folder": "",  # and the backend: the ranks agree on them
+        "backend": "",
         "operations": options["operations"] or OPERATIONS,
         "sizes": options["sizes"],
         "seconds": options["seconds"],
@@ -241,12 +253,6 @@ def launch(chosen: RankChoice, options: dict[str, Any]) -> CollectiveRun | None:
         "alone": options["alone"],
         "timeline": options["stragglers"],
         "node": node_name(),
-        "group": chosen.group,
-        "world": chosen.world,
-        "ranks": chosen.ranks,
-        "address": chosen.address,
-        "nodes": chosen.nodes,
-        "expected": chosen.expected,
         "port": options["port"] or 0,
         "second_opinion": options["second_opinion"],
     }
@@ -278,7 +284,7 @@ def choose_status(run: CollectiveRun) -> int:
 
 
 def describe(run: CollectiveRun) -> Iterator[str]:
-    """Say in lines what was measured, a table, and what was found."""
+    """Say in lines what was measured, with a table, and what is wrong."""
     nodes = len({place.node for place in run.ranks if place.node})
     libraries = [" ".join(pair) for pair in run.libraries.items()]
     what = f"{format_count(len(run.ranks), 'rank')} on {format_count(nodes, 'node')}"
@@ -291,12 +297,12 @@ def describe(run: CollectiveRun) -> Iterator[str]:
     if run.timings:
         yield ""
         yield ROW.format("operation", "size", "steps", *TIMES, *RATES, "wrong")
-    wrong = Counter((one.operation, one.size) for one in run.wrong)
-    for one in run.timings:
-        times = (f"{seconds * 1e6:.1f}" for seconds in (one.p50, one.p95, one.p99))
-        rates = (f"{rate:.4g}" for rate in (one.algbw, one.busbw))
-        bad = wrong[one.operation, one.size]
-        yield ROW.format(one.operation, format_size(one.size), one.steps, *times, *rates, bad)
+    wrong = Counter((result.operation, result.size) for result in run.wrong)
+    for row in run.timings:
+        times = (f"{seconds * 1e6:.1f}" for seconds in (row.p50, row.p95, row.p99))
+        rates = (f"{rate:.4g}" for rate in (row.algbw, row.busbw))
+        count = wrong[row.operation, row.size]
+        yield ROW.format(row.operation, format_size(row.size), row.steps, *times, *rates, count)
     yield ""
     if run.second_opinion:
         yield from describe_opinion(run, run.second_opinion)
@@ -306,8 +312,8 @@ def describe(run: CollectiveRun) -> Iterator[str]:
 
 
 def describe_opinion(run: CollectiveRun, opinion: SecondOpinion) -> Iterator[str]:
-    """Say in lines what another program measured, beside ours."""
-    own = {one.size: one.busbw for one in run.timings if one.operation == "all_reduce"}
+    """Say in lines what another program measured, beside our rates."""
+    own = {row.size: row.busbw for row in run.timings if row.operation == "all_reduce"}
     is_alone = all(place.node == opinion.node for place in run.ranks)
     if opinion.rates:
         program = f"{opinion.program} on {format_count(opinion.ranks, 'GPU')} of {opinion.node}"
@@ -315,59 +321,44 @@ def describe_opinion(run: CollectiveRun, opinion: SecondOpinion) -> Iterator[str
         if not is_alone:
             yield "it is of this one node; ours went over the network, so the two may well differ"
         yield OPINION_ROW.format("size", "its busbw", "our busbw", "ours/its" if is_alone else "")
-    for one in opinion.rates:
-        ratio = f"{own[one.size] / one.busbw:.3f}" if is_alone and one.busbw else ""
-        rates = (f"{rate:.4g}" for rate in (one.busbw, own[one.size]))
-        yield OPINION_ROW.format(format_size(one.size), *rates, ratio).rstrip()
-        if one.wrong is not None and one.wrong >= 1:
-            yield f"{opinion.program} counts {one.wrong:g} wrong elements of this size"
+    for row in opinion.rates:
+        ratio = f"{own[row.size] / row.busbw:.3f}" if is_alone and row.busbw else ""
+        rates = (f"{rate:.4g}" for rate in (row.busbw, own[row.size]))
+        yield OPINION_ROW.format(format_size(row.size), *rates, ratio).rstrip()
+        if row.wrong is not None and row.wrong >= 1:
+            yield f"{opinion.program} counts {row.wrong:g} wrong elements of this size"
     if opinion.unable:
         yield f"no second opinion{' on the rest' if opinion.rates else ''}: {opinion.unable}"
 
 
-def describe_wire_opinion(one: WireOpinion) -> str:
+def describe_wire_opinion(opinion: WireOpinion) -> str:
     """Say what ib_write_bw measured between two nodes."""
-    what = f"{one.rate:.4g} GB/s" if one.rate else f"nothing: {one.unable}"
-    return f"ib_write_bw from {one.sender} to {one.receiver}: {what}"
+    what = f"{opinion.rate:.4g} GB/s" if opinion.rate else f"nothing: {opinion.unable}"
+    return f"ib_write_bw from {opinion.sender} to {opinion.receiver}: {what}"
 
 
 def describe_findings(run: CollectiveRun) -> Iterator[str]:
-    """Say what is wrong, and who is missing or slow; or that all is right."""
+    """Say what is wrong, and which ranks are missing or slow; or that all is right."""
     names = {
         place.rank: f"rank {place.rank}"
         + (f" on {place.node}" if place.node else "")
         + (f" ({place.device})" if place.device else "")
         for place in run.ranks
     }
-    for one in run.wrong:
+    for wrong in run.wrong:
         yield (
-            f"{names[one.rank]} got a wrong result of {one.operation} of {format_size(one.size)} "
-            f"in step {one.step}: {format_count(one.elements, 'word')}, the first at {one.index} "
-            f"is {one.found}, not {one.expected}"
+            f"{names[wrong.rank]} got a wrong result of {wrong.operation} of "
+            f"{format_size(wrong.size)} in step {wrong.step}: "
+            f"{format_count(wrong.elements, 'word')}, the first at {wrong.index} "
+            f"is {wrong.found}, not {wrong.expected}"
         )
     for rank in run.missing:
         yield f"{names[rank]} {run.reasons.get(rank, 'is missing')}"
-    yield from (describe_straggler(one, run.ranks) for one in run.stragglers)
+    yield from (describe_straggler(straggler, run.ranks) for straggler in run.stragglers)
     if run.unable:
         yield f"not all could be measured: {run.unable}"
     if choose_status(run) == 0:
         yield "every result was right, on every rank"
-
-
-def read_run(name: str) -> CollectiveRun:
-    """
-    Read a result that this command wrote.
-
-    Raises:
-        ConfigError: it cannot be read, or is something else.
-
-    """
-    try:
-        return msgspec.json.decode(Path(name).read_bytes(), type=CollectiveRun)
-    except OSError as exc:
-        raise ConfigError(f"{name} cannot be read: {exc.strerror}") from exc
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{name} is not a result of hpcverify collectives: {exc}") from exc
 
 
 def judge_step_log(name: str) -> int:
@@ -385,13 +376,13 @@ def judge_step_log(name: str) -> int:
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{name} is not a step log: {exc}") from exc
     shares = read_step_log(lines, name)
-    found = find_slow_ranks_of_training(shares)
-    for one in found:
-        click.echo(describe_straggler(one, ()))
-    if not found:
+    slow = find_slow_ranks_of_training(shares)
+    for straggler in slow:
+        click.echo(describe_straggler(straggler, ()))
+    if not slow:
         steps = format_count(len(shares[0].computing), "step")
         click.echo(f"no rank slows this job: {format_count(len(shares), 'rank')}, {steps}")
-    return EXIT_FOUND if found else 0
+    return EXIT_FOUND if slow else 0
 
 
 def describe_scaling(runs: Sequence[CollectiveRun]) -> Iterator[str]:

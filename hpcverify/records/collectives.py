@@ -1,5 +1,5 @@
 """
-What came of collectives over ranks on several nodes: one JSON document.
+The result of collectives over ranks on several nodes: one JSON document.
 
 Rank 0 writes it, from what all ranks left. Sizes are in bytes, times in seconds,
 bandwidths in GB/s (10^9 bytes).
@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpcverify.errors import StoreError
 
 SECRET_VARIABLE = "HPCVERIFY_SECRET"  # noqa: S105 - where it is, not what it is
-"""Has the secret by which the ranks of a job know each other: only the job's user can read it."""
+"""The variable of the secret by which ranks of a job know each other; only its user can read it."""
 
 
 class RankPlace(Struct, frozen=True):
@@ -79,17 +79,17 @@ class Straggler(Struct, frozen=True):
     """A rank, or a node with all its ranks, that holds the others up."""
 
     rank: int
-    """The first rank of the node."""
+    """For a node, its first rank."""
     how: str
     """arrives_late, sends_slowly or receives_slowly; in training computes_slowly or
     waits_for_input."""
     seconds: float
-    """A step, more than the median rank."""
+    """Seconds of a step, beyond those of the median rank."""
     gain: float
-    """The share of a step's time that all would get back if it were like the others, and so
-    were all other stragglers."""
+    """The share of a step's time that all would get back if neither it nor any other straggler
+    were slower than the other ranks."""
     node: str = ""
-    """If all ranks of this node are slow: it has one name and not as many as ranks."""
+    """The node, if all of its ranks are slow: then it is reported once."""
 
 
 class RankSteps(Struct, frozen=True):
@@ -100,7 +100,7 @@ class RankSteps(Struct, frozen=True):
     """By the clock of rank 0, in seconds. Before it arrives, each rank does the same work."""
     ends: tuple[float, ...]
     clock_error: float = 0.0
-    """What is unknown of its clock against that of rank 0."""
+    """The error of its clock against that of rank 0, at most."""
 
 
 class Transfers(Struct, frozen=True):
@@ -164,7 +164,7 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     version: str
     """The version of hpcverify."""
     job: int = 0
-    """Slurm's, 0 without one."""
+    """Slurm's job, 0 without one."""
     ranks: tuple[RankPlace, ...] = ()
     backend: str = ""
     """nccl or gloo."""
@@ -181,18 +181,18 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     delays: tuple[RankDelay, ...] = ()
     wrong: tuple[WrongResult, ...] = ()
     missing: tuple[int, ...] = ()
-    """Ranks that did not answer any more: the others waited in vain."""
+    """Ranks that stopped answering: the others waited in vain."""
     reasons: dict[int, str] = {}
-    """What is known of why each of them is missing."""
+    """Why each of them is missing, as far as known."""
     recorded: tuple[RecordedCollective, ...] = ()
     """What torch recorded on the ranks that waited in vain."""
     steps: tuple[RankSteps, ...] = ()
-    """Each a piece of work and an all-reduce: what stragglers are told from."""
+    """Steps of a piece of work and an all-reduce, which show stragglers."""
     transfers: tuple[Transfers, ...] = ()
     """What each rank sent to some others, in turn."""
     stragglers: tuple[Straggler, ...] = ()
     unable: str = ""
-    """Why nothing, or not all, could be measured; empty if it could. Nobody is to blame."""
+    """Why nothing, or not all, could be measured; empty if it could. No rank is the cause."""
     second_opinion: SecondOpinion | None = None
     """None if nobody asked for it."""
     wire_opinions: tuple[WireOpinion, ...] = ()
@@ -204,7 +204,7 @@ def parse_collective_run(text: bytes, subject: str) -> CollectiveRun:
     Parse the *text* of a document; *subject* names the file.
 
     Raises:
-        StoreError: it is none, or incomplete.
+        StoreError: it is something else, or incomplete.
 
     """
     try:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,21 +34,24 @@ from hpcverify.testing import CPU, judge_items, make_context
 from hpcverify_checks import allreduce
 from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
-    AllreduceJob,
-    MessageBenchmark,
-    MessageTimes,
+    CollectiveBenchmark,
+    CollectiveJob,
+    StepTimes,
     all_reduce,
 )
+from hpcverify_checks.common.operations import ALL_REDUCE
+from hpcverify_checks.common.process_group import join_group
 from hpcverify_checks.common.ranks import start_peers
-from hpcverify_checks.common.rendezvous import RankGroup, join_group
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.sizes import format_size
-from hpcverify_checks.common.step_data import StepData, StepMismatch
+from hpcverify_checks.common.step_data import StepMismatch, Words
 from tests.checks.collectives.every_rank import put_under_every_rank
 from tests.checks.collectives.faulty.sitecustomize import BAD_RANK, FOLDER
 from tests.checks.links import BY_KEY, inventory, node
 from tests.cli import wait_until
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+THIS_CPU = torch.device("cpu")
 QUICK = allreduce.AllreduceParams(sizes=(KIB, MIB), seconds=0.2)
 
 
@@ -62,8 +67,20 @@ def nothing_is_left() -> Iterator[None]:
     assert children(os.getpid()) == before
 
 
-def found_by(tmp_path: Path, reduce: Callable[[Tensor], object]) -> list[CheckItem]:
-    return list(allreduce.measure(make_context(tmp_path), QUICK, reduce))
+def found_by(
+    tmp_path: Path,
+    reduce: Callable[[Tensor], object],
+    params: allreduce.AllreduceParams = QUICK,
+) -> list[CheckItem]:
+    """Measure with *reduce* in the place of an all-reduce."""
+
+    def begin(send: Tensor, receive: Tensor) -> list[Any]:
+        assert send.data_ptr() == receive.data_ptr()
+        reduce(receive)
+        return []
+
+    operation = replace(ALL_REDUCE, begin=begin)
+    return list(allreduce.measure(make_context(tmp_path), params, operation))
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +218,15 @@ def test_a_share_that_all_ranks_miss_is_named(
 
 
 def test_a_peers_wrong_sum_names_the_peer() -> None:
-    timed = MessageTimes(MIB, (1.0,), 6, StepMismatch(12, 5, 7, 18, step=3))
-    [finding] = allreduce.report_wrong_sums([timed, MessageTimes(KIB, (1.0,), 6)], 1, "cpu")
+    timed = times_of(MIB, StepMismatch(12, 5, 7, 18, step=3))
+    [finding] = allreduce.report_wrong_sums([timed, times_of(KIB)], 1, "cpu")
     assert finding.text.startswith("rank 1 got a wrong sum of 1MiB: 12 elements")
+
+
+def times_of(
+    size: int, wrong: StepMismatch | None = None, wrong_share: StepMismatch | None = None
+) -> StepTimes:
+    return StepTimes("all_reduce", size, (1.0,), 6, wrong, wrong_share)
 
 
 def wrong_sums(*steps: tuple[int, int], share: tuple[int, int] | None = None) -> list[Finding]:
@@ -214,7 +237,7 @@ def wrong_sums(*steps: tuple[int, int], share: tuple[int, int] | None = None) ->
         finding
         for rank in sorted(bad.keys() | own.keys())
         for finding in allreduce.report_wrong_sums(
-            [MessageTimes(MIB, (1.0,), 6, bad.get(rank), own.get(rank))], rank, f"GPU-{rank}"
+            [times_of(MIB, bad.get(rank), own.get(rank))], rank, f"GPU-{rank}"
         )
     ]
 
@@ -256,25 +279,28 @@ def test_who_gets_wrong_sums_first_is_accused_and_not_who_got_them_later() -> No
     assert accused == {("wrong_sum", "GPU-1")}
 
 
-def benchmark_alone(size: int) -> MessageBenchmark:
-    """Make a benchmark of one rank, which sums nothing."""
-    job = AllreduceJob("", 2, "gloo", 1.0, (size,), 1.0, 3)
-    return MessageBenchmark(job, 1, size, torch.device("cpu"), all_reduce)
-
-
+@pytest.mark.parametrize("table", ["made", "known"])
 @pytest.mark.parametrize("step", [2, 3])
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_share_is_compared_with_what_it_was_not_made_of(step: int, place: int) -> None:
-    buffers, row = benchmark_alone(KIB).allocate(), torch.zeros(4, dtype=torch.int64)
-    data = StepData.make_for_sum(3, step, 2)
-    share = data.weigh_share(1)
-    buffers.made.fill(buffers.message, data, share)
-    buffers.verify(data, share, row)
-    assert row[0] == 0
-    buffers.made.a[place] ^= 1  # a comparison with the same row would not show it
-    buffers.made.fill(buffers.message, data, share)
-    buffers.verify(data, share, row)
-    assert row[:3].tolist() == [1, place % (KIB // 4), int(buffers.message[place])]
+def test_a_share_is_compared_with_what_it_was_not_made_of(
+    tmp_path: Path, place: int, step: int, table: str
+) -> None:
+    """A comparison with the same table would not show that one of them has changed."""
+    job = CollectiveJob(
+        str(tmp_path), 1, "gloo", 30.0, ("all_reduce",), (KIB,), 1.0, 3, compare_shares=True
+    )
+    made, known = (Words.make(job.seed, KIB // 4, THIS_CPU) for _ in range(2))
+    benchmark = CollectiveBenchmark(job, 0, THIS_CPU, ALL_REDUCE, KIB, made, known)
+    with join_group(job, 0, THIS_CPU):
+        before = benchmark.run_steps(step, 1, benchmark.allocate())
+        getattr(benchmark, table).a[place] ^= 1
+        after = benchmark.run_steps(step, 1, benchmark.allocate())
+
+    assert before.wrong_share is None
+    assert after.wrong_share is not None
+    share = after.wrong_share
+    assert (share.step, share.count, share.index) == (step, 1, place % (KIB // 4))
+    assert (share.found == share.expected) == (table == "known")
 
 
 def test_a_peer_that_dies_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -296,7 +322,7 @@ def test_a_peer_that_stops_is_an_error_within_its_time(tmp_path: Path) -> None:
 
     params = allreduce.AllreduceParams(sizes=(KIB,), timeout_seconds=5.0)
     with pytest.raises(Unable, match="did not start or answer") as caught:
-        list(allreduce.measure(make_context(tmp_path), params, stops_the_other))
+        found_by(tmp_path, stops_the_other, params)
     assert caught.value.cause is Cause.TIMEOUT
 
 
@@ -304,18 +330,18 @@ def test_a_rank_may_load_torch_for_longer_than_it_may_be_silent(tmp_path: Path) 
     impatient = RankGroup(str(tmp_path), 2, "gloo", 1e-3)
     with start_peers(impatient, "hpcverify_checks.common.collective") as started:
         assert [peer.rank for peer in started] == [1]
-        assert (tmp_path / "rank1.ready").exists()
+        assert (tmp_path / "ready1").exists()
 
 
 def test_a_peer_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
-    job = AllreduceJob(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
+    job = RankGroup(str(tmp_path), 2, "gloo", 1.0)
     with pytest.raises(Unable, match="rank 1 was lost: it did not start") as caught:
         join_group(job, 0, torch.device("cpu")).__enter__()
     assert caught.value.cause is Cause.TIMEOUT
 
 
 def test_a_group_that_was_never_made_spoils_no_later_one(tmp_path: Path) -> None:
-    job = AllreduceJob(str(tmp_path), 2, "gloo", 1.0, (KIB,), 1.0)
+    job = RankGroup(str(tmp_path), 2, "gloo", 1.0)
     with pytest.raises(Unable):
         join_group(job, 0, torch.device("cpu")).__enter__()
     params = allreduce.AllreduceParams(sizes=(KIB,), seconds=0.1)
@@ -333,7 +359,7 @@ def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
         f"list(allreduce.measure(make_context(Path({str(tmp_path)!r})), params))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
-    wait_until((tmp_path / "shared/rank1.ready").exists)
+    wait_until((tmp_path / "shared/ready1").exists)
     orphans = children(parent.pid)
     parent.kill()
     parent.wait()
@@ -342,8 +368,8 @@ def test_a_peer_dies_with_its_parent(tmp_path: Path) -> None:
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
-    job = AllreduceJob("", 8, "nccl", 1.0, (2**30,), 1.0)
-    timed = MessageTimes(2**30, (0.01, 0.004, 0.004), 8)
+    job = CollectiveJob("", 8, "nccl", 1.0, ("all_reduce",), (2**30,), 1.0)
+    timed = StepTimes("all_reduce", 2**30, (0.01, 0.004, 0.004), 8)
     found = list(allreduce.report_times(job, [timed], "NCCL 2.27"))
     [busbw] = [m for m in found if isinstance(m, Measurement) and "busbw" in m.name]
     assert busbw.name == "busbw.1GiB"
@@ -389,8 +415,8 @@ def report_rate(
     ctx = node(tmp_path, BY_KEY[key], count)
     ctx = msgspec.structs.replace(ctx, peers=ctx.inventory.devices[1:])
     bus = 2 * (count - 1) / count
-    timed = MessageTimes(size, (size * bus / rate / 1e9,), 6)
-    return list(allreduce.report_bus_bandwidth(ctx, [timed], bus))
+    timed = StepTimes("all_reduce", size, (size * bus / rate / 1e9,), 6)
+    return list(allreduce.report_bus_bandwidth(ctx, [timed]))
 
 
 @pytest.mark.parametrize(("key", "count"), HEALTHY)

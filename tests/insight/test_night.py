@@ -142,7 +142,7 @@ def test_a_night_without_an_outlier_says_what_would_have_been_seen(nights: Night
     show_judgement(Console(file=told, width=200), keep_judged_nodes(judged, ["r1n17"]))
 
     assert judged.outliers == ()
-    assert "nobody stands out" in told.getvalue()
+    assert "no outliers" in told.getvalue()
     assert "one part would be named if it were 2" in told.getvalue()
 
 

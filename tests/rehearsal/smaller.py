@@ -20,7 +20,6 @@ from typing import Any
 from tests.rehearsal.clock import CLOCK
 
 CONSTANTS: Mapping[str, Mapping[str, Any]] = {
-    "collectives.benchmark": {"TEMPORARY_BYTES": 2**22},
     "gemm": {"GPU_SIZE": 256, "SLOW_FP64_SIZE": 128, "WARM_UP_SECONDS": 1e-6},
     "gpu_memory": {"BUFFER_BYTES": 2**22, "WARM_UP_SECONDS": 1e-6},
     "gpu_memory.allocate": {

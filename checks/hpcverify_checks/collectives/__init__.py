@@ -13,7 +13,7 @@ much about the node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -38,28 +38,28 @@ from hpcverify.check import (
     warn_outside,
 )
 from hpcverify.units import MIB, format_count
-from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes, measure_collectives
-from hpcverify_checks.collectives.combine import compute_timing
+from hpcverify_checks.common.collective import (
+    CollectiveJob,
+    StepTimes,
+    compute_timing,
+    measure_processes,
+    measure_rank,
+)
 from hpcverify_checks.common.contention import CpuUsage
 from hpcverify_checks.common.device import find_torch_device, report_overrides
 from hpcverify_checks.common.estimates import count_gpus
-from hpcverify_checks.common.ranks import start_peers
+from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
     exchange_messages,
-    join_group,
     merge_lost_ranks,
     report_lost_ranks,
-    report_nccl_settings,
 )
 from hpcverify_checks.common.sizes import format_size
 
-if TYPE_CHECKING:
-    import torch
-
 SIZES = (MIB, 256 * MIB)
 WARM_UP_SECONDS = 0.2
-"""For each operation and size."""
+"""The warm-up of each operation and size."""
 WRONG_CODE = "wrong_result"
 CONTENDED_METRICS = ("busbw.*", "time_*")
 """Left out on CPUs that others use."""
@@ -106,7 +106,7 @@ def _explain_skip(ctx: Context, params: CollectivesParams) -> str:
 
 
 def measure(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem]:
-    """Take all operations with all peers; rank 0 reports the times, each rank its own errors."""
+    """Measure all operations with all peers; rank 0 reports times, each rank its wrong results."""
     if why := _explain_skip(ctx, params):
         raise Skip(why)
     yield from report_lost_ranks(ctx, _measure_rank(ctx, params))
@@ -128,42 +128,42 @@ def _measure_rank(ctx: Context, params: CollectivesParams) -> Iterator[CheckItem
         seed=ctx.seed,
     )
     if not on_cpu:
-        yield from measure_rank(job, ctx.rank, device)
+        own = measure_rank(job, ctx.rank, device)
+        yield from report_wrong(job, own, ctx.rank)
+        answers = exchange_messages(job, ctx.rank, "times", msgspec.msgpack.encode(own))
+        if ctx.rank == 0:
+            decoder = msgspec.msgpack.Decoder(list[StepTimes])
+            yield from report_times(job, list(map(decoder.decode, answers)))
         return
-    crowd = CpuUsage.read()
-    with start_peers(job, f"{__name__}.peer") as others:
-        found = list(measure_rank(job, 0, device))
-        for other in others:
-            found += other.wait_for_result(list[Finding])
-    yield from crowd.omit_if_busy(CONTENDED_METRICS, iter(found))
+    crowd, measured = CpuUsage.read(), list[list[StepTimes]]()
+    for rank, own in measure_processes(job):
+        measured.append(own)
+        yield from report_wrong(job, own, rank)
+    yield from crowd.omit_if_busy(CONTENDED_METRICS, report_times(job, measured))
 
 
-def measure_rank(job: CollectiveJob, rank: int, device: torch.device) -> Iterator[CheckItem]:
-    """Measure as *rank*; report what it got wrong, and as rank 0 the times of all."""
-    with join_group(job, rank, device):
-        own = list(measure_collectives(job, rank, device))
+def report_wrong(job: CollectiveJob, own: Sequence[StepTimes], rank: int) -> Iterator[Finding]:
+    """
+    Report each operation and size of which *rank* got a wrong result.
+
+    Raises:
+        Unable: no size fitted into the memory, so there are no results.
+
+    """
     if not own:
         text = f"no size fits into the free memory: {', '.join(map(format_size, job.sizes))}"
         raise Unable(f"{text}: end what uses it, or set sizes", Cause.NO_SPACE)
-    yield from report_wrong(own, rank)
-    answers = exchange_messages(job, rank, "times", msgspec.msgpack.encode(own))
-    if rank == 0:
-        everyone = [msgspec.msgpack.decode(answer, type=list[StepTimes]) for answer in answers]
-        yield from report_times(job, list(zip(*everyone, strict=True)))
-
-
-def report_wrong(own: Sequence[StepTimes], rank: int) -> Iterator[Finding]:
-    """Report each operation and size of which *rank* got a wrong result."""
-    for one in own:
-        if wrong := one.wrong:
+    for times in own:
+        if wrong := times.wrong:
             text = (
-                f"rank {rank} got a wrong result of {one.operation} of {format_size(one.size)}: "
-                f"{format_count(wrong.count, 'element')} in step {wrong.step}, {wrong.describe()}"
+                f"rank {rank} got a wrong result of {times.operation} of "
+                f"{format_size(times.size)}: {format_count(wrong.count, 'element')} in step "
+                f"{wrong.step}, {wrong.describe()}"
             )
             evidence = {
                 "rank": str(rank),
-                "operation": one.operation,
-                "size": format_size(one.size),
+                "operation": times.operation,
+                "size": format_size(times.size),
                 "step": str(wrong.step),
                 **wrong.to_evidence("element"),
             }
@@ -173,15 +173,15 @@ def report_wrong(own: Sequence[StepTimes], rank: int) -> Iterator[Finding]:
 def report_times(
     job: CollectiveJob, measured: Sequence[Sequence[StepTimes]]
 ) -> Iterator[CheckItem]:
-    """Report the times of all ranks as measurements of the node, and what was verified."""
-    for times in measured:
-        timing = compute_timing(times)
+    """Report what each rank *measured* as measurements of the node, and what was verified."""
+    for times in zip(*measured, strict=True):
+        timing = compute_timing(times, job.world)
         name = f"{timing.operation}.{format_size(timing.size)}"
         yield Measurement(f"busbw.{name}", timing.busbw, "GB/s")
         yield Measurement(f"time_p50.{name}", timing.p50 * 1e6, "us")
         yield Measurement(f"time_p99.{name}", timing.p99 * 1e6, "us")
-    checked = sum(times[0].checked for times in measured)
-    sizes = ", ".join(dict.fromkeys(format_size(times[0].size) for times in measured))
+    checked = sum(times.checked for times in measured[0])
+    sizes = ", ".join(dict.fromkeys(format_size(times.size) for times in measured[0]))
     done = ", ".join(job.operations)
     text = f"{job.world} ranks, {job.backend}: {checked} results of {done} ({sizes}) verified"
     yield Coverage("node", f"{text} on each rank, to the bit, with other data in each step")

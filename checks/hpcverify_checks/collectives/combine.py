@@ -1,4 +1,4 @@
-"""What the ranks measured, made into one document."""
+"""One document of all that the ranks measured."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from msgspec import Struct
 
 from hpcverify.records.collectives import (
     CollectiveRun,
-    CollectiveTiming,
     RankPlace,
     RecordedCollective,
     WrongResult,
 )
-from hpcverify.stats import find_percentile
-from hpcverify.units import GIGA
-from hpcverify_checks.collectives.benchmark import StepTimes
-from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.collectives.recorder import describe_records
 from hpcverify_checks.collectives.timeline import Timeline
 from hpcverify_checks.common.board import describe_unreadable
+from hpcverify_checks.common.collective import StepTimes, compute_timing
+from hpcverify_checks.common.operations import OPERATIONS
 
 REPORT = "report"
 TIMELINE = "timeline"
 RING, AUTO = "ring", "auto"
-"""What NCCL is told to use: rings, or what it chooses."""
+"""The algorithm of NCCL: rings, or its own choice."""
 Shaped = TypeVar("Shaped", StepTimes, Timeline)
 
 
@@ -36,62 +33,40 @@ def times_topic(number: int) -> str:
 
 
 class RankReport(Struct, frozen=True, kw_only=True):
-    """What one rank says at its end."""
+    """The last message of a rank."""
 
     place: RankPlace
     backend: str = ""
     libraries: dict[str, str] = {}
     settings: dict[str, str] = {}
     lost: dict[int, str] = {}
-    """The ranks that it waited for in vain, and what it knows of them."""
+    """The ranks for which it waited in vain, and what it knows of them."""
     unable: str = ""
-    """Why it ended early, if that was no other rank's fault."""
+    """Why it ended early, if that was not because of another rank."""
     recorded: RecordedCollective | None = None
-    """Where it was when it gave up to wait."""
+    """Where it was when it stopped waiting."""
 
 
-def split_misfits(found: Mapping[int, Shaped]) -> tuple[dict[int, Shaped], dict[int, str]]:
-    """Part what ranks measured that fits together from the rest, and say what is wrong with it."""
-    shapes = {rank: _find_shape(rank, one) for rank, one in found.items()}
+def split_misfits(messages: Mapping[int, Shaped]) -> tuple[dict[int, Shaped], dict[int, str]]:
+    """Separate what ranks measured that fits together from the rest; say why the rest does not."""
+    shapes = {rank: _find_shape(rank, message) for rank, message in messages.items()}
     common = next(filter(None, shapes.values()), None)
-    alike = {r: one for r, one in found.items() if shapes[r] is not None and shapes[r] == common}
+    fitting = {r: m for r, m in messages.items() if shapes[r] is not None and shapes[r] == common}
     why = describe_unreadable("steps that fit no others'")
-    return alike, {rank: why for rank in found if rank not in alike}
+    return fitting, {rank: why for rank in messages if rank not in fitting}
 
 
-def _find_shape(rank: int, one: StepTimes | Timeline) -> Hashable:
+def _find_shape(rank: int, message: StepTimes | Timeline) -> Hashable:
     """Find what must be the same for all ranks; None if it makes no sense by itself."""
-    if isinstance(one, Timeline):
-        rows = [(one.steps.arrivals, one.steps.ends), *((j.begins, j.ends) for j in one.jumps)]
-        kind: Hashable = tuple(jump.length for jump in one.jumps)
-        is_right = one.steps.rank == rank
-    else:
-        rows, kind = [(one.begin, one.end), (one.ready, one.end)], (one.operation, one.size)
-        is_right = one.operation in OPERATIONS and all(map(float.__lt__, one.begin, one.end))
+    if isinstance(message, StepTimes):
+        times = message.times
+        is_right = message.operation in OPERATIONS and times and all(time > 0 for time in times)
+        return (message.operation, message.size, len(times)) if is_right else None
+    steps, transfers = message.steps, message.transfers
+    rows = [(steps.arrivals, steps.ends), *((t.begins, t.ends) for t in transfers)]
     counts = [(len(begins), len(ends)) for begins, ends in rows]
-    is_right = is_right and all(begun == ended > 0 for begun, ended in counts)
-    return (kind, *counts) if is_right else None
-
-
-def compute_timing(times: Sequence[StepTimes]) -> CollectiveTiming:
-    """
-    Compute percentiles and bandwidths of what all ranks measured of one operation and size.
-
-    Each step takes as long as its slowest rank.
-    """
-    operation, size = times[0].operation, times[0].size
-    steps = [
-        max(end - begin for begin, end in zip(begins, ends, strict=True))
-        for begins, ends in zip(
-            zip(*(one.begin for one in times), strict=True),
-            zip(*(one.end for one in times), strict=True),
-            strict=True,
-        )
-    ]
-    p50, p95, p99 = (find_percentile(steps, share) for share in (0.5, 0.95, 0.99))
-    algbw = size / p50 / GIGA
-    busbw = algbw * OPERATIONS[operation].compute_factor(len(times))
-    return CollectiveTiming(operation, size, len(steps), p50, p95, p99, algbw, busbw)
+    is_right = steps.rank == rank and all(begun == ended > 0 for begun, ended in counts)
+    return (*(transfer.distance for transfer in transfers), *counts) if is_right else None
 
 
 def combine_reports(
@@ -103,27 +78,27 @@ def combine_reports(
     algorithm: str,
 ) -> CollectiveRun:
     """
-    Put together what the ranks left.
+    Combine the messages of the ranks.
 
     *places* has all ranks, with what is known of where they are;
     *times* has what each rank measured, for each operation and size; *gone* the ranks that
-    never came or that died, and why. A rank that reports is there, whoever missed it.
+    never came or that died, and why. A rank that reports is there, whichever rank missed it.
     """
     world = len(places)
-    reasons = {rank: why for one in reports.values() for rank, why in one.lost.items()}
+    reasons = {rank: why for report in reports.values() for rank, why in report.lost.items()}
     reasons |= gone
-    unable = [f"rank {r}: {one.unable}" for r, one in reports.items() if one.unable]
+    unable = [f"rank {r}: {report.unable}" for r, report in reports.items() if report.unable]
     silent = [rank for rank in range(world) if rank not in reports]
     if silent and not reasons:
-        # Of most ranks it is no fault of theirs, as when a shared folder does not answer.
+        # Most ranks do not fail at once: more likely a shared folder does not answer.
         if len(silent) > world / 2:
             unable.append(f"{len(silent)} of {world} ranks reported nothing more")
         else:
             reasons = dict.fromkeys(silent, "reported nothing more")
-    records = {rank: one.recorded for rank, one in reports.items() if one.recorded}
-    told = describe_records(records)
+    records = {rank: report.recorded for rank, report in reports.items() if report.recorded}
+    described = describe_records(records)
     reasons = {
-        rank: "; ".join(filter(None, (why, told)))
+        rank: "; ".join(filter(None, (why, described)))
         for rank, why in sorted(reasons.items())
         if rank not in reports and 0 <= rank < world
     }
@@ -144,12 +119,12 @@ def combine_reports(
         wire_share=compute_wire_share(ranks, algorithm),
         libraries=first.libraries if first else {},
         settings=first.settings if first else {},
-        timings=tuple(compute_timing(list(by_rank.values())) for by_rank in whole),
+        timings=tuple(compute_timing(list(by_rank.values()), world) for by_rank in whole),
         wrong=tuple(list_wrong(times)),
         missing=tuple(reasons),
         reasons=reasons,
         recorded=tuple(records.values()),
-        unable="; ".join(filter(None, (unable[0], told))) if unable else "",
+        unable="; ".join(filter(None, (unable[0], described))) if unable else "",
     )
 
 
@@ -167,12 +142,17 @@ def compute_wire_share(ranks: Sequence[RankPlace], algorithm: str) -> float:
 def list_wrong(times: Sequence[Mapping[int, StepTimes]]) -> Iterator[WrongResult]:
     """List the wrong results of all ranks, as they were measured, the first step first."""
     for by_rank in times:
-        results = (_make_result(rank, timed) for rank, timed in by_rank.items())
-        yield from sorted(filter(None, results), key=lambda result: result.step)
-
-
-def _make_result(rank: int, timed: StepTimes) -> WrongResult | None:
-    if not (wrong := timed.wrong):
-        return None
-    place = rank, timed.operation, timed.size, wrong.step
-    return WrongResult(*place, wrong.count, wrong.index, *wrong.values)
+        results = [
+            WrongResult(
+                rank,
+                own.operation,
+                own.size,
+                wrong.step,
+                wrong.count,
+                wrong.index,
+                *wrong.values,
+            )
+            for rank, own in by_rank.items()
+            if (wrong := own.wrong)
+        ]
+        yield from sorted(results, key=lambda result: result.step)

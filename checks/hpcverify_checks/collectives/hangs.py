@@ -1,12 +1,12 @@
 """
-Which rank does not come, when all others wait.
+Find the rank that does not come when all others wait.
 
-Each launcher tells how far its ranks have come, once a second, whatever they do: a rank that
-is stopped, or hangs in the kernel, cannot say so itself. When nobody has moved for a while,
+Each launcher posts how far its ranks have come, once a second, whatever they do: a rank that
+is stopped, or hangs in the kernel, cannot say so itself. When no rank has moved for a while,
 those are missing whose launcher fell silent, that are stopped, or that are still at their own
-work where others wait for them. Those that wait are never missing. If all wait, nobody is
-accused: the network between them may be. Nor is anybody for the time in which this node
-itself stood still, as a virtual machine does that is moved.
+work where others wait for them. Those that wait are never missing. If all of them wait, the
+network between them may be at fault, and no rank is missing. The time in which this node
+itself stood still, as a virtual machine does while it is moved, does not count.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from msgspec import Struct
 
 from hpcverify.processes import DISK_WAIT, STOPPED
 
-BEAT = "beat"
+HEARTBEAT = "heartbeat"
 """The messages of launchers about the progress of their ranks."""
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0
-"""Without a word from a launcher, which takes hardly any time of its node."""
+"""After this time without a heartbeat, which costs its node hardly anything, a launcher is lost."""
 STALL_SHARE = 2 / 3
-"""Of the timeout of the ranks, without any that moves on: before they give up themselves."""
+"""The share of the ranks' timeout after which the group has stalled: before they give up."""
 MAX_STALL_SECONDS = 20.0
-"""However patient the ranks are: who is missing has a name within a minute."""
+"""However long their timeout is: the missing rank is named within a minute."""
 PAUSE_SECONDS = 5.0
-"""Between two looks, which take turns of a tenth of a second: then it was this node."""
+"""Two looks, a tenth of a second apart, that are further apart show that this node stood still."""
 
 
-class Beat(Struct, frozen=True):
-    """What a launcher says of one of its ranks."""
+class Heartbeat(Struct, frozen=True):
+    """How far a rank is, as its launcher reads it."""
 
     position: int
-    """See `progress`: odd while it waits for others."""
+    """See `progress`: odd while the rank waits for others."""
     state: str
-    """Of its process: R, S, D, T, ..."""
+    """The state of its process: R, S, D, T, ..."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is at a point where it waits for the others."""
+        """Whether the rank waits for others."""
         return self.position % 2 == 1
 
 
 class HangWatch:
-    """What is known of the progress of all ranks of a group."""
+    """Keeps the progress of all ranks of a group."""
 
     def __init__(self, now: float, timeout: float) -> None:
-        """Begin at the time *now*, on any clock; ranks give up after *timeout*; in seconds."""
+        """Begin at the time *now*, on any clock, in s; ranks give up after *timeout* seconds."""
         self.stall = min(STALL_SHARE * timeout, MAX_STALL_SECONDS)
-        self.beats: dict[int, Beat] = {}
+        self.heartbeats: dict[int, Heartbeat] = {}
         self.heard: dict[int, float] = {}
         self.stopped: dict[int, float] = {}
         """Since when ranks are stopped."""
@@ -59,34 +59,35 @@ class HangWatch:
         self.looked = now
 
     def look(self, now: float) -> None:
-        """Begin a look; after a pause of this node all others get their time anew."""
+        """Begin a look; after a pause of this node, all waits begin anew."""
         if now > self.looked + PAUSE_SECONDS:
             self.moved = now
             self.heard = dict.fromkeys(self.heard, now)
             self.stopped.clear()
         self.looked = now
 
-    def hear(self, beats: Mapping[int, Beat], at: float) -> None:
-        """Take what a launcher said at a time."""
-        for rank, beat in beats.items():
-            before = self.beats.get(rank)
-            if before is None or before.position != beat.position:
+    def hear(self, heartbeats: Mapping[int, Heartbeat], at: float) -> None:
+        """Note the heartbeats of a launcher's ranks, which came *at* a time."""
+        for rank, heartbeat in heartbeats.items():
+            before = self.heartbeats.get(rank)
+            if before is None or before.position != heartbeat.position:
                 self.moved = max(self.moved, at)
-            if beat.state not in STOPPED:
+            if heartbeat.state not in STOPPED:
                 self.stopped.pop(rank, None)
             else:
                 self.stopped.setdefault(rank, at)
-            self.beats[rank] = beat
+            self.heartbeats[rank] = heartbeat
             self.heard[rank] = max(self.heard.get(rank, at), at)
 
     def find_missing(self, now: float, done: Collection[int] = ()) -> dict[int, str]:
         """Find the ranks that all others wait for, and say what is known of each."""
         stalled = now - self.moved
-        open_ranks = {rank: beat for rank, beat in self.beats.items() if rank not in done}
+        open_ranks = {
+            rank: heartbeat for rank, heartbeat in self.heartbeats.items() if rank not in done
+        }
         if not open_ranks or stalled < SILENT_SECONDS:
             return {}
-        silent = [rank for rank in open_ranks if now - self.heard[rank] > SILENT_SECONDS]
-        if silent:
+        if silent := [r for r in open_ranks if now - self.heard[r] > SILENT_SECONDS]:
             return self._keep_few(silent, dict.fromkeys(silent, "does not answer, nor its node"))
         if stalled < self.stall:
             return {}
@@ -95,19 +96,19 @@ class HangWatch:
         ]
         if stopped:
             return self._keep_few(stopped, dict.fromkeys(stopped, "is stopped (state T)"))
-        front = max(beat.position for beat in self.beats.values())
+        front = max(heartbeat.position for heartbeat in self.heartbeats.values())
         behind = {
-            rank: _describe_work(beat, stalled)
-            for rank, beat in open_ranks.items()
-            if not beat.is_waiting and beat.position < front
+            rank: _describe_work(heartbeat, stalled)
+            for rank, heartbeat in open_ranks.items()
+            if not heartbeat.is_waiting and heartbeat.position < front
         }
         return self._keep_few(list(behind), behind)
 
     def _keep_few(self, ranks: Sequence[int], reasons: dict[int, str]) -> dict[int, str]:
-        """Accuse nobody if it would be most: then it is this node that is cut off, or slow."""
-        return reasons if len(ranks) <= len(self.beats) / 2 else {}
+        """Name no rank if it would be most of them: then this node is cut off, or slow."""
+        return reasons if len(ranks) <= len(self.heartbeats) / 2 else {}
 
 
-def _describe_work(beat: Beat, stalled: float) -> str:
-    where = " in the kernel (state D)" if beat.state == DISK_WAIT else ""
+def _describe_work(heartbeat: Heartbeat, stalled: float) -> str:
+    where = " in the kernel (state D)" if heartbeat.state == DISK_WAIT else ""
     return f"has hung at its own work{where} for {stalled:.0f} s, while others wait for it"

@@ -19,27 +19,28 @@ import msgspec
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify.telemetry import pci
-from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
-from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.combine import AUTO, RING
-from hpcverify_checks.collectives.deputy import OVER, Deputy, tell_deputy
-from hpcverify_checks.collectives.hangs import BEAT, BEAT_SECONDS, SILENT_SECONDS
+from hpcverify_checks.collectives.hangs import HEARTBEAT, HEARTBEAT_SECONDS, SILENT_SECONDS
 from hpcverify_checks.collectives.meeting import (
+    LauncherArrival,
     find_board,
     find_interface,
+    list_nodes,
     meet_launchers,
     serve_board,
 )
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank_process import RankProcess, start_ranks
 from hpcverify_checks.collectives.secret import make_secret
+from hpcverify_checks.collectives.stand_in import OVER, StandIn, notify_stand_in
 from hpcverify_checks.collectives.watch import DIED, LEFT, RankWatch
 from hpcverify_checks.collectives.wire import collect_answers, pair_nodes, take_part
 from hpcverify_checks.common.board import BoardError, SocketBoard
+from hpcverify_checks.common.collective import CollectiveJob
 from hpcverify_checks.common.rendezvous import LostRanks, set_environment
 
 WITH_OPINION = b"with a second opinion"
-"""The last word of rank 0's launcher, if pairs of nodes are to say what they measure."""
+"""The last word of rank 0's launcher, if pairs of nodes then measure the wire."""
 PROCESSES_ON_CPU = 2
 ALONE = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """Settings of NCCL that leave a node's ranks nothing but its network adapters."""
@@ -53,7 +54,7 @@ def launch(encoded: bytes) -> bytes:
     """
     Launch the ranks of a `LaunchOrder`, in JSON.
 
-    Rank 0's launcher gives a `CollectiveRun`, in JSON; if it is lost, its deputy does.
+    Rank 0's launcher gives a `CollectiveRun`, in JSON; if it is lost, its stand-in does.
     """
     order = msgspec.json.decode(encoded, type=LaunchOrder)
     if not order.world:
@@ -68,11 +69,11 @@ def launch(encoded: bytes) -> bytes:
 
 
 def _count_own_ranks() -> int:
-    """Count the GPUs of this node that a job here may use; on CPUs take two processes."""
+    """Count the GPUs of this node that a job here may use; without any, two processes."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = len(pci.list_nvidia_gpus()) or len(pci.list_amd_gpus())
     if gpus and visible is not None:
-        gpus = len([one for one in visible.split(",") if one.strip()])
+        gpus = len([gpu for gpu in visible.split(",") if gpu.strip()])
     if gpus == 1:
         text = "there is one GPU here, and nothing to exchange with: run it over nodes, by srun"
         raise Unable(text, Cause.MISCONFIGURED)
@@ -80,17 +81,8 @@ def _count_own_ranks() -> int:
 
 
 def _make_job(order: LaunchOrder, board: SocketBoard) -> CollectiveJob:
-    return CollectiveJob(
-        folder=str(board),
-        world=order.world,
-        backend="",
-        timeout=order.timeout,
-        operations=order.operations,
-        sizes=order.sizes,
-        seconds=order.seconds,
-        seed=order.seed,
-        timeline=order.timeline,
-    )
+    job = msgspec.convert(order, CollectiveJob, from_attributes=True)
+    return msgspec.structs.replace(job, folder=str(board))
 
 
 def _launch_first(order: LaunchOrder) -> CollectiveRun:
@@ -126,7 +118,7 @@ def _launch_first(order: LaunchOrder) -> CollectiveRun:
         is_whole = order.second_opinion and not run.missing
         pairs = pair_nodes(nodes) if is_whole else ()
         server.leave(OVER, 0, WITH_OPINION if pairs else b"")
-        tell_deputy(board, arrivals)
+        notify_stand_in(board, arrivals)
         if pairs:
             take_part(pairs, 0, board, arrivals)
             opinions = collect_answers(pairs, nodes, board)
@@ -157,7 +149,7 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
     """
     Launch ranks whose results go to rank 0's launcher.
 
-    Returns a result only if that one is lost, and this is its deputy.
+    Returns a result only if that one is lost, and this is its stand-in.
 
     Raises:
         LostRanks: a rank never came, so nothing was measured here.
@@ -177,26 +169,26 @@ def _launch_other(order: LaunchOrder) -> CollectiveRun | None:
 def _launch_beside(
     order: LaunchOrder, job: CollectiveJob, board: SocketBoard, arrivals: Sequence[LauncherArrival]
 ) -> CollectiveRun | None:
-    """Launch ranks, and tell rank 0's launcher how they do until it has all it wants."""
+    """Launch ranks, and post how far they are until rank 0's launcher has all results."""
     rank = order.ranks[0][0]
     nodes = list_nodes(arrivals)
     settings = choose_settings(order, _choose_algorithm(order, nodes), arrivals[rank].address)
     with (
-        Deputy.open(arrivals, rank, board) as deputy,
+        StandIn.open(arrivals, rank, board) as stand_in,
         start_ranks(order, job, settings) as children,
     ):
         contact = monotonic()
-        while not deputy.is_over():
+        while not stand_in.is_over():
             try:
                 if board.read(OVER, enough=1):  # waits a moment for it
                     break
-                _tell(board, children)
+                _post_progress(board, children)
                 contact = monotonic()
             except BoardError:
-                if monotonic() > contact + SILENT_SECONDS + BEAT_SECONDS:
-                    return deputy.conclude()
+                if monotonic() > contact + SILENT_SECONDS + HEARTBEAT_SECONDS:
+                    return stand_in.conclude()
                 sleep(board.pause)
-            deputy.tell({child.rank: child.read_beat() for child in children})
+            stand_in.post({child.rank: child.read_heartbeat() for child in children})
     with suppress(BoardError):  # it has the results, and need not wait
         if board.read(OVER).get(0) == WITH_OPINION:
             take_part(pair_nodes(nodes), rank, board, arrivals)
@@ -205,16 +197,16 @@ def _launch_beside(
 
 
 def _leave(order: LaunchOrder, board: SocketBoard) -> None:
-    """Let rank 0's launcher wait no longer for this one, if it is still there."""
+    """Post that rank 0's launcher need not wait for this one any more."""
     with suppress(BoardError):
         for rank, _ in order.ranks:
             board.post(LEFT, rank)
 
 
-def _tell(board: SocketBoard, children: Sequence[RankProcess]) -> None:
-    """Tell how far the ranks launched here are, and which of them died."""
-    beats = {child.rank: child.read_beat() for child in children}
-    board.post(BEAT, children[0].rank, msgspec.msgpack.encode(beats))
+def _post_progress(board: SocketBoard, children: Sequence[RankProcess]) -> None:
+    """Post how far the ranks launched here are, and which of them died."""
+    heartbeats = {child.rank: child.read_heartbeat() for child in children}
+    board.post(HEARTBEAT, children[0].rank, msgspec.msgpack.encode(heartbeats))
     for child in children:
         if why := child.describe_end():
             board.post(DIED, child.rank, why.encode())

@@ -1,5 +1,5 @@
 """
-Where launchers on several nodes meet: at which address and port, and with which secret.
+The meeting of launchers on several nodes: its address, its port and its secret.
 
 The launcher of rank 0 opens the board at the one address at which the others reach its node,
 and they look for it there.
@@ -11,14 +11,15 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import AddressValueError, IPv4Address
 from time import monotonic, sleep
 
 import msgspec
+from msgspec import Struct
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import CollectiveJob
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.secret import expect_secret, open_credential
 from hpcverify_checks.common.board import (
@@ -29,20 +30,45 @@ from hpcverify_checks.common.board import (
     open_board,
 )
 from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.collective import CollectiveJob
 from hpcverify_checks.common.rendezvous import LOOPBACK, exchange_messages, require_loopback
 
 CAME = "came"
 """The messages of launchers that are there."""
 PROBE_SECONDS = 1.0
-"""For what listens at a port to greet, to be reached again, and to show that it is the board."""
+"""The time in which a board greets, is reached again, and proves that it knows the secret."""
 NOTHING = ""
-"""The topic that no rank has anything to say about."""
+"""A topic without messages."""
 SIOCGIFADDR = 0x8915
 PORTS = range(20000, 32000)
 """Below those that Linux gives to clients (32768 on)."""
 PORT_TRIES = 8
 ANY_PORT = 9
-"""Nothing is sent to it: it only takes a port to ask for a route."""
+"""A port to ask for a route to; nothing is sent to it."""
+
+
+class LauncherArrival(Struct, frozen=True):
+    """Where a rank is, and what its launcher is to measure."""
+
+    node: str
+    address: str
+    """The address at which the other nodes reach this one."""
+    job: CollectiveJob
+
+    @classmethod
+    def decode(cls, message: bytes) -> LauncherArrival:
+        """Decode it, or raise `MsgspecError`, also for an address that is not one of IPv4."""
+        arrival = msgspec.json.decode(message, type=cls)
+        try:
+            IPv4Address(arrival.address)
+        except AddressValueError as exc:
+            raise msgspec.ValidationError(f"no address: {exc}") from exc
+        return arrival
+
+
+def list_nodes(arrivals: Sequence[LauncherArrival]) -> list[str]:
+    """List the node of each rank."""
+    return [arrival.node for arrival in arrivals]
 
 
 def list_ports(order: LaunchOrder) -> list[int]:
@@ -79,7 +105,7 @@ def _choose_own_address(order: LaunchOrder) -> str:
     """
     Choose the one address at which the others reach this node, that of rank 0.
 
-    That is what its name means, if not its loopback (Debian's 127.0.1.1); then the address
+    That is the one of its name, or, if that is its loopback (Debian's 127.0.1.1), the address
     from which this node reaches another one.
     """
     if order.is_alone:
@@ -108,11 +134,11 @@ def meet_launchers(
     order: LaunchOrder, job: CollectiveJob, own_address: str
 ) -> tuple[list[LauncherArrival], CollectiveJob]:
     """
-    Meet the other launchers; give what each rank's said, and the job as rank 0 has it.
+    Meet the other launchers; give the arrival of each rank, and the job as rank 0 has it.
 
     Raises:
         LostRanks: a rank never came.
-        Unable: what one said cannot be read.
+        Unable: an arrival cannot be read.
 
     """
     board = open_board(job.folder)
@@ -136,15 +162,13 @@ def find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
 
     """
     deadline = monotonic() + order.timeout
-    given, failure = expect_secret(), ""
+    secret, failure = expect_secret(), ""
     while True:
         for port in list_ports(order):
             try:
-                found = _probe_board(order, port, given)
+                return _probe_board(order, port, secret)
             except (OSError, BoardError) as exc:  # it may have taken seconds: a node is cut off
                 failure = str(exc)
-            else:
-                return found
         if monotonic() > deadline:
             text = f"rank 0 was not found within {order.timeout:g} s: {failure}"
             text = f"{text}; see --address and --port"
@@ -152,20 +176,20 @@ def find_board(order: LaunchOrder) -> tuple[SocketBoard, str]:
         sleep(SocketBoard.pause)
 
 
-def _probe_board(order: LaunchOrder, port: int, given: str) -> tuple[SocketBoard, str]:
+def _probe_board(order: LaunchOrder, port: int, known_secret: str) -> tuple[SocketBoard, str]:
     with connect(order.address, port, PROBE_SECONDS) as line:
         address, own_address = line.socket.getpeername()[0], line.socket.getsockname()[0]
-    secret = given or open_credential(line.credential)
+    secret = known_secret or open_credential(line.credential)
     if not secret:
         raise BoardError(f"what listens at port {port} does not know the secret of this job")
-    # A short question: who has taken a port of ours may trickle an answer without end.
+    # A short question: a program that has taken our port may trickle an answer without end.
     here = (address, port, order.group, secret)
     SocketBoard(*here, patience=PROBE_SECONDS, transfer=PROBE_SECONDS).read(NOTHING)
     return SocketBoard(*here), str(own_address)
 
 
 def find_interface(address: str) -> str:
-    """Find the name of the interface with an IPv4 *address*; empty if none says so."""
+    """Find the name of the interface with an IPv4 *address*; empty if there is none."""
     if is_loopback(address):
         return "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

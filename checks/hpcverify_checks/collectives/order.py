@@ -1,40 +1,31 @@
-"""What one launcher of ranks is told to do."""
+"""The order for one launcher of ranks."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from hpcverify_checks.common.collective import CollectiveJob
 
 
-class LaunchOrder(Struct, frozen=True, kw_only=True):
-    """What to measure, and which rank or ranks this process launches."""
+class LaunchOrder(CollectiveJob, frozen=True, kw_only=True):
+    """What to measure, and which ranks this process launches: in a world of 0, one per GPU here."""
 
-    operations: tuple[str, ...]
-    sizes: tuple[int, ...]
-    seconds: float
-    timeout: float
-    seed: int
     algorithm: str
     """ring or auto; empty: ring between nodes, auto in one."""
     alone: bool
-    timeline: bool
-    """Whether equal steps and transfers follow, which tell who is slow."""
     node: str
     group: str
-    """Tells these ranks from those of other jobs."""
-    world: int
-    """0: all ranks are launched here, one for each GPU."""
+    """The name of this group of ranks among those of other jobs."""
     ranks: tuple[tuple[int, int], ...]
     """Rank, and rank on its node, of those to launch here."""
     address: str
-    """Of rank 0's node."""
+    """The address of rank 0's node."""
     nodes: tuple[str, ...] = ()
-    """If there are several, and Slurm names them."""
+    """The nodes, if there are several and Slurm names them."""
     expected: tuple[str, ...] = ()
     """The node on which each rank should be, as far as Slurm says."""
     second_opinion: bool = False
-    """Whether pairs of nodes are asked what ib_write_bw measures; rank 0's launcher decides."""
+    """Whether pairs of nodes run ib_write_bw; rank 0's launcher decides."""
     port: int = 0
-    """0: one that follows from *group*; any free one if all ranks are launched here."""
+    """0: a port that follows from *group*, or any free one if all ranks are launched here."""
 
     @property
     def is_alone(self) -> bool:

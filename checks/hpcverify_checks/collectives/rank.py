@@ -20,28 +20,30 @@ from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.processes import die_with_parent
 from hpcverify.records.collectives import RankPlace
 from hpcverify.telemetry.nics import sum_port_rates
-from hpcverify_checks.collectives.benchmark import CollectiveJob, measure_collectives
+from hpcverify.units import GIB, KIB, MIB
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, RankReport, times_topic
 from hpcverify_checks.collectives.recorder import read_last_collective
 from hpcverify_checks.collectives.timeline import measure_timeline
 from hpcverify_checks.common.board import Board, decode_messages, open_board
-from hpcverify_checks.common.collective import use_thread_share
-from hpcverify_checks.common.progress import keep_position
-from hpcverify_checks.common.rendezvous import (
-    LostRanks,
-    announce_failure,
-    exchange_messages,
-    join_group,
+from hpcverify_checks.common.collective import (
+    CollectiveJob,
+    measure_collectives,
+    use_thread_share,
 )
+from hpcverify_checks.common.process_group import join_group
+from hpcverify_checks.common.progress import keep_position
+from hpcverify_checks.common.rendezvous import LostRanks, announce_failure, exchange_messages
 
 if TYPE_CHECKING:
     import torch
 
 CPU_NAME = "cpu"
+DEFAULT_SIZES = {"gloo": (4 * KIB, MIB, 64 * MIB), "nccl": (MIB, 256 * MIB, 4 * GIB)}
+"""Message sizes in bytes by backend, from what waits for the network to what fills it."""
 
 
 class RankOrder(Struct, frozen=True):
-    """What a rank is to do."""
+    """The order for one rank."""
 
     job: CollectiveJob
     rank: int
@@ -50,7 +52,7 @@ class RankOrder(Struct, frozen=True):
     parent: int
     """The process that started it."""
     progress: int
-    """The descriptor of the file that tells it how far this rank is."""
+    """The descriptor of the file in which this rank keeps its position."""
 
 
 class _Offer(Struct, frozen=True):
@@ -71,7 +73,8 @@ def main() -> None:
     try:
         with announce_failure(board, order.rank):
             device, report = _introduce(order, report)
-            job = msgspec.structs.replace(order.job, backend=report.backend)
+            sizes = order.job.sizes or DEFAULT_SIZES[report.backend]
+            job = msgspec.structs.replace(order.job, backend=report.backend, sizes=sizes)
             with use_thread_share(job), join_group(job, order.rank, device):
                 try:
                     _measure(order, job, board, device)
@@ -83,14 +86,14 @@ def main() -> None:
         report = msgspec.structs.replace(report, lost=exc.lost)
     except Unable as exc:
         report = msgspec.structs.replace(report, unable=str(exc))
-    except Exception as exc:  # noqa: BLE001 - the boundary of this process: a bug of ours accuses nobody
+    except Exception as exc:  # noqa: BLE001 - the boundary of this process: a bug of ours is about no rank
         traceback.print_exc()
         report = msgspec.structs.replace(report, unable=f"{type(exc).__name__}: {exc}")
     board.post(REPORT, order.rank, msgspec.msgpack.encode(report))
 
 
 def _measure(order: RankOrder, job: CollectiveJob, board: Board, device: torch.device) -> None:
-    """Measure, and leave on the *board* what there is at once."""
+    """Measure, and post each result at once."""
     for number, times in enumerate(measure_collectives(job, order.rank, device)):
         board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
     if job.timeline:
@@ -149,8 +152,8 @@ def _name_libraries(backend: str) -> dict[str, str]:
 
 def read_settings() -> dict[str, str]:
     """Read what the environment tells NCCL and gloo."""
-    told = ("NCCL_", "GLOO_")
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(told)}
+    prefixes = ("NCCL_", "GLOO_")
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from io import FileIO
 import msgspec
 
 from hpcverify.processes import name_signal, read_process_state
-from hpcverify_checks.collectives.benchmark import CollectiveJob
-from hpcverify_checks.collectives.hangs import Beat
+from hpcverify_checks.collectives.hangs import Heartbeat
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank import RankOrder
 from hpcverify_checks.collectives.recorder import BUFFER
+from hpcverify_checks.common.collective import CollectiveJob
 from hpcverify_checks.common.progress import make_file, read_position
 from hpcverify_checks.common.ranks import KILL_TIMEOUT_SECONDS
 from hpcverify_checks.common.rendezvous import MAX_REASON_CHARACTERS
@@ -25,7 +25,7 @@ from hpcverify_checks.common.rendezvous import MAX_REASON_CHARACTERS
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A rank, as its launcher sees it."""
+    """The process of a rank, with what it prints and its position."""
 
     rank: int
     process: subprocess.Popen[bytes]
@@ -33,20 +33,20 @@ class RankProcess:
     progress: int
     """The descriptor of the file in which it keeps its position."""
 
-    def read_beat(self) -> Beat:
-        """Read how far it is, and in which state."""
-        return Beat(read_position(self.progress), read_process_state(self.process.pid))
+    def read_heartbeat(self) -> Heartbeat:
+        """Read how far the rank is, and the state of its process."""
+        return Heartbeat(read_position(self.progress), read_process_state(self.process.pid))
 
     def describe_end(self) -> str:
-        """Say how it died; empty if it runs, or ended as it should."""
+        """Describe how it died; empty if it runs, or ended as it should."""
         status = self.process.poll()
         if not status:
             return ""
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
-        name = name_signal(-status) if status < 0 else f"status {status}"
+        end = name_signal(-status) if status < 0 else f"status {status}"
         last = lines[-1][:MAX_REASON_CHARACTERS] if lines else "it printed nothing"
-        return f"died with {name}: {last}"
+        return f"died with {end}: {last}"
 
     def end(self) -> None:
         """Kill it if it still runs."""

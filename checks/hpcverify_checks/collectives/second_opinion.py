@@ -13,12 +13,12 @@ from hpcverify_checks.common.nccl_tests import INSTALL_FIX, PROGRAM, run_all_red
 from hpcverify_checks.common.sizes import format_size
 
 TIMEOUT_SECONDS = 180.0
-"""For all sizes together: each takes the start of NCCL, some seconds on eight GPUs."""
+"""The time for all sizes together: each starts NCCL, which takes seconds on eight GPUs."""
 STEPS = 20
 ELEMENT_BYTES = 4
 """It sums float32 unless told otherwise."""
-OF_THE_STEP = ("SLURM_", "PMI", "OMPI_")
-"""Variables by which a program that was built with MPI takes itself for a rank of this step."""
+STEP_PREFIXES = ("SLURM_", "PMI", "OMPI_")
+"""Variables that make a program built with MPI take itself for a rank of this step."""
 
 
 def ask(run: CollectiveRun, timeout: float = TIMEOUT_SECONDS) -> SecondOpinion:
@@ -26,7 +26,7 @@ def ask(run: CollectiveRun, timeout: float = TIMEOUT_SECONDS) -> SecondOpinion:
     Run it on the GPUs that the ranks on this node had, with the sizes of our all-reduce.
 
     This is for the node of rank 0, after the ranks have ended. NCCL gets the settings that
-    it had in *run*. What stands in the way is said in the result, and is no error.
+    it had in *run*. An obstacle is named in the result, and is not an error.
     """
     node = run.ranks[0].node
     ranks = sum(place.node == node for place in run.ranks)
@@ -42,7 +42,7 @@ def ask(run: CollectiveRun, timeout: float = TIMEOUT_SECONDS) -> SecondOpinion:
 
 def _explain_silence(run: CollectiveRun, ranks: int) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    sees_all = visible is None or len([one for one in visible.split(",") if one.strip()]) >= ranks
+    sees_all = visible is None or len([gpu for gpu in visible.split(",") if gpu.strip()]) >= ranks
     obstacles = {
         f"{PROGRAM} is not installed: {INSTALL_FIX}": shutil.which(PROGRAM) is None,
         "a rank is missing, and may still hold its GPU": bool(run.missing),
@@ -56,7 +56,7 @@ def _explain_silence(run: CollectiveRun, ranks: int) -> str:
 
 
 def _list_sizes(run: CollectiveRun) -> list[int]:
-    return [one.size for one in run.timings if one.operation == "all_reduce"]
+    return [timing.size for timing in run.timings if timing.operation == "all_reduce"]
 
 
 def _measure(run: CollectiveRun, ranks: int, deadline: float) -> Iterator[OpinionRate]:
@@ -75,6 +75,6 @@ def _measure(run: CollectiveRun, ranks: int, deadline: float) -> Iterator[Opinio
 
 
 def make_environment(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Take *environ* without what says that this is a rank of a job step, and *settings*."""
-    kept = {name: value for name, value in environ.items() if not name.startswith(OF_THE_STEP)}
+    """Take *environ* without the variables of a rank of a job step, and add *settings*."""
+    kept = {name: value for name, value in environ.items() if not name.startswith(STEP_PREFIXES)}
     return kept | dict(settings)

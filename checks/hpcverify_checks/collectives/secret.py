@@ -1,11 +1,11 @@
 """
-Where the ranks of a job get the secret from that they all know and nobody else does.
+The secret that the ranks of a job know, and nobody else.
 
 Ranks that one launcher starts inherit it. Launchers that srun starts on several nodes have
-nothing in common but public numbers, and MUNGE, by which Slurm itself knows who is who: the
+nothing in common but public numbers, and MUNGE, by which Slurm itself identifies users: the
 launcher of rank 0 makes the secret, and shows everybody a credential that munged opens for
-the same user alone. A credential that somebody else made is refused by its user id. Where
-the variable `SECRET_VARIABLE` is set, it is used instead, and MUNGE is not asked.
+the same user alone. A credential that somebody else made is refused by its user id. If the
+variable `SECRET_VARIABLE` is set, it is used instead of MUNGE.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hpcverify.records.collectives import SECRET_VARIABLE
 from hpcverify_checks.common.seal import MIN_SECRET_CHARACTERS
 
 SOCKET = Path("/run/munge/munge.socket.2")
-"""Where munged is, unless Slurm's configuration says otherwise (AuthInfo)."""
+"""The socket of munged, unless Slurm's configuration names another (AuthInfo)."""
 TIMEOUT_SECONDS = 10.0
 OPENED_STATUSES = (0, 15, 16, 17)
-"""Of unmunge (munge.h): opened; or opened, and expired, rewound or replayed. The last three
-are no danger: who replays a credential does not know the secret in it."""
+"""Exit statuses of unmunge (munge.h): opened; or opened, and expired, rewound or replayed. The
+last three are safe: whoever replays a credential does not know the secret in it."""
 MAX_CREDENTIAL_BYTES = 4096
 OPENED = re.compile(rb"UID:\s*(?:\S+\s+)?\(?(\d+)\)?\s*\n\n([0-9a-f]{64})")
 FIX = f"export {SECRET_VARIABLE}=$(openssl rand -hex 32) before srun, or on all nodes"
@@ -40,11 +40,10 @@ def make_secret() -> tuple[str, bytes]:
         Unable: there is nothing that only the job's user can read.
 
     """
-    if given := read_secret():
-        return given, b""
+    if secret := read_secret():
+        return secret, b""
     secret = secrets.token_hex(32)
-    only = f"--restrict-uid={os.geteuid()}"
-    done = _run("munge", only, "--ttl=-1", stdin=secret.encode())
+    done = _run("munge", f"--restrict-uid={os.geteuid()}", "--ttl=-1", stdin=secret.encode())
     credential = done.stdout.strip()
     if done.returncode != 0 or not 0 < len(credential) <= MAX_CREDENTIAL_BYTES:
         raise _build_refusal(f"munge: {_find_last_line(done)}")
@@ -59,11 +58,11 @@ def read_secret() -> str:
         Unable: it is short enough to be guessed, or no text.
 
     """
-    given = os.environ.get(SECRET_VARIABLE, "")
-    if given and (len(given) < MIN_SECRET_CHARACTERS or not given.isprintable()):
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    if secret and (len(secret) < MIN_SECRET_CHARACTERS or not secret.isprintable()):
         text = f"{SECRET_VARIABLE} has fewer than {MIN_SECRET_CHARACTERS} printable characters"
         raise Unable(f"{text}: {FIX}", Cause.MISCONFIGURED)
-    return given
+    return secret
 
 
 def expect_secret() -> str:
@@ -74,10 +73,10 @@ def expect_secret() -> str:
         Unable: it has none, and nothing here could open one.
 
     """
-    given = read_secret()
-    if not given and shutil.which("unmunge") is None:
+    secret = read_secret()
+    if not secret and shutil.which("unmunge") is None:
         raise _build_refusal("unmunge is not installed")
-    return given
+    return secret
 
 
 def open_credential(credential: bytes) -> str:
@@ -91,10 +90,10 @@ def open_credential(credential: bytes) -> str:
     if not 0 < len(credential) <= MAX_CREDENTIAL_BYTES:
         return ""
     done = _run("unmunge", "--keys=UID", stdin=credential)
-    found = OPENED.fullmatch(done.stdout)
-    if done.returncode not in OPENED_STATUSES or not found or int(found[1]) != os.geteuid():
+    opened = OPENED.fullmatch(done.stdout)
+    if done.returncode not in OPENED_STATUSES or not opened or int(opened[1]) != os.geteuid():
         return ""
-    return found[2].decode()
+    return opened[2].decode()
 
 
 def _run(program: str, *options: str, stdin: bytes) -> CompletedTool:
@@ -106,7 +105,6 @@ def _run(program: str, *options: str, stdin: bytes) -> CompletedTool:
 
 
 def _ask_slurm() -> list[str]:
-    """Ask where munged is, if it is not in its usual place."""
     try:
         done = run_tool(["scontrol", "show", "config"], timeout=TIMEOUT_SECONDS)
     except Unable:  # then there is none

@@ -1,11 +1,11 @@
 """
-Equal steps on all ranks, and transfers of each to several others: who is late, who is slow?
+Equal steps on all ranks, and transfers from each to several others, to find slow ranks.
 
 A step is a piece of computation, the same on all ranks, and an all-reduce, in which all wait
-for the last to arrive. Then each rank sends to the ranks some jumps ahead, to one in each
-round, while it gets a message of its own: a rank that is slow to send delays all of its
-partners, one that is slow to receive is late with all of them. Ranks of several nodes send
-to other nodes only.
+for the last to arrive. Then each rank sends to ranks at several distances, to one in each
+round, while it receives a message: a rank that is slow to send delays all of its partners,
+one that is slow to receive is late with all of them. Ranks of several nodes send to other
+nodes only.
 
 Nothing is written while it runs. Times are given by the clock of rank 0's node, which is
 compared before and after.
@@ -13,7 +13,7 @@ compared before and after.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -24,48 +24,44 @@ from msgspec import Struct
 from hpcverify.check import operation as breadcrumb
 from hpcverify.records.collectives import RankSteps, Transfers
 from hpcverify.units import KIB, MIB
-from hpcverify_checks.collectives.benchmark import ALL_REDUCE, StepClock, finish
-from hpcverify_checks.collectives.operations import begin_jump
 from hpcverify_checks.common.board import BoardError, open_board
 from hpcverify_checks.common.clocks import SAME_CLOCK, ClockComparison, ClockReading
-from hpcverify_checks.common.rendezvous import (
-    LostRanks,
-    RankGroup,
-    await_ranks,
-    exchange_messages,
-    reduce_minimum,
-)
+from hpcverify_checks.common.collective import finish
+from hpcverify_checks.common.operations import ALL_REDUCE, begin_transfer
+from hpcverify_checks.common.process_group import await_ranks, reduce_minimum
+from hpcverify_checks.common.rendezvous import LostRanks, RankGroup, exchange_messages
+from hpcverify_checks.common.timing import StepClock
 
 if TYPE_CHECKING:
     import torch
 
 STEPS_SECONDS = 5.0
-"""For as many as fit, between the bounds below."""
+"""The time for all steps, of which there are `MIN_STEPS` to `MAX_STEPS`."""
 TRANSFER_SECONDS = 10.0
-"""After which no more rounds begin. On healthy links all of them take less."""
+"""No round begins after this time. On healthy links all of them take less."""
 WORK_SECONDS = 0.01
-"""Of computation in a step: long enough for a scheduler's slices to even out."""
+"""The computation in a step: long enough for a scheduler's slices to even out."""
 PRODUCT_ROWS = {"cpu": 192, "cuda": 2048}
-"""Of the matrices that are multiplied."""
+"""The rows of the matrices that are multiplied."""
 TRIALS = 5
-"""Products that are timed to say how many make a step."""
+"""Products that are timed to choose how many make a step."""
 SUM_BYTES = 64 * KIB
-"""Of the all-reduce: what it takes is latency, as the wire is measured by the transfers."""
+"""The size of the all-reduce: it measures latency, since the transfers measure the wire."""
 TRANSFER_BYTES = {"cpu": MIB, "cuda": 64 * MIB}
 MIN_STEPS, MAX_STEPS = 24, 200
 MAX_ROUNDS, ROUNDS_IN_BLOCK = 32, 8
 """Ranks agree before each block of rounds whether there is time for it."""
-MAX_JUMPS = 4
+MAX_DISTANCES = 4
 STEPS_IN_FLIGHT = 8
 ROUND_TRIPS = 24
 DIGITS = 7
-"""Of a second, in the document."""
+"""Decimal places of seconds in the document."""
 
 
-class Jump(Struct, frozen=True):
-    """What a rank did in all rounds in which it sent so many ranks ahead."""
+class Transfer(Struct, frozen=True):
+    """What a rank measured in all rounds in which it sent to the rank at one distance ahead."""
 
-    length: int
+    distance: int
     begins: tuple[float, ...]
     """When it began to send."""
     ends: tuple[float, ...]
@@ -73,10 +69,10 @@ class Jump(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """What one rank measured, by the clock of rank 0's node."""
+    """The steps and transfers of one rank, by the clock of rank 0's node."""
 
     steps: RankSteps
-    jumps: tuple[Jump, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
 
 def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.device) -> Timeline:
@@ -89,11 +85,8 @@ def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.devic
     worker = _Worker(group, rank, device)
     with breadcrumb(f"equal steps of {group.world} ranks"):
         arrivals, ends = worker.take_steps(STEPS_SECONDS)
-    jumps = []
-    lengths = choose_jumps(nodes)
     with breadcrumb(f"transfers among {group.world} ranks"):
-        for length, (begun, ended) in worker.transfer(lengths, TRANSFER_SECONDS):
-            jumps.append((length, begun, ended))
+        transfers = worker.transfer(choose_distances(nodes), TRANSFER_SECONDS)
     clock = _compare(before, read_clock(group.folder))
 
     def convert(times: Sequence[float]) -> tuple[float, ...]:
@@ -101,7 +94,7 @@ def measure_timeline(group: RankGroup, rank: int, node: str, device: torch.devic
 
     return Timeline(
         RankSteps(rank, convert(arrivals), convert(ends), clock.bound_error()),
-        tuple(Jump(length, convert(begun), convert(ended)) for length, begun, ended in jumps),
+        tuple(Transfer(t.distance, convert(t.begins), convert(t.ends)) for t in transfers),
     )
 
 
@@ -124,19 +117,21 @@ def _compare(before: ClockReading | None, after: ClockReading | None) -> ClockCo
     return ClockComparison(before, after) if before and after else SAME_CLOCK
 
 
-def choose_jumps(nodes: Sequence[str]) -> list[int]:
+def choose_distances(nodes: Sequence[str]) -> list[int]:
     """
     Choose how many ranks ahead each rank sends, by the node of each rank.
 
-    Over whole nodes if there are several, and to the ranks from which it hears. No two ranks
-    send to each other in one round: gloo sends one of these messages after the other, which
-    looks like a slow link. None if a rank would have one partner only: then nobody could say
-    which of the two is slow.
+    Distances are whole nodes if there are several, and come in pairs, one back to the sender.
+    No two ranks send to each other in one round: gloo sends one of these messages after the
+    other, which looks like a slow link. There are no distances if a rank would have only one
+    partner: then it is unknown which of the two is slow.
     """
     stride = max(nodes.count(node) for node in nodes)
     if stride == len(nodes):
         stride = 1
-    near = [n for n in range(stride, len(nodes), stride) if 2 * n < len(nodes)][: MAX_JUMPS // 2]
+    near = [n for n in range(stride, len(nodes), stride) if 2 * n < len(nodes)][
+        : MAX_DISTANCES // 2
+    ]
     return sorted({*near, *(len(nodes) - n for n in near)})
 
 
@@ -144,8 +139,8 @@ def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
     """
     Join what both sides measured: from when both were there to the receiver's end.
 
-    The ranks leave the meeting before it one after the other, a distant one late: who waits
-    for it is not slow to send.
+    The ranks leave the meeting before it one after the other, a distant one late: a rank that
+    waits for it is not slow to send.
     """
     return tuple(
         Transfers(
@@ -153,26 +148,24 @@ def join_transfers(timelines: Mapping[int, Timeline]) -> tuple[Transfers, ...]:
             receiver,
             tuple(
                 round(max(end - max(begins), 0.0), DIGITS)
-                for *begins, end in zip(jump.begins, arrival.begins, arrival.ends, strict=True)
+                for *begins, end in zip(sent.begins, received.begins, received.ends, strict=True)
             ),
         )
         for receiver, line in sorted(timelines.items())
-        for number, arrival in enumerate(line.jumps)
-        for sender in [(receiver - arrival.length) % len(timelines)]
-        for jump in [timelines[sender].jumps[number]]
+        for number, received in enumerate(line.transfers)
+        for sender in [(receiver - received.distance) % len(timelines)]
+        for sent in [timelines[sender].transfers[number]]
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """One rank at work."""
-
     group: RankGroup
     rank: int
     device: torch.device
 
     def take_steps(self, seconds: float) -> tuple[list[float], list[float]]:
-        """Compute and reduce again and again; give the arrivals and ends."""
+        """Compute and reduce again and again; give the times of arrivals and of ends."""
         import torch
 
         rows = PRODUCT_ROWS[self.device.type]
@@ -192,13 +185,13 @@ class _Worker:
             compute(1)
             clock.mark()
             await_ranks(self.group, self.device)
-            begin, end = clock.read()
-            taken.append(end - begin)
+            taken.append(clock.read()[-1])
         fit = max(1, int(WORK_SECONDS / max(median(taken), 1e-6)))
         products = reduce_minimum(self.group, fit, self.device)
 
         def run(count: int) -> list[float]:
             clock = StepClock(self.device)
+            began = clock.mark_host_time()
             for step in range(count):
                 if step % STEPS_IN_FLIGHT == 0:
                     await_ranks(self.group, self.device)
@@ -207,7 +200,7 @@ class _Worker:
                 finish(ALL_REDUCE.begin(message, message), self.device)
                 clock.mark()
             await_ranks(self.group, self.device)
-            return clock.read()
+            return [began + seconds for seconds in clock.read()[1:]]
 
         start = perf_counter()
         run(TRIALS)
@@ -216,29 +209,28 @@ class _Worker:
         marks = run(count)
         return marks[::2], marks[1::2]
 
-    def transfer(
-        self, jumps: Sequence[int], seconds: float
-    ) -> Iterator[tuple[int, tuple[list[float], list[float]]]]:
-        """Send over each of *jumps* in turn, in several rounds; give the begins and ends."""
+    def transfer(self, distances: Sequence[int], seconds: float) -> list[Transfer]:
+        """Send over each of *distances* in turn, in several rounds, by this rank's own clock."""
         import torch
 
-        if not jumps:
-            return
+        if not distances:
+            return []
         words = TRANSFER_BYTES[self.device.type] // 4
         sent = torch.full((words,), self.rank, dtype=torch.int32, device=self.device)
-        got, meeting = torch.empty_like(sent), torch.zeros(1, device=self.device)
+        received, meeting = torch.empty_like(sent), torch.zeros(1, device=self.device)
 
         def run(rounds: int) -> list[float]:
             clock = StepClock(self.device)
+            began = clock.mark_host_time()
             for _ in range(rounds):
                 await_ranks(self.group, self.device)
-                for jump in jumps:
+                for distance in distances:
                     finish(ALL_REDUCE.begin(meeting, meeting), self.device)
                     clock.mark()
-                    finish(begin_jump(sent, got, jump), self.device)
+                    finish(begin_transfer(sent, received, distance), self.device)
                     clock.mark()
             await_ranks(self.group, self.device)
-            return clock.read()
+            return [began + seconds for seconds in clock.read()[1:]]
 
         run(1)
         start = perf_counter()
@@ -249,6 +241,8 @@ class _Worker:
             has_time = block + 1 < count and perf_counter() < start + seconds
             if not reduce_minimum(self.group, int(has_time), self.device):
                 break
-        for number, jump in enumerate(jumps):
-            begun, ended = (marks[2 * number + side :: 2 * len(jumps)] for side in (0, 1))
-            yield jump, (begun, ended)
+        stride = 2 * len(distances)
+        return [
+            Transfer(distance, tuple(marks[at::stride]), tuple(marks[at + 1 :: stride]))
+            for distance, at in zip(distances, range(0, stride, 2), strict=True)
+        ]

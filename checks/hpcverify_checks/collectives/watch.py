@@ -1,7 +1,7 @@
 """
-What rank 0's launcher does while ranks measure: it looks at the board until all is there.
+The watch of rank 0's launcher over ranks that measure, until all results are on the board.
 
-What cannot be read, or fits no others', is an error of the rank that sent it.
+A message that cannot be read, or that fits no others', is an error of the rank that sent it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import TypeVar
 import msgspec
 
 from hpcverify.records.collectives import CollectiveRun, RankPlace
-from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import StepTimes
 from hpcverify_checks.collectives.combine import (
     REPORT,
     TIMELINE,
@@ -24,23 +22,24 @@ from hpcverify_checks.collectives.combine import (
     split_misfits,
     times_topic,
 )
-from hpcverify_checks.collectives.deputy import BEATS
-from hpcverify_checks.collectives.hangs import BEAT, Beat, HangWatch
-from hpcverify_checks.collectives.meeting import CAME
+from hpcverify_checks.collectives.hangs import HEARTBEAT, HangWatch, Heartbeat
+from hpcverify_checks.collectives.meeting import CAME, LauncherArrival
 from hpcverify_checks.collectives.order import LaunchOrder
 from hpcverify_checks.collectives.rank_process import RankProcess
+from hpcverify_checks.collectives.stand_in import HEARTBEATS
 from hpcverify_checks.collectives.timeline import Timeline, join_transfers
 from hpcverify_checks.common.board import CROWDED, decode_messages
 from hpcverify_checks.common.board_server import BoardServer
-from hpcverify_checks.common.rendezvous import ABORT_SECONDS, ROLL_CALL_SECONDS
+from hpcverify_checks.common.collective import StepTimes
+from hpcverify_checks.common.process_group import ABORT_SECONDS, ROLL_CALL_SECONDS
 
 WATCH_SECONDS = 0.1
 QUIET_SECONDS = 900.0
-"""Without any rank that moves on: then all of them hang, or none can say why not."""
+"""After this time without progress of any rank, the run is over."""
 GRACE_SECONDS = 3.0
-"""For a rank that is only late to report after all."""
+"""The time in which a rank may still report after another one was lost."""
 LEAVE_SECONDS = 5.0
-"""For the other launchers to see that all is over."""
+"""The time in which the other launchers may see that all is over."""
 DIED = "died"
 LEFT = "left"
 """The last message of a launcher."""
@@ -52,14 +51,14 @@ Shaped = TypeVar("Shaped", StepTimes, Timeline)
 
 
 class RankWatch:
-    """Rank 0's launcher looks at the board until there is nothing more to come."""
+    """Looks at the board until nothing more will come."""
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
         """Watch the ranks of *order* at the board of *server*."""
         self.order, self.server = order, server
         self.hangs = HangWatch(monotonic(), order.timeout)
         self.unreadable: dict[int, str] = {}
-        """Ranks that sent what cannot be read, and why."""
+        """Why a message of these ranks cannot be read."""
 
     def wait(self, children: Sequence[RankProcess]) -> None:
         """Wait until all ranks have reported, or those that can have."""
@@ -67,74 +66,77 @@ class RankWatch:
         while len(self.server.read(REPORT)) < self.order.world:
             for child in children:
                 if why := child.describe_end():
-                    self._accuse(child.rank, why)
+                    self._report_lost(child.rank, why)
             now = monotonic()
             self.hangs.look(now)
-            self._listen({child.rank: child.read_beat() for child in children}, now)
+            self._listen({child.rank: child.read_heartbeat() for child in children}, now)
             reports = self._reports()
             for rank, why in self.hangs.find_missing(now, reports).items():
-                self._accuse(rank, why)
-            accused = {
+                self._report_lost(rank, why)
+            lost = {
                 *self.server.read(DIED),
-                *chain.from_iterable(r.lost for r in reports.values()),
+                *chain.from_iterable(report.lost for report in reports.values()),
             }
-            if trouble is None and (accused or any(one.unable for one in reports.values())):
+            if trouble is None and (lost or any(report.unable for report in reports.values())):
                 trouble = now
-            is_complete = len({*reports, *accused}) == self.order.world
+            is_complete = len({*reports, *lost}) == self.order.world
             grace = GRACE_SECONDS if is_complete else GRACE_SECONDS + 2 * ABORT_SECONDS
             if not is_complete and not self.server.read(DIED):
-                grace += ROLL_CALL_SECONDS  # else all ranks were told who is lost
+                grace += ROLL_CALL_SECONDS  # else all ranks know which one is lost
             if trouble is not None and now > trouble + grace:
                 return
             if now > self.hangs.moved + QUIET_SECONDS:
                 return
             sleep(WATCH_SECONDS)
 
-    def _accuse(self, rank: int, why: str) -> None:
-        """Tell all ranks that one is lost."""
+    def _report_lost(self, rank: int, why: str) -> None:
         self._post(DIED, rank, why)
         self._post("lost", rank, why)
 
-    def _listen(self, own: Mapping[int, Beat], now: float) -> None:
-        """Take the beats of all launchers."""
+    def _listen(self, own: Mapping[int, Heartbeat], now: float) -> None:
         self.hangs.hear(own, now)
-        for first, beats in self._decode(BEAT, BEATS.decode).items():
-            known = {rank: beat for rank, beat in beats.items() if 0 <= rank < self.order.world}
-            self.hangs.hear(known, self.server.read_messages(BEAT)[first].heard)
+        for first, heartbeats in self._decode(HEARTBEAT, HEARTBEATS.decode).items():
+            known = {
+                rank: heartbeat
+                for rank, heartbeat in heartbeats.items()
+                if 0 <= rank < self.order.world
+            }
+            self.hangs.hear(known, self.server.read_messages(HEARTBEAT)[first].heard)
 
     def _post(self, topic: str, rank: int, text: str) -> None:
         self.server.leave(topic, rank, text.encode())
 
     def _decode(self, topic: str, decode: Callable[[bytes], T]) -> dict[int, T]:
-        """Decode what ranks left about *topic*, and note whose cannot be read."""
-        read, unreadable = decode_messages(self.server.read(topic), decode)
+        """Decode the messages about *topic*, and note those that cannot be read."""
+        decoded, unreadable = decode_messages(self.server.read(topic), decode)
         self.unreadable = unreadable | self.unreadable
-        return read
+        return decoded
 
-    def _keep_alike(self, found: Mapping[int, Shaped]) -> dict[int, Shaped]:
-        """Keep what is of one shape, and note the ranks whose is not."""
-        alike, misfits = split_misfits(found)
+    def _keep_fitting(self, messages: Mapping[int, Shaped]) -> dict[int, Shaped]:
+        """Keep messages of one shape, and note the ranks whose message has another one."""
+        fitting, misfits = split_misfits(messages)
         self.unreadable = misfits | self.unreadable
-        return alike
+        return fitting
 
     def _reports(self) -> dict[int, RankReport]:
-        """Give the report of each rank; one that sent what cannot be read accuses nobody."""
+        """Give the report of each rank; one whose messages cannot be read only says so."""
         reports = self._decode(REPORT, REPORTS.decode)
         for rank, why in self.unreadable.items():
             place = RankPlace(rank, self._find_node(rank), "")
-            said = reports.get(rank, RankReport(place=place))
-            reports[rank] = msgspec.structs.replace(said, unable=said.unable or why)
+            report = reports.get(rank, RankReport(place=place))
+            reports[rank] = msgspec.structs.replace(report, unable=report.unable or why)
         return reports
 
     def conclude(self, never_came: Mapping[int, str], algorithm: str) -> CollectiveRun:
-        """Put together what there is."""
+        """Combine all messages into one document."""
         times: list[dict[int, StepTimes]] = []
         while self.server.read(topic := times_topic(len(times))):
-            times.append(self._keep_alike(self._decode(topic, TIMES.decode)))
-        came = {rank: one.node for rank, one in self._decode(CAME, LauncherArrival.decode).items()}
+            times.append(self._keep_fitting(self._decode(topic, TIMES.decode)))
+        arrivals = self._decode(CAME, LauncherArrival.decode)
+        came = {rank: arrival.node for rank, arrival in arrivals.items()}
         gone = {r: text.decode(errors="replace") for r, text in self.server.read(DIED).items()}
         gone |= never_came
-        timelines = self._keep_alike(self._decode(TIMELINE, TIMELINES.decode))
+        timelines = self._keep_fitting(self._decode(TIMELINE, TIMELINES.decode))
         reports = self._reports()
         run = combine_reports(
             self._list_places(came), reports, times, gone=gone, algorithm=algorithm
@@ -151,14 +153,14 @@ class RankWatch:
         return self.order.expected[rank] if self.order.expected else ""
 
     def _list_places(self, came: Mapping[int, str]) -> list[RankPlace]:
-        """List where the ranks are; one that never came is where it should have been."""
+        """List where the ranks are; one that never came counts as where it was expected."""
         expected = self.order.expected
         if not expected or any(expected[rank] != node for rank, node in came.items()):
             expected = ("",) * self.order.world
         return [RankPlace(r, came.get(r, node), "") for r, node in enumerate(expected)]
 
     def dismiss(self, lost: Mapping[int, str]) -> None:
-        """Tell the launchers that came which ranks did not, so that none misses rank 0."""
+        """Post for the launchers that came which ranks did not: so none of them misses rank 0."""
         for rank, why in lost.items():
             self._post("lost", rank, why)
         self.await_leavers()

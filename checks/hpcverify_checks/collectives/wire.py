@@ -2,7 +2,7 @@
 A second opinion on the wire: ``ib_write_bw`` of perftest between pairs of nodes.
 
 When all ranks have ended, the launcher of one node of each pair starts the server, and that
-of the other one writes to it. Rank 0's launcher says who, and collects what they say.
+of the other node writes to it. Rank 0's launcher chooses the pairs and collects the rates.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from msgspec import Struct
 from hpcverify.check import Cause, Unable
 from hpcverify.processes import run_tool
 from hpcverify.records.collectives import WireOpinion
-from hpcverify_checks.collectives.arrival import LauncherArrival
+from hpcverify_checks.collectives.meeting import LauncherArrival
 from hpcverify_checks.common.board import UNREADABLE, Board, Port, describe_unreadable
 
 PROGRAM, PACKAGE = "ib_write_bw", "perftest"
 SECONDS = 2
 ARGUMENTS = ("-D", str(SECONDS), "-s", "65536", "-F", "--report_gbits")
-"""A duration, the size of a message; no warning about the CPU's frequency."""
+"""The duration, the message size, and no warning about the CPU's frequency."""
 TIMEOUT_SECONDS = 20.0
-"""For one pair, to find each other and to write."""
+"""The time for one pair to find each other and to write."""
 COLLECT_SECONDS = TIMEOUT_SECONDS + 10
 BITS_IN_BYTE = 8
 ROW_FIELDS = 5
@@ -49,17 +49,14 @@ def pair_nodes(nodes: Sequence[str]) -> tuple[WirePair, ...]:
 def take_part(
     pairs: Sequence[WirePair], rank: int, board: Board, arrivals: Sequence[LauncherArrival]
 ) -> None:
-    """Do the part of the launcher of *rank*, if it has one, and say on the *board* what came."""
+    """Do the part of the launcher of *rank*, if it has one, and post the result on the *board*."""
     for pair in pairs:
         try:
             if rank == pair.receiver:
                 _serve(rank, board)
             elif rank == pair.sender:
-                board.post(
-                    ANSWER,
-                    rank,
-                    msgspec.json.encode(_write(pair, board, arrivals[pair.receiver].address)),
-                )
+                rate = _write(pair, board, arrivals[pair.receiver].address)
+                board.post(ANSWER, rank, msgspec.json.encode(rate))
         except Unable as exc:
             board.post(ANSWER, pair.sender, msgspec.json.encode(str(exc)))
 
@@ -76,8 +73,8 @@ def _write(pair: WirePair, board: Board, address: str) -> float:
     deadline = monotonic() + TIMEOUT_SECONDS
     last = "the other node has not reported where it listens"
     while monotonic() < deadline:
-        if told := board.read(SERVER).get(pair.receiver):
-            command = [PROGRAM, *ARGUMENTS, "-p", str(_decode_port(told)), address]
+        if message := board.read(SERVER).get(pair.receiver):
+            command = [PROGRAM, *ARGUMENTS, "-p", str(_decode_port(message)), address]
             done = run_tool(command, timeout=TIMEOUT_SECONDS, package=PACKAGE)
             text = done.stdout.decode(errors="replace")
             if done.returncode == 0 and (rate := parse_rate(text)):
@@ -88,9 +85,9 @@ def _write(pair: WirePair, board: Board, address: str) -> float:
     raise Unable(f"{PROGRAM}: {last}", Cause.CRASHED)
 
 
-def _decode_port(told: bytes) -> int:
+def _decode_port(message: bytes) -> int:
     try:
-        return msgspec.json.decode(told, type=Port)
+        return msgspec.json.decode(message, type=Port)
     except UNREADABLE as exc:
         text = f"the other node {describe_unreadable(exc)}"
         raise Unable(text, Cause.MISCONFIGURED) from exc
@@ -114,7 +111,7 @@ def _parse_row(fields: list[str]) -> float:
 def collect_answers(
     pairs: Sequence[WirePair], nodes: Sequence[str], board: Board
 ) -> tuple[WireOpinion, ...]:
-    """Wait for what the pairs say."""
+    """Wait for the rates of all pairs."""
     deadline = monotonic() + COLLECT_SECONDS
     answers: dict[int, bytes] = {}
     while len(answers) < len(pairs) and monotonic() < deadline:
@@ -127,12 +124,12 @@ def collect_answers(
 
 
 def _build_opinion(sender: str, receiver: str, answer: bytes | None) -> WireOpinion:
-    said: float | str = "it did not answer"
+    rate: float | str = "it did not answer"
     if answer:
         try:
-            said = msgspec.json.decode(answer, type=float | str)
+            rate = msgspec.json.decode(answer, type=float | str)
         except UNREADABLE as exc:
-            said = f"it {describe_unreadable(exc)}"
-    if isinstance(said, str):
-        return WireOpinion(sender, receiver, unable=said)
-    return WireOpinion(sender, receiver, said)
+            rate = f"it {describe_unreadable(exc)}"
+    if isinstance(rate, str):
+        return WireOpinion(sender, receiver, unable=rate)
+    return WireOpinion(sender, receiver, rate)

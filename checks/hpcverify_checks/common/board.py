@@ -128,7 +128,7 @@ class FolderBoard:
 
 def _read_file(path: Path) -> bytes:
     with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
-        return file.read(MAX_MESSAGE_BYTES)
+        return file.read(MAX_ANSWER_BYTES)
 
 
 class BoardRequest(Struct, omit_defaults=True):

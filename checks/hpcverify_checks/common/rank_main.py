@@ -2,8 +2,9 @@
 A rank on the CPU, in a process of its own.
 
 ``python -m hpcverify_checks.common.rank_main WORK RANK PARENT ORDER`` calls ``run_rank`` of
-the module WORK, with its peers, and writes each result to the folder of their group at
-once, since it may crash later. It dies with its parent, however that dies.
+the module WORK, with its peers, and leaves each result on the board of their group at once,
+in the place of the last one, since it may crash later. It dies with its parent, however that
+dies.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ from importlib import import_module
 import msgspec
 
 from hpcverify.processes import die_with_parent
-from hpcverify_checks.common.rendezvous import RankGroup, file_of
+from hpcverify_checks.common.board import open_board
+from hpcverify_checks.common.ranks import READY, RESULT
+from hpcverify_checks.common.rendezvous import RankGroup
 
 
 def main() -> None:
     """Be one rank until its work is done."""
-    work, rank, parent, order = sys.argv[1:]
+    work, number, parent, order = sys.argv[1:]
     die_with_parent(int(parent))
-    group = msgspec.json.decode(order, type=RankGroup)
+    rank = int(number)
+    board = open_board(msgspec.json.decode(order, type=RankGroup).folder)
     module = import_module(work)
     torch = import_module("torch")  # takes seconds, which no other rank should wait for
     torch.set_flush_denormal(False)  # as `find_torch_device` does in the first rank
-    file_of(group, f"rank{rank}.ready").touch()
-    with file_of(group, f"rank{rank}.json").open("wb", buffering=0) as out:
-        for result in module.run_rank(int(rank), order):
-            out.write(result + b"\n")
+    board.post(READY, rank)
+    for result in module.run_rank(rank, order):
+        board.post(RESULT, rank, result)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,26 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
 
 import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
-from hpcverify_checks.common.rendezvous import (
-    POLL_SECONDS,
-    RankGroup,
-    file_of,
-    require_loopback,
-)
+from hpcverify_checks.common.board import open_board
+from hpcverify_checks.common.rendezvous import POLL_SECONDS, RankGroup, require_loopback
 
 T = TypeVar("T")
 
+READY, RESULT = "ready", "result"
+"""The messages of a rank that is about to meet the others, and of its last result."""
+
 LOAD_TIMEOUT_SECONDS = 120.0
-"""A rank loads torch, and ends, in seconds of work, which are minutes on a busy node."""
+"""The time in which a rank loads torch, and ends: seconds of work, minutes on a busy node."""
 KILL_TIMEOUT_SECONDS = 5.0
 DEATH_NOTICE_SECONDS = 1.0
-"""A process ends this long after its connection broke."""
+"""The time from a broken connection to the end of the process at its other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +37,41 @@ class Peer:
     group: RankGroup
     rank: int
     process: subprocess.Popen[bytes]
+    log: Path
+    """What it prints, in the folder of the group."""
 
     @classmethod
     def start(cls, group: RankGroup, rank: int, work: str) -> Peer:
-        """Start *rank*; its output goes to a file in the folder of the group."""
+        """Start *rank*, which calls ``run_rank`` of the module *work*."""
         program = [sys.executable, "-P", "-m", "hpcverify_checks.common.rank_main", work]
         order = [str(rank), str(os.getpid()), msgspec.json.encode(group).decode()]
-        with file_of(group, f"rank{rank}.log").open("wb") as log:
+        log = Path(group.folder) / f"rank{rank}.log"
+        with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own module
-                [*program, *order], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*program, *order], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        return cls(group, rank, process)
+        return cls(group, rank, process, log)
 
     def await_ready(self) -> None:
         """Wait until the rank is about to meet the others."""
-        self._await(file_of(self.group, f"rank{self.rank}.ready").exists)
+        self._await(lambda: self._read(READY) is not None)
 
     def wait_for_result(self, kind: type[T]) -> T:
         """Wait for the rank to end without error, and read its last result, a *kind*."""
         self._await(lambda: self.process.poll() == 0)
-        return self.read_results(kind)[-1]
+        result = self.read_result(kind)
+        if result is None:
+            text = f"rank {self.rank} ended without a result"
+            raise Unable(text, Cause.CRASHED, Remedy.RERUN)
+        return result
 
-    def read_results(self, kind: type[T]) -> list[T]:
-        """Read all results of the rank so far, even if it has crashed."""
-        path = file_of(self.group, f"rank{self.rank}.json")
-        if not path.exists():
-            return []
-        whole, _, _ = path.read_bytes().rpartition(b"\n")  # the rest is half a line
-        return [msgspec.json.decode(line, type=kind) for line in whole.splitlines()]
+    def read_result(self, kind: type[T]) -> T | None:
+        """Read the last result of the rank so far, even if it has crashed; None without one."""
+        result = self._read(RESULT)
+        return None if result is None else msgspec.json.decode(result, type=kind)
+
+    def _read(self, topic: str) -> bytes | None:
+        return open_board(self.group.folder).read(topic).get(self.rank)
 
     def _await(self, condition: Callable[[], bool]) -> None:
         patience = max(self.group.timeout, LOAD_TIMEOUT_SECONDS)
@@ -81,8 +88,8 @@ class Peer:
         status = self.process.poll()
         if not status:
             return
-        output = file_of(self.group, f"rank{self.rank}.log").read_text(errors="replace")
-        last = (output.strip().splitlines() or ["it printed nothing"])[-1]
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it printed nothing"
         text = f"rank {self.rank} died with status {status}: {last}"
         raise Unable(text, Cause.CRASHED, Remedy.RERUN)
 

@@ -1,24 +1,18 @@
 """
-Ranks that meet at a board, work in step, and say which of them is lost.
+Ranks that meet at a board, and say which of them is lost.
 
-A rank that waits for another one is a witness and not a defendant. So nothing here may
-end its process or hold it for good: NCCL's watchdog would do the first, and NCCL itself
-the second. A rank that fails announces why; one that falls silent is found by a roll
-call. The others then raise `LostRanks`, which accuses nobody but the lost.
+A rank that waits for another one is healthy as far as anybody knows. A rank that fails
+announces why; one that falls silent is found by a roll call (`process_group`). Its peers then
+raise `LostRanks`, which names only the lost ranks.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from functools import partial
-from pathlib import Path
-from threading import Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -38,53 +32,19 @@ from hpcverify.check import (
     Unable,
     Verdict,
 )
-from hpcverify.telemetry.cuda_errors import find_cuda_error
 from hpcverify_checks.common.board import (
-    UNREADABLE,
     Board,
     BoardError,
     FolderBoard,
-    Port,
-    describe_unreadable,
     open_board,
 )
-from hpcverify_checks.common.progress import waiting
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.02
-FIRST_PAUSE_SECONDS = 2e-4
-"""Of a wait for the ranks; each further pause is twice as long, up to `POLL_SECONDS`."""
-ABORT_SECONDS = 5.0
-"""For NCCL to end what it waits for. It takes far longer only if the GPU itself is stuck."""
-ROLL_CALL_SECONDS = 15.0
-"""For all ranks to notice that the others gave up, to abort, and to say so."""
 MAX_REASON_CHARACTERS = 300
-"""Of why a rank failed, as its peers read it."""
-
-NCCL_SETTINGS = {
-    # Else a thread of torch aborts the process when a collective takes too long. In this
-    # mode there is no such thread, as of torch 2.13 (ProcessGroupNCCL.cpp); it says that
-    # wait() then has a timeout, which is true only of works that were started with
-    # async_op=True. So `await_ranks` looks at the clock itself.
-    "TORCH_NCCL_BLOCKING_WAIT": "1",
-    # The same for a torch that starts its thread nevertheless.
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
-}
-"""How torch's NCCL groups treat a lost peer, whatever the site has set. They read it when
-they are made."""
-PEER_ERRORS = ("timeout", "timed out", "remote process exited", "ncclremoteerror")
-"""Words of the errors of gloo, NCCL and torch that speak of a peer and not of this part."""
-BROKEN_CONNECTIONS = ("connection closed by peer", "connection reset", "broken pipe")
-"""Words of gloo's errors when a peer has died. On one node who started it sees that at once."""
-
+"""The length of the reason why a rank failed, as its peers read it."""
 RANK_LOST_RULE = FindingRule(Verdict.ERROR, Remedy.RERUN, cause=Cause.TIMEOUT)
-"""The mildest remedy: what the lost part reports for itself goes before it."""
+"""The mildest remedy: a finding of the lost part itself goes before it."""
 
 
 class RankGroup(Struct, frozen=True):
@@ -99,23 +59,18 @@ class RankGroup(Struct, frozen=True):
 
 
 class LostRanks(Unable):
-    """Raised by a rank that cannot go on without others: it says nothing of its own part."""
+    """Raised by a rank that cannot go on without others; its own part is not judged."""
 
     def __init__(self, lost: Mapping[int, str]) -> None:
         """Keep why each rank that was *lost* is gone."""
-        told = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
-        super().__init__(f"{told}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
+        reasons = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
+        super().__init__(f"{reasons}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
         self.lost = dict(lost)
-
-
-def file_of(group: RankGroup, name: str) -> Path:
-    """Give the path of a file that all ranks of *group* can see."""
-    return Path(group.folder) / name
 
 
 @contextmanager
 def announce_failure(board: Board, rank: int) -> Generator[None]:
-    """Tell the peers of *rank* what it was, if the block fails for a reason of its own."""
+    """Post why *rank* failed, if the block fails for a reason of its own."""
     try:
         yield
     except LostRanks:
@@ -133,9 +88,9 @@ def has_announced_failure(board: Board, rank: int) -> bool:
     return rank in board.read("lost")
 
 
-def _read_failures(board: Board) -> dict[int, str]:
-    """Read what became of ranks that are lost, where they or others announced it."""
-    return {rank: told.decode(errors="replace") for rank, told in board.read("lost").items()}
+def read_failures(board: Board) -> dict[int, str]:
+    """Read why ranks are lost, as far as they or others announced it."""
+    return {rank: why.decode(errors="replace") for rank, why in board.read("lost").items()}
 
 
 def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b"") -> list[bytes]:
@@ -149,116 +104,46 @@ def exchange_messages(group: RankGroup, rank: int, name: str, message: bytes = b
 
     """
     board = open_board(group.folder)
-    with _miss_silent_board(group):
+    with miss_silent_board(group):
         board.post(name, rank, message)
         deadline = monotonic() + group.timeout
         while len(answers := board.read(name, group.world)) < group.world:
-            if failures := _read_failures(board):
+            if failures := read_failures(board):
                 raise LostRanks(failures)
             if monotonic() > deadline:
                 missing = [r for r in range(group.world) if r not in answers]
-                raise LostRanks(_describe_silence(group, missing))
+                raise LostRanks(describe_silence(group, missing))
             sleep(board.pause)
     return [answers[r] for r in range(group.world)]
 
 
 @contextmanager
-def _miss_silent_board(group: RankGroup) -> Generator[None]:
-    """Take a board that does not answer for a loss of its node, which is that of rank 0."""
+def miss_silent_board(group: RankGroup) -> Generator[None]:
+    """Count rank 0, on whose node the board is, as lost if the board does not answer."""
     try:
         yield
     except BoardError as exc:
         raise LostRanks({0: f"was lost: {exc}"}) from exc
 
 
-def _describe_silence(group: RankGroup, ranks: Collection[int]) -> dict[int, str]:
+def describe_silence(group: RankGroup, ranks: Collection[int]) -> dict[int, str]:
+    """Say of each of *ranks* that it was silent for the timeout of *group*."""
     return dict.fromkeys(ranks, f"was lost: it did not start or answer within {group.timeout:g} s")
 
 
-@contextmanager
-def join_group(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
-    """
-    Be *rank* of the *group* while the block runs.
-
-    All ranks meet before any of them calls a library: NCCL cannot be interrupted once it
-    waits for a rank that never comes.
-
-    Raises:
-        LostRanks: A peer failed, or did not start or answer in time.
-
-    """
-    exchange_messages(group, rank, "here")
-    with (
-        _end_group(group, device),
-        announce_failure(open_board(group.folder), rank),
-        _convert_peer_errors(group, rank, device),
-    ):
-        _make_group(group, rank, device)
-        exchange_messages(group, rank, "joined")  # rank 0 takes torch's store with it
-        yield
-
-
-def _make_group(group: RankGroup, rank: int, device: torch.device) -> None:
-    import torch.distributed as dist
-
-    patience = timedelta(seconds=group.timeout)
-    store = _make_store(group, rank)
-    store.set_timeout(patience)
-    begin = partial(
-        dist.init_process_group,
-        group.backend,
-        store=store,
-        rank=rank,
-        world_size=group.world,
-        timeout=patience,
-        device_id=device if device.type == "cuda" else None,
-    )
-    loopback = _choose_loopback(open_board(group.folder))
-    with set_environment(loopback | NCCL_SETTINGS), _allow_nvls(), _reset_group_count():
-        if group.backend == "nccl":
-            _start_in_background(group, rank, device, begin)
-        else:
-            begin()
-
-
-def _make_store(group: RankGroup, rank: int) -> Any:
-    """
-    Make torch's own meeting place: a server in rank 0 that the board tells of.
-
-    A file would do in a folder, but of one that a rank left half written when it was killed
-    torch 2.13 reads the rest for ever. By itself torch listens to all networks: here it gets
-    a listener at the one address that the ranks use. It asks nobody who they are.
-    """
-    import torch.distributed as dist
-
+def has_anyone_given_up(group: RankGroup) -> bool:
+    """Whether a rank is lost, or a roll call has begun."""
     board = open_board(group.folder)
-    address = LOOPBACK if isinstance(board, FolderBoard) else board.address
-    # Public and documented, but torch does not list it as exported.
-    connect: Any = partial(
-        dist.TCPStore,  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
-        address,
-        timeout=timedelta(seconds=group.timeout),
-        wait_for_workers=False,
-    )
-    store, own = None, b""
-    if rank == 0:
-        listener = socket.create_server((address, 0))
-        here = listener.getsockname()[1]
-        store = connect(here, is_master=True, master_listen_fd=listener.detach())
-        own = msgspec.json.encode(here)
-    told, *_ = exchange_messages(group, rank, "store", own)
-    try:
-        return store or connect(msgspec.json.decode(told, type=Port))
-    except UNREADABLE as exc:
-        raise LostRanks({0: describe_unreadable(exc)}) from exc
+    with miss_silent_board(group):
+        return any(board.read(topic) for topic in ("lost", "roll"))
 
 
 def require_loopback() -> None:
     """
-    Ask whether processes of this node can reach each other, before they try for a minute.
+    Require that processes of this node reach each other, before they try for a minute.
 
     Raises:
-        Unable: the loopback is down, as in a network namespace that nobody has set up.
+        Unable: the loopback is down, as in a new network namespace.
 
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -267,30 +152,6 @@ def require_loopback() -> None:
         except OSError as exc:
             text = f"the loopback does not work ({exc.strerror}): ip link set lo up"
             raise Unable(text, Cause.MISCONFIGURED) from exc
-
-
-def _choose_loopback(board: Board) -> dict[str, str]:
-    """Have the ranks of one node meet on its loopback, whatever its name resolves to."""
-    if not isinstance(board, FolderBoard):
-        return {}  # who started the rank knows its interfaces
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {name: "lo" for name in names if name not in os.environ}
-
-
-def _start_in_background(
-    group: RankGroup, rank: int, device: torch.device, begin: Callable[[], object]
-) -> None:
-    """Run *begin* in the background: NCCL waits without end for a rank that failed to begin."""
-    act = _BackgroundCall(device, begin)
-    act.start()
-    deadline = monotonic() + group.timeout
-    pause = open_board(group.folder).pause
-    while act.is_alive():
-        if _has_anyone_given_up(group) or monotonic() > deadline:
-            raise call_roll(group, rank, device)
-        act.join(pause)
-    if act.error is not None:
-        raise act.error
 
 
 @contextmanager
@@ -308,247 +169,9 @@ def set_environment(values: Mapping[str, str]) -> Generator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def _allow_nvls() -> Generator[None]:
-    """
-    Let NCCL reduce in the switches, as it does for jobs.
-
-    In deterministic mode torch forbids it by a variable that stays in the environment, for
-    all later groups of this process. Our sums are exact in any order.
-    """
-    import torch
-
-    before = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("default")
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(before)
-
-
-@contextmanager
-def _reset_group_count() -> Generator[None]:
-    """
-    Make torch forget a group that could not be made.
-
-    It numbers groups, ranks meet by the number, and the count only resets when a group
-    ends: after a group that never began, this process would be alone in every later one.
-    """
-    import torch.distributed as dist
-
-    try:
-        yield
-    except (RuntimeError, Unable):
-        if not dist.is_initialized():
-            store = dist.HashStore()  # type: ignore[attr-defined]  # pyright: ignore[reportPrivateImportUsage]
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        dist.destroy_process_group()
-        raise
-
-
-@contextmanager
-def _end_group(group: RankGroup, device: torch.device) -> Generator[None]:
-    """End the group after the block: at once if that fails, since a peer may be gone."""
-    import torch.distributed as dist
-
-    try:
-        yield
-    except BaseException:  # NCCL's kernels wait for ever if nobody aborts them
-        _abort_group(group, device)
-        raise
-    if group.backend != "nccl":
-        dist.destroy_process_group()
-    elif not _run_within(group.timeout, device, dist.destroy_process_group):
-        _abort_group(group, device)
-
-
-def _abort_group(group: RankGroup, device: torch.device) -> None:
-    """End the group without waiting for anything; NCCL's kernels then end as well."""
-    import torch.distributed as dist
-    from torch.distributed import distributed_c10d
-
-    if not dist.is_initialized():
-        return
-    if group.backend == "nccl":
-        # torch has no public name for it.
-        abort = distributed_c10d._abort_process_group  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        _run_within(ABORT_SECONDS, device, abort)
-    else:
-        dist.destroy_process_group()
-
-
-def _run_within(seconds: float, device: torch.device, act: Callable[[], object]) -> bool:
-    """Run *act* in the background, and say whether it ended within *seconds*."""
-    thread = _BackgroundCall(device, act)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-class _BackgroundCall(Thread):
-    """A call that may never return; this process can end without it."""
-
-    def __init__(self, device: torch.device, act: Callable[[], object]) -> None:
-        super().__init__(daemon=True)
-        self.device, self.act = device, act
-        self.error: RuntimeError | None = None
-
-    def run(self) -> None:
-        import torch
-
-        try:
-            torch.cuda.set_device(self.device)  # each thread has its own
-            self.act()
-        except RuntimeError as exc:  # what CUDA and NCCL raise
-            self.error = exc
-
-
-@contextmanager
-def _convert_peer_errors(group: RankGroup, rank: int, device: torch.device) -> Generator[None]:
-    """
-    Turn the errors of gloo, NCCL and torch that speak of a peer into `LostRanks`.
-
-    What CUDA says of this GPU is none, as "the launch timed out".
-    """
-    import torch.distributed as dist
-
-    try:
-        yield
-    except dist.DistNetworkError as exc:  # of the store, which is in rank 0
-        raise call_roll(group, rank, device) from exc
-    except RuntimeError as exc:
-        own = find_cuda_error(str(exc))
-        if own is not None and own.is_exact:
-            raise
-        is_local = isinstance(open_board(group.folder), FolderBoard)
-        words = PEER_ERRORS if is_local else PEER_ERRORS + BROKEN_CONNECTIONS
-        if not any(word in str(exc).lower() for word in words):
-            raise
-        raise call_roll(group, rank, device) from exc
-
-
-def await_ranks(group: RankGroup, device: torch.device) -> None:
-    """
-    Wait until all ranks have done all that they began.
-
-    Raises:
-        LostRanks: a rank failed, or did not get here in time.
-        Unable: the work of this GPU does not end, or a sum does not though all are here.
-
-    """
-    import torch
-
-    _reduce_within(group, torch.zeros(1, device=device), "SUM")
-
-
-def reduce_minimum(group: RankGroup, value: int, device: torch.device) -> int:
-    """Find the smallest *value* of all ranks, so that they all decide the same."""
-    import torch
-
-    tensor = torch.tensor(value, dtype=torch.int64, device=device)
-    _reduce_within(group, tensor, "MIN")
-    return int(tensor)
-
-
-def read_free_bytes(device: torch.device) -> int:
-    """Read how much memory is free for messages, in bytes."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
-    """Reduce a *tensor* over the ranks, as long as all of them are there."""
-    with waiting():
-        _reduce(group, tensor, operation)
-
-
-def _reduce(group: RankGroup, tensor: Tensor, operation: str) -> None:
-    import torch.distributed as dist
-
-    # Only a work that was started like this can be asked whether it is done.
-    work: Any = dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), async_op=True)
-    start, pause = monotonic(), FIRST_PAUSE_SECONDS
-    look, every = start, open_board(group.folder).pause
-    while not work.is_completed():
-        now = monotonic()
-        gave_up = pause >= POLL_SECONDS and now > look + every and _has_anyone_given_up(group)
-        if gave_up or now > start + group.timeout:
-            raise call_roll(group, dist.get_rank(), tensor.device)
-        look = now if now > look + every else look
-        sleep(pause)
-        pause = min(2 * pause, POLL_SECONDS)
-    work.wait()  # raises what went wrong, if anything did
-
-
-def _has_anyone_given_up(group: RankGroup) -> bool:
-    board = open_board(group.folder)
-    with _miss_silent_board(group):
-        return any(board.read(topic) for topic in ("lost", "roll"))
-
-
-def call_roll(group: RankGroup, rank: int, device: torch.device) -> Unable:
-    """Find out, after a wait in vain, who is lost: another rank, this one or nobody."""
-    try:
-        with _miss_silent_board(group):
-            return _call_roll(group, rank, device, open_board(group.folder))
-    except LostRanks as exc:
-        return exc
-
-
-def _call_roll(group: RankGroup, rank: int, device: torch.device, board: Board) -> Unable:
-    if failures := _read_failures(board):
-        return LostRanks(failures)
-    if group.backend == "nccl":  # else this GPU would only wait for its peers
-        _abort_group(group, device)
-    stuck = b"" if _is_idle(device) else b"stuck"
-    board.post("roll", rank, stuck)
-    deadline = monotonic() + min(group.timeout, ROLL_CALL_SECONDS)
-    answers: dict[int, bytes] = {}
-    while len(answers) < group.world and not (failures := _read_failures(board)):
-        if monotonic() > deadline:
-            silent = [r for r in range(group.world) if r not in answers]
-            return LostRanks(_describe_silence(group, silent))
-        answers = board.read("roll", group.world)
-        sleep(board.pause)
-    if failures:
-        return LostRanks(failures)
-    if stuck:
-        return Unable(
-            f"its own work did not end within {group.timeout:g} s: see its Xid errors, and "
-            "reset the GPU",
-            Cause.TIMEOUT,
-            Remedy.RESET_GPU,
-        )
-    if others := [r for r, answer in answers.items() if answer]:
-        return LostRanks(dict.fromkeys(others, "was lost: it has work that does not end"))
-    return Unable(
-        f"a sum over {group.world} ranks did not end within {group.timeout:g} s, though "
-        "all ranks are there: see what nvlink, xid and p2p found, and run again",
-        Cause.TIMEOUT,
-        Remedy.INSPECT if device.type == "cuda" else Remedy.RERUN,
-    )
-
-
-def _is_idle(device: torch.device) -> bool:
-    """Whether the GPU finishes its own work now that it waits for nobody."""
-    import torch
-
-    if device.type != "cuda":
-        return True
-    deadline = monotonic() + ABORT_SECONDS
-    while not torch.cuda.current_stream(device).query():
-        if monotonic() > deadline:
-            return False
-        sleep(POLL_SECONDS)
-    return True
-
-
 def report_lost_ranks(ctx: Context, items: Iterator[CheckItem]) -> Iterator[CheckItem]:
     """
-    Yield the *items* of a rank; if others are lost, accuse them and not this part.
+    Yield the *items* of a rank; if others are lost, report them and not this part.
 
     If the rank fails for a reason of its own, its peers read that reason at once.
     """
@@ -572,32 +195,16 @@ class LostRank(Struct, frozen=True):
     """The part that missed it."""
 
 
-def merge_lost_ranks(found: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
-    """Merge what several witnesses say of one lost rank into one finding about its part."""
+def merge_lost_ranks(items: Collection[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
+    """Merge the findings of several witnesses about one lost rank into one about its part."""
     lost: dict[str, list[Finding]] = {}
-    for item in found:
+    for item in items:
         if isinstance(item, Finding) and item.code == RANK_LOST_CODE:
             lost.setdefault(item.part_id, []).append(item)
         else:
             yield item
-    for some in lost.values():
-        # Its own words say more than its silence.
-        best = max(some, key=lambda one: "failed" in one.text)
-        names = inventory.format_names([one.data_as(LostRank).witness for one in some])
+    for findings in lost.values():
+        # The error that it announced says more than its silence.
+        best = max(findings, key=lambda finding: "failed" in finding.text)
+        names = inventory.format_names([f.data_as(LostRank).witness for f in findings])
         yield replace(best, text=f"{best.text}; without it {names} could not be judged", data={})
-
-
-def report_nccl_settings(ctx: Context) -> Iterator[Coverage]:
-    """Report what the environment tells NCCL, and which settings of it were ignored."""
-    if ctx.device.kind != "cuda" or ctx.rank != 0:
-        return
-    ignored = [
-        name for name, value in NCCL_SETTINGS.items() if os.environ.get(name, value) != value
-    ]
-    if ignored:
-        yield Coverage("node", f"set in the environment and ignored: {', '.join(ignored)}")
-    told = [
-        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")
-    ]
-    if told:
-        yield Coverage("node", f"NCCL's settings in the environment: {', '.join(told)}")

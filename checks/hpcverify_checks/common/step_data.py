@@ -43,7 +43,7 @@ PERIODS = 2**22 - 1, 2**22 - 3
 SUM_BITS = 23
 """Float sums are integers from 2^23 to 2^24: the significand has no bit to spare."""
 MAX_RANKS = 2**16
-"""With so many ranks 7 bits are left for a float share."""
+"""With this many ranks a float share has 7 bits."""
 
 
 def estimate_memory(size: int) -> int:
@@ -145,7 +145,7 @@ class StepData:
         value = float((a & mask) * weights.a + (b & mask) * weights.b + weights.c)
         return int(struct.unpack("i", struct.pack("f", -value if a >> 31 else value))[0])
 
-    def explain_word(self, found: int, place: int) -> str:
+    def explain_word(self, word: int, place: int) -> str:
         """Say what a wrong word of a sum would be right for; nothing if that is not known."""
         total, shares = self.weigh_sum(), [*map(self.weigh_share, range(self.world))]
         for what, causes in (
@@ -154,11 +154,11 @@ class StepData:
             ("the share of rank {} was counted twice", [total + share for share in shares]),
         ):
             for rank, weights in enumerate(causes):
-                if self.compute_word(weights, place) == found:
+                if self.compute_word(weights, place) == word:
                     return what.format(rank)
         for back in (1, 2):  # of the other type, and of the same
             before = StepData.make_for_sum(self.seed, self.step - back, self.world)
-            if back <= self.step and before.compute_word(before.weigh_sum(), place) == found:
+            if back <= self.step and before.compute_word(before.weigh_sum(), place) == word:
                 return f"it is the sum of step {before.step}"
         return ""
 

@@ -1,12 +1,12 @@
-"""Loads timed step by step: products of each type, on a CPU or a GPU."""
+"""Times of steps on a CPU or a GPU, and products of each type to take them of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcverify_checks.common.dtypes import FAMILIES
 
@@ -94,3 +94,44 @@ def time_on_gpu(step: Step, seconds: float) -> list[float]:
             events[-MAX_STEPS_AHEAD].synchronize()
     events[-1].synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
+
+
+class StepClock:
+    """Marks of time: the host's, or events in a GPU's stream of work."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Begin without marks."""
+        self._marks: list[Any] = []
+        self._device = device
+
+    def mark(self) -> None:
+        """Note the time, without waiting for the GPU."""
+        if self._device.type == "cpu":
+            self._marks.append(perf_counter())
+            return
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append(event)
+
+    def mark_host_time(self) -> float:
+        """Note the time once the GPU has done all its work; give it by the host's clock, in s."""
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self._device)
+        self.mark()
+        mark = self._marks[-1]
+        if self._device.type == "cpu":
+            return float(mark)
+        mark.synchronize()
+        return perf_counter()
+
+    def read(self) -> list[float]:
+        """Give the seconds of each mark since the first, once all is done."""
+        if self._device.type == "cpu":
+            return [mark - self._marks[0] for mark in self._marks]
+        # From each mark to the next: an event's float32 would round those of a long run.
+        steps = (before.elapsed_time(after) / 1e3 for before, after in pairwise(self._marks))
+        return list(accumulate(steps, initial=0.0))

@@ -1,9 +1,9 @@
 """
-Which part is at fault for a wrong sum over several parts.
+The part that caused a wrong sum over several parts.
 
 A share that changes in one part, or on its way to all, makes the sums of all parts wrong:
-the healthy ones see the fault as well as the faulty one, and are witnesses. So a part
-fails only for a sum that it alone got wrong.
+the healthy ones see the fault as well as the broken one, and are witnesses. So a part is
+reported only for a sum that it alone got wrong.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WRONG_SUM_RULES: Mapping[str, FindingRule] = {
 }
 
 
-def assign_blame(
+def attribute_wrong_sums(
     sums: Sequence[Finding], step_of: Callable[[Finding], S], inventory: Inventory
 ) -> Iterator[Finding]:
     """
-    Fail one part for wrong *sums*, or the node if several got the first of them wrong.
+    Report one part for wrong *sums*, or the node if several got the first of them wrong.
 
-    *step_of* gives what orders them: each is the first wrong sum of its rank.
+    *step_of* gives what orders the sums: each is the first wrong one of its rank.
     """
     if len({finding.part_id for finding in sums}) <= 1:  # as the ranks of a CPU: one part
         yield from sums
@@ -55,5 +55,5 @@ def assign_blame(
 
 
 def make_witness(wrong: Finding, why: str = "several got wrong sums") -> Finding:
-    """Report a *wrong* sum without failing the part that got it."""
+    """Report a *wrong* sum without a verdict on the part that got it."""
     return replace(wrong, code=WITNESS_CODE, text=f"{wrong.text}: {why}")

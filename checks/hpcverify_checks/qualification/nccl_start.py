@@ -23,12 +23,11 @@ from hpcverify.check import (
 )
 from hpcverify.units import GIB
 from hpcverify_checks.common.device import find_torch_device, wait_for_device
+from hpcverify_checks.common.process_group import await_ranks, join_group
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
     RankGroup,
-    await_ranks,
     exchange_messages,
-    join_group,
     merge_lost_ranks,
     report_lost_ranks,
 )

@@ -20,7 +20,7 @@ How each fault shows:
 - On a CPU no library promises the same bits. They were the same in tens of thousands of
   replays with threads fixed and data aligned (``bench/training.py``), but a difference
   only warns: `sdc` tests the cores with products that have only one right answer.
-- Ranks on a CPU that all err alike, every time, contradict nobody: their gradients are
+- Ranks on a CPU that all err alike, every time, agree with each other: their gradients are
   compared with those in fp64, within what fp32 rounds away (`accuracy`).
 - Copies and sums of integers are exact on any part: there a difference is a fault. The
   host makes the batches of integers; its errors do not count against a GPU.
@@ -77,6 +77,7 @@ from hpcverify_checks.common.dtypes import FAMILIES
 from hpcverify_checks.common.estimates import count_gpus
 from hpcverify_checks.common.fixes import write_fix
 from hpcverify_checks.common.peaks import find_peak
+from hpcverify_checks.common.process_group import report_nccl_settings
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import (
     RANK_LOST_RULE,
@@ -84,13 +85,12 @@ from hpcverify_checks.common.rendezvous import (
     exchange_messages,
     merge_lost_ranks,
     report_lost_ranks,
-    report_nccl_settings,
 )
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.wrong_sums import (
     WRONG_SUM_CODE,
     WRONG_SUM_RULES,
-    assign_blame,
+    attribute_wrong_sums,
     make_witness,
 )
 from hpcverify_checks.training import steps as training_steps
@@ -126,8 +126,7 @@ GPU_SHAPES = (
     ModelShape(hidden=512, layers=4, heads=8, sequence=512, batch=4, vocabulary=2**13),
 )
 """The first that fits the part with the least memory is used."""
-USABLE_SHARE = 0.75
-"""The share of a GPU's whole memory that a model may take."""
+USABLE_MEMORY_SHARE = 0.75
 BYTES_PER_PARAMETER = 40
 """fp32: initial and current value, two moments, the sum, and up to three temporaries of
 the optimizer; weights and gradients in the job's type, at most fp32."""
@@ -229,7 +228,7 @@ def agree_on_model(offers: Sequence[Offer], wanted: ModelShape | None) -> tuple[
 
 def choose_shape(dtype: str, total: int) -> ModelShape:
     """Choose the largest model that fits into *total* bytes of GPU memory."""
-    fitting = (s for s in GPU_SHAPES if estimate_memory(s, dtype) <= USABLE_SHARE * total)
+    fitting = (s for s in GPU_SHAPES if estimate_memory(s, dtype) <= USABLE_MEMORY_SHARE * total)
     return next(fitting, GPU_SHAPES[-1])
 
 
@@ -273,21 +272,20 @@ def _build_job(ctx: Context, params: TrainingParams, device: torch.device) -> Tr
 def _run_one_rank(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    yield from ((rank, known) for known in train(job, rank, device, seams))
+    yield from ((rank, outcome) for outcome in train(job, rank, device, seams))
 
 
 def _run_cpu_ranks(
     job: TrainingJob, rank: int, device: torch.device, seams: TrainingSeams
 ) -> Iterator[tuple[int, TrainingOutcome]]:
-    with start_peers(job, training_steps.__name__) as others:
+    with start_peers(job, training_steps.__name__) as peers:
         try:
             yield from _run_one_rank(job, rank, device, seams)
-            yield from ((other.rank, other.wait_for_result(TrainingOutcome)) for other in others)
+            yield from ((peer.rank, peer.wait_for_result(TrainingOutcome)) for peer in peers)
         except (RuntimeError, Unable):  # a rank is lost, but not what it had found
-            for other in others:
-                yield from (
-                    (other.rank, known) for known in other.read_results(TrainingOutcome)[-1:]
-                )
+            for peer in peers:
+                if outcome := peer.read_result(TrainingOutcome):
+                    yield peer.rank, outcome
             raise
 
 
@@ -513,34 +511,34 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
 
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
-    known = list(settle_reruns(list(merge_lost_ranks(items, inventory))))
-    yield from report_misfed(known, inventory)
-    with_gradients = (f for f in known if isinstance(f, Finding) and "gradients" in f.data)
-    ranks = [f.data_as(RankGradients) for f in with_gradients]
+    settled = list(settle_reruns(list(merge_lost_ranks(items, inventory))))
+    yield from report_misfed(settled, inventory)
+    with_gradients = (f for f in settled if isinstance(f, Finding) and "gradients" in f.data)
+    ranks = [finding.data_as(RankGradients) for finding in with_gradients]
     gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
     sums: list[Finding] = []
-    for item in vote.reconcile(known, inventory):
+    for item in vote.reconcile(settled, inventory):
         if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
             yield item
         elif had_unequal_gradients(item.data_as(WrongSum), gradients):
             yield make_witness(item, "not all ranks had the same gradients")
         else:
             sums.append(item)
-    yield from assign_blame(sums, read_place, inventory)
+    yield from attribute_wrong_sums(sums, read_place, inventory)
 
 
 def read_place(wrong: Finding) -> tuple[int, int]:
     """Read in which replay and step of it a sum was *wrong*."""
-    bad = wrong.data_as(WrongSum)
-    return bad.replay, bad.step
+    place = wrong.data_as(WrongSum)
+    return place.replay, place.step
 
 
-def settle_reruns(reported: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+def settle_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
     """Drop what was reported before the reruns, or say that there were none."""
-    items = [(item, _read_difference(item)) for item in reported]
+    pairs = [(item, _read_difference(item)) for item in items]
     # The reruns may have shown that another replay was wrong.
-    again = {(d.rank, d.what) for _, d in items if d and d.reruns}
-    for item, difference in items:
+    again = {(d.rank, d.what) for _, d in pairs if d and d.reruns}
+    for item, difference in pairs:
         if not isinstance(item, Finding) or difference is None or difference.reruns:
             yield item
         elif (difference.rank, difference.what) not in again:
@@ -555,13 +553,13 @@ def _read_difference(item: JudgedItem) -> RankDifference | None:
 
 def report_misfed(items: Iterable[JudgedItem], inventory: Inventory) -> Iterator[Finding]:
     """Report that the host drew different batches from the same seed."""
-    fed: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
     for item in items:
         if isinstance(item, Finding) and item.code == ANSWER_CODE:
             label = inventory.find_label(item.part_id)
-            fed.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
-    if len(fed) > 1:
-        groups = {batches: ", ".join(labels) for batches, labels in fed.items()}
+            labels.setdefault(item.data_as(TrainingBallot).batches, []).append(label)
+    if len(labels) > 1:
+        groups = {batches: ", ".join(names) for batches, names in labels.items()}
         text = f"the host made different batches for {' and for '.join(groups.values())}"
         yield Finding("misfed", vote.HOST, text, groups)
 

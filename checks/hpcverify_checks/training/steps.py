@@ -38,21 +38,13 @@ from hpcverify_checks.common.bits import (
     view_integers,
     view_words,
 )
-from hpcverify_checks.common.collective import (
-    Reduce,
-    all_reduce,
-    compute_elapsed,
-    record_event,
-)
+from hpcverify_checks.common.collective import all_reduce
 from hpcverify_checks.common.device import use_float32_precision, use_threads
 from hpcverify_checks.common.dtypes import FAMILIES
-from hpcverify_checks.common.rendezvous import (
-    RankGroup,
-    await_ranks,
-    join_group,
-    reduce_minimum,
-)
+from hpcverify_checks.common.process_group import await_ranks, join_group, reduce_minimum
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.reruns import RERUN_COUNT, Reruns
+from hpcverify_checks.common.timing import StepClock
 from hpcverify_checks.training.gradient_sums import GradientSum
 from hpcverify_checks.training.transformer import (
     Layout,
@@ -96,11 +88,13 @@ class TrainingJob(RankGroup, frozen=True):
     seconds: float
     seed: int
     threads: int
-    """Per rank on a CPU: another number would split sums, and round them, differently."""
+    """Threads of a rank on a CPU: another number would split sums, and round them, differently."""
     alike: bool
     """Whether all ranks compute on the same kind of part."""
 
 
+Reduce = Callable[["Tensor"], object]
+"""Sums a tensor over all ranks, in place."""
 Feed = Callable[[TrainingJob, int], "Tensor"]
 """Makes the batch of a step, on the host: int64 tokens, batch x (sequence + 1)."""
 
@@ -147,26 +141,29 @@ PhaseTimes = dict[str, float]
 """The seconds of one step by phase."""
 
 
-@dataclass(frozen=True, slots=True)
 class PhaseTimer:
     """Times the phases of steps on their device, without waiting for it."""
 
-    device: torch.device
-    intervals: list[tuple[int, str, Any, Any]] = field(default_factory=list)
+    def __init__(self, device: torch.device) -> None:
+        """Begin without phases."""
+        self._clock = StepClock(device)
+        self._phases: list[tuple[int, str]] = []
 
     @contextmanager
     def time_phase(self, step: int, name: str) -> Generator[None]:
         """Count the block's time towards the phase *name* of *step*."""
-        before = record_event(self.device)
+        self._phases.append((step, name))
+        self._clock.mark()
         yield
-        self.intervals.append((step, name, before, record_event(self.device)))
+        self._clock.mark()
 
     def sum_phases(self) -> list[PhaseTimes]:
         """Add up the phases of each step; all work must be done."""
         steps: dict[int, PhaseTimes] = {}
-        for step, name, before, after in self.intervals:
+        marks = self._clock.read()
+        for (step, name), begin, end in zip(self._phases, marks[::2], marks[1::2], strict=True):
             times = steps.setdefault(step, {})
-            times[name] = times.get(name, 0.0) + compute_elapsed(before, after)
+            times[name] = times.get(name, 0.0) + end - begin
         return list(steps.values())
 
 
@@ -473,7 +470,10 @@ def run_replay(trainer: Trainer) -> tuple[DigestRecord, list[PhaseTimes]]:
 
 
 def resolve_difference(
-    first: DigestRecord, record: DigestRecord, seen: Difference, again: Sequence[DigestRecord]
+    first: DigestRecord,
+    record: DigestRecord,
+    difference: Difference,
+    again: Sequence[DigestRecord],
 ) -> tuple[DigestRecord, Difference]:
     """
     Decide from some reruns which replay is right, and what differs from it.
@@ -483,10 +483,10 @@ def resolve_difference(
     """
     alike = all(compare_replay(record, other, 0) is None for other in again)
     odd = compare_replay(record, first, 0)
-    if seen.replay == 1 and alike and odd is not None:
+    if difference.replay == 1 and alike and odd is not None:
         return record, msgspec.structs.replace(odd, reruns=Reruns(0))
     count = sum(compare_replay(first, other, 0) is not None for other in again)
-    return first, msgspec.structs.replace(seen, reruns=Reruns(count))
+    return first, msgspec.structs.replace(difference, reruns=Reruns(count))
 
 
 def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Difference | None:
@@ -495,8 +495,8 @@ def compare_replay(first: DigestRecord, record: DigestRecord, number: int) -> Di
     if not unequal:
         return None
     what = unequal[0]
-    expected, found, steps = first[what], record[what], digest_gradients(record)
-    return Difference(number, what, expected, found, len(unequal), steps)
+    gradients = digest_gradients(record)
+    return Difference(number, what, first[what], record[what], len(unequal), gradients)
 
 
 def find_wrong_sum(record: DigestRecord, number: int) -> WrongSum | None:

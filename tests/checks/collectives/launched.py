@@ -17,11 +17,13 @@ import msgspec
 
 from hpcverify.records.collectives import SECRET_VARIABLE, CollectiveRun
 from hpcverify_checks.collectives.launch import launch
-from hpcverify_checks.collectives.operations import OPERATIONS
 from hpcverify_checks.collectives.order import LaunchOrder
+from hpcverify_checks.common.operations import OPERATIONS
 
 KIB, MIB = 2**10, 2**20
 SMALL: Mapping[str, Any] = {
+    "folder": "",
+    "backend": "",
     "operations": tuple(OPERATIONS),
     "sizes": (4 * KIB,),
     "seconds": 0.2,

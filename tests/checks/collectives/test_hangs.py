@@ -12,8 +12,8 @@ import pytest
 
 from hpcverify_checks.collectives.hangs import (
     SILENT_SECONDS,
-    Beat,
     HangWatch,
+    Heartbeat,
 )
 from tests.checks.collectives.launched import Launcher, launch_nodes
 
@@ -25,15 +25,15 @@ LONG = 21.0
 """Without any progress: as long as a rank may be at its own work."""
 
 
-def watch(*beats: Beat) -> HangWatch:
+def watch(*heartbeats: Heartbeat) -> HangWatch:
     """Let ranks come to where they are at time 0, and stay there."""
     seen = HangWatch(0.0, TIMEOUT)
     for at in (0.0, LONG):
-        seen.hear(dict(enumerate(beats)), at)
+        seen.hear(dict(enumerate(heartbeats)), at)
     return seen
 
 
-WAITING, WORKING = Beat(7, "S"), Beat(6, "R")
+WAITING, WORKING = Heartbeat(7, "S"), Heartbeat(6, "R")
 
 
 def test_a_rank_at_its_own_work_is_missing_where_others_wait() -> None:
@@ -45,7 +45,7 @@ def test_a_rank_at_its_own_work_is_missing_where_others_wait() -> None:
 
 def test_a_stopped_rank_is_missing_wherever_it_was_stopped() -> None:
     for position in (6, 7):
-        found = watch(WAITING, WAITING, Beat(position, "T"), WAITING).find_missing(LONG)
+        found = watch(WAITING, WAITING, Heartbeat(position, "T"), WAITING).find_missing(LONG)
 
         assert found == {2: "is stopped (state T)"}
 
@@ -60,7 +60,7 @@ def test_the_patience_of_the_ranks_does_not_decide_when_one_is_missing() -> None
 
 def test_a_rank_that_is_stopped_now_and_then_is_not_missing() -> None:
     seen = watch(WAITING, WAITING, WAITING)
-    seen.hear({1: Beat(7, "T")}, LONG)
+    seen.hear({1: Heartbeat(7, "T")}, LONG)
 
     assert seen.find_missing(LONG + 1) == {}
 
@@ -75,13 +75,13 @@ def test_a_rank_whose_launcher_fell_silent_is_missing_and_not_those_that_wait() 
 
 def test_nobody_is_missing_while_any_rank_moves() -> None:
     seen = watch(WAITING, WORKING, WAITING)
-    seen.hear({2: Beat(9, "S")}, LONG)
+    seen.hear({2: Heartbeat(9, "S")}, LONG)
 
     assert seen.find_missing(LONG + 1) == {}
 
 
 def test_nobody_is_missing_where_all_wait() -> None:
-    assert watch(WAITING, WAITING, Beat(9, "S")).find_missing(LONG) == {}
+    assert watch(WAITING, WAITING, Heartbeat(9, "S")).find_missing(LONG) == {}
 
 
 def test_most_ranks_are_never_missing() -> None:
@@ -104,7 +104,7 @@ def test_nobody_is_missing_because_this_node_stood_still() -> None:
     now = 10 * SILENT_SECONDS
     seen.look(now)
     seen.hear({0: WAITING}, now)
-    seen.hear({1: Beat(7, "T")}, 1.0)
+    seen.hear({1: Heartbeat(7, "T")}, 1.0)
     assert seen.find_missing(now) == {}
 
     for _ in range(int(SILENT_SECONDS) + 1):
@@ -127,7 +127,7 @@ def test_ranks_that_go_on_at_any_speed_are_never_missing() -> None:
                     positions[rank] += 1
             if len(set(positions)) == 1 and positions[0] % 2:
                 positions = [position + 1 for position in positions]
-            seen.hear({r: Beat(p, "R") for r, p in enumerate(positions)}, now)
+            seen.hear({r: Heartbeat(p, "R") for r, p in enumerate(positions)}, now)
 
             assert seen.find_missing(now) == {}, seed
 
@@ -163,7 +163,7 @@ def test_a_node_that_falls_silent_is_named_alone_within_a_minute() -> None:
     assert run.missing == (2,)
 
 
-def test_if_the_node_of_rank_0_is_lost_its_deputy_says_so_and_accuses_nobody_else() -> None:
+def test_if_the_node_of_rank_0_is_lost_its_stand_in_says_so_and_accuses_nobody_else() -> None:
     with launch_nodes(3, **ENDLESS) as launchers:
         launchers[0].await_measuring()
         launchers[0].end()

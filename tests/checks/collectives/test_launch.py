@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcverify.records.collectives import RankPlace
-from hpcverify_checks.collectives.operations import OPERATIONS
+from hpcverify_checks.common.operations import OPERATIONS
 from tests.checks.collectives.launched import KIB, launch_here
 
 

@@ -20,14 +20,12 @@ import pytest
 import torch.distributed as dist
 
 from hpcverify.records.collectives import SECRET_VARIABLE
-from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import CollectiveJob, StepTimes
 from hpcverify_checks.collectives.combine import REPORT, TIMELINE, split_misfits, times_topic
-from hpcverify_checks.collectives.deputy import DEPUTY, OVER, find_second_board
-from hpcverify_checks.collectives.hangs import BEAT
-from hpcverify_checks.collectives.meeting import CAME, find_board
+from hpcverify_checks.collectives.hangs import HEARTBEAT
+from hpcverify_checks.collectives.meeting import CAME, LauncherArrival, find_board
 from hpcverify_checks.collectives.meeting import list_ports as list_board_ports
 from hpcverify_checks.collectives.order import LaunchOrder
+from hpcverify_checks.collectives.stand_in import OVER, STAND_IN, find_second_board
 from hpcverify_checks.collectives.watch import DIED, LEFT
 from hpcverify_checks.common.board import (
     CREDENTIAL_LENGTH,
@@ -36,6 +34,7 @@ from hpcverify_checks.common.board import (
     SocketBoard,
 )
 from hpcverify_checks.common.board_server import BoardServer
+from hpcverify_checks.common.collective import CollectiveJob, StepTimes
 from hpcverify_checks.common.seal import NONCE_BYTES
 from tests.checks.collectives.launched import (
     KNOWN,
@@ -55,9 +54,7 @@ FORGED_TIMES = msgspec.msgpack.encode(
         "operation": "all_reduce",
         "size": 4096,
         "checked": 5,
-        "ready": [0.0],
-        "begin": [0.0],
-        "end": [1.0],
+        "times": [1.0],
         "wrong": {"step": 1, "elements": 1, "index": 0, "found": "0xdead", "expected": "0x0"},
     }
 )
@@ -81,8 +78,8 @@ def forging(address: str, port: int, group: str, folder: Path) -> Generator[list
         times_topic(0): FORGED_TIMES,
         DIED: b"died with SIGBUS: framed",
         "lost": b"was framed",
-        DEPUTY: str(folder).encode(),
-        BEAT: b"\xff",
+        STAND_IN: str(folder).encode(),
+        HEARTBEAT: b"\xff",
         REPORT: b"\xff",
         "store": b"1",
         CAME: b"",
@@ -252,7 +249,7 @@ def come_for_rank_1(port: int, message: bytes) -> SocketBoard:
             return board
 
 
-@pytest.mark.parametrize("topic", [BEAT, REPORT, times_topic(0), TIMELINE])
+@pytest.mark.parametrize("topic", [HEARTBEAT, REPORT, times_topic(0), TIMELINE])
 def test_what_cannot_be_read_is_an_error_of_its_rank_and_accuses_nobody(topic: str) -> None:
     with launch_first(timeout=10.0) as (launcher, port):
         board = come_for_rank_1(port, ARRIVAL)
@@ -345,20 +342,20 @@ def test_what_is_said_of_the_second_board_is_no_path_and_no_address(said: bytes)
     come = [LauncherArrival("n0", LOOPBACK, JOB), LauncherArrival("n1", "127.0.0.2", JOB)]
     with BoardServer.open(LOOPBACK, 0, GROUP, KNOWN, world=2) as server:
         board = SocketBoard(LOOPBACK, server.port, GROUP, KNOWN)
-        board.post(DEPUTY, 1, said)
+        board.post(STAND_IN, 1, said)
         assert find_second_board(board, come) is None
-        board.post(DEPUTY, 1, b"20000")
+        board.post(STAND_IN, 1, b"20000")
         second = find_second_board(board, come)
 
     assert second is not None
     assert (second.address, second.port) == ("127.0.0.2", 20000)
 
 
-def test_only_the_deputy_says_where_the_second_board_is() -> None:
+def test_only_the_stand_in_says_where_the_second_board_is() -> None:
     come = [LauncherArrival(node, LOOPBACK, JOB) for node in ("n0", "n1", "n2")]
     with BoardServer.open(LOOPBACK, 0, GROUP, KNOWN, world=3) as server:
         board = SocketBoard(LOOPBACK, server.port, GROUP, KNOWN)
-        board.post(DEPUTY, 2, b"20000")
+        board.post(STAND_IN, 2, b"20000")
         assert find_second_board(board, come) is None
 
 
@@ -369,13 +366,14 @@ def test_a_launcher_comes_from_an_address(address: str) -> None:
 
 
 def test_steps_that_fit_no_others_are_told_from_those_that_do() -> None:
-    good = StepTimes("all_reduce", 4096, (0.0, 0.0), (1.0, 1.0), (2.0, 2.0), 3)
+    good = StepTimes("all_reduce", 4096, (1.0, 1.0), 3)
     bad = {
-        1: msgspec.structs.replace(good, end=(2.0,)),
+        1: msgspec.structs.replace(good, times=(1.0,)),
         2: msgspec.structs.replace(good, operation="nothing"),
         3: msgspec.structs.replace(good, size=1),
-        4: msgspec.structs.replace(good, end=(1.0, 1.0)),
-        5: msgspec.structs.replace(good, ready=(), begin=(), end=()),
+        4: msgspec.structs.replace(good, times=(1.0, 0.0)),
+        5: msgspec.structs.replace(good, times=()),
+        7: msgspec.structs.replace(good, times=(1.0, float("nan"))),
     }
     alike, misfits = split_misfits({0: good, **bad, 6: good})
 

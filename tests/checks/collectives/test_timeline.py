@@ -16,16 +16,16 @@ from hpcverify.records.collectives import RankSteps, Straggler
 from hpcverify_checks.collectives.timeline import (
     MIN_STEPS,
     ROUNDS_IN_BLOCK,
-    Jump,
     Timeline,
-    choose_jumps,
+    Transfer,
+    choose_distances,
     join_transfers,
 )
 from tests.checks.collectives.launched import Launcher, launch_here, launch_nodes
 
 
 @pytest.mark.parametrize(
-    ("nodes", "jumps"),
+    ("nodes", "distances"),
     [
         ("a", []),
         ("ab", []),
@@ -37,14 +37,16 @@ from tests.checks.collectives.launched import Launcher, launch_here, launch_node
         ("abcdefgh", [1, 2, 6, 7]),
     ],
 )
-def test_each_rank_sends_to_several_other_nodes_or_to_none(nodes: str, jumps: list[int]) -> None:
-    assert choose_jumps(nodes) == jumps
+def test_each_rank_sends_to_several_other_nodes_or_to_none(
+    nodes: str, distances: list[int]
+) -> None:
+    assert choose_distances(nodes) == distances
 
 
 def test_a_transfer_takes_from_when_both_were_there_to_the_receivers_end() -> None:
     lines = {
         rank: Timeline(
-            RankSteps(rank, (), ()), (Jump(1, (10.0 + rank, 20.0), (10.5 + rank, 20.5 + rank)),)
+            RankSteps(rank, (), ()), (Transfer(1, (10.0 + rank, 20.0), (10.5 + rank, 20.5 + rank)),)
         )
         for rank in range(3)
     }

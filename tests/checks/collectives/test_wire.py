@@ -9,8 +9,7 @@ import pytest
 
 from hpcverify.commands.collectives import describe_wire_opinion
 from hpcverify.records.collectives import CollectiveRun, WireOpinion
-from hpcverify_checks.collectives.arrival import LauncherArrival
-from hpcverify_checks.collectives.benchmark import CollectiveJob
+from hpcverify_checks.collectives.meeting import LauncherArrival
 from hpcverify_checks.collectives.wire import (
     ANSWER,
     SERVER,
@@ -21,6 +20,7 @@ from hpcverify_checks.collectives.wire import (
     take_part,
 )
 from hpcverify_checks.common.board import FolderBoard
+from hpcverify_checks.common.collective import CollectiveJob
 from tests.checks.collectives.launched import launch_nodes
 
 TABLE = """\

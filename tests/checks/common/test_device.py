@@ -17,6 +17,7 @@ from hpcverify.check import Unable
 from hpcverify.model import Cause, Device, Inventory, Part
 from hpcverify.telemetry.vendors import AMD, write_torch_ids
 from hpcverify.testing import make_context
+from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.device import (
     choose_amd_dtypes,
     find_gpu_index,
@@ -29,7 +30,8 @@ from hpcverify_checks.common.device import (
     reserve_gpu_cores,
     use_float32_precision,
 )
-from hpcverify_checks.common.rendezvous import RankGroup, file_of
+from hpcverify_checks.common.ranks import RESULT
+from hpcverify_checks.common.rendezvous import RankGroup
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 UUIDS = ("0a1b2c3d-0000-0000-0000-000000000001", "0A1B2C3D-0000-0000-0000-000000000002")
@@ -251,7 +253,7 @@ def test_a_rank_does_not_flush_subnormals_whatever_a_library_has_told_it(tmp_pat
         check=True,
         timeout=300,
     )
-    assert b"e-310" in file_of(group, "rank1.json").read_bytes()
+    assert b"e-310" in FolderBoard(tmp_path).read(RESULT)[1]
 
 
 BOUND = """

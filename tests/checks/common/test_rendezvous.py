@@ -21,17 +21,14 @@ from hpcverify.check import Cause, Check, CheckItem, Context, Coverage, Finding,
 from hpcverify.model import FindingRule, Remedy, Verdict
 from hpcverify.testing import judge_items
 from hpcverify_checks import allreduce, training
-from hpcverify_checks.common import rendezvous
+from hpcverify_checks.common import process_group
 from hpcverify_checks.common.board import FolderBoard
+from hpcverify_checks.common.process_group import await_ranks, call_roll, join_group, reduce_minimum
 from hpcverify_checks.common.rendezvous import (
     LostRanks,
     RankGroup,
     announce_failure,
-    await_ranks,
-    call_roll,
     exchange_messages,
-    join_group,
-    reduce_minimum,
     report_lost_ranks,
     require_loopback,
 )
@@ -46,6 +43,7 @@ from pathlib import Path
 import torch
 from hpcverify_checks.common.board import FolderBoard
 from hpcverify_checks.common.rendezvous import *
+from hpcverify_checks.common.process_group import *
 folder, timeout = sys.argv[1:]
 group, cpu = RankGroup(folder, 2, "gloo", float(timeout)), torch.device("cpu")
 """
@@ -176,7 +174,7 @@ def list_listeners() -> set[tuple[str, str]]:
 def test_torchs_store_that_goes_with_rank_0_speaks_of_a_lost_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "ROLL_CALL_SECONDS", 0.5)
+    monkeypatch.setattr(process_group, "ROLL_CALL_SECONDS", 0.5)
     group = RankGroup(str(tmp_path), 2, "gloo", PATIENCE)
     leave = "with join_group(group, 0, cpu): os._exit(0)"
     with (
@@ -298,14 +296,14 @@ def test_what_the_site_tells_nccl_is_told_and_what_would_end_us_is_ignored(
     for name in [n for n in os.environ if "NCCL_" in n]:
         monkeypatch.delenv(name)
     first, second, *_ = contexts(tmp_path)
-    assert not list(rendezvous.report_nccl_settings(first))
+    assert not list(process_group.report_nccl_settings(first))
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
-    assert [item.text for item in rendezvous.report_nccl_settings(first)] == [
+    assert [item.text for item in process_group.report_nccl_settings(first)] == [
         "set in the environment and ignored: TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "NCCL's settings in the environment: NCCL_NVLS_ENABLE=0",
     ]
-    assert not list(rendezvous.report_nccl_settings(second))
+    assert not list(process_group.report_nccl_settings(second))
 
 
 def test_a_group_leaves_the_environment_and_torchs_mode_as_they_were(

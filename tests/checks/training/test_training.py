@@ -37,16 +37,19 @@ from hpcverify.model import (
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers, view_words
-from hpcverify_checks.common.collective import Reduce, all_reduce
+from hpcverify_checks.common.board import FolderBoard
+from hpcverify_checks.common.collective import all_reduce
 from hpcverify_checks.common.device import find_torch_device
-from hpcverify_checks.common.ranks import Peer, start_peers
-from hpcverify_checks.common.rendezvous import RankGroup, join_group
+from hpcverify_checks.common.process_group import join_group
+from hpcverify_checks.common.ranks import RESULT, Peer, start_peers
+from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.vote import identify_kind
 from hpcverify_checks.training import steps
 from hpcverify_checks.training.steps import (
     HARDWARE,
     PhaseTimer,
+    Reduce,
     Trainer,
     TrainingJob,
     TrainingOutcome,
@@ -596,7 +599,7 @@ def test_a_sum_that_several_gpus_got_wrong_fails_the_node_and_no_gpu(tmp_path: P
     assert sums(tmp_path, seen) == {"wrong_sums", "sum_of_wrong"}
     judgement = verdict_on(tmp_path, seen)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
-    assert "nothing tells where" in judgement.reason
+    assert "the place is not known" in judgement.reason
 
 
 def test_a_gpu_that_got_a_wrong_sum_alone_is_accused(tmp_path: Path) -> None:
@@ -774,13 +777,15 @@ def test_a_rank_that_dies_is_an_error_that_names_it(tmp_path: Path, before: set[
 def test_what_a_peer_had_found_is_kept_if_it_dies(tmp_path: Path) -> None:
     job_of_two = job(world=2, backend="gloo", folder=str(tmp_path))
     differing = [*steps.train(job(), 0, CPU, faulty(flip(12), only(2, OUT)))][1]
-    written = msgspec.json.encode(differing) + b"\n" + b'{"first": {"half a li'
-    (tmp_path / "rank1.json").write_bytes(written)
-    (tmp_path / "rank1.log").touch()
-    peer = Peer(job_of_two, 1, subprocess.Popen(["/bin/false"]))
+    for outcome in (b"{}", msgspec.json.encode(differing)):
+        FolderBoard(tmp_path).post(RESULT, 1, outcome)
+    (tmp_path / ".half").write_bytes(b'{"first": {"half a li')  # it was about to say more
+    log = tmp_path / "rank1.log"
+    log.touch()
+    peer = Peer(job_of_two, 1, subprocess.Popen(["/bin/false"]), log)
     with pytest.raises(Unable, match="rank 1 died with status 1"):
         peer.wait_for_result(TrainingOutcome)
-    assert peer.read_results(TrainingOutcome) == [differing]
+    assert peer.read_result(TrainingOutcome) == differing
 
 
 def offers(*memory: int, bf16: bool = True, free: int = 80) -> list[training.Offer]:

@@ -1,9 +1,9 @@
 """
-Who speaks if the node of rank 0 is lost, and the board with it.
+The launcher that writes the result if the node of rank 0 is lost, and the board with it.
 
 The launcher of the first rank on another node keeps a second board, to which all launchers
-tell how far their ranks are. If the first board falls silent, the ranks are missing that
-are not heard there either. A deputy that hears of fewer than half of all ranks says
+post how far their ranks are. If the first board falls silent, the ranks are missing that
+are not heard there either. A stand-in that hears of fewer than half of all ranks says
 nothing of the others: it may be the one that is cut off.
 """
 
@@ -18,8 +18,8 @@ import msgspec
 
 from hpcverify.check import Cause, Remedy, Unable
 from hpcverify.records.collectives import CollectiveRun, RankPlace
-from hpcverify_checks.collectives.arrival import LauncherArrival, list_nodes
-from hpcverify_checks.collectives.hangs import BEAT, SILENT_SECONDS, Beat
+from hpcverify_checks.collectives.hangs import HEARTBEAT, SILENT_SECONDS, Heartbeat
+from hpcverify_checks.collectives.meeting import LauncherArrival, list_nodes
 from hpcverify_checks.common.board import (
     CROWDED,
     UNREADABLE,
@@ -30,14 +30,14 @@ from hpcverify_checks.common.board import (
 )
 from hpcverify_checks.common.board_server import BoardServer
 
-DEPUTY = "deputy"
+STAND_IN = "stand_in"
 OVER = "over"
-"""The message that rank 0's launcher has all that there is."""
-BEATS = msgspec.msgpack.Decoder(dict[int, Beat])
+"""The message that rank 0's launcher has all results."""
+HEARTBEATS = msgspec.msgpack.Decoder(dict[int, Heartbeat])
 
 
-class Deputy:
-    """A launcher's view of the second board; one of the launchers keeps it."""
+class StandIn:
+    """A launcher's view of the second board, which one of the launchers keeps."""
 
     def __init__(self, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard) -> None:
         """Be the launcher whose first rank is *rank*."""
@@ -49,50 +49,50 @@ class Deputy:
     @contextmanager
     def open(
         cls, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard
-    ) -> Generator[Deputy]:
-        """Keep the second board while the block runs, if it is for this launcher to do."""
-        deputy = cls(arrivals, rank, board)
-        if rank != find_deputy(list_nodes(arrivals)):
-            yield deputy
+    ) -> Generator[StandIn]:
+        """Keep the second board while the block runs, if this launcher is the stand-in."""
+        stand_in = cls(arrivals, rank, board)
+        if rank != find_stand_in(list_nodes(arrivals)):
+            yield stand_in
             return
         address = arrivals[rank].address
         with BoardServer.open(address, 0, board.group, board.secret, world=len(arrivals)) as server:
-            deputy.server = server
-            deputy.second = SocketBoard(address, server.port, board.group, board.secret)
+            stand_in.server = server
+            stand_in.second = SocketBoard(address, server.port, board.group, board.secret)
             with suppress(BoardError):  # rank 0 is lost already: `conclude` hears of few ranks
-                board.post(DEPUTY, rank, msgspec.json.encode(server.port))
-            yield deputy
+                board.post(STAND_IN, rank, msgspec.json.encode(server.port))
+            yield stand_in
 
-    def tell(self, beats: Mapping[int, Beat]) -> None:
-        """Tell the second board how far the ranks of this launcher are."""
-        with suppress(BoardError):  # then it can do nothing for us
+    def post(self, heartbeats: Mapping[int, Heartbeat]) -> None:
+        """Post on the second board how far the ranks of this launcher are."""
+        with suppress(BoardError):  # then nobody stands in
             self.second = self.second or find_second_board(self.board, self.arrivals)
             if self.second:
-                self.second.post(BEAT, self.rank, msgspec.msgpack.encode(beats))
+                self.second.post(HEARTBEAT, self.rank, msgspec.msgpack.encode(heartbeats))
 
     def is_over(self) -> bool:
-        """Whether rank 0's launcher said its last word to the deputy."""
+        """Whether rank 0's launcher said its last word to the stand-in."""
         return self.server is not None and bool(self.server.read(OVER))
 
     def conclude(self) -> CollectiveRun:
         """
-        Say who is missing, now that the board of rank 0 does not answer.
+        Say which ranks are missing, now that the board of rank 0 does not answer.
 
         Raises:
-            Unable: this is no deputy, or one that hears of too few ranks.
+            Unable: this is not the stand-in, or it hears of too few ranks.
 
         """
         if self.server is None:
             text = f"the node of rank 0, {self.arrivals[0].node}, does not answer any more"
             raise Unable(text, Cause.TIMEOUT, Remedy.RERUN)
-        messages = self.server.read_messages(BEAT)
-        told = {
+        messages = self.server.read_messages(HEARTBEAT)
+        recent = {
             first: message.content
             for first, message in messages.items()
             if monotonic() - message.heard < SILENT_SECONDS
         }
-        beats, _ = decode_messages(told, BEATS.decode)
-        here = {*told, *chain.from_iterable(beats.values())}
+        heartbeats, _ = decode_messages(recent, HEARTBEATS.decode)
+        here = {*recent, *chain.from_iterable(heartbeats.values())}
         world = len(self.arrivals)
         if len(here) < world / 2:
             text = f"{len(here)} of {world} ranks are heard of here: this node may be cut off"
@@ -113,7 +113,7 @@ class Deputy:
         )
 
 
-def find_deputy(nodes: Sequence[str]) -> int:
+def find_stand_in(nodes: Sequence[str]) -> int:
     """Find the first rank that is not on the node of rank 0; -1 if all are."""
     return next((rank for rank, node in enumerate(nodes) if node != nodes[0]), -1)
 
@@ -121,17 +121,17 @@ def find_deputy(nodes: Sequence[str]) -> int:
 def find_second_board(
     board: SocketBoard, arrivals: Sequence[LauncherArrival]
 ) -> SocketBoard | None:
-    """Find the board of the deputy, on the node from which it came; None before it says where."""
-    rank = find_deputy(list_nodes(arrivals))
+    """Find the board of the stand-in, on the node that it came from; None before it has a port."""
+    rank = find_stand_in(list_nodes(arrivals))
     try:
-        port = msgspec.json.decode(board.read(DEPUTY).get(rank, b""), type=Port)
+        port = msgspec.json.decode(board.read(STAND_IN).get(rank, b""), type=Port)
     except UNREADABLE:
         return None
     return SocketBoard(arrivals[rank].address, port, board.group, board.secret)
 
 
-def tell_deputy(board: SocketBoard, arrivals: Sequence[LauncherArrival]) -> None:
-    """Tell the deputy that all is over: then it need not wonder about the silence."""
+def notify_stand_in(board: SocketBoard, arrivals: Sequence[LauncherArrival]) -> None:
+    """Notify the stand-in that all is over: it then takes the silence for the end."""
     with suppress(BoardError):  # it may be lost
         second = find_second_board(board, arrivals)
         if second:
