@@ -26,7 +26,10 @@ from hpcverify.units import format_age, format_count
 DEFAULT_DAYS = 90.0
 SIZE_STEP = 4
 """From one size of a job to the next."""
-INDEPENDENT = "the intervals hold if failures are independent: four weeks show whether they are"
+INDEPENDENT = (
+    "the intervals hold if failures are independent",
+    "four weeks show whether they are",
+)
 
 
 class FleetWorth(Struct, frozen=True, kw_only=True):
@@ -81,6 +84,12 @@ def _select_failures(outages: Iterable[NodeOutage]) -> Iterable[Outage]:
 
 def describe_worth(worth: FleetWorth) -> list[str]:
     """Say in a few lines what is known, and from what."""
+    facts = (f"{name}: {figure}" for name, figure in list_worth_facts(worth))
+    return [introduce_worth(worth), *facts]
+
+
+def introduce_worth(worth: FleetWorth) -> str:
+    """Say from what it is known; if that is not enough, what it needs."""
     found = worth.reliability
     failures = format_count(found.outages, "failure")
     span = (
@@ -89,17 +98,26 @@ def describe_worth(worth: FleetWorth) -> list[str]:
     )
     if found.failure_rate is None or found.share_out is None:
         needed = f"at least {MIN_OUTAGES} failures in {MIN_NODE_DAYS:.0f} node-days"
-        return [f"no history yet: {failures} of {span}; a rate needs {needed}"]
+        return f"no history yet: {failures} of {span}; a rate needs {needed}"
+    return f"{failures} of {span}"
+
+
+def list_worth_facts(worth: FleetWorth) -> list[tuple[str, str]]:
+    """List what is known, each with its figure."""
+    found = worth.reliability
+    if found.failure_rate is None or found.share_out is None:
+        return []
     mtbf = found.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
     rate, out = found.failure_rate.map(lambda r: r * 1000), found.share_out.map(lambda s: s * 100)
-    caution = [] if found.weeks else [INDEPENDENT]
     return [
-        f"{failures} of {span}",
-        f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
-        f"MTBF of a node: {mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})",
-        f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",
-        f"found by a verification, before a job met them: {found.found} of {found.outages}",
-        *caution,
+        ("failures per 1,000 node-days", f"{rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})"),
+        ("MTBF of a node", f"{mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})"),
+        ("time out of service", f"{out.value:.2f} % ({out.low:.2f} to {out.high:.2f})"),
+        (
+            "found by a verification, before a job met them",
+            f"{found.found} of {found.outages}",
+        ),
+        *([] if found.weeks else [INDEPENDENT]),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcverify.insight.outlook import DueNode, FleetOutlook
-from hpcverify.insight.worth import FleetWorth, describe_worth
+from hpcverify.insight.worth import FleetWorth, introduce_worth, list_worth_facts
 from hpcverify.insight.worth_wording import (
     JOB_COLUMNS_NOTE,
     JOB_HEADS,
@@ -45,7 +45,7 @@ def _format_due(each: DueNode) -> tuple[str, ...]:
 
 def build_worth(worth: FleetWorth) -> Listing:
     """Build the section on what verification is worth to the jobs of the site."""
-    first, *others = describe_worth(worth)
+    first = introduce_worth(worth)
     head, *columns = map(_capitalize, JOB_HEADS)
     rows = [ListedRow(name, "", tuple(cells)) for name, *cells in list_job_rows(worth)]
     return build_listing(
@@ -55,9 +55,7 @@ def build_worth(worth: FleetWorth) -> Listing:
         tuple(columns),
         rows,
         head=head,
-        facts=[
-            (_capitalize(name), figure) for name, _, figure in (o.partition(": ") for o in others)
-        ],
+        facts=[(_capitalize(name), figure) for name, figure in list_worth_facts(worth)],
         notes=[JOB_COLUMNS_NOTE, describe_assumptions(worth)] if rows else [],
     )
 
