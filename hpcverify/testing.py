@@ -93,7 +93,7 @@ def judge_items(
         metric = check.find_metric(item.name)
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
-    return judge_result(build_result(found), check.rules, check.finding_rules, inventory, past)
+    return judge_result(_build_result(found), check.rules, check.finding_rules, inventory, past)
 
 
 def judge_by(
@@ -104,11 +104,11 @@ def judge_by(
     check: str = "check",
 ) -> Result:
     """Judge *items* of the check of that name by *limits* and *rulings* instead of its own."""
-    result = build_result(items, check, limits=tuple(limits), rulings=dict(rulings))
+    result = _build_result(items, check, limits=tuple(limits), rulings=dict(rulings))
     return judge(result, inventory)
 
 
-def build_result(items: Iterable[CheckItem], check: str = "check", **changes: Any) -> Result:
+def _build_result(items: Iterable[CheckItem], check: str = "check", **changes: Any) -> Result:
     """Build a result of *check* that found *items* and is not judged yet."""
     found = list(items)
     return Result(

@@ -21,7 +21,15 @@ from msgspec.structs import replace
 
 from hpcverify.check import add_complaints
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.model import SCHEMA_VERSION, Inventory, Result, Run, Verdict
+from hpcverify.model import (
+    SCHEMA_VERSION,
+    Inventory,
+    Result,
+    Run,
+    Verdict,
+    cap_beta_verdict,
+    effective_verdict,
+)
 from hpcverify.trust import PathEnd, refuse_link_of_others, walk_path
 
 STDOUT_NAME = "-"
@@ -346,8 +354,10 @@ def add_missing_complaints(run: Run) -> Run:
 
 
 def _lacks_complaints(result: Result) -> bool:
-    required_skip = result.verdict is Verdict.SKIP and result.required
-    return not result.complaints and (result.verdict > Verdict.SKIP or required_skip)
+    """Whether no complaint of *result* explains what it counts as."""
+    verdict = effective_verdict(result)
+    counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.complaints)
+    return verdict > Verdict.SKIP and all(other < verdict for other in counted)
 
 
 def _name_no_parts(result: Result, inventory: Inventory) -> Result:
