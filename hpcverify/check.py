@@ -557,7 +557,7 @@ def add_complaints(result: Result, inventory: Inventory) -> Result:
 
 
 def _list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
-    """List what the limits, the rulings and the shortfalls of *result* hold against parts."""
+    """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
         remedy = Remedy.FIX_CONFIGURATION
         return [_complain_of_result(result, Verdict.ERROR, remedy)] if result.required else []
@@ -618,7 +618,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def _judge_findings(result: Result) -> Iterator[Complaint]:
-    # A lost rank that says why itself needs no witness: what others waited for is no cause.
+    # A rank that says why it was lost needs no witness: that others waited for it is not a cause.
     explained = {shortfall.part_id for shortfall in result.shortfalls}
     for finding in result.findings:
         if finding.code == RANK_LOST_CODE and finding.part_id in explained:
@@ -745,14 +745,14 @@ def compute_margin(item: Measurement, limit: Limit) -> float:
 
 
 def write_clauses(complaints: Iterable[Complaint], inventory: Inventory) -> list[str]:
-    """Write each of *complaints* with its part; of parts that have the same it is said once."""
+    """Write each of *complaints* with its part; parts with the same one share a clause."""
     groups = group_alike(complaints)
     named = ((_name_parts(alike, inventory), alike[0].text) for alike in groups)
     return [f"{names}: {text}" if names else text for names, text in named]
 
 
 def group_alike(complaints: Iterable[Complaint]) -> list[list[Complaint]]:
-    """Group *complaints* that are the same of several parts; a number is of one part."""
+    """Group *complaints* that several parts share; one about a number stays alone."""
     groups: dict[tuple[str, ...], list[Complaint]] = {}
     for complaint in complaints:
         own = complaint.part_id if complaint.value is not None else ""
@@ -762,7 +762,7 @@ def group_alike(complaints: Iterable[Complaint]) -> list[list[Complaint]]:
 
 
 def _name_parts(complaints: Sequence[Complaint], inventory: Inventory) -> str:
-    """Name the parts of *complaints*; not the only one that could have fallen short."""
+    """Name the parts of *complaints*, unless no other could have fallen short."""
     first = complaints[0]
     ids = list(dict.fromkeys(complaint.part_id for complaint in complaints))
     siblings = max(len(inventory.devices), len(inventory.of_kind(first.part_kind)))
@@ -781,7 +781,7 @@ def make_severity_key(complaint: Complaint) -> tuple[Verdict, int, float]:
 def severity_sort_key(
     verdict: Verdict, remedy: Remedy, distance: float = 0.0
 ) -> tuple[Verdict, int, float]:
-    """Make the same of the parts of that key."""
+    """Make the key of `make_severity_key` from its three values."""
     return verdict, list(Remedy).index(remedy), distance
 
 

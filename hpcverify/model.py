@@ -392,10 +392,10 @@ class ComplaintKind(StrEnum):
 
 class Complaint(Struct, frozen=True, kw_only=True):
     """
-    One thing that the judge holds against one part, as data.
+    One thing that the judge found wrong with one part, as data.
 
-    The judge writes it once, when a result is judged; whoever shows, groups or acts on a
-    result reads it and compares no value again.
+    It is written once, when a result is judged. What shows, groups or acts on a result reads
+    it, and compares no value again.
     """
 
     kind: ComplaintKind
@@ -420,8 +420,8 @@ class Complaint(Struct, frozen=True, kw_only=True):
     limit: Limit | None = None
     """The limit, for a complaint about a metric; its bounds are in *unit*."""
     distance: float | None = None
-    """How far the value is past its limit, as a share of the limit; null, which is farther than
-    any number, if there is no such share."""
+    """How far the value is past its limit, as a share of the limit. Null: there is no such share,
+    and the complaint ranks above any that has one."""
     shared: bool = False
     """Whether every check means the same cause by this code, as by a lost GPU."""
     evidence: dict[str, str] = {}
@@ -440,8 +440,8 @@ class Result(Struct, frozen=True, kw_only=True):
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
     complaints: tuple[Complaint, ...] = ()
-    """Everything that the judge found against a part, the gravest first; after a PASS no more
-    than remarks with the verdict PASS."""
+    """Everything that the judge found wrong, the gravest first; after a PASS only remarks, whose
+    verdict is PASS."""
     maturity: Maturity = Maturity.STABLE
     required: bool = False
     seconds: float = 0.0
