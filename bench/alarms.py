@@ -27,11 +27,12 @@ from typing import Any
 
 import msgspec
 
-from hpcverify.check import Check, Context, Skip, Unable, judge
+from hpcverify.check import Check, Context, Skip, Unable
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import Device, Finding, Inventory, Measurement, Verdict
 from hpcverify.plan import catalog
 from hpcverify.telemetry import cpu
+from hpcverify.testing import judge_by
 from hpcverify_checks.common.timing import make_product_step
 
 RUNS, MINUTES = 216, 70.0
@@ -208,7 +209,7 @@ def judged(
     together = list(check.reconcile(items, ctx.inventory)) if check.reconcile else items
     numbers = [f for f in together if isinstance(f, Measurement)]
     limits = resolve(check.rules, numbers, ctx.inventory, lambda _name, _where: ())
-    judgement = judge(together, limits, check.finding_rules)
+    judgement = judge_by(together, limits, check.finding_rules)
     cores = {m.part_id for m in numbers if m.part_id.startswith("cpu") and m.part_id != "cpu"}
     return judgement.verdict, judgement.reason, tuple(sorted(cores))
 

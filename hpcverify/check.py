@@ -24,12 +24,15 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcverify import breadcrumb
 from hpcverify.model import (
     CarryOver,
     Cause,
     CheckItem,
+    Complaint,
+    ComplaintKind,
     Coverage,
     Device,
     Fact,
@@ -41,6 +44,7 @@ from hpcverify.model import (
     Measurement,
     Part,
     Remedy,
+    Result,
     Series,
     Side,
     Verdict,
@@ -125,9 +129,6 @@ P = TypeVar("P", bound=Params)
 
 JudgedItem = Measurement | Finding
 """What is judged."""
-
-PartNamer = Callable[[Sequence[str]], str]
-"""Turns the ids of parts into what a person calls them, as `Inventory.names` does."""
 
 
 class Placement(Enum):
@@ -451,6 +452,8 @@ ANSWER_CODE = "answer"
 """Of the finding that is a part's vote: the engine drops those of parts proven wrong before."""
 CORES_LEFT_OUT_CODE = "cores_left_out"
 """Of the finding that a check of the host could not use all cores that are online."""
+TELEMETRY_WORKER = "telemetry"
+"""The name of the worker that reads the hardware, and computes on none of it."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     # A PASS says so in its reason, since a cpuset may be meant.
     CORES_LEFT_OUT_CODE: FindingRule(Verdict.PASS, Remedy.FIX_CONFIGURATION),
@@ -522,52 +525,68 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
         return next(named, None)
 
 
-class Judgement(Struct, frozen=True, kw_only=True):
-    """The verdict of limits and rulings on what was found."""
-
-    verdict: Verdict
-    reason: str = ""
-    cause: Cause = Cause.NONE
-    remedy: Remedy = Remedy.NONE
-    conclusive: bool = False
-    """Whether a rerun cannot undo it; only set for a single complaint."""
-    distance: float = 0.0
-    """How far past its limit the value is, as a share of the limit; infinite for a
-    finding, which has no limit. Only set for a single complaint."""
-
-
-def judge(
-    found: Iterable[Measurement | Finding],
-    limits: Sequence[Limit],
-    rulings: Mapping[str, FindingRule],
-    names: PartNamer = ", ".join,
-) -> Judgement:
+def judge(result: Result, inventory: Inventory) -> Result:
     """
-    Judge what was *found* by *limits* and *rulings*; the worst verdict counts.
+    Judge *result* by its own limits and rulings; its shortfalls are errors.
 
-    The reason lists every complaint with that verdict, the worst part first; each names
-    the part, the value, the limit and its source.
+    Its complaints are the gravest first. The worst verdict counts, and the reason lists every
+    complaint that has it. After a PASS the reason has what passes and still has a remedy.
     """
-    return combine_judgements(list_judgements(found, limits, rulings, names))
+    complaints = _list_complaints(result, inventory)
+    verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
+    worst = [c for c in complaints if c.verdict is verdict]
+    passed = verdict is Verdict.PASS
+    return replace(
+        result,
+        complaints=tuple(complaints),
+        verdict=verdict,
+        reason="; ".join(write_clauses(worst, inventory.recall(result.findings))),
+        cause=next((c.cause for c in worst if c.cause), Cause.NONE),
+        remedy=Remedy.NONE if passed else max((c.remedy for c in worst), key=[*Remedy].index),
+    )
 
 
-def list_judgements(
-    found: Iterable[Measurement | Finding],
-    limits: Sequence[Limit],
-    rulings: Mapping[str, FindingRule],
-    names: PartNamer = ", ".join,
-) -> list[Judgement]:
-    """List each judgement of *limits* and *rulings* on what was *found*."""
-    items = list(found)
-    facts = [item for item in items if isinstance(item, Finding)]
-    made = [_judge_finding(*same, rulings) for same in _merge_findings(facts, names)]
-    used: set[Limit] = set()
-    for item in (m for m in items if isinstance(m, Measurement)):
-        for limit in limits:
-            if applies(limit, item):
-                used.add(limit)
-                made += _judge_measurement(item, limit, names)
-    return made + [_judge_unmeasured(limit) for limit in limits if limit not in used]
+def add_complaints(result: Result, inventory: Inventory) -> Result:
+    """
+    Return *result*, which has its verdict, with its complaints.
+
+    For what is known without judging, as that a check did not run, and for a document from
+    before there were complaints. If its limits and rulings do not say why it has its verdict,
+    its reason does.
+    """
+    complaints = _list_complaints(result, inventory)
+    if result.verdict > Verdict.SKIP and all(c.verdict < result.verdict for c in complaints):
+        complaints = [_complain_of_result(result, result.verdict, result.remedy), *complaints]
+    return replace(result, complaints=tuple(complaints))
+
+
+def _list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
+    """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
+    if result.verdict is Verdict.SKIP:
+        remedy = Remedy.FIX_CONFIGURATION
+        return [_complain_of_result(result, Verdict.ERROR, remedy)] if result.required else []
+    made = [
+        *_judge_findings(result),
+        *_judge_shortfalls(result, inventory),
+        *_judge_measurements(result),
+    ]
+    kinds = {part.id: part.kind for part in inventory.parts}
+    ordered = sorted(made, key=make_severity_key, reverse=True)
+    return [replace(c, part_kind=kinds.get(c.part_id, "")) for c in ordered]
+
+
+def _complain_of_result(result: Result, verdict: Verdict, remedy: Remedy) -> Complaint:
+    return Complaint(
+        kind=ComplaintKind.SHORTFALL,
+        part_id="node",
+        checks=(result.check,),
+        name=result.cause.value,
+        text=result.reason,
+        verdict=verdict,
+        remedy=remedy,
+        cause=result.cause,
+        distance=0.0,
+    )
 
 
 def applies(limit: Limit, item: Measurement) -> bool:
@@ -602,62 +621,116 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or (is_pattern(pattern) and fnmatchcase(name, pattern))
 
 
-def _merge_findings(facts: Iterable[Finding], names: PartNamer) -> Iterator[tuple[Finding, str]]:
-    """Merge equal findings of several parts, with the names of all these parts."""
-    places: dict[tuple[str, str], list[str]] = {}
-    first: dict[tuple[str, str], Finding] = {}
-    for fact in facts:
-        places.setdefault((fact.code, fact.text), []).append(fact.part_id)
-        first.setdefault((fact.code, fact.text), fact)
-    for same, ids in places.items():
-        yield first[same], names(tuple(dict.fromkeys(ids)))
+def _judge_findings(result: Result) -> Iterator[Complaint]:
+    # A rank that says why it was lost needs no witness: that others waited for it is not a cause.
+    explained = {shortfall.part_id for shortfall in result.shortfalls}
+    for finding in result.findings:
+        if finding.code == RANK_LOST_CODE and finding.part_id in explained:
+            continue
+        ruling = result.rulings.get(finding.code)
+        text = finding.text
+        if ruling is None:
+            ruling = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
+            text = f"no ruling on finding {finding.code!r}: {text}"
+        if ruling.verdict > Verdict.PASS or ruling.remedy is not Remedy.NONE:
+            yield Complaint(
+                kind=ComplaintKind.FINDING,
+                part_id=finding.part_id,
+                checks=(result.check,),
+                name=finding.code,
+                text=text,
+                verdict=ruling.verdict,
+                remedy=ruling.remedy,
+                cause=ruling.cause,
+                conclusive=ruling.conclusive,
+                shared=ruling.shared,
+                evidence=finding.evidence,
+            )
 
 
-def _judge_finding(finding: Finding, part_id: str, rulings: Mapping[str, FindingRule]) -> Judgement:
-    ruling = rulings.get(finding.code)
-    if ruling is None:
-        return Judgement(
+def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
+    # "node" is a part of real machines.
+    parts = {p.id for p in inventory.parts} | {d.part for d in inventory.devices} - {"node"}
+    explained = {
+        finding.code
+        for finding in result.findings
+        if finding.code in result.rulings and result.rulings[finding.code].verdict >= Verdict.ERROR
+    }
+    for shortfall in result.shortfalls:
+        # It may be of a worker without a part, such as the telemetry, or of a part that is gone.
+        gone = shortfall.code and shortfall.part_id != TELEMETRY_WORKER
+        part_id = shortfall.part_id if shortfall.part_id in parts or gone else "node"
+        if part_id == "node" and shortfall.code in explained:
+            continue  # the finding says which part it is
+        yield Complaint(
+            kind=ComplaintKind.SHORTFALL,
+            part_id=part_id,
+            checks=(result.check,),
+            name=shortfall.code or shortfall.cause.value,
+            text=shortfall.reason,
             verdict=Verdict.ERROR,
-            reason=f"no ruling on finding {finding.code!r}: {finding.text}",
-            cause=Cause.CHECKER,
-            remedy=Remedy.FIX_CHECKER,
+            remedy=shortfall.remedy,
+            cause=shortfall.cause,
+            shared=bool(shortfall.code),
         )
-    return Judgement(
-        verdict=ruling.verdict,
-        reason=f"{part_id}: {finding.text}",
-        cause=ruling.cause,
-        remedy=ruling.remedy,
-        conclusive=ruling.conclusive,
-        distance=math.inf,
+
+
+def _judge_measurements(result: Result) -> Iterator[Complaint]:
+    used: set[Limit] = set()
+    for item in result.measurements:
+        for limit in result.limits:
+            if applies(limit, item):
+                used.add(limit)
+                if limit.noisy or not limit.admits(item.value):
+                    yield _judge_measurement(item, limit, result.check)
+    for limit in () if result.shortfalls else result.limits:
+        if limit not in used:  # it must not pass silently
+            yield Complaint(
+                kind=ComplaintKind.UNMEASURED,
+                part_id=limit.part_id or "node",
+                checks=(result.check,),
+                name=limit.name,
+                text=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
+                "if that is right, the limit is optional = true",
+                verdict=Verdict.ERROR,
+                remedy=Remedy.FIX_CHECKER,
+                cause=Cause.UNMEASURED,
+                limit=limit,
+                distance=0.0,
+            )
+
+
+def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Complaint:
+    kind, verdict = ComplaintKind.OUTSIDE, limit.otherwise
+    cause, remedy = limit.cause, limit.remedy
+    if limit.noisy:
+        could_fail = verdict is Verdict.FAIL
+        kind, verdict = ComplaintKind.NOISY, Verdict.ERROR if could_fail else Verdict.WARN
+        cause, remedy = Cause.NOISY if could_fail else Cause.NONE, Remedy.RERUN
+    margin = 0.0 if limit.noisy else compute_margin(item, limit)
+    return Complaint(
+        kind=kind,
+        part_id=item.part_id,
+        checks=(check,),
+        name=item.name,
+        text=f"{item.name} {_describe_breach(item, limit)}",
+        verdict=verdict,
+        remedy=remedy,
+        cause=cause,
+        conclusive=limit.conclusive and not limit.noisy,
+        value=item.value,
+        unit=item.unit,
+        limit=limit,
+        distance=None if math.isinf(margin) else -margin,
     )
 
 
-def _judge_measurement(item: Measurement, limit: Limit, names: PartNamer) -> list[Judgement]:
-    if not limit.noisy and limit.admits(item.value):
-        return []
-    subject = f"{names([item.part_id])}: {item.name}"
+def _describe_breach(item: Measurement, limit: Limit) -> str:
     if limit.noisy:
-        could_fail = limit.otherwise is Verdict.FAIL
-        return [
-            Judgement(
-                verdict=Verdict.ERROR if could_fail else Verdict.WARN,
-                reason=f"{subject} {format_quantity(item.value, item.unit)}: {limit.noisy}",
-                cause=Cause.NOISY if could_fail else Cause.NONE,
-                remedy=Remedy.RERUN,
-            )
-        ]
+        return f"{format_quantity(item.value, item.unit)}: {limit.noisy}"
     below = limit.low is not None and (item.value is None or item.value < limit.low)
     bound, sign = (limit.low, "<") if below else (limit.high, ">")
-    return [
-        Judgement(
-            verdict=limit.otherwise,
-            reason=f"{subject} {_format_comparison(item, sign, bound)} ({limit.source})",
-            cause=limit.cause,
-            remedy=limit.remedy,
-            conclusive=limit.conclusive,
-            distance=-compute_margin(item, limit),
-        )
-    ]
+    return f"{_format_comparison(item, sign, bound)} ({limit.source})"
 
 
 def compute_margin(item: Measurement, limit: Limit) -> float:
@@ -675,47 +748,44 @@ def compute_margin(item: Measurement, limit: Limit) -> float:
     return min((room / (abs(at) or 1.0) for room, at in rooms), default=math.inf)
 
 
-def _judge_unmeasured(limit: Limit) -> Judgement:
-    # A limit without a measurement must not pass silently.
-    return Judgement(
-        verdict=Verdict.ERROR,
-        reason=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
-        "if that is right, the limit is optional = true",
-        cause=Cause.UNMEASURED,
-        remedy=Remedy.FIX_CHECKER,
-    )
+def write_clauses(complaints: Iterable[Complaint], inventory: Inventory) -> list[str]:
+    """Write each of *complaints* with its part; parts with the same one share a clause."""
+    groups = group_alike(complaints)
+    named = ((_name_parts(alike, inventory), alike[0].text) for alike in groups)
+    return [f"{names}: {text}" if names else text for names, text in named]
 
 
-def combine_judgements(complaints: Sequence[Judgement]) -> Judgement:
-    """
-    Combine *complaints* into one: the worst verdict, with all its reasons.
-
-    A PASS has as its reason what passes and still has a remedy.
-    """
-    verdict = max((c.verdict for c in complaints), default=Verdict.PASS)
-    if verdict is Verdict.PASS:
-        shown = dict.fromkeys(c.reason for c in complaints if c.remedy is not Remedy.NONE)
-        return Judgement(verdict=verdict, reason="; ".join(shown))
-    worst = sort_judgements(c for c in complaints if c.verdict is verdict)
-    return Judgement(
-        verdict=verdict,
-        reason="; ".join(c.reason for c in worst),
-        cause=next((c.cause for c in worst if c.cause), Cause.NONE),
-        remedy=max((c.remedy for c in worst), key=list(Remedy).index),
-    )
+def group_alike(complaints: Iterable[Complaint]) -> list[list[Complaint]]:
+    """Group *complaints* that several parts share; one about a number stays alone."""
+    groups: dict[tuple[str, ...], list[Complaint]] = {}
+    for complaint in complaints:
+        own = complaint.part_id if complaint.value is not None else ""
+        key = (complaint.kind, complaint.name, complaint.text, own)
+        groups.setdefault(key, []).append(complaint)
+    return list(groups.values())
 
 
-def sort_judgements(complaints: Iterable[Judgement]) -> list[Judgement]:
-    """Order *complaints* of one verdict: the strongest remedy, the farthest off."""
-    return sorted(
-        complaints, key=lambda c: severity_sort_key(c.verdict, c.remedy, c.distance), reverse=True
-    )
+def _name_parts(complaints: Sequence[Complaint], inventory: Inventory) -> str:
+    """Name the parts of *complaints*, unless no other could have fallen short."""
+    first = complaints[0]
+    ids = list(dict.fromkeys(complaint.part_id for complaint in complaints))
+    siblings = max(len(inventory.devices), len(inventory.of_kind(first.part_kind)))
+    falls_alone = first.kind is ComplaintKind.SHORTFALL and (ids == ["node"] or siblings <= 1)
+    if first.kind is ComplaintKind.UNMEASURED or falls_alone:
+        return ""
+    return inventory.format_names(ids)
+
+
+def make_severity_key(complaint: Complaint) -> tuple[Verdict, int, float]:
+    """Make the key by which every output orders complaints; the gravest has the highest."""
+    distance = math.inf if complaint.distance is None else complaint.distance
+    return severity_sort_key(complaint.verdict, complaint.remedy, distance)
 
 
 def severity_sort_key(
     verdict: Verdict, remedy: Remedy, distance: float = 0.0
 ) -> tuple[Verdict, int, float]:
-    """Make the key by which every output orders complaints; the gravest has the highest."""
+    """Make the key of `make_severity_key` from its three values."""
     return verdict, list(Remedy).index(remedy), distance
 
 

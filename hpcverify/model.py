@@ -20,7 +20,7 @@ from msgspec.structs import force_setattr, replace
 
 T = TypeVar("T")
 SCHEMA_VERSION = 1
-"""The version of the run document that this code writes."""
+"""The version of the run document that this code writes: a field that is added keeps it."""
 BMC_SUITE = "bmc"
 """The suite of the runs that the controller makes by asking the BMC of a node: they say
 nothing of its hooks, and are no word from the node itself."""
@@ -368,10 +368,64 @@ class Shortfall(Struct, frozen=True):
 
     part_id: str = field(name="where")
     reason: str
+    """In words, without the name of the part."""
     cause: Cause
     remedy: Remedy = Remedy.RERUN
     code: str = ""
     """The code of the shared finding that this comes of, if it does."""
+
+
+class ComplaintKind(StrEnum):
+    """What a complaint is about."""
+
+    FINDING = "finding"
+    """A finding whose rule is not merely to report it."""
+    OUTSIDE = "outside"
+    """A value outside its limit."""
+    NOISY = "noisy"
+    """A value whose limit is too noisy to judge by."""
+    UNMEASURED = "unmeasured"
+    """A limit for which nothing was measured."""
+    SHORTFALL = "shortfall"
+    """What kept a check from judging a part, or from running at all."""
+
+
+class Complaint(Struct, frozen=True, kw_only=True):
+    """
+    One thing that the judge found wrong with one part, as data.
+
+    It is written once, when a result is judged. What shows, groups or acts on a result reads
+    it, and compares no value again.
+    """
+
+    kind: ComplaintKind
+    part_id: str = field(name="where")
+    part_kind: str = ""
+    """The `Part.kind` of the part, such as "gpu"; empty if it is not in the inventory."""
+    checks: tuple[str, ...]
+    """The check; several if they complain of one cause."""
+    name: str
+    """The metric (`OUTSIDE`, `NOISY`, `UNMEASURED`), or else the code of the finding; of a
+    shortfall without a code its cause."""
+    text: str
+    """What was found, without the name of the part."""
+    verdict: Verdict
+    remedy: Remedy = Remedy.NONE
+    cause: Cause = Cause.NONE
+    conclusive: bool = field(default=False, name="hard")
+    """Whether a rerun cannot undo it."""
+    value: float | None = None
+    """The value, in *unit*; null if it is not a number, or if there is none."""
+    unit: str = ""
+    limit: Limit | None = None
+    """The limit, for a complaint about a metric; its bounds are in *unit*."""
+    distance: float | None = None
+    """How far the value is past its limit, as a share of the limit. Null: there is no such share,
+    and the complaint ranks above any that has one."""
+    shared: bool = False
+    """Whether every check means the same cause by this code, as by a lost GPU."""
+    evidence: dict[str, str] = {}
+    """That of the finding."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -382,8 +436,12 @@ class Result(Struct, frozen=True, kw_only=True):
     """In which round of the run, of a suite that goes through its checks again."""
     verdict: Verdict
     reason: str = ""
+    """The complaints that decide, in one line."""
     cause: Cause = Cause.NONE
     remedy: Remedy = Remedy.NONE
+    complaints: tuple[Complaint, ...] = ()
+    """Everything that the judge found wrong, the gravest first; after a PASS only remarks, whose
+    verdict is PASS."""
     maturity: Maturity = Maturity.STABLE
     required: bool = False
     seconds: float = 0.0

@@ -10,14 +10,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from hpcverify.check import Check, Context, Judgement, judge
-from hpcverify.limits.resolve import PastValues, resolve
-from hpcverify.model import CheckItem, Device, Finding, Inventory, Measurement, Part
-from hpcverify.run.conclude import add_common_rules
+from hpcverify.check import Check, Context, judge
+from hpcverify.limits.resolve import PastValues
+from hpcverify.model import (
+    CheckItem,
+    Device,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Result,
+    Verdict,
+)
+from hpcverify.run.conclude import judge_result
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import GpuHolder, Outcome, Probe, ProbeResult, Task
 
@@ -27,6 +39,8 @@ INVENTORY = Inventory(
     parts=(Part(kind="cpu", id="cpu", label="CPU", facts={"model": "test"}),), devices=(CPU,)
 )
 """A node with nothing but a CPU."""
+NO_PARTS = Inventory()
+"""A node of which no part is known: parts are named by their ids."""
 
 
 def has_no_past(_name: str, _where: str) -> Sequence[float]:
@@ -60,7 +74,7 @@ def judge_items(
     items: Iterable[CheckItem],
     inventory: Inventory = INVENTORY,
     past: PastValues = has_no_past,
-) -> Judgement:
+) -> Result:
     """
     Judge *items* as a run does, by the default limits and rulings of *check*.
 
@@ -79,9 +93,31 @@ def judge_items(
         metric = check.find_metric(item.name)
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
-    limits = resolve(check.rules, measurements, inventory, past)
-    rulings = add_common_rules(check.finding_rules, list_findings(found))
-    return judge(found, limits, rulings, inventory.format_names)
+    return judge_result(_build_result(found), check.rules, check.finding_rules, inventory, past)
+
+
+def judge_by(
+    items: Iterable[CheckItem],
+    limits: Sequence[Limit] = (),
+    rulings: Mapping[str, FindingRule] = MappingProxyType({}),
+    inventory: Inventory = NO_PARTS,
+    check: str = "check",
+) -> Result:
+    """Judge *items* of the check of that name by *limits* and *rulings* instead of its own."""
+    result = _build_result(items, check, limits=tuple(limits), rulings=dict(rulings))
+    return judge(result, inventory)
+
+
+def _build_result(items: Iterable[CheckItem], check: str = "check", **changes: Any) -> Result:
+    """Build a result of *check* that found *items* and is not judged yet."""
+    found = list(items)
+    return Result(
+        check=check,
+        verdict=Verdict.PASS,
+        measurements=tuple(list_measurements(found)),
+        findings=tuple(list_findings(found)),
+        **changes,
+    )
 
 
 def list_measurements(items: Iterable[CheckItem]) -> list[Measurement]:

@@ -6,8 +6,19 @@ import math
 
 import pytest
 
-from hpcverify.check import compute_margin, format_quantity, judge, matches
-from hpcverify.model import Cause, Finding, FindingRule, Limit, Measurement, Remedy, Verdict
+from hpcverify.check import compute_margin, format_quantity, matches
+from hpcverify.model import (
+    Cause,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Remedy,
+    Verdict,
+)
+from hpcverify.testing import judge_by
 
 SPEED = Limit(name="speed", low=700, source="0.71 x spec 989, H100 SXM5")
 
@@ -18,7 +29,7 @@ def speed(value: float, part_id: str = "gpu-a") -> Measurement:
 
 @pytest.mark.parametrize("value", [700, 700.1, 1e9])
 def test_a_value_on_or_inside_its_limit_passes(value: float) -> None:
-    assert judge([speed(value)], [SPEED], {}).verdict is Verdict.PASS
+    assert judge_by([speed(value)], [SPEED], {}).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(
@@ -40,7 +51,8 @@ def test_a_limit_is_for_its_own_name_or_those_of_its_pattern(
 
 
 def test_the_reason_names_part_value_limit_and_source() -> None:
-    told = judge([speed(612)], [SPEED], {}, names=lambda _: "GPU 3")
+    gpu = Inventory(parts=(Part("gpu", "gpu-a", "GPU 3"),))
+    told = judge_by([speed(612)], [SPEED], {}, gpu)
 
     assert told.verdict is Verdict.FAIL
     assert told.reason == ("GPU 3: speed 612 TFLOP/s < 700 (0.71 x spec 989, H100 SXM5)")
@@ -49,20 +61,20 @@ def test_the_reason_names_part_value_limit_and_source() -> None:
 def test_an_upper_limit_is_said_as_one() -> None:
     hot = Limit(name="speed", high=10, source="s")
 
-    assert "speed 11 TFLOP/s > 10 (s)" in judge([speed(11)], [hot], {}).reason
+    assert "speed 11 TFLOP/s > 10 (s)" in judge_by([speed(11)], [hot], {}).reason
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("limit", [SPEED, Limit(name="speed", high=1e300)])
 def test_what_is_no_number_is_outside_every_limit(value: float, limit: Limit) -> None:
-    told = judge([speed(value)], [limit], {})
+    told = judge_by([speed(value)], [limit], {})
 
     assert told.verdict is Verdict.FAIL
     assert "not a number" in told.reason
 
 
 def test_a_limit_that_nothing_was_measured_against_is_an_error() -> None:
-    told = judge([], [SPEED], {})
+    told = judge_by([], [SPEED], {})
 
     assert told.verdict is Verdict.ERROR
     assert told.cause is Cause.UNMEASURED
@@ -71,12 +83,12 @@ def test_a_limit_that_nothing_was_measured_against_is_an_error() -> None:
 def test_a_limit_may_only_warn() -> None:
     soft = Limit(name="speed", low=700, otherwise=Verdict.WARN)
 
-    assert judge([speed(1)], [soft], {}).verdict is Verdict.WARN
+    assert judge_by([speed(1)], [soft], {}).verdict is Verdict.WARN
 
 
 def test_the_worst_counts_and_speaks_alone() -> None:
     soft = Limit(name="speed", low=900, otherwise=Verdict.WARN)
-    told = judge([speed(612), speed(800, "gpu-b")], [SPEED, soft], {})
+    told = judge_by([speed(612), speed(800, "gpu-b")], [SPEED, soft], {})
 
     assert told.verdict is Verdict.FAIL
     assert "gpu-b" not in told.reason
@@ -84,7 +96,7 @@ def test_the_worst_counts_and_speaks_alone() -> None:
 
 def test_a_limit_for_one_part_holds_for_no_other() -> None:
     limit = Limit(name="speed", low=700, part_id="gpu-b")
-    told = judge([speed(1, "gpu-a"), speed(701, "gpu-b")], [limit], {})
+    told = judge_by([speed(1, "gpu-a"), speed(701, "gpu-b")], [limit], {})
 
     assert told.verdict is Verdict.PASS
 
@@ -93,7 +105,7 @@ def test_a_pattern_holds_for_every_name_that_it_fits() -> None:
     limit = Limit(name="*.speed", low=1)
     found = [Measurement("a.speed", 2), Measurement("b.speed", 0)]
 
-    assert "b.speed" in judge(found, [limit], {}).reason
+    assert "b.speed" in judge_by(found, [limit], {}).reason
 
 
 @pytest.mark.parametrize(
@@ -103,7 +115,7 @@ def test_too_noisy_to_judge_is_neither_pass_nor_fail(otherwise: Verdict, verdict
     noisy = Limit(
         name="speed", otherwise=otherwise, noisy="too noisy to judge (runs spread by 40%)"
     )
-    told = judge([speed(1)], [noisy], {})
+    told = judge_by([speed(1)], [noisy], {})
 
     assert told.verdict is verdict
     assert "too noisy to judge (runs spread by 40%)" in told.reason
@@ -111,14 +123,14 @@ def test_too_noisy_to_judge_is_neither_pass_nor_fail(otherwise: Verdict, verdict
 
 def test_a_finding_is_ruled_on_by_its_code() -> None:
     lost = Finding("gpu_lost", "gpu-a", "fell off the bus")
-    told = judge([lost], [], {"gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)})
+    told = judge_by([lost], [], {"gpu_lost": FindingRule(Verdict.FAIL, Remedy.REBOOT)})
 
     assert (told.verdict, told.remedy) == (Verdict.FAIL, Remedy.REBOOT)
     assert told.reason == "gpu-a: fell off the bus"
 
 
 def test_a_finding_that_nobody_ruled_on_is_an_error_of_the_check() -> None:
-    told = judge([Finding("odd", "gpu-a", "x")], [], {})
+    told = judge_by([Finding("odd", "gpu-a", "x")], [], {})
 
     assert (told.verdict, told.cause) == (Verdict.ERROR, Cause.CHECKER)
 
@@ -128,7 +140,7 @@ def test_the_strongest_remedy_is_given() -> None:
         "a": FindingRule(Verdict.FAIL, Remedy.INSPECT),
         "b": FindingRule(Verdict.FAIL, Remedy.REPLACE),
     }
-    told = judge([Finding("b", "x", ""), Finding("a", "x", "")], [], rulings)
+    told = judge_by([Finding("b", "x", ""), Finding("a", "x", "")], [], rulings)
 
     assert told.remedy is Remedy.REPLACE
 
@@ -146,7 +158,7 @@ def test_a_value_is_compared_with_its_limit_in_the_unit_that_suits_the_limit() -
     none = Measurement("tf32.sustained", None, "GFLOP/s", "gpu-5")
     limit = Limit(name="tf32.sustained", low=360_000, source="spec")
 
-    told = [judge([value], [limit], {}).reason for value in (slow, none)]
+    told = [judge_by([value], [limit], {}).reason for value in (slow, none)]
 
     assert told == [
         "gpu-5: tf32.sustained 240 TFLOP/s < 360 (spec)",
@@ -158,7 +170,7 @@ def test_a_ratio_is_compared_with_its_limit_in_the_same_form() -> None:
     slow = Measurement("input.share", 0.2, "ratio", "cpu")
     limit = Limit(name="input.share", high=0.1, source="spec")
 
-    assert judge([slow], [limit], {}).reason == "cpu: input.share 20 % > 10 % (spec)"
+    assert judge_by([slow], [limit], {}).reason == "cpu: input.share 20 % > 10 % (spec)"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +185,12 @@ def test_what_is_the_same_of_several_parts_is_told_once_with_all_their_names() -
     facts = [Finding("cold", f"gpu-{i}", "it is cold") for i in (0, 1, 2, 1)]
     facts.append(Finding("cold", "gpu-3", "it is very cold"))
     rulings = {"cold": FindingRule(Verdict.WARN)}
-    judgement = judge(facts, (), rulings, lambda ids: ", ".join(ids).upper())
+    judgement = judge_by(
+        facts,
+        (),
+        rulings,
+        Inventory(parts=tuple(Part("gpu", f"gpu-{i}", f"GPU-{i}") for i in range(8))),
+    )
 
     told = "GPU-0, GPU-1, GPU-2: it is cold; GPU-3: it is very cold"
     assert judgement.reason == told
@@ -181,7 +198,7 @@ def test_what_is_the_same_of_several_parts_is_told_once_with_all_their_names() -
 
 def test_a_reason_begins_with_what_is_farthest_off() -> None:
     slow = [speed(v, f"gpu-{i}") for i, v in enumerate((699.0, 612.0, 12.0, 690.0))]
-    told = judge(slow, [SPEED], {}).reason.split("; ")
+    told = judge_by(slow, [SPEED], {}).reason.split("; ")
 
     assert [clause.partition(":")[0] for clause in told] == [*("gpu-2", "gpu-1", "gpu-3", "gpu-0")]
 
@@ -192,7 +209,7 @@ def test_a_reason_begins_with_what_calls_for_most() -> None:
         Limit(name="errors", high=0, remedy=Remedy.RESET_GPU),
         Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR),
     ]
-    told = judge(flags, limits, {})
+    told = judge_by(flags, limits, {})
 
     assert told.reason.startswith("node: sram 1 > 0")
     assert told.remedy is Remedy.CONTACT_VENDOR

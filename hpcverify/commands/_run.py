@@ -12,7 +12,7 @@ from typing import TextIO
 
 import msgspec
 
-from hpcverify.check import RuleOverride
+from hpcverify.check import TELEMETRY_WORKER, RuleOverride, write_clauses
 from hpcverify.commands._request import RunRequest
 from hpcverify.console import ignore_closed_pipe, say
 from hpcverify.errors import ConfigError, StoreError
@@ -22,8 +22,7 @@ from hpcverify.plan.suite import Plan, Suite, make_plan, refuse_endless
 from hpcverify.records import documents
 from hpcverify.records.documents import STDOUT_NAME
 from hpcverify.records.store import Store
-from hpcverify.run.conclude import list_hard_evidence
-from hpcverify.run.executor import TELEMETRY_WORKER
+from hpcverify.run.conclude import list_conclusive
 from hpcverify.run.folders import make_run_folders
 from hpcverify.run.history import NodeHistory
 from hpcverify.run.local import LocalExecutor
@@ -163,11 +162,15 @@ def list_refusals(run: Run, checks: Sequence[str]) -> list[str]:
     Slurm's prolog reads these lines, not the summary, which groups checks by cause.
     """
     evidence = [
-        (result.check, list_hard_evidence(result, run.inventory))
+        (result, list_conclusive(result, Verdict.FAIL))
         for result in run.results
         if result.check in checks
     ]
-    return [f"FAIL  {name}: {found[0]}" for name, found in evidence if found]
+    return [
+        f"FAIL  {result.check}: {write_clauses(found, run.inventory.recall(result.findings))[0]}"
+        for result, found in evidence
+        if found
+    ]
 
 
 def catch_store_errors(write: Callable[[], object]) -> Iterator[StoreError]:

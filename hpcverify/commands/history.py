@@ -12,12 +12,10 @@ import msgspec
 from hpcverify.commands._since import SINCE_TYPE
 from hpcverify.console import say
 from hpcverify.errors import NO_RUNS_MESSAGE, ConfigError, UnknownNameError
-from hpcverify.model import Verdict
 from hpcverify.plan.config import node_name, state_dir
 from hpcverify.records import documents
-from hpcverify.records.store import RunEntry, Store
+from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_table
-from hpcverify.summary.verdict import explain_verdict
 from hpcverify.summary.wording import format_duration
 
 MIN_WIDE_COLUMNS = 120
@@ -95,7 +93,7 @@ def command(
             *((f"{e.started:%Y-%m-%d %H:%M}", format_duration(e.seconds)) if wide else ()),
             e.suite + (f", {e.rounds} rounds" if e.rounds > 1 else ""),
             e.verdict.name + ("" if e.complete else " (interrupted)"),
-            explain_run(e, store),
+            e.reason,
         )
         for e in entries
     ]
@@ -129,11 +127,3 @@ def rebuild_all() -> None:
     for complaint in complaints:
         say(complaint)
     click.echo(f"documents read: {count}; see: hpcverify history --format csv -o FILE")
-
-
-def explain_run(entry: RunEntry, store: Store) -> str:
-    """Say in one clause why the run did not pass, from its document if it can be read."""
-    if entry.verdict is Verdict.PASS:
-        return ""
-    document = next(store.read_documents([entry]), None)
-    return explain_verdict(document) if document else entry.reason

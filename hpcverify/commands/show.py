@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import itemgetter
 
 import click
 import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import Judgement, applies, list_judgements, severity_sort_key
+from hpcverify.check import applies, severity_sort_key
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
     Finding,
     Limit,
     Measurement,
+    Remedy,
     Result,
     Run,
     Series,
@@ -28,6 +30,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
+from hpcverify.summary.actions import rank_item
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.terminal import (
@@ -167,6 +170,9 @@ def find_parts(run: Run, names: Sequence[str]) -> set[str]:
 def keep_parts(run: Run, ids: Collection[str]) -> Run:
     """Keep only what is about the parts *ids*."""
     narrowed = [_keep_items(result, lambda item: item.part_id in ids) for result in run.results]
+    narrowed = [
+        replace(r, complaints=tuple(c for c in r.complaints if c.part_id in ids)) for r in narrowed
+    ]
     return replace(run, results=tuple(r for r in narrowed if any(_list_items(r))))
 
 
@@ -177,7 +183,7 @@ def keep_failed(run: Run) -> Run:
 
 
 def _is_bad(result: Result, item: Item | Series) -> bool:
-    return judge_item(item, result).verdict > Verdict.SKIP
+    return rank(item, result)[0] > Verdict.SKIP
 
 
 def _list_items(result: Result) -> tuple[Item, ...]:
@@ -203,18 +209,14 @@ def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     )
 
 
-def judge_item(item: Item | Series, result: Result) -> Judgement:
-    """Judge *item* as *result* did; if it breaks several limits, the worst counts."""
-    if isinstance(item, Shortfall):
-        return Judgement(verdict=Verdict.ERROR, distance=math.inf)
-    if isinstance(item, Coverage | Series):
-        return Judgement(verdict=Verdict.PASS)
-    made = list_judgements([item], find_limits(item, result), result.rulings)
-    return max(made, key=_judgement_sort_key, default=Judgement(verdict=Verdict.PASS))
-
-
-def _judgement_sort_key(judgement: Judgement) -> tuple[Verdict, int, float]:
-    return severity_sort_key(judgement.verdict, judgement.remedy, judgement.distance)
+def rank(item: Item | Series, result: Result) -> tuple[Verdict, int, float]:
+    """Rank *item* by what the judge complains of it."""
+    if isinstance(item, Measurement | Finding):
+        return rank_item(item, result)
+    fell_short = isinstance(item, Shortfall)
+    return severity_sort_key(
+        Verdict.ERROR if fell_short else Verdict.PASS, Remedy.NONE, math.inf if fell_short else 0
+    )
 
 
 def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
@@ -224,18 +226,18 @@ def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
 
 def show_details(result: Result, run: Run, console: Console) -> None:
     """Print every fact, once for all its parts, and every measurement, the worst first."""
-    judged = [(judge_item(item, result), item) for item in _list_items(result)]
-    judged.sort(key=lambda pair: _judgement_sort_key(pair[0]), reverse=True)
+    ranked = [(rank(item, result), item) for item in _list_items(result)]
+    ranked.sort(key=itemgetter(0), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []
     facts: dict[tuple[Verdict, str], list[str]] = {}
-    for judgement, item in judged:
+    for (verdict, *_), item in ranked:
         if isinstance(item, Measurement):
-            bad = judgement.verdict > Verdict.SKIP
+            bad = verdict > Verdict.SKIP
             within = WITHIN_LIMITS if find_limits(item, result) else Text()
-            badge = render_badge(judgement.verdict) if bad else within
+            badge = render_badge(verdict) if bad else within
             rows.append((badge, format_row(item, result, run)))
         else:
-            facts.setdefault((judgement.verdict, describe(item, run)), []).append(item.part_id)
+            facts.setdefault((verdict, describe(item)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
         badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
         told = Text(f"{run.inventory.format_names(places)}: {text}")
@@ -247,10 +249,10 @@ def show_details(result: Result, run: Run, console: Console) -> None:
         print_table(console, ("", *MEASUREMENT_HEADS), [(badge, *cells) for badge, cells in rows])
 
 
-def describe(item: Fact, run: Run) -> str:
+def describe(item: Fact) -> str:
     """Write the text of *item*, without its part: that of several may be the same."""
     if isinstance(item, Shortfall):
-        return item.reason.removeprefix(f"{run.inventory.find_label(item.part_id)}: ")
+        return item.reason
     return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 

@@ -19,7 +19,7 @@ from hpcverify.model import FABRIC_SUITE, Cause, Maturity, Result, Run, Verdict,
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
 from hpcverify.plan.hostlist import expand
-from hpcverify.run.conclude import list_hard_evidence, list_standing_evidence
+from hpcverify.run.conclude import list_conclusive
 from hpcverify.summary.rounds import choose_worst_rounds
 
 PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
@@ -123,15 +123,13 @@ def extract_evidence(
         passive=_is_passive(run, site),
         verdict=run.verdict,
         failures=tuple(
-            Failure(r.check, r.reason, bool(_gather_hard_evidence(r, run)))
+            Failure(r.check, r.reason, _has_conclusive_failure(r.check, run))
             for r in counting
             if r.check not in silenced
         ),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
-        standing_checks=frozenset(
-            r.check for r in worst if list_standing_evidence(r, run.inventory)
-        ),
+        standing_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
         not_applicable=frozenset(absent),
         unanswered_checks={
             r.check: r.reason
@@ -167,14 +165,9 @@ def _is_absent(result: Result) -> bool:
     return skipped and result.cause is Cause.NOT_APPLICABLE
 
 
-def _gather_hard_evidence(result: Result, run: Run) -> tuple[str, ...]:
-    """Gather the hard evidence of all rounds, not only of the worst one."""
-    return tuple(
-        text
-        for each in run.results
-        if each.check == result.check
-        for text in list_hard_evidence(each, run.inventory)
-    )
+def _has_conclusive_failure(check: str, run: Run) -> bool:
+    """Whether *check* failed conclusively in any round of *run*, not only in the worst one."""
+    return any(r.check == check and list_conclusive(r, Verdict.FAIL) for r in run.results)
 
 
 def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from hpcverify.check import add_complaints
 from hpcverify.model import (
     Finding,
     FindingRule,
@@ -56,6 +57,6 @@ def build_outside_run(run: str, node: str, suite: str, started: datetime, result
         complete=True,
         passive=False,
         inventory=Inventory(),
-        results=(result,),
+        results=(add_complaints(result, Inventory()),),
         versions=collect_versions(),
     )

@@ -42,6 +42,7 @@ from hpcverify.fleet.transition_log import (
 from hpcverify.isolation.judge import PairSpeed
 from hpcverify.isolation.links import KnownLinks, LinkHistory, LinkPair
 from hpcverify.model import Run
+from hpcverify.records import documents
 from hpcverify.records.sqlite import connect, migrate, read_version, transact, transaction
 
 T = TypeVar("T")
@@ -677,7 +678,7 @@ class Ledger:
     def sign(self, run: Run) -> str:
         """Make what proves, in the place of its token, that *run* is ours: no node can make it."""
         written = msgspec.json.encode(replace(run, token=""))
-        as_read = msgspec.json.decode(written, type=Run)  # a whole number of seconds has a point
+        as_read = documents.parse(written, run.id)  # a whole number of seconds has a point
         return self._make_code(msgspec.json.encode(as_read))
 
     def has_signed(self, run: Run) -> bool:

@@ -23,12 +23,13 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import Unable
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.transition_log import Transition, TransitionKind
-from hpcverify.model import Remedy, Run, Verdict
+from hpcverify.model import Complaint, Remedy, Run, Verdict
 from hpcverify.processes import run_tool
 from hpcverify.records import documents
 from hpcverify.records.store import Store
@@ -60,6 +61,8 @@ class AccusedPart(Struct, frozen=True, kw_only=True):
     label: str
     """Its name for people."""
     remedy: Remedy
+    complaints: tuple[Complaint, ...]
+    """What it failed, the gravest first, as in the run document, without the evidence."""
 
 
 class TransitionMessage(Struct, frozen=True, kw_only=True):
@@ -174,4 +177,9 @@ def list_accused_parts(run: Run, checks: Collection[str]) -> Iterator[AccusedPar
     """Yield the parts that failed one of *checks* in *run*, each once."""
     for part in list_affected_parts(run):
         if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
-            yield AccusedPart(id=part.part_id, label=part.label, remedy=part.remedy)
+            yield AccusedPart(
+                id=part.part_id,
+                label=part.label,
+                remedy=part.remedy,
+                complaints=tuple(replace(c, evidence={}) for c in part.deciding),
+            )

@@ -25,7 +25,10 @@ DEFAULT_DAYS = 90.0
 DAY_HOURS = 24.0
 JOB_SIZE_STEP = 4
 """The factor from one size of a job to the next."""
-INDEPENDENT = "the intervals hold if failures are independent: four weeks show whether they are"
+INDEPENDENT = (
+    "the intervals hold if failures are independent",
+    "four weeks show whether they are",
+)
 
 JOB_HEADS = ("nodes", "GPUs", "MTBF", "ETTR", "goodput", "lost", "saved")
 JOB_COLUMNS_NOTE = (
@@ -81,6 +84,12 @@ def list_job_sizes(nodes: int) -> list[int]:
 
 def describe_reliability(report: ReliabilityReport) -> list[str]:
     """Say in a few lines what is known, and from what."""
+    facts = (f"{name}: {figure}" for name, figure in list_reliability_facts(report))
+    return [introduce_reliability(report), *facts]
+
+
+def introduce_reliability(report: ReliabilityReport) -> str:
+    """Say from what the reliability is known; if that is not enough, what it needs."""
     reliability = report.reliability
     failures = format_count(reliability.outages, "failure")
     span = (
@@ -89,21 +98,25 @@ def describe_reliability(report: ReliabilityReport) -> list[str]:
     )
     if reliability.failure_rate is None or reliability.share_out is None:
         needed = f"at least {MIN_OUTAGES} failures in {MIN_NODE_DAYS:.0f} node-days"
-        return [f"no history yet: {failures} of {span}; a rate needs {needed}"]
+        return f"no history yet: {failures} of {span}; a rate needs {needed}"
+    return f"{failures} of {span}"
+
+
+def list_reliability_facts(report: ReliabilityReport) -> list[tuple[str, str]]:
+    """List what is known, each with its figure; empty if there is too little history."""
+    reliability = report.reliability
+    if reliability.failure_rate is None or reliability.share_out is None:
+        return []
     mtbf = reliability.failure_rate.map(lambda rate: 1 / rate if rate else math.inf)
-    rate, out = (
-        reliability.failure_rate.map(lambda r: r * 1000),
-        reliability.share_out.map(lambda s: s * 100),
-    )
+    rate = reliability.failure_rate.map(lambda r: r * 1000)
+    out = reliability.share_out.map(lambda s: s * 100)
     before_jobs = f"{reliability.found} of {reliability.outages}"
-    caution = [] if reliability.weeks else [INDEPENDENT]
     return [
-        f"{failures} of {span}",
-        f"failures per 1,000 node-days: {rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})",
-        f"MTBF of a node: {mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})",
-        f"time out of service: {out.value:.2f} % ({out.low:.2f} to {out.high:.2f})",
-        f"found by a verification, before a job met them: {before_jobs}",
-        *caution,
+        ("failures per 1,000 node-days", f"{rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})"),
+        ("MTBF of a node", f"{mtbf.value:,.0f} days ({format_range(mtbf, ',.0f')})"),
+        ("time out of service", f"{out.value:.2f} % ({out.low:.2f} to {out.high:.2f})"),
+        ("found by a verification, before a job met them", before_jobs),
+        *([] if reliability.weeks else [INDEPENDENT]),
     ]
 
 

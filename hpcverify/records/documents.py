@@ -17,9 +17,19 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from hpcverify.check import add_complaints
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.model import SCHEMA_VERSION, Result, Run
+from hpcverify.model import (
+    SCHEMA_VERSION,
+    Inventory,
+    Result,
+    Run,
+    Verdict,
+    cap_beta_verdict,
+    effective_verdict,
+)
 from hpcverify.trust import PathEnd, refuse_link_of_others, walk_path
 
 STDOUT_NAME = "-"
@@ -322,10 +332,41 @@ def parse(text: bytes, subject: str) -> Run:
                 f"{subject} has schema {version}, but this hpcverify knows {SCHEMA_VERSION}: "
                 "upgrade hpcverify"
             )
-        return msgspec.json.decode(text, type=Run)
+        return add_missing_complaints(msgspec.json.decode(text, type=Run))
     # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{subject} is not a complete run document ({exc}): move it away") from exc
+
+
+def add_missing_complaints(run: Run) -> Run:
+    """Add to the results of a document from before there were complaints those that they had."""
+    if not any(map(_lacks_complaints, run.results)):
+        return run
+    return replace(
+        run,
+        results=tuple(
+            add_complaints(_name_no_parts(r, run.inventory), run.inventory)
+            if _lacks_complaints(r)
+            else r
+            for r in run.results
+        ),
+    )
+
+
+def _lacks_complaints(result: Result) -> bool:
+    """Whether no complaint of *result* explains what it counts as."""
+    verdict = effective_verdict(result)
+    counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.complaints)
+    return verdict > Verdict.SKIP and all(other < verdict for other in counted)
+
+
+def _name_no_parts(result: Result, inventory: Inventory) -> Result:
+    """Take the names of parts, which such documents have, out of the shortfalls of *result*."""
+    shortfalls = (
+        replace(s, reason=s.reason.removeprefix(f"{inventory.find_label(s.part_id)}: "))
+        for s in result.shortfalls
+    )
+    return replace(result, shortfalls=tuple(shortfalls))
 
 
 class _Version(msgspec.Struct):

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.model import Cause, Complaint, Remedy, Verdict
 
 
 class LastResult(Struct, frozen=True, kw_only=True):
@@ -23,3 +23,5 @@ class LastResult(Struct, frozen=True, kw_only=True):
     reason: str
     cause: Cause
     remedy: Remedy
+    complaints: tuple[Complaint, ...] = ()
+    """Those of the round as they count, the gravest first, without their evidence."""

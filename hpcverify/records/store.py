@@ -25,6 +25,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from hpcverify.errors import (
     ConfigError,
@@ -35,7 +36,7 @@ from hpcverify.errors import (
     UnknownNameError,
 )
 from hpcverify.limits.resolve import PastValues
-from hpcverify.model import BMC_SUITE, CarryOver, Inventory, Run, Verdict
+from hpcverify.model import BMC_SUITE, CarryOver, Complaint, Inventory, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.sqlite import (
@@ -67,6 +68,7 @@ S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
 Rows = list[tuple[object, ...]]
+NO_COMPLAINTS = b"[]"
 UNREADABLE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
 """What msgspec raises of values of another kind than ours."""
 MAX_INTEGER = 2**63
@@ -108,7 +110,7 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     complete: bool
     rounds: Annotated[int, Meta(ge=0)]
     reason: str
-    """The reason of its worst result."""
+    """Its verdict in one clause, the worst part first; empty if it passed."""
 
 
 class Store:
@@ -454,14 +456,14 @@ class Store:
         Only from *since* to *until*, as in `list_newest`. By suite, because the passive
         suites run after every job and say nothing about the other checks.
         """
-        return self._select_structs(
+        return self._select(
             "select node, suite, id, started, overall, name, verdict, reason,"
-            " cause, remedy from (select node, suite, id, max(started) started,"
+            " cause, remedy, complaints from (select node, suite, id, max(started) started,"
             "   verdict overall from runs where complete"
             "   and started between :since and :until group by node, suite)"
             " join results on run = id",
             {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
-            LastResult,
+            _build_last_results,
         )
 
     def list_facts(
@@ -512,9 +514,7 @@ class Store:
 
     def _select_entries(self, which: str, values: Mapping[str, str | int | None]) -> list[RunEntry]:
         return self._select_structs(
-            "select id, node, suite, started, seconds, verdict, complete, rounds,"  # noqa: S608 - our own words
-            " coalesce((select reason from results where run = runs.id"
-            "   and results.verdict = runs.verdict limit 1), '')"
+            "select id, node, suite, started, seconds, verdict, complete, rounds, reason"  # noqa: S608 - our own words
             f" from runs {which}",
             values,
             RunEntry,
@@ -705,6 +705,17 @@ def _format_time(when: datetime | None, without: str) -> str:
 def _build_structs(rows: Rows, kind: type[S]) -> list[S]:
     names = kind.__struct_fields__
     return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
+
+
+def _build_last_results(rows: Rows) -> list[LastResult]:
+    """Build them; what many nodes complain of in the same words is decoded once."""
+    decode = cache(msgspec.json.Decoder(tuple[Complaint, ...]).decode)
+    stored = msgspec.convert([row[-1] for row in rows], list[bytes])
+    results = _build_structs([(*row[:-1], ()) for row in rows], LastResult)
+    return [
+        replace(result, complaints=decode(complaints)) if complaints != NO_COMPLAINTS else result
+        for result, complaints in zip(results, stored, strict=True)
+    ]
 
 
 def _read_whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:

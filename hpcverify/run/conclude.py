@@ -7,26 +7,23 @@ adds an ERROR, which hides no FAIL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from hpcverify.check import (
     ENGINE_FINDING_RULES,
-    RANK_LOST_CODE,
-    JudgedItem,
-    Judgement,
     Rule,
     RuleOverride,
+    add_complaints,
     applies,
-    combine_judgements,
     judge,
-    list_judgements,
 )
 from hpcverify.limits.resolve import PastValues, resolve
 from hpcverify.model import (
     CarryOver,
     Cause,
+    Complaint,
     Coverage,
     Fact,
     Finding,
@@ -82,22 +79,16 @@ def conclude(
     )
     if skipped and len(skipped) == len(outcomes):
         causes = {outcome.cause for outcome in skipped.values()}
-        return msgspec.structs.replace(
+        skip = msgspec.structs.replace(
             result,
             verdict=Verdict.SKIP,
             reason="; ".join(dict.fromkeys(o.reason for o in skipped.values())),
             cause=min(causes, key=[Cause.NOT_OBSERVABLE, *Cause].index),
             coverage=(),
         )
-    several = len(outcomes) > 1
+        return add_complaints(skip, inventory)
     shortfalls = tuple(
-        Shortfall(
-            part,
-            f"{inventory.find_label(part)}: {o.reason}" if several else o.reason,
-            o.cause,
-            o.remedy,
-            o.code,
-        )
+        Shortfall(part, o.reason, o.cause, o.remedy, o.code)
         for part, o in outcomes.items()
         if o.verdict is Verdict.ERROR
     )
@@ -120,39 +111,13 @@ def judge_result(
     """Judge *result* by today's *rules*, *overrides* and *rulings*; its shortfalls remain."""
     rulings = add_common_rules(rulings, result.findings)
     limits = resolve(rules, result.measurements, inventory, past, overrides)
-    short = list(_judge_shortfalls(result.shortfalls, inventory))
-    holding = [lim for lim in limits if not short or _is_measured(lim, result)]
-    names = inventory.recall(result.findings).format_names
-    # A lost rank that tells of itself why needs no witness: what others waited for is no cause.
-    told = {one.part_id for one in result.shortfalls}
-    facts = [f for f in result.findings if f.code != RANK_LOST_CODE or f.part_id not in told]
-    verdict = judge((*result.measurements, *facts), holding, rulings, names)
-    total = combine_judgements([verdict, *short]) if short else verdict
     codes = sorted({finding.code for finding in result.findings})
-    return msgspec.structs.replace(
+    ruled = msgspec.structs.replace(
         result,
-        verdict=total.verdict,
-        reason=total.reason,
-        cause=total.cause,
-        remedy=total.remedy,
         limits=tuple(limits),
         rulings={code: rulings[code] for code in codes if code in rulings},
     )
-
-
-def _judge_shortfalls(shortfalls: Iterable[Shortfall], inventory: Inventory) -> Iterator[Judgement]:
-    """Judge what kept parts from being measured; of parts that say the same it is said once."""
-    alike: dict[str, list[Shortfall]] = {}
-    for one in shortfalls:
-        text = one.reason.removeprefix(f"{inventory.find_label(one.part_id)}: ")
-        alike.setdefault(text, []).append(one)
-    for text, some in alike.items():
-        first, *others = some
-        names = inventory.format_names([one.part_id for one in some])
-        reason = f"{names}: {text}" if others else first.reason
-        yield Judgement(
-            verdict=Verdict.ERROR, reason=reason, cause=first.cause, remedy=first.remedy
-        )
+    return judge(ruled, inventory)
 
 
 def add_common_rules(
@@ -186,32 +151,17 @@ def rejudge_result(
     return judge_result(result, rules, rulings, inventory, past, overrides=overrides)
 
 
-def list_hard_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
+def list_conclusive(result: Result, verdict: Verdict) -> tuple[Complaint, ...]:
     """
-    List the failures in *result* that a rerun cannot undo, one sentence each.
+    List the complaints of *result* that no rerun can undo, if they and it have *verdict*.
 
-    They follow the limits and rulings that judged it. A check in beta has none: it can
-    only warn.
+    FAIL lists conclusive evidence. WARN lists what is left of that of an earlier run, which
+    must not fail a node twice: such as a machine check that the kernel logged before the last
+    run, on a node that has not been rebooted since. A check in beta has none: it can only warn.
     """
-    return _list_hard(result, inventory, Verdict.FAIL)
-
-
-def list_standing_evidence(result: Result, inventory: Inventory) -> tuple[str, ...]:
-    """
-    List what *result* says of hard evidence that an earlier run met, one sentence each.
-
-    It only warns, so that it does not fail a node twice: such as a machine check that the
-    kernel logged before the last run, on a node that has not been rebooted since.
-    """
-    return _list_hard(result, inventory, Verdict.WARN)
-
-
-def _list_hard(result: Result, inventory: Inventory, verdict: Verdict) -> tuple[str, ...]:
     if result.verdict is not verdict or result.maturity is Maturity.BETA:
         return ()
-    found: list[Measurement | Finding] = [*result.measurements, *result.findings]
-    judged = list_judgements(found, result.limits, result.rulings, inventory.format_names)
-    return tuple(j.reason for j in judged if j.conclusive and j.verdict is verdict)
+    return tuple(c for c in result.complaints if c.conclusive and c.verdict is verdict)
 
 
 def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -> Result | None:
@@ -224,22 +174,17 @@ def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -
     others = any(short.part_id not in cut for short in result.shortfalls)
     if others or result.verdict is Verdict.FAIL:
         return result
-    limits = [limit for limit in result.limits if _applies_to_part_result(limit, result)]
-    found: list[JudgedItem] = [*result.measurements, *result.findings]
-    judged = judge(found, limits, result.rulings, inventory.format_names)
-    if judged.verdict is Verdict.PASS:
-        return None
     short = Coverage("node", "cut short: the suite's time ran out")
-    return msgspec.structs.replace(
-        result,
-        verdict=judged.verdict,
-        reason=judged.reason,
-        cause=judged.cause,
-        remedy=judged.remedy,
-        coverage=(*result.coverage, short),
-        limits=tuple(limits),
-        shortfalls=(),
+    judged = judge(
+        msgspec.structs.replace(
+            result,
+            coverage=(*result.coverage, short),
+            limits=tuple(x for x in result.limits if _applies_to_part_result(x, result)),
+            shortfalls=(),
+        ),
+        inventory,
     )
+    return None if judged.verdict is Verdict.PASS else judged
 
 
 def _applies_to_part_result(limit: Limit, result: Result) -> bool:
@@ -252,16 +197,14 @@ def build_not_run_result(
     step: Step, reason: str, cause: Cause, remedy: Remedy = Remedy.RERUN
 ) -> Result:
     """Say that *step* did not run, and why."""
-    return Result(
+    result = Result(
         check=step.name,
         verdict=Verdict.ERROR,
-        reason=reason,
-        cause=cause,
-        remedy=remedy,
         shortfalls=(Shortfall("node", reason, cause, remedy),),
         maturity=step.check.maturity,
         required=step.required,
     )
+    return judge(result, Inventory())
 
 
 def _is_measured(limit: Limit, result: Result) -> bool:

@@ -9,9 +9,6 @@ from msgspec import Struct
 
 from hpcverify.run.wire import Item, Outcome, Task
 
-TELEMETRY_WORKER = "telemetry"
-"""The name of the worker that reads the hardware, and computes on none of it."""
-
 
 class Overrun(Struct, frozen=True, kw_only=True):
     """What is known of a worker that was still busy when its time was up."""

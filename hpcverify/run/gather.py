@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpcverify.check import ANSWER_CODE, SETUP_CODES, Context, Placement, Unable
+from hpcverify.check import ANSWER_CODE, SETUP_CODES, TELEMETRY_WORKER, Context, Placement, Unable
 from hpcverify.errors import UnverifiedError
 from hpcverify.model import (
     CarryOver,
@@ -32,7 +32,7 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Step
 from hpcverify.run.conclude import conclude, judge_cut_short
-from hpcverify.run.executor import TELEMETRY_WORKER, Answer, Executor
+from hpcverify.run.executor import Answer, Executor
 from hpcverify.run.folders import ScratchProblem
 from hpcverify.run.history import NodeHistory, list_missing_devices
 from hpcverify.run.overrun import (

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from hpcverify.check import applies
 from hpcverify.limits.resolve import PastValues
 from hpcverify.model import (
     CarryOver,
+    ComplaintKind,
     Coverage,
     Finding,
     Inventory,
-    Limit,
     Measurement,
     Result,
     Verdict,
@@ -72,10 +71,11 @@ def _merge_measurements(first: Result, last: Result) -> Iterator[Measurement]:
     """Take the last value of each; the first one where only that is bad, or there is no other."""
     earlier = {_identify(m): m for m in first.measurements}
     later = {_identify(m) for m in last.measurements}
+    outside_first, outside_last = map(_list_outside, (first, last))
     for measurement in last.measurements:
         before = earlier.get(_identify(measurement))
-        worse = before is not None and not _is_outside(measurement, last.limits)
-        yield before if worse and before and _is_outside(before, first.limits) else measurement
+        only_first = _identify(measurement) in outside_first - outside_last
+        yield before if before and only_first else measurement
     yield from (m for key, m in earlier.items() if key not in later)
 
 
@@ -83,8 +83,9 @@ def _identify(item: Measurement) -> tuple[str, str]:
     return item.name, item.part_id
 
 
-def _is_outside(item: Measurement, limits: tuple[Limit, ...]) -> bool:
-    return any(applies(limit, item) and not limit.admits(item.value) for limit in limits)
+def _list_outside(result: Result) -> set[tuple[str, str]]:
+    """List the measurements of *result* that are outside a limit."""
+    return {(c.name, c.part_id) for c in result.complaints if c.kind is ComplaintKind.OUTSIDE}
 
 
 def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:

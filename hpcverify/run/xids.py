@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
+from hpcverify.check import TELEMETRY_WORKER
 from hpcverify.model import Coverage, Finding, Verdict
-from hpcverify.run.executor import TELEMETRY_WORKER, Executor
+from hpcverify.run.executor import Executor
 from hpcverify.run.wire import FindXids
 from hpcverify.telemetry.complaints import COMPLAINT_CODE
 

@@ -8,7 +8,6 @@ only a warning has not failed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -16,6 +15,8 @@ from msgspec.structs import replace
 
 from hpcverify import check
 from hpcverify.model import (
+    Complaint,
+    ComplaintKind,
     Finding,
     Inventory,
     Limit,
@@ -46,25 +47,6 @@ IDENTITY_FACTS = (
 INTERRUPTED_REASON = "the run was interrupted before every check had run"
 NOTHING_RAN_REASON = "no check was run"
 ALL_SKIPPED_REASON = "every check was skipped"
-
-
-class Complaint(Struct, frozen=True, kw_only=True):
-    """What one check, or several for one cause, report against one part."""
-
-    part_id: str
-    checks: tuple[str, ...]
-    name: str
-    """The metric, or the code of the finding."""
-    text: str
-    """What was found, without the name of the part."""
-    verdict: Verdict
-    remedy: Remedy
-    key: tuple[str, ...]
-    """The same for complaints of one cause: the part, and the code if all checks share it,
-    else the metric of the check or what was found."""
-    distance: float = 0.0
-    """How far past its limit, as a share of it; infinite for what is no value."""
-    evidence: dict[str, str] = {}
 
 
 class AffectedPart(Struct, frozen=True, kw_only=True):
@@ -118,7 +100,7 @@ def list_actions(run: Run) -> tuple[Action, ...]:
             parts=tuple(
                 sorted(
                     groups[verdict, remedy],
-                    key=lambda part: max(c.distance for c in part.deciding),
+                    key=lambda part: max(map(check.make_severity_key, part.deciding)),
                     reverse=True,
                 )
             ),
@@ -131,7 +113,7 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     """Yield every part with complaints in *run*, in the order of the inventory."""
     inventory = recall_gone_parts(run)
     by_part: dict[str, list[Complaint]] = {}
-    found = [c for result in run.results for c in list_complaints(result, inventory)]
+    found = [c for result in run.results for c in list_complaints(result)]
     for complaint in _merge_complaints([*_list_run_complaints(run), *found]):
         by_part.setdefault(complaint.part_id, []).append(complaint)
     places = {part.id: place for place, part in enumerate(inventory.parts)}
@@ -141,7 +123,7 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
             part_id=part_id,
             label=inventory.find_label(part_id),
             facts={name: facts[name] for name in IDENTITY_FACTS if name in facts},
-            complaints=tuple(sorted(by_part[part_id], key=_complaint_sort_key, reverse=True)),
+            complaints=tuple(sorted(by_part[part_id], key=check.make_severity_key, reverse=True)),
         )
 
 
@@ -156,66 +138,59 @@ def recall_gone_parts(run: Run) -> Inventory:
     return run.inventory.recall(f for result in run.results for f in result.findings)
 
 
-def list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
-    """List the complaints of *result* as the engine judged them, the gravest first."""
-    verdict = effective_verdict(result)
-    if verdict < Verdict.WARN:
+def list_complaints(result: Result) -> list[Complaint]:
+    """List the complaints of *result* as they count for the node, the gravest first."""
+    if effective_verdict(result) < Verdict.WARN:
         return []
-    skipped = result.verdict is Verdict.SKIP
-    found = [] if skipped else list(_list_part_complaints(result, inventory))
-    if all(complaint.verdict < verdict for complaint in found):
-        remedy = Remedy.FIX_CONFIGURATION if skipped else result.remedy
-        judgement = check.Judgement(verdict=verdict, reason=result.reason, remedy=remedy)
-        found.append(_build_complaint(result, "node", result.cause.value, judgement, inventory))
-    return sorted(found, key=_complaint_sort_key, reverse=True)
+    complaints = (_weigh(c, result) for c in result.complaints if c.verdict > Verdict.SKIP)
+    return sorted(complaints, key=check.make_severity_key, reverse=True)
 
 
-def list_deciding(result: Result, inventory: Inventory) -> list[Complaint]:
+def _weigh(complaint: Complaint, result: Result) -> Complaint:
+    """Cap *complaint* if the check is in beta; what has no remedy is to be inspected."""
+    verdict = cap_beta_verdict(complaint.verdict, result.maturity)
+    keeps = verdict is complaint.verdict and complaint.remedy is not Remedy.NONE
+    return replace(complaint, verdict=verdict, remedy=complaint.remedy if keeps else Remedy.INSPECT)
+
+
+def list_deciding(result: Result) -> list[Complaint]:
     """List the complaints that decide what *result* counts as, the gravest first."""
     verdict = effective_verdict(result)
-    return [c for c in list_complaints(result, inventory) if c.verdict is verdict]
+    return [c for c in list_complaints(result) if c.verdict is verdict]
 
 
-def _list_part_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    names = inventory.format_names
-    for finding in result.findings:
-        rule = result.rulings.get(finding.code)
-        for judgement in check.list_judgements([finding], (), result.rulings, names):
-            made = _build_complaint(result, finding.part_id, finding.code, judgement, inventory)
-            key = _make_shared_key(finding) if rule and rule.shared else made.key
-            if judgement.verdict > Verdict.SKIP:
-                yield replace(made, evidence=finding.evidence, key=key)
-    for item in result.measurements:
-        limits = [limit for limit in result.limits if check.applies(limit, item)]
-        for judgement in check.list_judgements([item], limits, {}, names):
-            made = _build_complaint(result, item.part_id, item.name, judgement, inventory)
-            if judgement.verdict > Verdict.SKIP:
-                beyond = 0 < judgement.distance < math.inf
-                key = (item.part_id, result.check, item.name) if beyond else made.key
-                yield replace(made, key=key)
-    yield from _list_shortfall_complaints(result, inventory)
-    for limit in () if result.shortfalls else find_unmet_limits(result):
-        for judgement in check.list_judgements((), [limit], {}):
-            yield _build_complaint(
-                result, limit.part_id or "node", limit.name, judgement, inventory
-            )
+def find_complaints(item: Measurement | Finding, result: Result) -> list[Complaint]:
+    """Find the complaints of *result* about *item*, the gravest first."""
+    about = [c for c in result.complaints if (c.name, c.part_id) == (_get_name(item), item.part_id)]
+    if isinstance(item, Measurement):
+        return [c for c in about if c.limit and c.value == item.value]
+    return [c for c in about if c.kind is ComplaintKind.FINDING and item.text in c.text]
 
 
-def _list_shortfall_complaints(result: Result, inventory: Inventory) -> Iterator[Complaint]:
-    parts = {part.id for part in inventory.parts} - {"node"}  # it is one on real machines
-    found = {finding.code for finding in result.findings}
-    for short in result.shortfalls:
-        if short.code in found and (short.part_id == "node" or short.part_id not in parts):
-            continue  # the finding says which part it is
-        judgement = check.Judgement(
-            verdict=Verdict.ERROR, reason=short.reason, remedy=short.remedy, distance=math.inf
-        )
-        code = short.code or short.cause.value
-        made = _build_complaint(result, short.part_id, code, judgement, inventory)
-        # It may be that of a worker without a part, such as the telemetry.
-        part_id = short.part_id if short.part_id in parts else "node"
-        key = _make_shared_key(Finding(code, part_id, "")) if short.code else (part_id, made.text)
-        yield replace(made, part_id=part_id, key=key)
+def rank_item(item: Measurement | Finding, result: Result) -> tuple[Verdict, int, float]:
+    """Rank *item* by the gravest complaint of *result* about it; without one it passed."""
+    keys = map(check.make_severity_key, find_complaints(item, result))
+    return max(keys, default=check.severity_sort_key(Verdict.PASS, Remedy.NONE))
+
+
+def _get_name(item: Measurement | Finding) -> str:
+    return item.name if isinstance(item, Measurement) else item.code
+
+
+def make_cause_key(complaint: Complaint) -> tuple[str, ...]:
+    """
+    Make a key that is the same for complaints of one cause.
+
+    It is the part, and the code if all checks share it (on the node itself also the evidence),
+    else the metric of the check or what was found.
+    """
+    if complaint.shared:
+        evidence = complaint.evidence if complaint.part_id == "node" else {}
+        marks = (f"{name}={value}" for name, value in evidence.items())
+        return (complaint.part_id, complaint.name, *marks)
+    if complaint.kind is ComplaintKind.OUTSIDE and complaint.distance is not None:
+        return (complaint.part_id, *complaint.checks, complaint.name)
+    return (complaint.part_id, complaint.text)
 
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
@@ -231,44 +206,14 @@ def find_unmet_limits(result: Result) -> Iterator[Limit]:
             yield limit
 
 
-def _make_shared_key(finding: Finding) -> tuple[str, ...]:
-    """Make the key of a finding that means the same in all checks; on the node, by evidence."""
-    evidence = finding.evidence if finding.part_id == "node" else {}
-    return (finding.part_id, finding.code, *(f"{name}={value}" for name, value in evidence.items()))
-
-
-def _build_complaint(
-    result: Result, part_id: str, name: str, judgement: check.Judgement, inventory: Inventory
-) -> Complaint:
-    text = judgement.reason.removeprefix(f"{inventory.find_label(part_id)}: ")
-    return Complaint(
-        part_id=part_id,
-        checks=(result.check,),
-        name=name,
-        text=text,
-        verdict=cap_beta_verdict(judgement.verdict, result.maturity),
-        remedy=_find_effective_remedy(judgement, result),
-        key=(part_id, text),
-        distance=judgement.distance,
-    )
-
-
-def _find_effective_remedy(judgement: check.Judgement, result: Result) -> Remedy:
-    """Return what a complaint of *result* calls for; a check in beta only asks to inspect."""
-    capped = cap_beta_verdict(judgement.verdict, result.maturity) is not judgement.verdict
-    return Remedy.INSPECT if capped or judgement.remedy is Remedy.NONE else judgement.remedy
-
-
 def map_remedies(run: Run) -> dict[str, Remedy]:
     """Map each part with complaints in *run* to the remedy that it is listed under."""
     return {part.part_id: action.remedy for action in list_actions(run) for part in action.parts}
 
 
-def find_common_remedy(
-    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy]
-) -> Remedy | None:
+def find_common_remedy(result: Result, remedies: Mapping[str, Remedy]) -> Remedy | None:
     """Return the one of *remedies* that all parts of *result* share; None if they differ."""
-    shared = {remedies[complaint.part_id] for complaint in list_complaints(result, inventory)}
+    shared = {remedies[complaint.part_id] for complaint in list_complaints(result)}
     return None if len(shared) > 1 else next(iter(shared), Remedy.NONE)
 
 
@@ -289,28 +234,26 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
     else:
         return
     yield Complaint(
+        kind=ComplaintKind.SHORTFALL,
         part_id="node",
         checks=(),
         name="incomplete",
         text=text,
         verdict=Verdict.ERROR,
         remedy=remedy,
-        key=("node", text),
+        distance=0.0,
     )
 
 
-def _merge_complaints(found: Sequence[Complaint]) -> list[Complaint]:
+def _merge_complaints(complaints: Sequence[Complaint]) -> list[Complaint]:
     """Merge the complaints of one cause; of several rounds keep the worst."""
     kept: dict[tuple[str, ...], Complaint] = {}
-    for one in found:
-        other = kept.setdefault(one.key, one)
-        kept[one.key] = replace(
-            max(other, one, key=_complaint_sort_key),
-            checks=tuple(dict.fromkeys((*other.checks, *one.checks))),
-            evidence=other.evidence | one.evidence,
+    for complaint in complaints:
+        key = make_cause_key(complaint)
+        other = kept.setdefault(key, complaint)
+        kept[key] = replace(
+            max(other, complaint, key=check.make_severity_key),
+            checks=tuple(dict.fromkeys((*other.checks, *complaint.checks))),
+            evidence=other.evidence | complaint.evidence,
         )
     return list(kept.values())
-
-
-def _complaint_sort_key(complaint: Complaint) -> tuple[Verdict, int, float]:
-    return check.severity_sort_key(complaint.verdict, complaint.remedy, complaint.distance)

@@ -15,7 +15,12 @@ from msgspec import Struct
 
 from hpcverify.check import format_quantity
 from hpcverify.model import PLURAL_NAMES, Inventory, Part, Run, Verdict
-from hpcverify.summary.actions import AffectedPart, list_affected_parts, pair_with_limits
+from hpcverify.summary.actions import (
+    AffectedPart,
+    find_complaints,
+    list_affected_parts,
+    pair_with_limits,
+)
 
 EXTERNAL_CAUSES = {
     "heat": (
@@ -98,15 +103,19 @@ def recall_facts(part: AffectedPart, before: Inventory | None) -> dict[str, str]
 
 def list_ruled_out(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
     """List the causes other than *part* itself that *run* and the *past* rule out, and why."""
-    ruled_out = [*_compare_like_parts(part, run), *_rule_out_causes(part, run)]
+    return [f"{cause}: {why}" for cause, why in _rule_out(part, run, past)]
+
+
+def _rule_out(part: AffectedPart, run: Run, past: Repetition | None) -> Iterator[tuple[str, str]]:
+    yield from _compare_like_parts(part, run)
+    yield from _rule_out_causes(part, run)
     if past and past.slots:
-        ruled_out.append(f"{SLOT}: it also failed at {', '.join(past.slots)}")
-    return ruled_out
+        yield SLOT, f"it also failed at {', '.join(past.slots)}"
 
 
 def list_open_causes(part: AffectedPart, run: Run, past: Repetition | None = None) -> list[str]:
     """List the causes other than *part* itself that *run* and the *past* do not rule out."""
-    ruled_out = {text.partition(":")[0] for text in list_ruled_out(part, run, past)}
+    ruled_out = {cause for cause, _ in _rule_out(part, run, past)}
     like, good = _find_like_parts(part, run)
     others = PLURAL_NAMES.get(like[0].kind, "parts") if like else ""
     rest = f"{REST} ({len(good)} of {len(like)} other {others} passed)" if like else REST
@@ -130,21 +139,21 @@ def _find_like_parts(part: AffectedPart, run: Run) -> tuple[list[Part], list[Par
     return like, good
 
 
-def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[str]:
+def _compare_like_parts(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
     """Say what it rules out that all parts of the same model passed the same checks."""
     like, good = _find_like_parts(part, run)
     if not like or len(good) < len(like):  # where another one fails too, it may be shared
         return
     others = PLURAL_NAMES.get(like[0].kind, "parts")
     who = f"all {len(like)} other {others}" if len(like) > 1 else "the other one"
-    yield f"{REST}: {who} of this model passed {' and '.join(part.checks)}"
+    yield REST, f"{who} of this model passed {' and '.join(part.checks)}"
     same = [
         f"{word} {part.facts[fact]}"
         for fact, word in SOFTWARE_FACTS.items()
         if fact in part.facts and all(p.facts.get(fact) == part.facts[fact] for p in good)
     ]
     if same:
-        yield f"{SOFTWARE}: they have the same {' and '.join(same)}"
+        yield SOFTWARE, f"they have the same {' and '.join(same)}"
 
 
 def _is_alike(one: Part, other: Part) -> bool:
@@ -163,17 +172,17 @@ def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
     return set(checks) <= seen
 
 
-def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[str]:
+def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
     """Yield the causes outside the part of which all measurements were within limits."""
     for cause, names in EXTERNAL_CAUSES.items():
         pairs = [
-            pair
+            (item, find_complaints(item, result))
             for result in run.results
-            for pair in pair_with_limits(result)
-            if pair[0].part_id == part.part_id and pair[0].name in names
+            for item, _ in pair_with_limits(result)
+            if item.part_id == part.part_id and item.name in names
         ]
-        if pairs and all(limit.admits(item.value) for item, limit in pairs):
+        if pairs and not any(complaints for _, complaints in pairs):
             values = dict.fromkeys(
                 f"{item.name} {format_quantity(item.value, item.unit)}" for item, _ in pairs
             )
-            yield f"{cause}: {', '.join(values)}, within limits under load"
+            yield cause, f"{', '.join(values)}, within limits under load"

@@ -8,20 +8,20 @@ them have one cause, the counts, the reasons and the next step. A check always c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
+from hpcverify.check import group_alike, make_severity_key
+from hpcverify.model import Complaint, Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
-    Complaint,
     is_all_skipped,
     list_actions,
     list_deciding,
     list_part_names,
+    make_cause_key,
     recall_gone_parts,
 )
 from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
@@ -90,14 +90,13 @@ class CauseGroup(Struct, frozen=True, kw_only=True):
 
 def rank_results(results: Iterable[Result]) -> list[Result]:
     """Order *results* by what they count as, then by severity; skips come last."""
-    return sorted(results, key=lambda r: _rank(r, list_deciding(r, Inventory())), reverse=True)
+    return sorted(results, key=_rank, reverse=True)
 
 
-def _rank(result: Result, deciding: Sequence[Complaint]) -> tuple[bool, Verdict, int, float]:
+def _rank(result: Result) -> tuple[bool, tuple[Verdict, int, float]]:
     verdict = effective_verdict(result)
-    severities = ((list(Remedy).index(c.remedy), c.distance) for c in deciding)
-    strength, distance = max(severities, default=(0, 0.0))
-    return verdict is not Verdict.SKIP, verdict, strength, distance
+    keys = map(make_severity_key, list_deciding(result))
+    return verdict is not Verdict.SKIP, max(keys, default=(verdict, 0, 0.0))
 
 
 def rank_checks(run: Run) -> list[Result]:
@@ -112,11 +111,9 @@ def group_by_cause(run: Run) -> list[CauseGroup]:
     A check follows another if all that decided it also decided the other one, as when a
     lost GPU makes five checks fail. Skipped checks are left out.
     """
-    inventory = recall_gone_parts(run)
     judged = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) != Verdict.SKIP]
-    deciding = {r.check: list_deciding(r, inventory) for r in judged}
-    causes = {name: {c.key for c in some} for name, some in deciding.items()}
-    judged.sort(key=lambda r: _rank(r, deciding[r.check]), reverse=True)
+    causes = {r.check: set(map(make_cause_key, list_deciding(r))) for r in judged}
+    judged.sort(key=_rank, reverse=True)
     leader_of: dict[str, str] = {}
     weights = {r.check: (effective_verdict(r), len(causes[r.check])) for r in judged}
     for name in sorted(weights, key=weights.__getitem__, reverse=True):
@@ -265,15 +262,16 @@ def list_clauses(result: Result, inventory: Inventory) -> list[str]:
 
 def _list_named_clauses(result: Result, inventory: Inventory) -> list[tuple[str, str]]:
     """List them with the metric or the code of each."""
-    places: dict[tuple[str, ...], list[str]] = {}
-    for one in list_deciding(result, inventory):
-        # What was found, or hindered a check, may concern several parts; a value is of one.
-        own = (one.part_id,) if 0 < one.distance < math.inf else ()
-        places.setdefault((one.text, one.name, *own), []).append(one.part_id)
     return [
-        (name, f"{_name_parts(parts, inventory)}: {text}".removeprefix("the node: "))
-        for (text, name, *_), parts in places.items()
+        (alike[0].name, _write_clause(alike, inventory))
+        for alike in group_alike(list_deciding(result))
     ]
+
+
+def _write_clause(alike: Sequence[Complaint], inventory: Inventory) -> str:
+    ids = [complaint.part_id for complaint in alike]
+    text = alike[0].text
+    return text if set(ids) == {"node"} else f"{_name_parts(ids, inventory)}: {text}"
 
 
 def count_others(result: Result, inventory: Inventory, shown: int = 1) -> str:
@@ -283,7 +281,7 @@ def count_others(result: Result, inventory: Inventory, shown: int = 1) -> str:
     if not others:
         return ""
     first = clauses[0]
-    parts = {complaint.part_id for complaint in list_deciding(result, inventory)}
+    parts = {complaint.part_id for complaint in list_deciding(result)}
     names = list_part_names(parts, inventory)
     said = len(parts) == 1 or len(names) > 1 or first.startswith(names[0])
     place = "" if said else f", on {names[0]}"

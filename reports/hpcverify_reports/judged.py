@@ -11,88 +11,57 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from hpcverify.check import Judgement, applies, list_judgements
-from hpcverify.model import Finding, FindingRule, Limit, Measurement, Remedy, Result, Verdict
+from hpcverify.check import applies
+from hpcverify.model import Complaint, Limit, Measurement, Result, Verdict
+from hpcverify.summary.actions import find_complaints
 from hpcverify.summary.wording import format_bounds
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import format_number
 
-UNKNOWN_FINDING_RULE = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER)
-"""The rule for a finding whose code has none."""
-
 
 @dataclass(frozen=True, slots=True)
 class JudgedMeasurement:
-    """A measurement, its limits, and the judgement by each."""
+    """A measurement with the limits that apply to it, and the complaints of the judge."""
 
     item: Measurement
-    judged_limits: tuple[tuple[Limit, Judgement], ...]
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        """The limits that apply to it."""
-        return tuple(limit for limit, _ in self.judged_limits)
-
-    @property
-    def broken_limits(self) -> tuple[tuple[Limit, Judgement], ...]:
-        """The limits that it exceeds, or that are too noisy to judge by."""
-        return tuple(
-            (limit, judgement)
-            for limit, judgement in self.judged_limits
-            if judgement.verdict is not Verdict.PASS
-        )
+    limits: tuple[Limit, ...]
+    complaints: tuple[Complaint, ...]
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst judgement; None without a limit."""
-        return max((j.verdict for _, j in self.judged_limits), default=None)
+        """The worst verdict; None without a limit."""
+        passed = [Verdict.PASS] if self.limits else []
+        return max([*(c.verdict for c in self.complaints), *passed], default=None)
 
 
-def judge_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
-    """Judge every measurement of *result* by its limits, as the engine did."""
-    passed = Judgement(verdict=Verdict.PASS)
+def pair_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
+    """Pair every measurement of *result* with its limits and with what came of them."""
     values: dict[tuple[str, str], list[float | None]] = {}
     for item in result.measurements:
         values.setdefault((item.name, item.unit), []).append(item.value)
     units = {(name, unit): choose_unit(some, unit) for (name, unit), some in values.items()}
-    judged = (
-        JudgedMeasurement(
-            item,
-            tuple(
-                (limit, next(iter(list_judgements([item], [limit], {})), passed))
-                for limit in result.limits
-                if applies(limit, item)
-            ),
-        )
-        for item in result.measurements
-    )
-    return tuple(_scale(one, *units[one.item.name, one.item.unit]) for one in judged)
+    return tuple(_pair(item, result, *units[item.name, item.unit]) for item in result.measurements)
 
 
-def _scale(one: JudgedMeasurement, unit: str, factor: float) -> JudgedMeasurement:
-    """Multiply the value and the limits of *one* by *factor*, which makes them of *unit*."""
-    if factor == 1:
-        return one
-    value = None if one.item.value is None else one.item.value * factor
+def _pair(item: Measurement, result: Result, unit: str, factor: float) -> JudgedMeasurement:
+    """Multiply everything about *item* by *factor*, which makes it a value in *unit*."""
+    value = _scale(item.value, factor)
     return JudgedMeasurement(
-        replace(one.item, value=value, unit=unit),
+        replace(item, value=value, unit=unit),
+        tuple(_scale_limit(limit, factor) for limit in result.limits if applies(limit, item)),
         tuple(
-            (
-                replace(
-                    limit,
-                    low=None if limit.low is None else limit.low * factor,
-                    high=None if limit.high is None else limit.high * factor,
-                ),
-                judgement,
-            )
-            for limit, judgement in one.judged_limits
+            replace(c, value=value, unit=unit, limit=c.limit and _scale_limit(c.limit, factor))
+            for c in find_complaints(item, result)
         ),
     )
 
 
-def find_rule(finding: Finding, result: Result) -> FindingRule:
-    """Find the rule for *finding*; without one it is an ERROR."""
-    return result.rulings.get(finding.code, UNKNOWN_FINDING_RULE)
+def _scale_limit(limit: Limit, factor: float) -> Limit:
+    return replace(limit, low=_scale(limit.low, factor), high=_scale(limit.high, factor))
+
+
+def _scale(value: float | None, factor: float) -> float | None:
+    return value if value is None or factor == 1 else value * factor
 
 
 def format_range(limit: Limit) -> str:

@@ -163,12 +163,11 @@ def _build_section(
 
 def _build_card(group: CauseGroup, section: Section, run: Run, inventory: Inventory) -> Card:
     verdict = effective_verdict(group.result)
-    # The skip of a required check has a reason, but no complaint.
-    first = next(iter(list_clauses(group.result, inventory)), group.result.reason)
+    first = next(iter(list_clauses(group.result, inventory)), "")
     return Card(
         section=section,
         decisive=verdict is run.verdict,
-        text=first.removeprefix("node: ") or CAUSE_SENTENCES[group.result.cause],
+        text=first or CAUSE_SENTENCES[group.result.cause],
         more=count_others(group.result, inventory),
         also=tuple(_link_check(result, verdict) for result in group.also),
     )

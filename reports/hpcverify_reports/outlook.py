@@ -18,8 +18,9 @@ from hpcverify.insight.reliability_report import (
     JOB_HEADS,
     ReliabilityReport,
     describe_assumptions,
-    describe_reliability,
+    introduce_reliability,
     list_job_rows,
+    list_reliability_facts,
 )
 from hpcverify.units import choose_unit, format_count, format_percent
 from hpcverify_reports.histogram import Histogram, OutlierPoint, draw_histogram
@@ -190,16 +191,18 @@ def _build_next(outlook: FleetOutlook, pages: Pages) -> PageSection:
 
 
 def _build_reliability(report: ReliabilityReport) -> PageSection:
-    lines = [f"{line[:1].upper()}{line[1:]}" for line in describe_reliability(report)]
-    heads = [f"{head[:1].upper()}{head[1:]}" for head in JOB_HEADS]
+    first, heads = _capitalize(introduce_reliability(report)), [*map(_capitalize, JOB_HEADS)]
     rows = list(list_job_rows(report))
-    figures = (line.partition(": ") for line in lines[1:])
     return build_list(
         "worth",
         "What verification is worth",
-        (f"{lines[0]}. Intervals are of 95 %." if rows else f"{lines[0]}.",),
+        (f"{first}. Intervals are of 95 %." if rows else f"{first}.",),
         heads,
         rows,
-        facts=[(name, figure) for name, _, figure in figures],
+        facts=[(_capitalize(name), figure) for name, figure in list_reliability_facts(report)],
         notes=(JOB_COLUMNS_NOTE, describe_assumptions(report)) if rows else (),
     )
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcverify.model import Run, Verdict
+from hpcverify.model import Complaint, Run, Verdict
 from hpcverify.summary.actions import (
     Action,
     AffectedPart,
-    Complaint,
     list_actions,
     list_part_names,
     recall_gone_parts,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
-from hpcverify.check import severity_sort_key
+from hpcverify.check import make_severity_key
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
-    Cause,
+    Complaint,
+    ComplaintKind,
     Finding,
     Inventory,
     Part,
@@ -24,12 +26,13 @@ from hpcverify.summary.actions import (
     find_common_remedy,
     find_unmet_limits,
     list_complaints,
+    rank_item,
 )
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify.units import choose_unit, convert_unit, have_one_dimension
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
-from hpcverify_reports.judged import JudgedMeasurement, find_rule, format_range, judge_measurements
+from hpcverify_reports.judged import JudgedMeasurement, format_range, pair_measurements
 from hpcverify_reports.labels import (
     CAUSE_SENTENCES,
     ICONS,
@@ -125,17 +128,15 @@ def build_section(
     A round that is not the *main* one has an anchor of its own, and charts only if it did
     not pass: the charts of a day would be most of the page.
     """
-    everything = judge_measurements(result)
+    everything = pair_measurements(result)
     verdict = effective_verdict(result)
     # A quoted name has no slash.
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, remedies, place)
-    findings = [(find_rule(f, result), f) for f in result.findings]
-    findings.sort(
-        key=lambda ruled: severity_sort_key(ruled[0].verdict, ruled[0].remedy), reverse=True
-    )
-    remedy = find_common_remedy(result, inventory, remedies)
+    ranked = [(rank_item(finding, result), finding) for finding in result.findings]
+    ranked.sort(key=itemgetter(0), reverse=True)
+    remedy = find_common_remedy(result, remedies)
     return Section(
         id=place,
         check=result.check,
@@ -150,7 +151,7 @@ def build_section(
         complaints=tuple(broken[:MAX_COMPLAINTS]),
         more_complaints=max(0, len(broken) - MAX_COMPLAINTS),
         findings=tuple(
-            _build_judged_finding(f, rule.verdict, inventory, remedies) for rule, f in findings
+            _build_judged_finding(f, rank[0], inventory, remedies) for rank, f in ranked
         ),
         parts=tuple(_list_parts(result, everything, inventory, place)),
         coverage=tuple(_group_coverage(result, inventory)),
@@ -173,47 +174,42 @@ def _list_complaints(
     remedies: Mapping[str, Remedy],
     place: str,
 ) -> list[ComplaintRow]:
-    broken = [
-        (judgement, limit, one) for one in everything for limit, judgement in one.broken_limits
-    ]
-    broken.sort(
-        key=lambda found: severity_sort_key(found[0].verdict, found[0].remedy, found[0].distance),
+    complaints = sorted(
+        (complaint for one in everything for complaint in one.complaints),
+        key=make_severity_key,
         reverse=True,
     )
     axes = {
         name: draw_metric_axis([one for one in everything if one.item.name == name])
-        for name in {one.item.name for _, _, one in broken}
+        for name in {complaint.name for complaint in complaints}
     }
-    rows = [
+    unmet = [c for c in result.complaints if c.kind is ComplaintKind.UNMEASURED]
+    return [
         ComplaintRow(
-            icon=ICONS[judgement.verdict],
-            href=f"{place}.{make_anchor(one.item.part_id)}",
-            part=inventory.find_label(one.item.part_id),
-            name=one.item.name,
-            value=format_with_unit(one.item.value, one.item.unit),
-            strip=axes[one.item.name],
-            bound=f"{format_range(limit)} {format_unit(one.item.unit)}".rstrip(),
+            icon=ICONS[complaint.verdict],
+            href=f"{place}.{make_anchor(complaint.part_id)}" if complaint.name in axes else place,
+            part=_name_place(complaint, inventory),
+            name=complaint.name,
+            value=_format_value(complaint),
+            strip=axes.get(complaint.name),
+            bound=f"{format_range(limit)} {format_unit(complaint.unit)}".rstrip(),
             source=f"too noisy: {limit.noisy}" if limit.noisy else limit.source,
-            remedy=_write_remedy(one.item.part_id, remedies),
+            remedy=_write_remedy(complaint.part_id, remedies),
         )
-        for judgement, limit, one in broken
+        for complaint in (*complaints, *unmet)
+        if (limit := complaint.limit)
     ]
-    unmet = find_unmet_limits(result) if result.cause is Cause.UNMEASURED else ()
-    rows += [
-        ComplaintRow(
-            icon=ICONS[Verdict.ERROR],
-            href=place,
-            part=inventory.find_label(limit.part_id) if limit.part_id else "all parts",
-            name=limit.name,
-            value="not measured",
-            strip=None,
-            bound=format_range(limit),
-            source=limit.source,
-            remedy=_write_remedy(limit.part_id or "node", remedies),
-        )
-        for limit in unmet
-    ]
-    return rows
+
+
+def _name_place(complaint: Complaint, inventory: Inventory) -> str:
+    for_all = complaint.kind is ComplaintKind.UNMEASURED and complaint.part_id == "node"
+    return "all parts" if for_all else inventory.find_label(complaint.part_id)
+
+
+def _format_value(complaint: Complaint) -> str:
+    if complaint.kind is ComplaintKind.UNMEASURED:
+        return "not measured"
+    return format_with_unit(complaint.value, complaint.unit)
 
 
 def _build_judged_finding(
@@ -255,12 +251,12 @@ def _cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    ruled = ((f.part_id, find_rule(f, result).verdict) for f in result.findings)
+    ranked = ((finding.part_id, rank_item(finding, result)[0]) for finding in result.findings)
     by_part: dict[str, list[Verdict]] = {}
     for part_id, verdict in (
         *((covered.part_id, None) for covered in result.coverage),
         *((one.item.part_id, one.verdict) for one in everything),
-        *((part_id, None if verdict is Verdict.PASS else verdict) for part_id, verdict in ruled),
+        *((part_id, None if verdict is Verdict.PASS else verdict) for part_id, verdict in ranked),
     ):
         by_part.setdefault(part_id, []).extend([] if verdict is None else [verdict])
     labels = {part_id: inventory.find_label(part_id) for part_id in by_part}
@@ -281,7 +277,7 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    blamed = {complaint.part_id for complaint in list_complaints(result, Inventory())}
+    blamed = {complaint.part_id for complaint in list_complaints(result)}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)

@@ -13,6 +13,7 @@ from hpcverify.summary.actions import (
     find_common_remedy,
     list_complaints,
     map_remedies,
+    rank_item,
     recall_gone_parts,
 )
 from hpcverify.summary.facts import describe_gpus
@@ -36,7 +37,6 @@ from hpcverify.summary.verdict import (
     write_rerun_command,
 )
 from hpcverify.summary.wording import format_duration
-from hpcverify_reports.judged import find_rule
 from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, convert_to_utc, format_time
 from hpcverify_reports.remedies import (
     ActionGroup,
@@ -143,7 +143,7 @@ def _build_case(
         time=f"{sum(r.seconds for r in rounds):.3f}",
     )
     several = [f"{len(rounds)} rounds: {format_tally(rounds)}"] if len(rounds) > 1 else []
-    details = make_printable("\n".join([*several, *_list_details(result, inventory, remedies)]))
+    details = make_printable("\n".join([*several, *_list_details(result, remedies)]))
     kind = _JUNIT_ELEMENTS.get(effective_verdict(result))
     if kind is not None:
         ET.SubElement(
@@ -170,23 +170,21 @@ def _build_run_case(run: Run) -> Iterator[ET.Element]:
     yield case
 
 
-def _list_details(
-    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy]
-) -> Iterator[str]:
+def _list_details(result: Result, remedies: Mapping[str, Remedy]) -> Iterator[str]:
     """Yield everything that was found, and what to do if that is the same for all."""
     yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
     yield from filter(None, (explain_weight(result), CAUSE_SENTENCES[result.cause]))
-    common = find_common_remedy(result, inventory, remedies)
+    common = find_common_remedy(result, remedies)
     if common not in (None, Remedy.NONE):
         yield f"Next: {REMEDY_SENTENCES[common]}"
-    for one in list_complaints(result, inventory):
+    for one in list_complaints(result):
         milder = one.verdict < effective_verdict(result)
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
         own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
         yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
     for finding in result.findings:
-        if find_rule(finding, result).verdict is Verdict.PASS:
+        if rank_item(finding, result)[0] is Verdict.PASS:
             yield f"{finding.part_id}: {finding.code}: {finding.text}"
             yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcverify.check import Context, Judgement, Sample, Watch
+from hpcverify.check import Context, Sample, Watch
 from hpcverify.limits.specs import Spec, load_specs
 from hpcverify.model import (
     CarryOver,
@@ -18,6 +17,7 @@ from hpcverify.model import (
     Finding,
     Inventory,
     Part,
+    Result,
     Verdict,
 )
 from hpcverify.testing import CPU, make_context
@@ -28,9 +28,6 @@ from tests.telemetry.trees import grow
 
 BY_KEY = {sheet.key: sheet for sheet in load_specs()}
 H100 = BY_KEY["h100-sxm5-80gb"]
-GRIPES = re.compile(r"^GPU \d[^:]*")
-NAME = re.compile(r"GPU \d")
-ALL = re.compile(r"^all (\d) GPUs")
 
 
 def ids(count: int) -> list[str]:
@@ -73,21 +70,17 @@ def clock(root: Path, seconds: float, boot: str = "boot-1") -> Path:
     )
 
 
-def accused(judgement: Judgement) -> list[str]:
-    """List the GPUs that the reason names, each also where it names them all."""
-    gripes = [ALL.sub(_each, gripe) for gripe in judgement.reason.split("; ")]
-    named = (GRIPES.match(gripe) for gripe in gripes)
-    return sorted({gpu for found in named if found for gpu in NAME.findall(found[0])})
+def accused(judged: Result, ctx: Context) -> list[str]:
+    """List the GPUs that the verdict is about."""
+    worst = [c for c in judged.complaints if c.verdict is judged.verdict]
+    ids = {c.part_id for c in worst if c.part_kind == "gpu"}
+    return sorted(ctx.inventory.list_aliases(part_id)[-1] for part_id in ids)
 
 
-def _each(found: re.Match[str]) -> str:
-    return ", ".join(f"GPU {i}" for i in range(int(found[1])))
-
-
-def passes(judgement: Judgement) -> bool:
-    """Whether there is nothing to say; pytest shows the reason if there is."""
-    assert judgement.reason == ""
-    return judgement.verdict is Verdict.PASS
+def passes(judged: Result) -> bool:
+    """Whether there is nothing to say; pytest shows the complaints if there are some."""
+    assert judged.complaints == ()
+    return judged.verdict is Verdict.PASS
 
 
 def marks(found: Iterable[CheckItem]) -> tuple[CarryOver, ...]:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify.check import Judgement, Skip, Unable, judge
+from hpcverify.check import Skip, Unable
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -27,10 +27,11 @@ from hpcverify.model import (
     Inventory,
     Measurement,
     Remedy,
+    Result,
     Verdict,
 )
 from hpcverify.stats import find_percentile
-from hpcverify.testing import CPU, judge_items, make_context
+from hpcverify.testing import CPU, judge_by, judge_items, make_context
 from hpcverify_checks import allreduce
 from hpcverify_checks.allreduce import CHECK
 from hpcverify_checks.common.collective import (
@@ -126,7 +127,7 @@ def test_one_wrong_element_in_one_step_fails(tmp_path: Path, call: int, wrong: f
     assert [f.evidence["index"] for f in findings] == ["100"]
     assert findings[0].evidence["wrong_elements"] == "1"
     assert findings[0].evidence["size"] == "1KiB"
-    judgement = judge(findings, [], allreduce.CHECK.finding_rules)
+    judgement = judge_by(findings, [], allreduce.CHECK.finding_rules)
     assert judgement.verdict is Verdict.FAIL
 
 
@@ -177,7 +178,7 @@ def test_whatever_one_rank_gets_wrong_fails_and_names_that_rank_alone(
         if ranks == 2:
             assert finding.evidence["hint"] == HINTS[fault]
     assert not seen
-    assert judge(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
+    assert judge_by(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
 
 
 def test_bits_that_all_ranks_lose_are_found_on_all(
@@ -193,7 +194,7 @@ def test_bits_that_all_ranks_lose_are_found_on_all(
         ("wrong_sum", "0"),
         ("wrong_sum", "1"),
     }
-    assert judge(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
+    assert judge_by(findings, [], CHECK.finding_rules).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(
@@ -242,12 +243,12 @@ def wrong_sums(*steps: tuple[int, int], share: tuple[int, int] | None = None) ->
     ]
 
 
-def blame(*found: Finding) -> tuple[set[tuple[str, str]], Judgement]:
+def blame(*found: Finding) -> tuple[set[tuple[str, str]], Result]:
     """Say who is accused, by code and part, and how a node of three GPUs is judged."""
     seen = Inventory(devices=gpus(3))
     items = [f for f in allreduce.reconcile(found, seen) if isinstance(f, Finding)]
     accused = {(f.code, f.part_id) for f in items if f.code != "sum_of_wrong"}
-    return accused, judge(items, [], CHECK.finding_rules)
+    return accused, judge_by(items, [], CHECK.finding_rules)
 
 
 def test_a_gpu_that_gets_a_wrong_sum_alone_is_accused() -> None:
@@ -402,7 +403,7 @@ WITH_NVLS = ("h100-sxm5-80gb", "h200-sxm", "b200-sxm", "b300-sxm")
 
 def judge_bandwidth(
     tmp_path: Path, key: str, count: int, rate: float, size: int = 4 * GIB
-) -> Judgement:
+) -> Result:
     """Judge a node of so many GPUs whose largest message reaches *rate* GB/s."""
     return judge_items(
         CHECK, report_rate(tmp_path, key, count, rate, size), inventory(BY_KEY[key], count)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from hpcverify.check import Unable, judge
+from hpcverify.check import Unable
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -25,7 +25,7 @@ from hpcverify.model import (
     Series,
     Verdict,
 )
-from hpcverify.testing import judge_items, make_context
+from hpcverify.testing import judge_by, judge_items, make_context
 from hpcverify_checks import gemm
 from hpcverify_checks.common import peaks
 from hpcverify_checks.common.device import use_threads
@@ -278,7 +278,7 @@ def test_a_type_that_the_library_refuses_is_left_out_and_warns(tmp_path: Path) -
     found = list(gemm.measure(ctx, both, raising(REFUSED)))
     assert {m.name.partition(".")[0] for m in found if isinstance(m, Measurement)} == {"fp32"}
     facts = [f for f in found if isinstance(f, Finding)]
-    judgement = judge(facts, [], gemm.CHECK.finding_rules)
+    judgement = judge_by(facts, [], gemm.CHECK.finding_rules)
     assert (judgement.verdict, judgement.remedy) == (Verdict.WARN, Remedy.FIX_CONFIGURATION)
     assert "fp64 is not measured: the library refuses its products" in judgement.reason
     assert not [f for f in gemm.measure(ctx, both) if isinstance(f, Finding)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcverify.check import Params, judge
+from hpcverify.check import Params
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -24,7 +24,7 @@ from hpcverify.model import (
 from hpcverify.summary.facts import FACT_NAMES
 from hpcverify.telemetry.probe import probe as probe_machine
 from hpcverify.telemetry.settings import read_settings
-from hpcverify.testing import judge_items, list_findings, make_context
+from hpcverify.testing import judge_by, judge_items, list_findings, make_context
 from hpcverify_checks.inventory import CHECK, measure
 from hpcverify_checks.inventory import compare as list_differences
 from tests.checks.nic_trees import address, gb200, roce
@@ -83,7 +83,7 @@ def compare(
 ) -> tuple[list[CheckItem], Cause]:
     ctx = make_context(tmp_path, inventory=now, previous=before)
     found = list(measure(ctx, Params(), tmp_path))  # as on hardware, whatever this is
-    return found, judge(findings(found), (), CHECK.finding_rules).cause
+    return found, judge_by(findings(found), (), CHECK.finding_rules).cause
 
 
 def findings(found: list[CheckItem]) -> list[Finding]:
@@ -459,7 +459,7 @@ def test_adapters_on_the_bus_whose_driver_is_not_loaded_are_not_accused(tmp_path
     names = [f"ibp{index}s0" for index in range(4)]
     found = take_away(gb200(tmp_path), "sys/class/infiniband", *names, "mlx5_4")
     assert [f.code for f in found] == ["nic_without_driver"] * 4 + ["nic_hidden"]
-    judgement = judge(found, (), CHECK.finding_rules)
+    judgement = judge_by(found, (), CHECK.finding_rules)
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
 
 
@@ -472,7 +472,7 @@ def test_an_interface_that_went_into_a_container_is_no_lost_adapter(tmp_path: Pa
     (finding,) = take_away(roce(tmp_path), "sys/class/net", "ens3")
     assert finding.code == "nic_hidden"
     assert "is here as mlx5_3" in finding.text
-    assert judge([finding], (), CHECK.finding_rules).verdict is Verdict.WARN
+    assert judge_by([finding], (), CHECK.finding_rules).verdict is Verdict.WARN
 
 
 def make_virtual(root: Path) -> Path:
@@ -486,7 +486,7 @@ def bind(root: Path, device: str, driver: str | None) -> None:
 
 
 def judge_codes(found: list[Finding]) -> tuple[list[str], Verdict]:
-    return [f.code for f in found], judge(found, (), CHECK.finding_rules).verdict
+    return [f.code for f in found], judge_by(found, (), CHECK.finding_rules).verdict
 
 
 @pytest.mark.parametrize("folder", ["net", "virtio2/net", "infiniband"])
@@ -617,7 +617,7 @@ def test_memory_that_software_took_away_is_not_lost(
 ) -> None:
     found = list_differences(now, before, grow(tmp_path, files))
     assert [f.code for f in found] == [code]
-    fails = judge(found, (), CHECK.finding_rules).verdict is Verdict.FAIL
+    fails = judge_by(found, (), CHECK.finding_rules).verdict is Verdict.FAIL
     assert fails is (code == "memory_shrunk")
 
 

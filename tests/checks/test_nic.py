@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Context, Inventory, Judgement, Remedy, Skip, Verdict
-from hpcverify.model import CarryOver, Cause, CheckItem, Finding
+from hpcverify.check import Context, Inventory, Remedy, Skip, Verdict
+from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Result
 from hpcverify.telemetry import nics
 from hpcverify.telemetry.probe import probe
 from hpcverify.testing import find_value, judge_items, list_codes, make_context
@@ -96,7 +96,7 @@ class Node:
         self.kept |= {(mark.name, mark.part_id): mark for mark in marks(found)}
         return found
 
-    def judge(self, found: list[CheckItem]) -> Judgement:
+    def judge(self, found: list[CheckItem]) -> Result:
         """Judge what was *found* by the default limits."""
         return judge_items(CHECK, found, self.inventory)
 
@@ -112,7 +112,7 @@ def node(tmp_path: Path) -> Node:
     return made
 
 
-def verdict_after(node: Node, files: Mapping[str, object], hours: float = 1) -> Judgement:
+def verdict_after(node: Node, files: Mapping[str, object], hours: float = 1) -> Result:
     node.turn(**files)
     return node.judge(node.look(hours))
 
@@ -124,7 +124,7 @@ def test_a_healthy_machine_of_any_kind_is_silent_run_after_run(
     node = Node(tmp_path, build)
     for _ in range(3):
         found = node.look()
-        assert node.judge(found) == Judgement(verdict=Verdict.PASS)
+        assert node.judge(found).complaints == ()
         assert list_codes(found) == []
 
 
@@ -136,7 +136,7 @@ def test_a_node_without_a_port_on_a_device_is_not_judged(tmp_path: Path) -> None
 DOWN = lose_link("mlx5_3")
 
 
-def told(judgement: Judgement) -> tuple[Verdict, Cause, Remedy]:
+def told(judgement: Result) -> tuple[Verdict, Cause, Remedy]:
     """Pick what the table has of a *judgement*."""
     return judgement.verdict, judgement.cause, judgement.remedy
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import Context, Judgement, Skip
+from hpcverify.check import Context, Skip
 from hpcverify.limits.specs import Spec
-from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Remedy, Verdict
+from hpcverify.model import CarryOver, Cause, CheckItem, Finding, Remedy, Result, Verdict
 from hpcverify.telemetry.gpus import GpuAnswers, Linkage, NvLink, NvlinkFabric
 from hpcverify.testing import find_value, judge_items
 from hpcverify_checks import nvlink
@@ -87,7 +87,7 @@ def later(before: Answers, after: Answers, tmp_path: Path, sheet: Spec = H100) -
     return read(after, ctx, clock(tmp_path / "root", 3700))
 
 
-def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
+def verdict(found: list[CheckItem], ctx: Context) -> Result:
     return judge_items(CHECK, found, ctx.inventory)
 
 
@@ -147,7 +147,7 @@ def test_a_part_that_nobody_knows_is_held_against_its_siblings(tmp_path: Path) -
     assert passes(verdict(read(all_of(eight), ctx, tmp_path), ctx))
     judgement = verdict(read(all_of(eight, g3=linkage(7)), ctx, tmp_path), ctx)
     assert judgement.verdict is Verdict.FAIL
-    assert accused(judgement) == ["GPU 3"]
+    assert accused(judgement, ctx) == ["GPU 3"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
@@ -158,20 +158,20 @@ def test_a_link_that_is_down_fails_and_is_named(tmp_path: Path, count: int) -> N
     judgement = verdict(read(answers, ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert judgement.reason.startswith(f"GPU {count - 1}: NVLink 5 down, 17 are up")
-    assert accused(judgement) == [f"GPU {count - 1}"]
+    assert accused(judgement, ctx) == [f"GPU {count - 1}"]
 
 
 def test_a_gpu_with_no_link_among_others_fails(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     judgement = verdict(read(all_of(g3=linkage(0)), ctx, tmp_path), ctx)
-    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 3"])
 
 
 def test_a_switch_that_died_fails_although_all_gpus_are_alike(tmp_path: Path) -> None:
     found = later(all_of(), all_of(linkage(14)), tmp_path)
     judgement = verdict(found, node(tmp_path))
     assert judgement.verdict is Verdict.FAIL
-    assert len(accused(judgement)) == 8
+    assert len(accused(judgement, node(tmp_path))) == 8
 
 
 def test_a_board_that_is_wired_with_fewer_links_is_warned_of(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_gpu_that_shows_no_nvlink_among_others_fails(
     ctx, bare = node(tmp_path), all_of(linkage(fabric=fabric), g3=Linkage())
     for found in (read(bare, ctx, tmp_path), later(all_of(linkage(fabric=fabric)), bare, tmp_path)):
         judgement = verdict(found, ctx)
-        assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
+        assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 3"])
         assert "0 are up" in judgement.reason
 
 
@@ -239,7 +239,7 @@ def test_links_that_could_not_be_read_are_not_passed(tmp_path: Path) -> None:
             Remedy.RERUN,
             Cause.UNMEASURED,
         )
-        assert accused(judgement) == whose
+        assert accused(judgement, ctx) == whose
 
 
 def test_links_that_one_gpu_alone_had_and_that_cannot_be_read_are_missed(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_slow_link_fails_and_is_named(tmp_path: Path) -> None:
     judgement = verdict(read(answers, ctx, tmp_path), ctx)
     assert judgement.verdict is Verdict.FAIL
     assert "GPU 3: NVLink 7 runs at 13.281 GB/s" in judgement.reason
-    assert accused(judgement) == ["GPU 3"]
+    assert accused(judgement, ctx) == ["GPU 3"]
 
 
 def test_links_that_are_all_slow_fail_by_the_data_sheet(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_each_kind_of_error_counts_as_it_matters(
     judgement = verdict(found, node(tmp_path))
     assert judgement.verdict.value == verdict_
     assert reason in judgement.reason
-    assert accused(judgement) == (["GPU 4"] if reason else [])
+    assert accused(judgement, node(tmp_path)) == (["GPU 4"] if reason else [])
 
 
 def test_the_worst_link_is_named_with_its_counters(tmp_path: Path) -> None:
@@ -401,13 +401,13 @@ def test_a_fabric_that_is_not_up_wants_its_manager(tmp_path: Path, state: str) -
     judgement = verdict(read(all_of(g7=waiting), ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.cause) == (Verdict.ERROR, Cause.MISCONFIGURED)
     assert "systemctl start nvidia-fabricmanager" in judgement.reason
-    assert accused(judgement) == ["GPU 7"]
+    assert accused(judgement, ctx) == ["GPU 7"]
 
 
 def test_a_gpu_outside_the_fabric_of_its_siblings_is_found(tmp_path: Path) -> None:
     ctx = node(tmp_path)
     judgement = verdict(read(all_of(g7=linkage(fabric=None)), ctx, tmp_path), ctx)
-    assert (judgement.verdict, accused(judgement)) == (Verdict.ERROR, ["GPU 7"])
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.ERROR, ["GPU 7"])
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def test_what_the_fabric_says_has_its_remedy(
     ill = linkage(fabric=replace(WELL, **fabric))
     judgement = verdict(read(all_of(g2=ill), ctx, tmp_path), ctx)
     assert (judgement.verdict.value, judgement.remedy.value) == (verdict_, remedy)
-    assert accused(judgement) == ([] if verdict_ == "pass" else ["GPU 2"])
+    assert accused(judgement, ctx) == ([] if verdict_ == "pass" else ["GPU 2"])
 
 
 def test_every_flag_that_a_fabric_can_raise_is_ruled_on() -> None:
@@ -498,11 +498,11 @@ def test_a_lab_with_bad_links_is_understood(lab: Lab) -> None:
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.RESET_GPU)
     assert "NVLink 5 down, 17 are up" in judgement.reason
     assert "recovery.delta 2 > 0" in judgement.reason
-    assert accused(judgement) == ["GPU 3", "GPU 4", "GPU 7"]
+    assert accused(judgement, ctx) == ["GPU 3", "GPU 4", "GPU 7"]
     assert {"fabric_not_ready", "nvlink_errors"} < codes(found)
     seen = lab.watch("degraded-links", 30)
     judgement = verdict(list(nvlink.observe(seen, ctx, NvlinkParams())), ctx)
-    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 4"])
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 4"])
 
 
 def test_a_lab_without_links_was_not_set_up(lab: Lab) -> None:
@@ -522,7 +522,7 @@ def test_a_lab_gpu_that_shows_no_links_is_not_passed(
     ctx, found = on_lab(lab, "nvlink")
     judgement = verdict(found, ctx)
     assert (judgement.verdict.value, judgement.remedy.value) == (verdict_, remedy)
-    assert accused(judgement) == ["GPU 3"]
+    assert accused(judgement, ctx) == ["GPU 3"]
 
 
 def test_a_gpu_that_is_lost_fails_beside_the_links_of_the_others(lab: Lab) -> None:
@@ -530,4 +530,4 @@ def test_a_gpu_that_is_lost_fails_beside_the_links_of_the_others(lab: Lab) -> No
     ctx, found = on_lab(lab, "nvlink")
     judgement = verdict(found, ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REBOOT)
-    assert accused(judgement) == ["GPU 2"]
+    assert accused(judgement, ctx) == ["GPU 2"]

@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from hpcverify.check import Context, Judgement, Skip, Unable
+from hpcverify.check import Context, Skip, Unable
 from hpcverify.limits.specs import Spec
 from hpcverify.model import (
     Cause,
@@ -20,6 +20,7 @@ from hpcverify.model import (
     Inventory,
     Measurement,
     Remedy,
+    Result,
     Verdict,
 )
 from hpcverify.telemetry.problems import NOT_USED
@@ -56,7 +57,7 @@ def facts(found: list[CheckItem]) -> list[Finding]:
     return [f for f in found if isinstance(f, Finding)]
 
 
-def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Judgement:
+def rated(ctx: Context, rates: dict[tuple[int, int], float]) -> Result:
     gpus = ctx.inventory.devices[1:]
     ring = {i: rates[i, (i + 1) % len(gpus)] for i in range(len(gpus))}
     wiring = classify_wiring(gpus, ctx)
@@ -235,7 +236,7 @@ def test_a_gpu_with_dead_links_fails_and_none_of_its_partners(tmp_path: Path) ->
     assert judgement.verdict is Verdict.FAIL
     assert "GPU 3: p2p.write" in judgement.reason
     assert "GPU 3: p2p.read" in judgement.reason
-    assert set(accused(judgement)) <= {"GPU 2", "GPU 3"}  # 2 sends to 3 in the ring
+    assert set(accused(judgement, ctx)) <= {"GPU 2", "GPU 3"}  # 2 sends to 3 in the ring
 
 
 def test_one_slow_pair_fails_the_node(tmp_path: Path) -> None:

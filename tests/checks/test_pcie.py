@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import Context, Judgement, Skip, Watch
+from hpcverify.check import Context, Skip, Watch
 from hpcverify.limits.specs import Spec
-from hpcverify.model import CarryOver, CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
+from hpcverify.model import (
+    CarryOver,
+    CheckItem,
+    Coverage,
+    Finding,
+    Measurement,
+    Remedy,
+    Result,
+    Verdict,
+)
 from hpcverify.telemetry.gpus import GpuAnswers, PcieLink
 from hpcverify.testing import find_value, judge_items
 from hpcverify_checks import pcie
@@ -79,7 +88,7 @@ def run_of(*generations: float, busy: float = 1.0, part_id: str = "GPU-3") -> Wa
     )
 
 
-def verdict(found: list[CheckItem], ctx: Context) -> Judgement:
+def verdict(found: list[CheckItem], ctx: Context) -> Result:
     return judge_items(CHECK, found, ctx.inventory)
 
 
@@ -120,7 +129,7 @@ def test_a_link_that_lost_lanes_fails_on_its_gpu(tmp_path: Path) -> None:
     judgement = verdict(read(links(width=8), ctx, tmp_path), ctx)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert "GPU 3: width.missing 8 > 0" in judgement.reason
-    assert accused(judgement) == ["GPU 3"]
+    assert accused(judgement, ctx) == ["GPU 3"]
 
 
 def test_a_single_gpu_that_lacks_lanes_fails(tmp_path: Path) -> None:
@@ -255,7 +264,7 @@ def test_an_error_at_the_port_above_is_its_gpus(tmp_path: Path) -> None:
     found = read(links(), ctx, root)
     judgement = verdict(found, ctx)
     assert judgement.verdict is Verdict.FAIL
-    assert accused(judgement) == ["GPU 3"]
+    assert accused(judgement, ctx) == ["GPU 3"]
     (errors,) = (f for f in found if isinstance(f, Finding))
     assert errors.evidence == {"0000:00:01.0 fatal DLP": "1"}
 
@@ -267,7 +276,7 @@ def test_an_error_at_a_port_that_gpus_share_is_the_nodes(tmp_path: Path) -> None
     grow(root, {f"sys/devices/pci0000:00/{shared}/aer_dev_fatal": "DLP 1"})
     judgement = verdict(read(links(), node(tmp_path), root), node(tmp_path))
     assert judgement.reason.startswith("node: fatal 1 > 0")
-    assert accused(judgement) == []
+    assert accused(judgement, node(tmp_path)) == []
 
 
 def test_a_port_stays_the_nodes_when_a_gpu_below_it_hangs(tmp_path: Path) -> None:
@@ -279,7 +288,7 @@ def test_a_port_stays_the_nodes_when_a_gpu_below_it_hangs(tmp_path: Path) -> Non
     first = read(links(), node(tmp_path), root)
     left = {w: k for w, k in links().answers.items() if w != "GPU-2"}
     ctx = node(tmp_path, carry_overs=marks(first))
-    assert accused(verdict(read(GpuAnswers(answers=left), ctx, root), ctx)) == []
+    assert accused(verdict(read(GpuAnswers(answers=left), ctx, root), ctx), ctx) == []
     grow(root, {f"{port}/aer_dev_fatal": "DLP 2"})
     judgement = verdict(read(GpuAnswers(answers=left), ctx, root), ctx)
     assert judgement.reason.startswith("node: fatal.delta 1 > 0")
@@ -292,7 +301,7 @@ def test_a_counter_that_was_never_read_before_is_not_new(tmp_path: Path) -> None
     ctx = node(tmp_path, carry_overs=marks(found))
     risen = links(counters={"fatal": 1, "non_fatal": 9})
     judgement = verdict(read(risen, ctx, clock(tmp_path / "root", 9000)), ctx)
-    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 3"])
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 3"])
 
 
 def repeated(tmp_path: Path, name: str, each: int, runs: int, seconds: float) -> list[str]:
@@ -359,7 +368,7 @@ def test_a_slow_link_among_fast_ones_names_its_gpu(tmp_path: Path) -> None:
     seen = watch(*map(list, tracks), list(run_of(*[3] * 9).samples))
     judgement = verdict(observed(seen, ctx), ctx)
     assert "GPU 3: generation.missing 2 > 0" in judgement.reason
-    assert accused(judgement) == ["GPU 3"]
+    assert accused(judgement, ctx) == ["GPU 3"]
 
 
 def test_generations_that_all_gpus_lack_are_warned_of(tmp_path: Path) -> None:
@@ -437,11 +446,11 @@ def test_a_lab_with_half_a_link_fails_now_and_under_load(lab: Lab) -> None:
     lab.load("degraded-links", busy, "freeze_t = 90")
     _, found = on_lab(lab, "pcie", marks(before))
     judgement = verdict(found, ctx)
-    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 1"])
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 1"])
     assert "width.missing 8 > 0" in judgement.reason
     story = (SCENARIOS / "degraded-links.txt").read_text()
     judgement = verdict(observed(lab.sampled([story, busy], range(91)), ctx), ctx)
-    assert accused(judgement) == ["GPU 1"]
+    assert accused(judgement, ctx) == ["GPU 1"]
     for gripe in ("generation.missing 1", "width.missing.run 8", "replays.quarter"):
         assert gripe in judgement.reason
 
@@ -452,4 +461,4 @@ def test_a_lab_counts_what_is_new_on_each_gpu(lab: Lab) -> None:
     lab.write("gpu.5.pcie.fatal_errors = 2", "gpu.6.pcie.fatal_errors = 1")
     ctx, found = on_lab(lab, "pcie", marks(before))
     judgement = verdict(found, ctx)
-    assert (judgement.verdict, accused(judgement)) == (Verdict.FAIL, ["GPU 6"])
+    assert (judgement.verdict, accused(judgement, ctx)) == (Verdict.FAIL, ["GPU 6"])

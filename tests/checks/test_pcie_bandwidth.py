@@ -10,8 +10,8 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from hpcverify.check import Context, Judgement, Skip
-from hpcverify.model import CheckItem, Coverage, Finding, Measurement, Remedy, Verdict
+from hpcverify.check import Context, Skip
+from hpcverify.model import CheckItem, Coverage, Finding, Measurement, Remedy, Result, Verdict
 from hpcverify.telemetry.aer import Link
 from hpcverify.testing import find_value, judge_items, make_context
 from hpcverify_checks.common.transfers import Copy, copy, make_pattern
@@ -63,7 +63,7 @@ def corrupting(which: int) -> Copy:
     return faulty
 
 
-def rated(ctx: Context, *of_link: float) -> Judgement:
+def rated(ctx: Context, *of_link: float) -> Result:
     found = [
         Measurement("h2d.of_link", share, "ratio", part_id)
         for part_id, share in zip(ids(len(of_link)), of_link, strict=True)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from hpcverify.check import Check, Context, Params, Sample, Skip, Unable, Watch, judge
+from hpcverify.check import Check, Context, Params, Sample, Skip, Unable, Watch
 from hpcverify.model import (
     CarryOver,
     Cause,
@@ -30,7 +30,7 @@ from hpcverify.model import (
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.telemetry import make_readers, vendors
 from hpcverify.telemetry.probe import probe
-from hpcverify.testing import judge_items, list_codes, make_context
+from hpcverify.testing import judge_by, judge_items, list_codes, make_context
 from hpcverify_checks import (
     allreduce,
     cpu_units,
@@ -152,7 +152,7 @@ def test_no_check_accuses_healthy_gpus_of_another_vendor_or_speaks_of_nvidia(
         judgement = judge_items(check, outcome.found, invented.INVENTORY)
     else:  # how fast this machine is, which is not on trial, is judged by other tests
         facts = [item for item in outcome.found if isinstance(item, Finding)]
-        judgement = judge(facts, (), check.finding_rules)
+        judgement = judge_by(facts, (), check.finding_rules)
     assert (judgement.reason, judgement.verdict) == ("", Verdict.PASS)
 
 

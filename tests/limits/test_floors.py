@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hpcverify.check import judge
 from hpcverify.limits.floors import MODE_MARGINS, Basis, Floor, find_floor, list_floored
 from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import Spec, find_achievable, load_specs, read_rows
 from hpcverify.model import Inventory, Measurement, Part, Verdict
-from hpcverify.testing import has_no_past
+from hpcverify.testing import has_no_past, judge_by
 from hpcverify_checks import gemm, gpu_memory, pcie_bandwidth
 
 ALL = pytest.mark.parametrize("spec", load_specs(), ids=lambda spec: spec.key)
@@ -71,7 +70,7 @@ def judged(spec: Spec, values: dict[str, float], **facts: str) -> tuple[Verdict,
         for name, value in values.items()
     ]
     limits = resolve(RULES, found, Inventory(parts=(part,)), has_no_past)
-    judgement = judge(found, limits, {})
+    judgement = judge_by(found, limits, {})
     return judgement.verdict, judgement.reason
 
 
@@ -240,7 +239,7 @@ def test_copies_from_the_host_are_held_to_what_gpu_and_slot_support() -> None:
     for rate, verdict in ((50.0, Verdict.PASS), (25.0, Verdict.WARN)):
         found = [Measurement("h2d", rate, "GB/s", "gpu-0")]
         limits = resolve(rule, found, Inventory(parts=(unknown,)), has_no_past)
-        assert judge(found, limits, {}).verdict is verdict
+        assert judge_by(found, limits, {}).verdict is verdict
     assert "of 63.02 GB/s (PCIe 5 x16), the least that good nodes reach" in limits[0].source
     for width in ("", "0", "63"):  # as a virtual machine may show
         facts = {"name": "NVIDIA X", "pcie_generation": "5", "pcie_width": width}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Rule, RuleOverride, judge, may_cover
+from hpcverify.check import Rule, RuleOverride, may_cover
 from hpcverify.errors import ConfigError
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import Inventory, Measurement, Part, Verdict
 from hpcverify.plan.config import Setting, Site, read_toml
 from hpcverify.plan.suite import Step, Suite, SuiteEntry, load_suite, make_plan
-from hpcverify.testing import has_no_past
+from hpcverify.testing import has_no_past, judge_by
 
 README = Path(__file__).parents[2] / "README.md"
 GPUS = Inventory(parts=tuple(Part("gpu", f"GPU-{i:04x}", f"GPU {i} (…{i:04x})") for i in range(4)))
@@ -34,7 +34,7 @@ def write_suite(entry: SuiteEntry) -> Suite:
 def judge_spread(step: Step, value: float, part: str = "GPU-0000") -> Verdict:
     found = [Measurement("bf16.spread", value, "x", part)]
     limits = resolve(SPREAD, found, GPUS, has_no_past, step.overrides)
-    return judge(found, limits, {}).verdict
+    return judge_by(found, limits, {}).verdict
 
 
 def test_a_site_loosens_a_limit_that_the_check_declares_by_a_pattern() -> None:
@@ -133,7 +133,7 @@ def test_a_limit_for_a_part_that_is_not_there_is_an_error_and_judges_no_other() 
     found = [Measurement("bf16.spread", 2, "x", "GPU-0000")]
     limits = resolve(SPREAD, found, GPUS, has_no_past, step.overrides)
 
-    assert judge(found, limits, {}).verdict is Verdict.ERROR
+    assert judge_by(found, limits, {}).verdict is Verdict.ERROR
 
 
 def test_the_rules_in_force_are_listed_with_part_and_source() -> None:
@@ -178,8 +178,8 @@ def test_the_example_of_the_readme_is_what_judges(tmp_path: Path) -> None:
     slow, fast = (resolve(gemm.check.rules, [m], GPUS, has_no_past, gemm.overrides) for m in found)
 
     assert {limit.low for limit in (*slow, *fast) if limit.name == "bf16.sustained"} == {650_000}
-    assert judge(found[:1], slow, {}).verdict is Verdict.PASS
-    assert judge(found[1:], fast, {}).verdict is Verdict.FAIL
+    assert judge_by(found[:1], slow, {}).verdict is Verdict.PASS
+    assert judge_by(found[1:], fast, {}).verdict is Verdict.FAIL
 
 
 def test_two_limits_for_one_part_leave_none_unmeasured() -> None:
@@ -197,7 +197,7 @@ def test_a_pattern_of_the_site_does_not_excuse_what_was_not_measured() -> None:
     limits = resolve(rules, [Measurement("b.x", 1, "", "node")], GPUS, has_no_past, (looser,))
 
     assert [limit.name for limit in limits] == ["a.x", "*.x"]
-    assert judge([Measurement("b.x", 1, "", "node")], limits, {}).verdict is Verdict.ERROR
+    assert judge_by([Measurement("b.x", 1, "", "node")], limits, {}).verdict is Verdict.ERROR
 
 
 def test_a_limit_by_a_pattern_judges_no_measurement_of_another_unit() -> None:
@@ -263,7 +263,7 @@ LEVELS = {
 def judge_levels(value: float, *settings: tuple[str, Setting]) -> Verdict:
     found = [Measurement("bf16.spread", value, "x", "GPU-0000")]
     limits = resolve(LEVELS, found, GPUS, has_no_past, plan_gemm(*settings).overrides)
-    return judge(found, limits, {}).verdict
+    return judge_by(found, limits, {}).verdict
 
 
 def test_a_check_may_have_a_rule_that_warns_and_one_that_fails_for_one_metric() -> None:

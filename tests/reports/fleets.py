@@ -13,7 +13,7 @@ from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedMetr
 from hpcverify.insight.outlook import DueNode, FleetOutlook
 from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.insight.reliability_report import ReliabilityReport
-from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.model import Cause, Complaint, ComplaintKind, Limit, Remedy, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.told_facts import ToldFacts
@@ -31,6 +31,7 @@ CHECKS = (
     *("sdc", "storage", "stress", "thermal", "training", "xid"),
 )
 SLOW = "GPU 3 (…4f21): bf16.sustained 612 TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
+SLOW_LIMIT = Limit("bf16.sustained", low=702.2, source="0.71 of spec 989, H100 SXM5")
 
 
 def said(node: str, check: str = "gemm", **changes: object) -> LastResult:
@@ -50,9 +51,35 @@ def said(node: str, check: str = "gemm", **changes: object) -> LastResult:
     return LastResult(**{**base, **changes})  # type: ignore[arg-type]
 
 
-def bad(node: str, check: str, verdict: Verdict, remedy: Remedy, reason: str) -> LastResult:
-    """Make a result that is not PASS."""
-    return said(node, check, verdict=verdict, remedy=remedy, reason=reason)
+def bad(  # noqa: PLR0917 - what a result says, in the order of a sentence
+    node: str,
+    check: str,
+    verdict: Verdict,
+    remedy: Remedy,
+    reason: str,
+    complaints: tuple[Complaint, ...] = (),
+) -> LastResult:
+    """Make a result that is not PASS; without *complaints* it has one that is its reason."""
+    is_slow = reason == SLOW
+    plain = Complaint(
+        kind=ComplaintKind.OUTSIDE if is_slow else ComplaintKind.FINDING,
+        part_id="gpu-3",
+        part_kind="gpu",
+        checks=(check,),
+        name=SLOW_LIMIT.name if is_slow else reason,
+        text=reason,
+        verdict=verdict,
+        remedy=remedy,
+        limit=SLOW_LIMIT if is_slow else None,
+    )
+    return said(
+        node,
+        check,
+        verdict=verdict,
+        remedy=remedy,
+        reason=reason,
+        complaints=complaints or (plain,),
+    )
 
 
 def well(name: str) -> Node:

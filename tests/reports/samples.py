@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcverify.check import judge
+from hpcverify.check import add_complaints
 from hpcverify.model import (
     Cause,
     Coverage,
@@ -32,6 +32,8 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
+from hpcverify.records.documents import add_missing_complaints
+from hpcverify.testing import judge_by
 
 STARTED = datetime(2026, 11, 21, 3, 21, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script> | a\nb \x00\x1b[31m\u202e & <b>'
@@ -117,19 +119,8 @@ def result(
     **changes: Any,
 ) -> Result:
     """Judge what was *found* as the engine does."""
-    ruled = judge(found, limits, rulings or {}, INVENTORY.format_names)
-    base = Result(
-        check=check,
-        verdict=ruled.verdict,
-        reason=ruled.reason,
-        cause=ruled.cause,
-        remedy=ruled.remedy,
-        measurements=tuple(m for m in found if isinstance(m, Measurement)),
-        findings=tuple(f for f in found if isinstance(f, Finding)),
-        limits=tuple(limits),
-        rulings=dict(rulings or {}),
-    )
-    return replace(base, **changes)
+    base = judge_by(found, limits, rulings or {}, INVENTORY, check=check)
+    return add_complaints(replace(base, **changes), INVENTORY)
 
 
 def run(*results: Result, **changes: Any) -> Run:
@@ -154,7 +145,7 @@ def run(*results: Result, **changes: Any) -> Run:
             "suite quick": "sha256:1f7b3c90",
         },
     )
-    return replace(base, **changes)
+    return add_missing_complaints(replace(base, **changes))
 
 
 _PEAKS = {"bf16": 742.0, "fp16": 731.0, "tf32": 402.0, "fp32": 51.4, "fp64": 58.8}

@@ -3,82 +3,169 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from hpcverify.check import add_complaints
+from hpcverify.fleet.states import State
 from hpcverify.insight.overview import build_overview
-from hpcverify.model import Remedy, Verdict
-from hpcverify_reports.faults import Fault, extract_topic, group_faults, parse_metric
+from hpcverify.model import (
+    Cause,
+    Complaint,
+    Finding,
+    FindingRule,
+    Inventory,
+    Limit,
+    Measurement,
+    Part,
+    Remedy,
+    Result,
+    Shortfall,
+    Verdict,
+)
+from hpcverify.testing import judge_by
+from hpcverify_reports.faults import Fault, group_faults
 from tests.reports.fleets import NOW, bad, name_of, said, well
 
-SLOW = "GPU {}: bf16.sustained {} TFLOP/s < 702.2 (0.71 of spec 989, H100 SXM5)"
+NODE = Inventory(
+    parts=(
+        *(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(8)),
+        Part("dimm", "a1", "DIMM_A1"),
+        Part("dimm", "b2", "P1-DIMMB2"),
+        Part("cpu", "cpu", "CPU"),
+    )
+)
+RULINGS = {
+    "gone": FindingRule(Verdict.FAIL, Remedy.REBOOT, shared=True),
+    "differs": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+    "corrected": FindingRule(Verdict.FAIL, Remedy.REBOOT),
+}
+LIMITS = [Limit(name="*", low=700.0, high=1e6, source="spec", remedy=Remedy.REBOOT)]
+Found = list[Measurement | Finding]
 
 
-def faults(*reasons: str, well_too: int = 0) -> tuple[Fault, ...]:
-    """Group the faults of nodes that failed for *reasons*, among some that passed."""
-    names = [name_of(i) for i in range(len(reasons) + well_too)]
-    runs = [said(name) for name in names[len(reasons) :]]
+def value(metric: str, value: float | None, part_id: str = "gpu-3") -> Found:
+    return [Measurement(metric, value, "TFLOP/s", part_id)]
+
+
+def findings(code: str, text: str, *part_ids: str) -> Found:
+    return [Finding(code, part_id, text) for part_id in part_ids]
+
+
+def complain(found: Found, check: str = "gemm") -> tuple[Complaint, ...]:
+    limits = LIMITS if any(isinstance(item, Measurement) for item in found) else ()
+    return judge_by(found, limits, RULINGS, NODE, check).complaints
+
+
+def group(*found: Found, well_too: int = 0) -> tuple[Fault, ...]:
+    """Group the faults of nodes on which this was *found*, among some that passed."""
+    names = [name_of(i) for i in range(len(found) + well_too)]
+    runs = [said(name) for name in names[len(found) :]]
     runs += [
-        bad(name, "gemm", Verdict.FAIL, Remedy.REPLACE, reason)
-        for name, reason in zip(names, reasons, strict=False)
+        bad(name, "gemm", Verdict.FAIL, Remedy.REBOOT, "", complain(each))
+        for name, each in zip(names, found, strict=False)
     ]
     nodes = {name: well(name) for name in names}
     return group_faults(build_overview(nodes, (), runs, now=NOW).rows)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
-        (SLOW.format("3 (…4f21)", 612), SLOW.format("0 (…9a0c)", 598.5)),
-        ("GPU 1 (…a): Xid 79: it is gone", "GPU 7 (…b): Xid 79: it is gone"),
-        ("GPU 1 (…a): 1 word differs", "GPU 1 (…a), GPU 2 (…b): 3 word differs"),
-        ("all 8 GPUs: Xid 79: it is gone", "GPU 7 (…b): Xid 79: it is gone"),
-        ("DIMM_A1: 3 errors that ECC corrected", "P1-DIMMB2: 1 errors that ECC corrected"),
-        ("GPU 1: loss not a number", "GPU 2: loss 9 > 4 (us)"),
-        ("GPU 4: crc.rate 186 1/s > 100 (DCGM)", "GPU 2: crc.rate 210 1/s > 100 (us)"),
+        (value("bf16", 612.0), value("bf16", 598.5, "gpu-0")),
+        (value("loss", None), value("loss", 9.0, "gpu-2")),
+        (findings("gone", "Xid 79", "gpu-1"), findings("gone", "Xid 79", "gpu-7")),
+        (
+            findings("gone", "Xid 79", *(f"gpu-{i}" for i in range(8))),
+            findings("gone", "Xid 79", "gpu-3"),
+        ),
+        (findings("differs", "1 word", "gpu-1"), findings("differs", "3 words", "gpu-1", "gpu-2")),
+        (findings("corrected", "3 errors", "a1"), findings("corrected", "1 error", "b2")),
     ],
 )
-def test_faults_that_differ_in_parts_and_numbers_are_equal(one: str, other: str) -> None:
-    (fault,) = faults(one, other)
+def test_faults_that_differ_in_parts_and_numbers_are_equal(first: Found, second: Found) -> None:
+    (fault,) = group(first, second)
 
     assert len(fault.sightings) == 2
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
-        ("GPU 1: bf16.burst 6 TFLOP/s < 7", "GPU 1: bf16.sustained 6 TFLOP/s < 7"),
-        ("GPU 1: 3 words differ", "GPU 1: 3 words are gone"),
-        ("no nccl", ""),
+        (value("bf16.burst", 6.0), value("bf16.sustained", 6.0)),
+        (findings("differs", "words", "gpu-1"), findings("corrected", "words", "gpu-1")),
+        (value("temperature", 9.0, "gpu-1"), value("temperature", 9.0, "cpu")),
     ],
 )
-def test_faults_of_other_metrics_or_words_are_kept_apart(one: str, other: str) -> None:
-    assert len(faults(one, other)) == 2
+def test_faults_of_other_metrics_codes_or_kinds_of_part_are_kept_apart(
+    first: Found, second: Found
+) -> None:
+    assert len(group(first, second)) == 2
 
 
 def test_one_fault_with_two_remedies_is_two() -> None:
+    worn = complain(findings("differs", "no spare rows", "gpu-1"), "ecc")
     runs = [
-        bad("n1", "ecc", Verdict.FAIL, Remedy.REPLACE, "no spare rows"),
-        bad("n2", "ecc", Verdict.FAIL, Remedy.REBOOT, "no spare rows"),
+        bad("n1", "ecc", Verdict.FAIL, Remedy.REPLACE, "no spare rows", worn),
+        bad("n2", "ecc", Verdict.FAIL, Remedy.REBOOT, "no spare rows", worn),
     ]
     nodes = {name: well(name) for name in ("n1", "n2")}
 
     assert len(group_faults(build_overview(nodes, (), runs, now=NOW).rows)) == 2
 
 
-def test_several_checks_that_report_the_same_of_a_node_are_one_fault() -> None:
-    lost = "node: GPU with NVML index 2: GPU is lost"
+def test_several_checks_that_meet_a_lost_gpu_are_one_fault() -> None:
+    checks = ("ecc", "nvlink", "pcie")
     runs = [
-        bad("n1", check, Verdict.FAIL, Remedy.REBOOT, lost) for check in ("ecc", "nvlink", "pcie")
+        bad(
+            "n1",
+            check,
+            Verdict.FAIL,
+            Remedy.REBOOT,
+            "",
+            complain(findings("gone", f"it is lost, says {check}", "gpu-2"), check),
+        )
+        for check in checks
     ]
-    runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "GPU 1: it is slow"))
+    slow = complain(value("width", 8.0, "gpu-1"), "pcie")
+    runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "", slow))
     nodes = {name: well(name) for name in ("n1", "n2")}
-    found = group_faults(build_overview(nodes, (), runs, now=NOW).rows)
+    faults = group_faults(build_overview(nodes, (), runs, now=NOW).rows)
 
-    assert {fault.checks for fault in found} == {("ecc", "nvlink", "pcie"), ("pcie",)}
+    assert {fault.checks for fault in faults} == {checks, ("pcie",)}
+
+
+@pytest.mark.parametrize(("texts", "count"), [(("busy", "busy"), 1), (("no fio", "no NCCL"), 2)])
+def test_checks_that_could_not_run_are_one_fault_if_they_say_the_same(
+    texts: tuple[str, str], count: int
+) -> None:
+    runs = []
+    for check, text in zip(("gemm", "storage"), texts, strict=True):
+        short = Shortfall("node", text, Cause.MISSING)
+        result = Result(check=check, verdict=Verdict.ERROR, shortfalls=(short,))
+        complaints = add_complaints(result, NODE).complaints
+        runs.append(bad("n1", check, Verdict.ERROR, Remedy.RERUN, text, complaints))
+
+    faults = group_faults(build_overview({"n1": well("n1")}, (), runs, now=NOW).rows)
+    assert len(faults) == count
+
+
+def test_nodes_that_are_out_for_one_check_are_one_fault_though_no_result_says_why() -> None:
+    sick = [
+        replace(
+            well(name), state=State.SUSPECT, checks=("gemm",), reason=f"gemm: GPU {i}: {600 + i}"
+        )
+        for i, name in enumerate(("n1", "n2"))
+    ]
+    rows = build_overview({node.name: node for node in sick}, (), (), now=NOW).rows
+    (fault,) = group_faults(rows)
+
+    assert len(fault.sightings) == 2
+    assert {sighting.reason for sighting in fault.sightings} == {node.reason for node in sick}
 
 
 def test_the_worst_fault_comes_first_and_then_that_of_the_most_nodes() -> None:
-    slow = [SLOW.format(i, 600) for i in range(2)]
-    counts = [len(fault.sightings) for fault in faults("1 word differs", *slow)]
+    slow = [value("bf16", 600.0 + i) for i in range(2)]
+    counts = [len(fault.sightings) for fault in group(findings("differs", "", "gpu-0"), *slow)]
 
     assert counts == [2, 1]
 
@@ -90,14 +177,13 @@ def test_the_worst_fault_comes_first_and_then_that_of_the_most_nodes() -> None:
 def test_a_common_cause_is_likely_if_very_many_nodes_have_the_fault(
     count: int, well_too: int, *, common: bool
 ) -> None:
-    (fault,) = faults(*["1 word differs"] * count, well_too=well_too)
+    (fault,) = group(*[findings("differs", "1 word", "gpu-0")] * count, well_too=well_too)
 
     assert fault.common is common
 
 
-def test_the_metric_is_read_from_a_complaint_about_a_limit() -> None:
-    assert parse_metric(SLOW.format("3 (…4f21)", 612)) == "bf16.sustained"
-    assert parse_metric("GPU 1: Xid 79 < 80 is odd") == ""
-    assert extract_topic("GPU 0 (…a), GPU 5 (…b): reset it") == extract_topic(
-        "GPU 7 (…c): reset it"
-    )
+def test_a_fault_is_named_by_its_metric_and_not_by_a_code() -> None:
+    (slow,) = group(value("bf16.sustained", 600.0))
+    (gone,) = group(findings("gone", "Xid 79", "gpu-1"))
+
+    assert (slow.name, gone.name) == ("gemm bf16.sustained", "gemm")

@@ -28,10 +28,10 @@ def judged(*shortfalls: Shortfall) -> Result:
 
 
 def test_a_lost_rank_that_tells_its_own_cause_is_told_once_and_by_that() -> None:
-    killed = Shortfall("gpu-1", "GPU 1: its worker killed by SIGKILL", Cause.CRASHED)
+    killed = Shortfall("gpu-1", "its worker killed by SIGKILL", Cause.CRASHED)
     result = judged(killed)
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.CRASHED)
-    assert result.reason == killed.reason
+    assert result.reason == "GPU 1: its worker killed by SIGKILL"
     assert result.findings == (LOST,)
 
 

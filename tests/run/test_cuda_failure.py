@@ -21,7 +21,7 @@ from hpcverify.model import (
     Result,
     Verdict,
 )
-from hpcverify.run.conclude import conclude, list_hard_evidence, rejudge_result
+from hpcverify.run.conclude import conclude, list_conclusive, rejudge_result
 from hpcverify.run.cuda_failure import explain_cuda_failure
 from hpcverify.run.executor import Answer
 from hpcverify.run.wire import Measure, Outcome, Request, RunSelftest, decode_response
@@ -219,7 +219,7 @@ def test_what_was_found_fails_when_it_is_judged_again(tmp_path: Path, row: CudaE
     again = rejudge_result(result, {}, {}, NODE, has_no_past)
 
     assert again == result
-    assert bool(list_hard_evidence(result, NODE)) is row.conclusive
+    assert bool(list_conclusive(result, Verdict.FAIL)) is row.conclusive
 
 
 def test_rows_of_one_code_are_ruled_alike() -> None:

@@ -86,7 +86,7 @@ def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
     assert told.reason.startswith("all 3 GPUs: every GPU raised the same error")
     assert line.startswith("all 3 GPUs: every GPU raised the same error")
     assert (line.count("GPU 0"), line.count("more)")) == (0, 0)
-    assert [s.reason.partition(":")[0] for s in told.shortfalls] == ["GPU 0", "GPU 1", "GPU 2"]
+    assert [c.part_id for c in told.complaints] == ["gpu-0", "gpu-1", "gpu-2"]
 
 
 @pytest.mark.parametrize("code", SOFTWARE)

@@ -22,7 +22,7 @@ from hpcverify.model import (
 from hpcverify.plan import catalog
 from hpcverify.plan.config import Setting, Site
 from hpcverify.plan.suite import Suite, SuiteEntry, make_plan
-from hpcverify.run.conclude import judge_result, list_hard_evidence
+from hpcverify.run.conclude import judge_result, list_conclusive
 
 GPU = Part(kind="gpu", id="gpu-a", label="GPU 3", facts={"name": "test"})
 NODE = Inventory(parts=(GPU,))
@@ -47,6 +47,10 @@ def result(
     return judge_result(base, rules or {}, rulings or {}, NODE, lambda _name, _where: ())
 
 
+def list_texts(result: Result) -> list[str]:
+    return [complaint.text for complaint in list_conclusive(result, Verdict.FAIL)]
+
+
 def words(count: float) -> Measurement:
     return Measurement("words", count, "", "gpu-a")
 
@@ -58,20 +62,20 @@ def speed(value: float) -> Measurement:
 def test_a_wrong_word_is_hard_evidence_in_the_words_of_the_result() -> None:
     wrong = result(words(1), rules=EXACT)
 
-    assert list_hard_evidence(wrong, NODE) == ("GPU 3: words 1 > 0 (exact)",)
+    assert list_texts(wrong) == ["words 1 > 0 (exact)"]
     assert wrong.reason == "GPU 3: words 1 > 0 (exact)"
 
 
 def test_without_a_wrong_word_there_is_none() -> None:
-    assert list_hard_evidence(result(words(0), rules=EXACT), NODE) == ()
+    assert list_texts(result(words(0), rules=EXACT)) == []
 
 
 def test_of_a_failure_with_both_only_the_hard_part_is_evidence() -> None:
     both = result(words(2), speed(1), rules={**EXACT, **SLOW})
 
     assert both.verdict is Verdict.FAIL
-    assert list_hard_evidence(both, NODE) == ("GPU 3: words 2 > 0 (exact)",)
-    assert list_hard_evidence(result(speed(1), rules=SLOW), NODE) == ()
+    assert list_texts(both) == ["words 2 > 0 (exact)"]
+    assert list_texts(result(speed(1), rules=SLOW)) == []
 
 
 @pytest.mark.parametrize("conclusive", [True, False])
@@ -79,40 +83,42 @@ def test_a_finding_is_hard_if_its_ruling_is(conclusive: bool) -> None:  # noqa: 
     rulings = {"lost": FindingRule(Verdict.FAIL, conclusive=conclusive)}
     lost = result(Finding("lost", "gpu-a", "is lost"), rulings=rulings)
 
-    assert list_hard_evidence(lost, NODE) == (("GPU 3: is lost",) if conclusive else ())
+    assert list_texts(lost) == (["is lost"] if conclusive else [])
 
 
 def test_a_warning_is_no_evidence_however_hard() -> None:
     rules = {"words": Rule(high=0, conclusive=True, otherwise=Verdict.WARN)}
 
-    assert list_hard_evidence(result(words(1), rules=rules), NODE) == ()
+    assert list_texts(result(words(1), rules=rules)) == []
 
 
 def test_a_hard_warning_beside_a_soft_failure_is_none_either() -> None:
     rules = {**SLOW, "words": Rule(high=0, conclusive=True, otherwise=Verdict.WARN)}
 
-    assert list_hard_evidence(result(words(1), speed(1), rules=rules), NODE) == ()
+    assert list_texts(result(words(1), speed(1), rules=rules)) == []
 
 
 def test_a_check_in_beta_gives_none() -> None:
     young = result(words(1), rules=EXACT, maturity=Maturity.BETA)
 
-    assert list_hard_evidence(young, NODE) == ()
+    assert list_texts(young) == []
 
 
 def test_a_hard_limit_that_nothing_was_measured_against_is_no_evidence() -> None:
     silent = result(rules=EXACT)
 
     assert silent.verdict is Verdict.ERROR
-    assert list_hard_evidence(silent, NODE) == ()
+    assert list_texts(silent) == []
 
 
 def test_a_limit_of_siblings_is_as_hard_as_its_rule() -> None:
     rule = {"speed": Rule(of_siblings=0.9, conclusive=True)}
     places = (Measurement("speed", v, "", f"cpu{i}") for i, v in enumerate([9, 9, 1]))
-    (slow,) = list_hard_evidence(result(*places, rules=rule), NODE)
+    (slow,) = list_conclusive(result(*places, rules=rule), Verdict.FAIL)
 
-    assert slow.startswith("cpu2: speed 1 < 8.1")
+    assert (slow.part_id, slow.value) == ("cpu2", 1)
+    assert slow.limit is not None
+    assert slow.limit.low == pytest.approx(8.1)
 
 
 def test_what_was_written_before_there_was_hard_evidence_has_none() -> None:
@@ -125,7 +131,7 @@ def test_evidence_survives_the_document() -> None:
     wrong = result(words(1), rules=EXACT)
     again = msgspec.json.decode(msgspec.json.encode(wrong), type=Result)
 
-    assert list_hard_evidence(again, NODE) == list_hard_evidence(wrong, NODE) != ()
+    assert list_texts(again) == list_texts(wrong) != []
 
 
 def test_a_sites_own_bound_leaves_the_rule_as_hard_as_it_was(tmp_path: Path) -> None:

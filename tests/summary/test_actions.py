@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import judge
+from hpcverify.check import add_complaints
 from hpcverify.model import (
     Cause,
     Finding,
@@ -26,6 +26,7 @@ from hpcverify.model import (
 )
 from hpcverify.summary.actions import list_actions, list_affected_parts
 from hpcverify.summary.verdict import format_next_steps, summarize_reason
+from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
 GPUS = tuple(
@@ -50,18 +51,8 @@ def result(check: str, *found: Measurement | Finding, **changes: Any) -> Result:
     """Judge what was *found* as the engine does."""
     names = {item.name for item in found if isinstance(item, Measurement)}
     limits = tuple(limit for limit in LIMITS if limit.name in names)
-    ruled = judge(found, limits, RULINGS, NODE.format_names)
-    base = Result(
-        check=check,
-        verdict=ruled.verdict,
-        reason=ruled.reason,
-        remedy=ruled.remedy,
-        measurements=tuple(f for f in found if isinstance(f, Measurement)),
-        findings=tuple(f for f in found if isinstance(f, Finding)),
-        limits=limits,
-        rulings=RULINGS,
-    )
-    return replace(base, **changes)
+    judged = judge_by(found, limits, RULINGS, NODE, check=check)
+    return add_complaints(replace(judged, **changes), NODE)
 
 
 def run(*results: Result, **changes: Any) -> Run:
@@ -154,10 +145,9 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
 def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
     slow = result("gemm", *(Measurement("speed", 50.0, "GB/s", gpu.id) for gpu in GPUS))
     shortfalls = tuple(
-        Shortfall(gpu.id, f"{gpu.label}: the driver is too old", Cause.MISCONFIGURED)
-        for gpu in GPUS
+        Shortfall(gpu.id, "the driver is too old", Cause.MISCONFIGURED) for gpu in GPUS
     )
-    unable = replace(result("gemm"), verdict=Verdict.ERROR, shortfalls=shortfalls)
+    unable = result("gemm", verdict=Verdict.ERROR, shortfalls=shortfalls)
 
     assert summarize_reason(slow, NODE).endswith(
         "speed 50 GB/s < 100 (spec) (+7 more, on all 8 GPUs)"
@@ -168,7 +158,7 @@ def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
 def test_a_worker_for_all_gpus_accuses_only_the_one_that_it_found() -> None:
     lost = Finding("gpu_lost", "gpu-3", "it is lost")
     ended = Shortfall("node", "the check ended early: it is lost", Cause.CRASHED, code="gpu_lost")
-    p2p = replace(result("p2p", lost), shortfalls=(ended,))
+    p2p = result("p2p", lost, shortfalls=(ended,))
 
     assert [part.part_id for part in list_affected_parts(run(p2p))] == ["gpu-3"]
 
@@ -177,8 +167,8 @@ def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() 
     node, gpu = (Measurement("speed", 50.0, "GB/s", part_id) for part_id in ("node", "gpu-3"))
     slow = run(result("p2p", node, gpu))
     missing = Shortfall("", "CUDA is set up wrongly", Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION)
-    ruined = replace(
-        result("p2p"),
+    ruined = result(
+        "p2p",
         verdict=Verdict.ERROR,
         shortfalls=(replace(missing, part_id="node"), replace(missing, part_id="gpu-3")),
     )

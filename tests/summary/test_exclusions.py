@@ -27,6 +27,7 @@ from hpcverify.summary.exclusions import (
     list_ruled_out,
     recall_facts,
 )
+from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
 NIGHTS = [datetime(2026, 11, day, 2, tzinfo=UTC) for day in range(1, 9)]
@@ -169,7 +170,7 @@ def soak(**values: float) -> Result:
         Limit(name="throttled.hw_thermal", high=1),
         Limit(name="throttled.hw_power_brake", high=1, otherwise=Verdict.WARN),
     )
-    return Result(check="thermal", verdict=Verdict.PASS, measurements=found, limits=limits)
+    return judge_by(found, limits, inventory=NODE, check="thermal")
 
 
 def test_heat_and_power_are_ruled_out_by_what_the_soak_measured() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import judge
 from hpcverify.model import (
     Finding,
     FindingRule,
@@ -27,6 +26,7 @@ from hpcverify.summary.verdict import (
     write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
+from hpcverify.testing import judge_by
 from tests.doubles import a_result, a_run
 
 
@@ -37,15 +37,7 @@ def slow(count: int) -> Run:
     worst = Measurement("bf16.sustained", 12.0, "TFLOP/s", f"gpu-{count}")
     limit = Limit(name="*", low=702, remedy=Remedy.REPLACE, source="spec")
     node = Inventory(parts=tuple(gpus))
-    ruled = judge([*rates, worst], [limit], {}, node.format_names)
-    failed = a_result(
-        verdict=Verdict.FAIL,
-        reason=ruled.reason,
-        remedy=ruled.remedy,
-        measurements=(*rates, worst),
-        limits=(limit,),
-        findings=(),
-    )
+    failed = judge_by([*rates, worst], [limit], {}, node, check="gemm")
     return a_run(verdict=Verdict.FAIL, results=(failed,), inventory=node)
 
 
@@ -129,7 +121,7 @@ def test_the_rerun_of_chosen_checks_is_no_run_of_the_whole_suite() -> None:
 def failed(remedy: Remedy) -> Run:
     limit = Limit(name="*", low=5, remedy=remedy, source="spec")
     found = (Measurement("rate", 1.0, "GB/s", "GPU-0"),)
-    judged = judge(found, [limit], {})
+    judged = judge_by(found, [limit], {})
     result = a_result(
         verdict=Verdict.FAIL,
         reason=judged.reason,
@@ -164,13 +156,13 @@ def test_the_vendor_gets_no_report_of_a_node_that_passed() -> None:
 def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
     """The one that calls for a replacement is not hidden behind a count."""
     rulings = {"remap": FindingRule(Verdict.FAIL, Remedy.REPLACE)}
-    found = a_result(
-        "ecc",
-        verdict=Verdict.FAIL,
-        measurements=(Measurement("sram", 1.0, "", "gpu7"), Measurement("sram", 1.0, "", "gpu6")),
-        limits=(Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR),),
-        findings=(Finding("remap", "gpu5", "row remap failed"),),
-        rulings=rulings,
+    found = judge_by(
+        [
+            *(Measurement("sram", 1.0, "", part_id) for part_id in ("gpu7", "gpu6")),
+            Finding("remap", "gpu5", "row remap failed"),
+        ],
+        [Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR)],
+        rulings,
     )
     reason = summarize_reason(found, Inventory())
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Rule, judge
+from hpcverify.check import Rule
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import CheckItem, Coverage, Measurement, Verdict
-from hpcverify.testing import INVENTORY
+from hpcverify.testing import INVENTORY, judge_by
 from hpcverify_checks import allreduce, gemm, training
 from hpcverify_checks.common.contention import MAX_OTHER_CORES, CpuUsage
 
@@ -83,7 +83,7 @@ def test_a_healthy_cpu_that_others_use_is_not_warned_of(
         return (100.0, 101.0, 99.0, 100.0, 100.0) if name == "step_p95" else ()
 
     limits = resolve(rules, numbers, INVENTORY, past)
-    assert judge(numbers, limits, {}).verdict is Verdict.PASS
+    assert judge_by(numbers, limits, {}).verdict is Verdict.PASS
     alone = [f for f in BEGUN.omit_if_busy(names, slow, QUIET) if isinstance(f, Measurement)]
     limits = resolve(rules, alone, INVENTORY, past)
-    assert judge(alone, limits, {}).verdict is Verdict.WARN
+    assert judge_by(alone, limits, {}).verdict is Verdict.WARN

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hpcverify.check import JudgedItem, Judgement, Rule, judge
+from hpcverify.check import JudgedItem, Rule
 from hpcverify.limits.resolve import resolve
 from hpcverify.model import (
     Cause,
@@ -19,9 +19,10 @@ from hpcverify.model import (
     Measurement,
     Part,
     Remedy,
+    Result,
     Verdict,
 )
-from hpcverify.testing import CPU
+from hpcverify.testing import CPU, judge_by
 from hpcverify_checks.common.reruns import Reruns
 from hpcverify_checks.common.soak import MISMATCH_METRIC
 from hpcverify_checks.common.vote import (
@@ -94,12 +95,12 @@ def codes(found: Sequence[JudgedItem], inventory: Inventory) -> dict[str, list[s
     return left
 
 
-def judge_answers(found: Sequence[JudgedItem], inventory: Inventory) -> Judgement:
+def judge_answers(found: Sequence[JudgedItem], inventory: Inventory) -> Result:
     """Judge what was found as a run does."""
     items = list(reconcile(found, inventory))
     numbers = [i for i in items if isinstance(i, Measurement)]
     limits = resolve(RULES, numbers, inventory, lambda _name, _where: ())
-    return judge(items, limits, PRODUCT_FINDING_RULES, inventory.format_names)
+    return judge_by(items, limits, PRODUCT_FINDING_RULES, inventory)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])

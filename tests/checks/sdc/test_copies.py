@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from hpcverify.check import Unable, judge
+from hpcverify.check import Unable
 from hpcverify.model import (
     Cause,
     Coverage,
@@ -25,7 +25,7 @@ from hpcverify.model import (
     Remedy,
     Verdict,
 )
-from hpcverify.testing import list_findings, make_context
+from hpcverify.testing import judge_by, list_findings, make_context
 from hpcverify_checks.common.transfers import Copy, copy
 from hpcverify_checks.sdc import copies as copy_phase
 from hpcverify_checks.sdc.copies import (
@@ -289,7 +289,9 @@ def test_a_core_that_copies_wrongly_fails_and_alone(tmp_path: Path) -> None:
             flip(target)
 
     found = list(check_copies(make_context(tmp_path), HOST, 0.0, faulty))
-    judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
+    judgement = judge_by(
+        (f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS
+    )
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert {f.part_id for f in list_findings(found)} == {f"cpu{bad}"}
     assert [f.evidence["way"] for f in list_findings(found)] == ["with torch"]
@@ -314,7 +316,9 @@ class RottingSource:
 def test_a_source_that_rots_fails_and_accuses_the_memory_once(tmp_path: Path, size: int) -> None:
     found = list(check_copies(make_context(tmp_path), HOST, 0.0, RottingSource(size)))
 
-    judgement = judge((f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS)
+    judgement = judge_by(
+        (f for f in found if isinstance(f, (Measurement, Finding))), LIMITS, RULINGS
+    )
     assert judgement.verdict is Verdict.FAIL
     [finding] = list_findings(found)
     assert finding.part_id == "memory"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Judgement, Unable
-from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.check import CHECKER_BROKEN, FOUND_NOTHING, Unable
+from hpcverify.model import Cause, Remedy, Result, Verdict
 from hpcverify.testing import judge_items, make_context
 from hpcverify_checks import sdc
 from hpcverify_checks.common.dtypes import FAMILIES, FP8_LIMIT, Multiply, multiply
@@ -132,7 +132,7 @@ def test_a_bit_that_is_missed_is_named(tmp_path: Path) -> None:
     assert sdc_trials.sweep_bits(replace(stage, bench=lenient), flips)[0] == "missed: 5"
 
 
-def judge_check(tmp_path: Path, seams: ProductSeams) -> Judgement:
+def judge_check(tmp_path: Path, seams: ProductSeams) -> Result:
     """Run the whole check, and judge what it found as a run does."""
     return judge_items(sdc.CHECK, sdc.measure(make_context(tmp_path), QUICK, seams))
 

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcverify.check import judge
 from hpcverify.model import CheckItem, Coverage, Finding, Inventory, Part, Verdict
-from hpcverify.testing import list_findings
+from hpcverify.testing import judge_by, list_findings
 from hpcverify_checks.storage import CHECK
 from hpcverify_checks.storage.explain import explain_fault
 from hpcverify_checks.storage.fio_runner import FaultError, Fio, find_engine
@@ -95,7 +94,7 @@ def main(name: str, folder: Path) -> None:
         found.extend(load(site, fio, SHORT, random.Random()))  # noqa: S311 - data to write
     except FaultError as fault:
         found.append(explain_fault(fault, site))
-    judgement = judge(list_findings(found), [], CHECK.finding_rules)
+    judgement = judge_by(list_findings(found), [], CHECK.finding_rules)
     coverage = [item.text for item in found if isinstance(item, Coverage)]
     taken = Taken(judgement.verdict, list_findings(found), coverage)
     sys.stdout.buffer.write(msgspec.json.encode(taken))

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcverify.check import Unable, judge
+from hpcverify.check import Unable
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -38,7 +38,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.telemetry.smart import Health
-from hpcverify.testing import INVENTORY, judge_items, list_findings, make_context
+from hpcverify.testing import INVENTORY, judge_by, judge_items, list_findings, make_context
 from hpcverify.units import GIB, MIB, UNIT_FACTORS
 from hpcverify_checks.storage import CHECK, fio_runner, jobs, measure, report_health
 from hpcverify_checks.storage.explain import explain_fault
@@ -161,7 +161,7 @@ def test_a_bit_that_flips_under_the_check_fails_the_disk(tmp_path: Path, disk: P
             flip(FileExtent(stream, size - MIB, MIB), at=12345)
 
     (finding,) = list_findings(found)
-    judged = judge([finding], [], CHECK.finding_rules)
+    judged = judge_by([finding], [], CHECK.finding_rules)
     assert (judged.verdict, judged.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "crc32c: verify failed" in finding.text
     assert finding.evidence["read again"] == str(finding.text).partition(": ")[2]
@@ -411,7 +411,7 @@ def test_a_disk_that_cannot_read_its_blocks_fails_for_that(
             os.truncate(image, MIB)  # the blocks are gone from under the mount
 
     (finding,) = list_findings(found)
-    judged = judge([finding], [], CHECK.finding_rules)
+    judged = judge_by([finding], [], CHECK.finding_rules)
     assert (finding.code, judged.verdict) == ("io_error", Verdict.FAIL)
     assert "Input/output error" in finding.text
     assert "err=5" in finding.evidence["fio"]
@@ -813,5 +813,5 @@ def test_the_health_of_a_disk_is_judged_by_what_it_means(
     limit = Limit(f"smart.{name}", rule.low, rule.high, rule.otherwise, rule.source)
 
     found = [Measurement(f"smart.{name}", value)]
-    assert judge(found, [limit], CHECK.finding_rules).verdict is verdict
+    assert judge_by(found, [limit], CHECK.finding_rules).verdict is verdict
     assert rule.optional

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from torch import Tensor
 
-from hpcverify.check import Context, Judgement, Sample, Skip, Watch, judge
+from hpcverify.check import Context, Sample, Skip, Watch
 from hpcverify.model import (
     Cause,
     CheckItem,
@@ -22,10 +22,11 @@ from hpcverify.model import (
     Inventory,
     Measurement,
     Remedy,
+    Result,
     Series,
     Verdict,
 )
-from hpcverify.testing import INVENTORY, judge_items, make_context
+from hpcverify.testing import INVENTORY, judge_by, judge_items, make_context
 from hpcverify_checks import thermal
 from hpcverify_checks.common.dtypes import multiply
 from hpcverify_checks.common.product_loop import ProductSeams
@@ -62,7 +63,7 @@ def watching(*series: list[Sample]) -> Watch:
     return Watch(start=0, end=SECONDS, samples=[s for one in series for s in one])
 
 
-def gpus(lab: Lab, tmp_path: Path, story: str) -> list[Judgement]:
+def gpus(lab: Lab, tmp_path: Path, story: str) -> list[Result]:
     watch = lab.watch(story, SECONDS)
     parts = dict.fromkeys(s.part_id for s in watch.samples)  # by index, as NVML lists
     return [judge_items(CHECK, observed(watch, on(tmp_path, p, "temperature"))) for p in parts]
@@ -154,7 +155,7 @@ def test_a_product_that_is_not_the_first_one_fails_and_ends_the_soak(
     found = list(thermal.measure(ctx, params, ProductSeams(multiply=faulty)))
     items = [f for f in found if isinstance(f, Finding | Measurement)]
     left = list(thermal.CHECK.reconcile(items, sensors)) if thermal.CHECK.reconcile else []
-    judgement = judge(left, (), CHECK.finding_rules)
+    judgement = judge_by(left, (), CHECK.finding_rules)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.REPLACE)
     assert "fp64 product" in judgement.reason
     assert "steady load, compared with its own first product" in judgement.reason
@@ -172,7 +173,7 @@ def test_parameters_that_make_no_soak_are_refused(wrong: dict[str, Any]) -> None
 def test_a_healthy_board_passes_though_it_meets_its_power_cap(tmp_path: Path, lab: Lab) -> None:
     for _ in range(3):
         answers = gpus(lab, tmp_path, "healthy-8xh100")
-        assert answers == [Judgement(verdict=Verdict.PASS)] * 8
+        assert [answer.complaints for answer in answers] == [()] * 8
 
 
 def test_heat_and_power_brake_are_found_on_their_gpus_and_told_apart(

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcverify.check import judge
 from hpcverify.model import Coverage, Finding, Remedy, Verdict
-from hpcverify.testing import make_context
+from hpcverify.testing import judge_by, make_context
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers
 from hpcverify_checks.common.rendezvous import RankGroup
@@ -146,7 +145,7 @@ def test_whatever_ranks_get_wrong_fails_and_names_them_alone(
     wrong = [f for f in found if f.code == "wrong_sum"]
     assert {f.evidence["rank"] for f in wrong} == set(map(str, ranks))
     together = [f for f in training.reconcile(found, ctx.inventory) if isinstance(f, Finding)]
-    judgement = judge(together, [], training.CHECK.finding_rules)
+    judgement = judge_by(together, [], training.CHECK.finding_rules)
     assert (judgement.verdict, judgement.remedy) == (Verdict.FAIL, Remedy.INSPECT)
     assert any(f"rank {rank} of 2 got" in judgement.reason for rank in ranks)
 
@@ -161,13 +160,13 @@ def test_bits_that_all_ranks_lose_are_found_on_all(
 
     wrong = [f for f in found if f.code == "wrong_sum"]
     assert {f.evidence["rank"] for f in wrong} == {"0", "1"}
-    assert judge(wrong, [], training.CHECK.finding_rules).verdict is Verdict.FAIL
+    assert judge_by(wrong, [], training.CHECK.finding_rules).verdict is Verdict.FAIL
 
 
 def test_healthy_ranks_pass(tmp_path: Path) -> None:
     params = training.TrainingParams(seconds=0.05, steps=2, ranks=3, shape=TINY)
     found = list(training.measure(make_context(tmp_path), params))
     findings = [f for f in found if isinstance(f, Finding)]
-    assert judge(findings, [], training.CHECK.finding_rules).verdict is Verdict.PASS
+    assert judge_by(findings, [], training.CHECK.finding_rules).verdict is Verdict.PASS
     told = [f.text for f in found if isinstance(f, Coverage)]
     assert any("3 ranks by gloo, every sum verified" in text for text in told)

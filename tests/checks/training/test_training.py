@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils import deterministic
 
-from hpcverify.check import Context, Judgement, Skip, Unable, judge
+from hpcverify.check import Context, Skip, Unable
 from hpcverify.limits.resolve import resolve
 from hpcverify.limits.specs import load_specs
 from hpcverify.model import (
@@ -32,9 +32,10 @@ from hpcverify.model import (
     Measurement,
     Part,
     Remedy,
+    Result,
     Verdict,
 )
-from hpcverify.testing import judge_items, make_context
+from hpcverify.testing import judge_by, judge_items, make_context
 from hpcverify_checks import training
 from hpcverify_checks.common.bits import view_integers, view_words
 from hpcverify_checks.common.board import FolderBoard
@@ -181,7 +182,7 @@ def node(tmp_path: Path, parts: Sequence[Part]) -> list[Context]:
     ]
 
 
-def verdict_on(tmp_path: Path, outcomes: Sequence[TrainingOutcome]) -> Judgement:
+def verdict_on(tmp_path: Path, outcomes: Sequence[TrainingOutcome]) -> Result:
     """Judge the *outcomes* of as many GPUs, as a run does."""
     contexts = node(tmp_path, gpus(len(outcomes)))
     found: list[CheckItem] = []
@@ -196,7 +197,7 @@ def by_rank(ctx: Context, *known: TrainingOutcome, **changes: Any) -> list[Check
     return list(training.report_outcomes(ctx, job(**changes), outcomes))
 
 
-def together(found: Sequence[CheckItem], ctx: Context) -> Judgement:
+def together(found: Sequence[CheckItem], ctx: Context) -> Result:
     return judge_items(training.CHECK, found, ctx.inventory)
 
 
@@ -758,7 +759,7 @@ def test_a_link_that_has_become_slow_warns(tmp_path: Path) -> None:
     numbers = [f for f in found if isinstance(f, Measurement)]
     shares = [n for n in numbers if n.name == "communication.share"]
     limits = resolve(training.CHECK.rules, shares, ctx.inventory, lambda _n, _w: 9 * [0.1])
-    judgement = judge(shares, limits, training.CHECK.finding_rules)
+    judgement = judge_by(shares, limits, training.CHECK.finding_rules)
     assert judgement.verdict is Verdict.WARN
     assert "communication.share" in judgement.reason
 
