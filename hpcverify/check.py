@@ -2,7 +2,7 @@
 The contract between the engine and a check, and the one place that judges.
 
 A check measures and never judges: it yields numbers, facts and series. Limits, which
-differ between parts, and the rulings on facts are data; only `judge` compares. A check
+differ between parts, and the rules for findings are data; only `judge` compares a run with them. A check
 is a value at the foot of its module.
 
 This is the one module of the engine that most checks import: what a check declares,
@@ -447,7 +447,7 @@ HUNG_CODE = "gpu_hung_under_load"
 UNOWNED_CODE = "gpu_memory_unowned"
 """Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
 RANK_LOST_CODE = "rank_lost"
-"""Of the finding about a part that others waited for in vain: who has it did not end its work."""
+"""A part for which others waited: the rank that has it did not end its work."""
 ANSWER_CODE = "answer"
 """Of the finding that is a part's vote: the engine drops those of parts proven wrong before."""
 CORES_LEFT_OUT_CODE = "cores_left_out"
@@ -488,7 +488,7 @@ class Check(Struct, Generic[P], frozen=True, kw_only=True):
             by its parameters, without the start of Python, torch, CUDA or NCCL. A worker
             that takes several times as long is ended. It runs in the engine: it
             computes, and reads nothing.
-        observe: Makes findings from the samples taken while *measure* ran.
+        observe: Makes measurements and findings from the samples taken while *measure* ran.
         maturity: A check in beta runs and reports, and never quarantines.
         reconcile: Judges the answers of all devices together, as by a vote; what it
             yields replaces the numbers and the facts.
@@ -622,7 +622,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def _judge_findings(result: Result) -> Iterator[Complaint]:
-    # A rank that says why it was lost needs no witness: that others waited for it is not a cause.
+    # A rank that reported why it was lost needs no other report: that others waited is not a cause.
     explained = {shortfall.part_id for shortfall in result.shortfalls}
     for finding in result.findings:
         if finding.code == RANK_LOST_CODE and finding.part_id in explained:

@@ -1,1 +1,1 @@
-"""The fleet: which nodes to verify next, and what to do with the results."""
+"""The state machine of nodes: what becomes of a node with each result, and who holds it."""

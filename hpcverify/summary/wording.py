@@ -66,7 +66,7 @@ class PlainProgress:
     """
 
     def __init__(self) -> None:
-        """Have told nothing."""
+        """Start with nothing printed."""
         self._told: dict[str, str] = {}
 
     def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:

@@ -1,7 +1,7 @@
 """
-The past of a part as its judge: a step, a trend, and the day on which a limit is crossed.
+What a part was and is: a step, a trend, and the day on which a limit is crossed.
 
 Between the runs of one part there is far less spread than between parts (0.1 % to 1.7 % on
 Longhorn's V100), so its own past sees a change that its peers cannot. `change` finds steps,
-`slope` trends, `judge` tells a rollout from a fault.
+`slope` trends, `fleet` separates rollouts from faults.
 """
