@@ -2,8 +2,8 @@
 The contract between the engine and a check, and the one place that judges.
 
 A check measures and never judges: it yields numbers, facts and series. Limits, which
-differ between parts, and the rules for findings are data; only `judge` compares a run with them. A check
-is a value at the foot of its module.
+differ between parts, and the rules for findings are data; only `judge` compares a run
+with them. A check is a value at the foot of its module.
 
 This is the one module of the engine that most checks import: what a check declares,
 yields and raises, with the values of `hpcverify.model` among it. Programs are started

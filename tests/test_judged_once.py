@@ -50,7 +50,7 @@ TAKEN_APART = {
     ("hpcverify/commands/show.py", "find_parts"),
     ("reports/hpcverify_reports/svg.py", "label"),
     ("reports/hpcverify_reports/grid.py", "heads"),
-    ("reports/hpcverify_reports/qualification.py", "_build_section"),
+    ("hpcverify/summary/verdict.py", "shorten"),
     # what others wrote, or what is escaped whatever it says
     ("hpcverify/fleet/notify.py", "_run_program"),
     ("hpcverify/summary/printable.py", "make_printable"),

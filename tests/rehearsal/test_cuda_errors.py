@@ -81,7 +81,7 @@ def test_what_befalls_all_gpus_of_one_process_accuses_none(rehearse: Rehearse) -
     result = of(rehearse(gpus=3).run("--check", "p2p", faults="launch@*:after=3"), "p2p")
 
     assert (result.verdict, result.findings) == (Verdict.ERROR, ())
-    assert "did not tell which" in result.reason
+    assert "did not report which" in result.reason
 
 
 def test_what_all_gpus_raise_is_the_fault_of_no_gpu_in_any_check_of_the_run(

@@ -158,7 +158,7 @@ WRONG = WrongResult(1, "all_reduce", 65536, 17, 3, 1024, "0x1", "0x3")
             a_collective_run(
                 missing=(8, 9), delays=(), timings=(), reasons={8: "killed by SIGBUS"}
             ),
-            ["No answer from n2", "8, 9", "in vain", "killed by SIGBUS"],
+            ["No answer from n2", "8, 9", "got no answer", "killed by SIGBUS"],
         ),
         (
             a_collective_run(unable="torch is not installed", timings=(), delays=()),
