@@ -50,10 +50,10 @@ TAKEN_APART = {
     ("hpcverify/commands/show.py", "find_parts"),
     ("reports/hpcverify_reports/svg.py", "label"),
     ("reports/hpcverify_reports/grid.py", "heads"),
-    ("reports/hpcverify_reports/qualification.py", "_build_section"),
     # what others wrote, or what is escaped whatever it says
     ("hpcverify/fleet/notify.py", "_run_program"),
     ("hpcverify/summary/printable.py", "make_printable"),
+    ("hpcverify/summary/verdict.py", "shorten"),
     ("reports/hpcverify_reports/pages.py", ""),
     ("reports/hpcverify_reports/pages.py", "keep_times"),
     ("reports/hpcverify_reports/text.py", ""),
