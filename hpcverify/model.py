@@ -320,9 +320,12 @@ class Inventory(Struct, frozen=True):
         All parts of a kind are one name, as in "all 8 GPUs".
         """
         names: list[str] = []
-        for kind in dict.fromkeys(part.kind for part in self.parts):
-            like = self.of_kind(kind)
-            named = [part.label for part in like if part.id in ids]
+        listed = frozenset(ids)
+        by_kind: dict[str, list[Part]] = {}
+        for part in self.parts:
+            by_kind.setdefault(part.kind, []).append(part)
+        for kind, like in by_kind.items():
+            named = [part.label for part in like if part.id in listed]
             every = kind in PLURAL_NAMES and len(named) == len(like) >= MIN_PARTS_FOR_ALL
             names += [f"all {len(like)} {PLURAL_NAMES[kind]}"] if every else named
         known = {part.id for part in self.parts}

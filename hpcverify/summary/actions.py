@@ -116,12 +116,15 @@ def list_affected_parts(run: Run) -> Iterator[AffectedPart]:
     found = [c for result in run.results for c in list_complaints(result)]
     for complaint in _merge_complaints([*_list_run_complaints(run), *found]):
         by_part.setdefault(complaint.part_id, []).append(complaint)
+    # The first of several with one id, as `Inventory.find_part`.
+    parts = {part.id: part for part in reversed(inventory.parts)}
     places = {part.id: place for place, part in enumerate(inventory.parts)}
     for part_id in sorted(by_part, key=lambda part_id: places.get(part_id, len(places))):
-        facts = next((p.facts for p in inventory.parts if p.id == part_id), {})
+        part = parts.get(part_id)
+        facts = part.facts if part else {}
         yield AffectedPart(
             part_id=part_id,
-            label=inventory.find_label(part_id),
+            label=part.label if part else part_id,
             facts={name: facts[name] for name in IDENTITY_FACTS if name in facts},
             complaints=tuple(sorted(by_part[part_id], key=check.make_severity_key, reverse=True)),
         )
@@ -147,10 +150,15 @@ def list_complaints(result: Result) -> list[Complaint]:
 
 
 def _weigh(complaint: Complaint, result: Result) -> Complaint:
-    """Cap *complaint* if the check is in beta; what has no remedy is to be inspected."""
+    """
+    Cap *complaint* if the check is in beta; what has no remedy is to be inspected.
+
+    It is one of the check of *result*, whatever names a document from a node gives it.
+    """
     verdict = cap_beta_verdict(complaint.verdict, result.maturity)
     keeps = verdict is complaint.verdict and complaint.remedy is not Remedy.NONE
-    return replace(complaint, verdict=verdict, remedy=complaint.remedy if keeps else Remedy.INSPECT)
+    remedy = complaint.remedy if keeps else Remedy.INSPECT
+    return replace(complaint, checks=(result.check,), verdict=verdict, remedy=remedy)
 
 
 def list_deciding(result: Result) -> list[Complaint]:
@@ -247,13 +255,14 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
 
 def _merge_complaints(complaints: Sequence[Complaint]) -> list[Complaint]:
     """Merge the complaints of one cause; of several rounds keep the worst."""
-    kept: dict[tuple[str, ...], Complaint] = {}
+    groups: dict[tuple[str, ...], list[Complaint]] = {}
     for complaint in complaints:
-        key = make_cause_key(complaint)
-        other = kept.setdefault(key, complaint)
-        kept[key] = replace(
-            max(other, complaint, key=check.make_severity_key),
-            checks=tuple(dict.fromkeys((*other.checks, *complaint.checks))),
-            evidence=other.evidence | complaint.evidence,
+        groups.setdefault(make_cause_key(complaint), []).append(complaint)
+    return [
+        replace(
+            max(alike, key=check.make_severity_key),
+            checks=tuple(dict.fromkeys(name for c in alike for name in c.checks)),
+            evidence={name: text for c in alike for name, text in c.evidence.items()},
         )
-    return list(kept.values())
+        for alike in groups.values()
+    ]

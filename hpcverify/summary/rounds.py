@@ -16,10 +16,10 @@ from hpcverify.stats import median
 
 def group_by_check(results: Iterable[Result]) -> dict[str, tuple[Result, ...]]:
     """Group *results* by check, in the order of the suite and of the rounds."""
-    found: dict[str, tuple[Result, ...]] = {}
+    found: dict[str, list[Result]] = {}
     for result in results:
-        found[result.check] = (*found.get(result.check, ()), result)
-    return found
+        found.setdefault(result.check, []).append(result)
+    return {check: tuple(rounds) for check, rounds in found.items()}
 
 
 def choose_worst_round(rounds: Sequence[Result]) -> Result:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.summary.actions import list_actions, list_affected_parts
-from hpcverify.summary.verdict import format_next_steps, summarize_reason
+from hpcverify.summary.verdict import explain_verdict, format_next_steps, summarize_reason
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
@@ -95,6 +96,59 @@ def test_a_part_is_named_once_with_all_that_speaks_against_it() -> None:
     ]
     assert (seventh.label, seventh.facts["serial"]) == ("GPU 7", "165007")
     assert seventh.checks == ("ecc",)
+
+
+class CountedParts(tuple[Part, ...]):  # noqa: SLOT001 - it counts
+    """Parts that count how often somebody goes through them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Part]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def count_passes(count: int) -> int:
+    """Count how often the parts are gone through to explain a run in which *count* of them fail."""
+    parts = CountedParts(Part("gpu", f"gpu-{i}", f"GPU {i}") for i in range(count))
+    broken = tuple(Finding("gpu_lost", part.id, f"lost {part.id}") for part in parts)
+    judged = judge_by(broken, (), RULINGS, Inventory(parts=tuple(parts)))
+    parts.passes = 0
+
+    assert explain_verdict(run(judged, inventory=Inventory(parts=parts))).startswith("check: GPU 0")
+    return parts.passes
+
+
+def test_a_document_with_many_broken_parts_does_not_hold_up_the_controller() -> None:
+    assert count_passes(40) == count_passes(5)
+
+
+class CountedId(str):
+    """An id that counts how often it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared: ClassVar[list[str]] = []
+
+    def __eq__(self, other: object) -> bool:
+        self.compared.append(self)
+        return str.__eq__(self, other)
+
+
+def test_many_parts_are_named_without_comparing_each_with_each() -> None:
+    parts = tuple(Part(f"kind {i}", f"id-{i}", f"part {i}") for i in range(30))
+
+    assert len(Inventory(parts=parts).list_names([CountedId(part.id) for part in parts])) == 30
+    assert len(CountedId.compared) <= 4 * len(parts)
+
+
+def test_a_complaint_counts_for_the_check_of_its_result_whatever_a_node_wrote() -> None:
+    lost = result("ecc", Finding("gpu_lost", "gpu-1", "lost"))
+    forged = replace(lost.complaints[0], checks=("`rm -rf /`",))
+
+    (part,) = list_affected_parts(run(replace(lost, complaints=(forged,))))
+
+    assert part.checks == ("ecc",)
 
 
 def test_a_healthy_node_calls_for_nothing() -> None:
