@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -560,16 +561,18 @@ def add_complaints(result: Result, inventory: Inventory) -> Result:
     return replace(result, complaints=tuple(complaints))
 
 
+MAX_COMPLAINTS = 20_000
+"""No check has as many about a node. A document that others wrote may have a thousand values
+beside a thousand limits that each of them breaks."""
+
+
 def _list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
     """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
         remedy = Remedy.FIX_CONFIGURATION
         return [_complain_of_result(result, Verdict.ERROR, remedy)] if result.required else []
-    made = [
-        *_judge_findings(result),
-        *_judge_shortfalls(result, inventory),
-        *_judge_measurements(result),
-    ]
+    judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
+    made = list(islice(chain(*judged, _judge_measurements(result)), MAX_COMPLAINTS))
     kinds = {part.id: part.kind for part in inventory.parts}
     ordered = sorted(made, key=make_severity_key, reverse=True)
     return [replace(c, part_kind=kinds.get(c.part_id, "")) for c in ordered]

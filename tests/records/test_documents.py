@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from hpcverify.check import MAX_COMPLAINTS
 from hpcverify.errors import ConfigError, HpcverifyError, StoreError
 from hpcverify.model import (
     Cause,
@@ -223,3 +224,17 @@ def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
 
     again = documents.parse(msgspec.json.encode(run), "it")
     assert again.results[0].complaints == slow.complaints
+
+
+def test_values_that_break_as_many_limits_do_not_fill_the_memory() -> None:
+    """A node can write a short document in which each value breaks each limit."""
+    values = tuple(Measurement(f"m{i}", 5.0) for i in range(1000))
+    limits = tuple(Limit("m*", high=float(i % 5), source=f"limit {i}") for i in range(1000))
+    result = Result(
+        check="gemm", verdict=Verdict.FAIL, reason="slow", measurements=values, limits=limits
+    )
+    read = documents.parse(msgspec.json.encode(a_run(results=(result,))), "it").results[0]
+
+    assert read.verdict is Verdict.FAIL
+    assert 0 < len(read.complaints) <= MAX_COMPLAINTS
+    assert read.complaints[0].verdict is Verdict.FAIL
