@@ -302,7 +302,7 @@ def test_what_slurm_drained_for_a_hook_is_told_by_reason_and_user(
 @pytest.fixture
 def rebooting() -> Iterator[Cluster]:
     """Bring up a node of its own to reboot, since Slurm may yet set it down for that."""
-    with a_cluster(1, extra="RebootProgram=/bin/true") as up:
+    with a_cluster(1, extra="RebootProgram=/bin/true\nResumeTimeout=600") as up:
         yield up
 
 
