@@ -20,7 +20,8 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, partial
-from itertools import chain, islice
+from heapq import nlargest
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -462,6 +463,9 @@ ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
 """For findings that any check may have."""
+MAX_COMPLAINTS = 20_000
+"""The gravest are kept; no check has as many about a node. In a document that others wrote, a
+thousand values may each break a thousand limits."""
 SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})
 """The codes of an `Unable` that no later check on the same device would escape."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
@@ -561,21 +565,16 @@ def add_complaints(result: Result, inventory: Inventory) -> Result:
     return replace(result, complaints=tuple(complaints))
 
 
-MAX_COMPLAINTS = 20_000
-"""No check has as many about a node. A document that others wrote may have a thousand values
-beside a thousand limits that each of them breaks."""
-
-
 def _list_complaints(result: Result, inventory: Inventory) -> list[Complaint]:
     """List what is wrong by the limits, the rulings and the shortfalls of *result*."""
     if result.verdict is Verdict.SKIP:
         remedy = Remedy.FIX_CONFIGURATION
         return [_complain_of_result(result, Verdict.ERROR, remedy)] if result.required else []
     judged = (_judge_findings(result), _judge_shortfalls(result, inventory))
-    made = list(islice(chain(*judged, _judge_measurements(result)), MAX_COMPLAINTS))
+    made = chain(*judged, _judge_measurements(result))
+    gravest = nlargest(MAX_COMPLAINTS, made, key=make_severity_key)
     kinds = {part.id: part.kind for part in inventory.parts}
-    ordered = sorted(made, key=make_severity_key, reverse=True)
-    return [replace(c, part_kind=kinds.get(c.part_id, "")) for c in ordered]
+    return [replace(c, part_kind=kinds.get(c.part_id, "")) for c in gravest]
 
 
 def _complain_of_result(result: Result, verdict: Verdict, remedy: Remedy) -> Complaint:

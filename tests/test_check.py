@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpcverify.check import compute_margin, format_quantity, matches
+from hpcverify.check import MAX_COMPLAINTS, compute_margin, format_quantity, matches
 from hpcverify.model import (
     Cause,
     Finding,
@@ -222,3 +222,11 @@ def test_a_margin_is_a_share_of_the_limit(value: float | None, room: float) -> N
     limit = Limit(name="speed", low=700)
 
     assert compute_margin(Measurement("speed", value), limit) == pytest.approx(room)
+
+
+def test_of_too_many_complaints_the_gravest_are_kept() -> None:
+    warned = [Finding("odd", f"part {i}", "odd") for i in range(MAX_COMPLAINTS + 1)]
+    result = judge_by([*warned, speed(1)], [SPEED], {"odd": FindingRule(Verdict.WARN)})
+
+    assert result.verdict is Verdict.FAIL
+    assert len(result.complaints) == MAX_COMPLAINTS
