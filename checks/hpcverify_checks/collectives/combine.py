@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -75,6 +75,7 @@ def combine_reports(
     times: Sequence[Mapping[int, StepTimes]],
     *,
     gone: Mapping[int, str],
+    waiting: Collection[int],
     algorithm: str,
 ) -> CollectiveRun:
     """
@@ -82,7 +83,8 @@ def combine_reports(
 
     *places* has all ranks, with what is known of where they are;
     *times* has what each rank measured, for each operation and size; *gone* the ranks that
-    never came or that died, and why. A rank that reports is there, whichever rank missed it.
+    never came or that died, and why. A rank that reports is there, whichever rank missed it;
+    so is a rank that may have been *waiting* for others at the end.
     """
     world = len(places)
     reasons = {rank: why for report in reports.values() for rank, why in report.lost.items()}
@@ -90,11 +92,12 @@ def combine_reports(
     unable = [f"rank {r}: {report.unable}" for r, report in reports.items() if report.unable]
     silent = [rank for rank in range(world) if rank not in reports]
     if silent and not reasons:
+        stuck = [rank for rank in silent if rank not in waiting]
         # Most ranks do not fail at once: more likely a shared folder does not answer.
-        if len(silent) > world / 2:
-            unable.append(f"{len(silent)} of {world} ranks reported nothing more")
+        if 0 < len(stuck) <= world / 2:
+            reasons = dict.fromkeys(stuck, "reported nothing more")
         else:
-            reasons = dict.fromkeys(silent, "reported nothing more")
+            unable.append(f"{len(silent)} of {world} ranks reported nothing more")
     records = {rank: report.recorded for rank, report in reports.items() if report.recorded}
     described = describe_records(records)
     reasons = {

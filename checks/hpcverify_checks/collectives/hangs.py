@@ -43,6 +43,11 @@ class Heartbeat(Struct, frozen=True):
         """Whether the rank waits for others."""
         return self.position % 2 == 1
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether the rank waits for others, or has not got past meeting them."""
+        return self.is_waiting or self.position == 0
+
 
 class HangWatch:
     """Keeps the progress of all ranks of a group."""

@@ -139,7 +139,12 @@ class RankWatch:
         timelines = self._keep_fitting(self._decode(TIMELINE, TIMELINES.decode))
         reports = self._reports()
         run = combine_reports(
-            self._list_places(came), reports, times, gone=gone, algorithm=algorithm
+            self._list_places(came),
+            reports,
+            times,
+            gone=gone,
+            waiting=[r for r, beat in self.hangs.heartbeats.items() if beat.may_wait],
+            algorithm=algorithm,
         )
         if run.missing and self.server.is_crowded:
             text = f"{CROWDED} {self.server.address}"

@@ -46,6 +46,8 @@ from tests.checks.collectives.launched import (
 )
 
 FORGE_SECONDS = 0.01
+ARRIVAL_SECONDS = 40.0
+"""How long a rank may take to arrive: on a busy machine, Python takes many seconds to start."""
 LOOPBACK, GROUP = "127.0.0.1", "test"
 JOB = CollectiveJob("", 2, "", 30.0, ("all_reduce",), (), 0.1)
 QUICK = {"operations": ("all_reduce",), "timeline": False}
@@ -196,7 +198,7 @@ def delete_keys(process: int, over: Event) -> None:
 def test_a_store_whose_keys_are_deleted_accuses_nobody() -> None:
     """Ranks may wait in vain for each other then; all of them say so."""
     over = Event()
-    with launch_nodes(2, **QUICK, timeout=10.0) as launchers:
+    with launch_nodes(2, **QUICK, timeout=ARRIVAL_SECONDS) as launchers:
         rank = launchers[0].await_child()
         meddler = Thread(target=delete_keys, args=(rank, over))
         meddler.start()
@@ -251,7 +253,7 @@ def come_for_rank_1(port: int, message: bytes) -> SocketBoard:
 
 @pytest.mark.parametrize("topic", [HEARTBEAT, REPORT, times_topic(0), TIMELINE])
 def test_what_cannot_be_read_is_an_error_of_its_rank_and_accuses_nobody(topic: str) -> None:
-    with launch_first(timeout=10.0) as (launcher, port):
+    with launch_first(timeout=ARRIVAL_SECONDS) as (launcher, port):
         board = come_for_rank_1(port, ARRIVAL)
         board.post(topic, 1, b"\xff\xff")
         run, complaint = launcher.read_result()
@@ -263,7 +265,7 @@ def test_what_cannot_be_read_is_an_error_of_its_rank_and_accuses_nobody(topic: s
 
 
 def test_who_says_nothing_more_is_missing() -> None:
-    with launch_first(timeout=10.0) as (launcher, port):
+    with launch_first(timeout=ARRIVAL_SECONDS) as (launcher, port):
         come_for_rank_1(port, ARRIVAL)
         run, complaint = launcher.read_result()
 
@@ -322,7 +324,7 @@ def test_strangers_who_trickle_at_ports_of_ours_keep_no_launcher_from_the_board(
 
 @pytest.mark.parametrize("crowd", [0, 200])
 def test_where_strangers_crowd_the_board_silence_accuses_nobody(crowd: int) -> None:
-    with launch_first(timeout=20.0) as (launcher, port):
+    with launch_first(timeout=ARRIVAL_SECONDS) as (launcher, port):
         came, deadline = 0, monotonic() + PATIENCE
         while came < crowd and monotonic() < deadline:
             with suppress(OSError):

@@ -29,6 +29,7 @@ OLDER = "the block holds what write 1 put there, and not what write 2 did"
 NO_HEADER = "verify: bad magic header"
 ELSEWHERE = "verify: bad header offset"
 CHANGED = "crc32c: verify failed"
+CUT = "journal ends after"  # the write that went astray was the last one
 
 FAULTS = [
     # 4 KiB at random, over what was written before
@@ -55,12 +56,12 @@ FAULTS = [
     ("checkpoints", Fault(how="misdirected", path=STREAM, overwrites=True), f"{OLDER}|{ELSEWHERE}"),
     ("checkpoints", Fault(how="exchanged", path=STREAM, count=1, overwrites=True), ELSEWHERE),
     # 4 KiB flushed one by one
-    ("flushes", Fault(how="lost", path=JOURNAL, skip=1, count=1), f"{NO_HEADER}|ends after"),
+    ("flushes", Fault(how="lost", path=JOURNAL, skip=1, count=1), f"{NO_HEADER}|{CUT}"),
     ("flushes", Fault(how="lost", path=JOURNAL, skip=1, count=10**6), "/journal ends after 4096 "),
     ("flushes", Fault(how="lost", path=JOURNAL, skip=0, overwrites=True), OLDER),
     ("flushes", Fault(how="torn", path=JOURNAL, skip=0, overwrites=True), CHANGED),
     ("flushes", Fault(how="stale read", path=JOURNAL, skip=0, overwrites=True), OLDER),
-    ("flushes", Fault(how="misdirected", path=JOURNAL), f"{NO_HEADER}|{ELSEWHERE}"),
+    ("flushes", Fault(how="misdirected", path=JOURNAL), f"{NO_HEADER}|{ELSEWHERE}|{CUT}"),
     ("flushes", Fault(how="flip write", path=JOURNAL, skip=0), CHANGED),
     ("flushes", Fault(how="flip read", path=JOURNAL, skip=0), CHANGED),
     # files of 4 KiB
