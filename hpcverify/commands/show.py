@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import applies, severity_sort_key
+from hpcverify.check import LimitIndex, severity_sort_key
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -30,7 +30,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import rank_item
+from hpcverify.summary.actions import ComplaintIndex
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.terminal import (
@@ -179,11 +179,13 @@ def keep_parts(run: Run, ids: Collection[str]) -> Run:
 def keep_failed(run: Run) -> Run:
     """Keep only the checks that did not pass, and the evidence against their parts."""
     failed = [result for result in run.results if effective_verdict(result) > Verdict.SKIP]
-    return replace(run, results=tuple(_keep_items(r, partial(_is_bad, r)) for r in failed))
+    return replace(
+        run, results=tuple(_keep_items(r, partial(_is_bad, ComplaintIndex(r))) for r in failed)
+    )
 
 
-def _is_bad(result: Result, item: Item | Series) -> bool:
-    return rank(item, result)[0] > Verdict.SKIP
+def _is_bad(complaints: ComplaintIndex, item: Item | Series) -> bool:
+    return rank(item, complaints)[0] > Verdict.SKIP
 
 
 def _list_items(result: Result) -> tuple[Item, ...]:
@@ -209,33 +211,30 @@ def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     )
 
 
-def rank(item: Item | Series, result: Result) -> tuple[Verdict, int, float]:
+def rank(item: Item | Series, complaints: ComplaintIndex) -> tuple[Verdict, int, float]:
     """Rank *item* by what the judge complains of it."""
     if isinstance(item, Measurement | Finding):
-        return rank_item(item, result)
+        return complaints.rank(item)
     fell_short = isinstance(item, Shortfall)
     return severity_sort_key(
         Verdict.ERROR if fell_short else Verdict.PASS, Remedy.NONE, math.inf if fell_short else 0
     )
 
 
-def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
-    """Find the limits that *item* was judged by."""
-    return [x for x in result.limits if isinstance(item, Measurement) and applies(x, item)]
-
-
 def show_details(result: Result, run: Run, console: Console) -> None:
     """Print every fact, once for all its parts, and every measurement, the worst first."""
-    ranked = [(rank(item, result), item) for item in _list_items(result)]
+    complaints, index = ComplaintIndex(result), LimitIndex(result.limits)
+    ranked = [(rank(item, complaints), item) for item in _list_items(result)]
     ranked.sort(key=itemgetter(0), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []
     facts: dict[tuple[Verdict, str], list[str]] = {}
     for (verdict, *_), item in ranked:
         if isinstance(item, Measurement):
             bad = verdict > Verdict.SKIP
-            within = WITHIN_LIMITS if find_limits(item, result) else Text()
+            limits = index.find(item)
+            within = WITHIN_LIMITS if limits else Text()
             badge = render_badge(verdict) if bad else within
-            rows.append((badge, format_row(item, result, run)))
+            rows.append((badge, format_row(item, limits, run)))
         else:
             facts.setdefault((verdict, describe(item)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
@@ -256,9 +255,8 @@ def describe(item: Fact) -> str:
     return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 
-def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
-    """Print a measurement beside the limits that it was judged by."""
-    limits = find_limits(item, result)
+def format_row(item: Measurement, limits: Sequence[Limit], run: Run) -> tuple[str, ...]:
+    """Print a measurement beside the *limits* that it was judged by."""
     format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,

@@ -17,7 +17,7 @@ from hpcverify.check import format_quantity
 from hpcverify.model import PLURAL_NAMES, Inventory, Part, Run, Verdict
 from hpcverify.summary.actions import (
     AffectedPart,
-    find_complaints,
+    ComplaintIndex,
     list_affected_parts,
     pair_with_limits,
 )
@@ -176,8 +176,9 @@ def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
     """Yield the causes outside the part of which all measurements were within limits."""
     for cause, names in EXTERNAL_CAUSES.items():
         pairs = [
-            (item, find_complaints(item, result))
+            (item, index.find(item))
             for result in run.results
+            for index in [ComplaintIndex(result)]
             for item, _ in pair_with_limits(result)
             if item.part_id == part.part_id and item.name in names
         ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from hpcverify.check import make_severity_key
+from hpcverify.check import LimitIndex, make_severity_key
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
@@ -23,10 +23,9 @@ from hpcverify.model import (
     effective_verdict,
 )
 from hpcverify.summary.actions import (
+    ComplaintIndex,
     find_common_remedy,
-    find_unmet_limits,
     list_complaints,
-    rank_item,
 )
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
@@ -134,7 +133,8 @@ def build_section(
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, remedies, place)
-    ranked = [(rank_item(finding, result), finding) for finding in result.findings]
+    complaints = ComplaintIndex(result)
+    ranked = [(complaints.rank(finding), finding) for finding in result.findings]
     ranked.sort(key=itemgetter(0), reverse=True)
     remedy = find_common_remedy(result, remedies)
     return Section(
@@ -158,7 +158,8 @@ def build_section(
         grids=build_grids(everything, inventory),
         charts=_draw_charts(result, everything, inventory) if main or is_open else (),
         unmet_limits=tuple(
-            f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
+            f"{limit.name} {format_range(limit)} ({limit.source})"
+            for limit in LimitIndex(result.limits).list_unmet(result.measurements)
         ),
         params=tuple(
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -251,7 +252,8 @@ def _cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    ranked = ((finding.part_id, rank_item(finding, result)[0]) for finding in result.findings)
+    complaints = ComplaintIndex(result)
+    ranked = ((finding.part_id, complaints.rank(finding)[0]) for finding in result.findings)
     by_part: dict[str, list[Verdict]] = {}
     for part_id, verdict in (
         *((covered.part_id, None) for covered in result.coverage),
