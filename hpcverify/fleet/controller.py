@@ -36,11 +36,11 @@ from hpcverify.fleet.holds import (
     HoldBackend,
     HoldHistory,
     HoldReading,
+    apply_hold,
     apply_reading,
     is_hold_lost,
     plan_next_write,
     read_hold_history,
-    settle,
     take_over_hook_drain,
 )
 from hpcverify.fleet.intake import Intake, JudgedRun
@@ -233,7 +233,7 @@ class Controller:
     def _act(self, seen: Mapping[str, HoldReading]) -> None:
         self._release_doubted_suspects()
         seen = {**seen, **self._take_over_hook_drains(seen)}
-        self._settle(seen)
+        self._apply_holds(seen)
         self._reserve_overdue_nodes(seen)
         self._order_reruns(seen)
         known = self.ledger.list_nodes()
@@ -289,7 +289,7 @@ class Controller:
             elif found not in self._refusals:
                 self._refusals.add(found)
                 self.say(f"{found.node}: {found.reason}")
-        self._keep_measurements(MeasurementWriter.settle)
+        self._keep_measurements(MeasurementWriter.flush)
 
     def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
         """Queue what *run* measured; a node whose clock is wrong gets no nights of its own."""
@@ -394,7 +394,7 @@ class Controller:
         self._errors.append(what)
         self.say(what)
 
-    def _settle(self, seen: Mapping[str, HoldReading]) -> None:
+    def _apply_holds(self, seen: Mapping[str, HoldReading]) -> None:
         """
         Hold each node as its state says; report one that fails, and go on.
 
@@ -416,7 +416,7 @@ class Controller:
             if is_hold_lost(before, now):
                 lost.append(before)
             elif act:
-                self._try(name, partial(self._settle_one, before, there))
+                self._try(name, partial(self._apply_hold, before, there))
             elif now != node:
                 found.append(self._build_change(node, now))
             else:
@@ -430,7 +430,7 @@ class Controller:
         for each in changes:
             node = each.node
             if node.desired_hold is Hold.RESERVATION and not (node.hold_id or node.foreign):
-                self._try(node.name, partial(self._settle_one, node))
+                self._try(node.name, partial(self._apply_hold, node))
 
     def _read_hold_history(self, node: Node, there: HoldReading) -> HoldHistory:
         """Read the history of our holds, if there is one of ours to recognize."""
@@ -464,7 +464,7 @@ class Controller:
                 continue
             now, act = plan_next_write(node, there, self._read_hold_history(node, there))
             if is_hold_lost(node, now) and act:
-                self._try(node.name, partial(self._settle_one, node, there))
+                self._try(node.name, partial(self._apply_hold, node, there))
             elif is_hold_lost(node, now):
                 changes.append(self._build_change(node, now))
         self._write_changes(changes)
@@ -512,10 +512,10 @@ class Controller:
         unsaved = bool(node.hold_id) and node.hold_confirmed_at < written
         return unsaved and began() > written - MAX_CLOCK_SKEW_S
 
-    def _settle_one(self, node: Node, there: HoldReading | None = None) -> None:
-        settled = settle(node, self.backend, self.ledger, there)
-        if settled != self.ledger.read_node(node.name):
-            self._write_changes([self._build_change(node, settled)])
+    def _apply_hold(self, node: Node, there: HoldReading | None = None) -> None:
+        held = apply_hold(node, self.backend, self.ledger, there)
+        if held != self.ledger.read_node(node.name):
+            self._write_changes([self._build_change(node, held)])
 
     def _release_doubted_suspects(self) -> None:
         doubts = self.find_doubts()
@@ -550,7 +550,7 @@ class Controller:
             last = self.ledger.read_last_ticket_number()
             kept = reserve_overdue(node, suite, days, now, last)
             self.ledger.put(kept, "reserved (overdue)")
-            self._try(node.name, partial(self._settle_one, kept))
+            self._try(node.name, partial(self._apply_hold, kept))
 
     def _cancel_outdated(self) -> None:
         """

@@ -55,7 +55,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     suppressed_checks: tuple[str, ...]
     """Checks that failed and are suppressed."""
     passed_checks: frozenset[str]
-    standing_checks: frozenset[str]
+    unresolved_checks: frozenset[str]
     """Checks that passed, and say that hard evidence of an earlier run still stands."""
     not_applicable: frozenset[str]
     """Checks of parts that the node does not have, or no longer has."""
@@ -84,7 +84,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return self._is_pass or judged
 
     @property
-    def settled_checks(self) -> frozenset[str]:
+    def cleared_checks(self) -> frozenset[str]:
         """The checks whose earlier failure, if any, no longer counts."""
         return self.passed_checks.union(self.suppressed_checks, self.not_applicable)
 
@@ -129,7 +129,7 @@ def extract_evidence(
         ),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
-        standing_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
+        unresolved_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
         not_applicable=frozenset(absent),
         unanswered_checks={
             r.check: r.reason

@@ -1,7 +1,7 @@
 """
 How a node is held: makes the scheduler's state what `Node.desired_hold` says.
 
-`settle` reads, makes the one write that is due, and reads again, until none is due. It
+`apply_hold` reads, makes the one write that is due, and reads again, until none is due. It
 keeps no state of its own: after a crash it simply runs again. A new hold is always in
 place before the old one goes, so that no job slips in between. What somebody else
 holds is left alone, reason included.
@@ -265,7 +265,7 @@ def format_reason(hold_id: str, reason: str) -> str:
 
 
 def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[Node, str]:
-    """Update *node* from *seen*, and name what `settle` is to do then, if anything."""
+    """Update *node* from *seen*, and name what `apply_hold` is to do then, if anything."""
     found = apply_reading(node, seen, marks)
     if _must_restore_reason(node, seen, marks):
         return found, "restore"
@@ -281,7 +281,7 @@ def is_hold_lost(before: Node, after: Node) -> bool:
     return before.desired_hold is not Hold.NONE and bool(before.hold_id) and not after.hold_id
 
 
-def settle(
+def apply_hold(
     node: Node, backend: HoldBackend, log: IntentLog, seen: HoldReading | None = None
 ) -> Node:
     """
@@ -332,7 +332,7 @@ def take_over_hook_drain(
     Take over the drain of a failed prolog or epilog, giving it *node*'s reason.
 
     Only if Slurm itself set it and it is still as it was *seen*; otherwise *node* comes
-    back as it is now. `settle` continues from there.
+    back as it is now. `apply_hold` continues from there.
 
     Raises:
         ActionError: the scheduler did not answer.
@@ -391,7 +391,7 @@ def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> b
     Whether a late write of ours has replaced the reason of somebody else's drain.
 
     A command that timed out may take effect after somebody else has drained the node.
-    We know by having read their reason before and ours now: `settle` drains nothing in
+    We know by having read their reason before and ours now: `apply_hold` drains nothing in
     the turn in which it finds that they have left.
     """
     theirs = bool(node.foreign) and not node.foreign.endswith(NO_REASON_SUFFIX)

@@ -487,7 +487,7 @@ class Ledger:
             ),
         )
 
-    # -- intents, as `holds.settle` writes them
+    # -- intents, as `holds.apply_hold` writes them
 
     def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
         """Record what is about to be done, and the node's reason *before* it."""

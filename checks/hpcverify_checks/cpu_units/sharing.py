@@ -225,7 +225,7 @@ def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
     return f"{wrong} of {SHARED_WORDS // 2} words of a core were wrong" if wrong else ""
 
 
-def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
+def find_wrong_core(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
     """
     Find out who is wrong in a pair: repeat it, and ask each core with others.
 

@@ -131,7 +131,7 @@ class Testimony:
         return answer if 2 * count > len(self.answers) else None
 
 
-def settle(review: Review, cores: CoreSet) -> Finding:
+def ask_witnesses(review: Review, cores: CoreSet) -> Finding:
     """Ask witnesses who is wrong in *review*."""
     witnesses = cores.pick_witnesses(review.answer.core, review.core)
 
