@@ -116,8 +116,8 @@ class HoldHistory(Struct, frozen=True):
 
     hold_ids: tuple[str, ...] = ()
     """Every id that we gave its holds, the current one last."""
-    standing_reason: str = ""
-    """The reason of our drain that was last seen in place."""
+    drain_reason: str = ""
+    """That of our drain that was last seen in place."""
     awaited_reasons: frozenset[str] = frozenset()
     """Reasons of drains never seen in place that may still appear: their command was
     killed or timed out."""
@@ -132,7 +132,7 @@ class HoldHistory(Struct, frozen=True):
         if not (seen.drained and seen.hold_id):
             return False
         reason = _normalize_reason(seen.reason)
-        return reason in {self.standing_reason, *self.awaited_reasons} or (
+        return reason in {self.drain_reason, *self.awaited_reasons} or (
             reason == self.lifted_reason and self._is_lifted_drain(seen)
         )
 
@@ -228,7 +228,7 @@ def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
     """Read in the *log* what identifies our holds of *node*."""
     intents = log.list_intents(node.name)
     given = [*(parse_hold_id(each.reason) for each in intents), node.hold_id]
-    standing = lifted = ""
+    drain_in_place = lifted = ""
     lifted_at = 0.0
     made: dict[str, float] = {}
     awaited: set[str] = set()
@@ -237,19 +237,19 @@ def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
         made[drain] = each.at
         for stood in (each.reason_before, each.drain_after):
             if stood is not None and _normalize_reason(stood) in awaited:
-                standing = _normalize_reason(stood)
-                awaited.remove(standing)
+                drain_in_place = _normalize_reason(stood)
+                awaited.remove(drain_in_place)
         if each.drain_after is None:
             awaited |= {drain} - {""}
             continue
         stood = _normalize_reason(each.drain_after)
-        if each.act == RESUME and standing and not stood:
-            lifted, lifted_at = standing, each.at
+        if each.act == RESUME and drain_in_place and not stood:
+            lifted, lifted_at = drain_in_place, each.at
         # If others write the same words later, that drain is theirs.
-        standing = stood if stood in (drain, standing) else ""
+        drain_in_place = stood if stood in (drain, drain_in_place) else ""
     return HoldHistory(
         hold_ids=tuple(filter(None, given)),
-        standing_reason=standing,
+        drain_reason=drain_in_place,
         awaited_reasons=frozenset(awaited),
         lifted_reason=lifted,
         lifted_drained_at=made.get(lifted, 0.0),

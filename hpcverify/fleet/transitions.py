@@ -284,9 +284,9 @@ def _still_stands(node: Node, found: Evidence, site: Site, now: float) -> bool:
     What is read once, such as a line of the kernel log, the hook has read: in our run that
     check can only say that it stands.
     """
-    standing = found.unresolved_checks.difference(list_suppressed_checks(node.name, site, now))
+    unresolved = found.unresolved_checks.difference(list_suppressed_checks(node.name, site, now))
     suspected = node.state is State.SUSPECT and node.conclusive
-    return suspected and not standing.isdisjoint(node.checks)
+    return suspected and not unresolved.isdisjoint(node.checks)
 
 
 def _quarantine_on_hard_evidence(

@@ -170,8 +170,8 @@ def _dispute(
     items: Sequence[JudgedItem], moved: Sequence[ReportedFault], faults: Sequence[ReportedFault]
 ) -> Iterator[JudgedItem]:
     """Yield *items* without the *moved* ones of *faults*, whose words count as disputed."""
-    standing = {(f.part_id, fault.metric) for f, fault in faults if (f, fault) not in moved}
-    disputed = {(f.part_id, fault.metric) for f, fault in moved} - standing
+    remaining = {(f.part_id, fault.metric) for f, fault in faults if (f, fault) not in moved}
+    disputed = {(f.part_id, fault.metric) for f, fault in moved} - remaining
     moved_findings = [finding for finding, _ in moved]
     for item in items:
         if isinstance(item, Measurement) and (item.part_id, item.name) in disputed:
