@@ -55,7 +55,7 @@ class JobGate:
         """
         Make *verdict*, one of `GATE_VERDICTS`, valid *until* seconds since 1970.
 
-        The hard evidence of *checks* may refuse a job; if the site only observes, there
+        The conclusive evidence of *checks* may refuse a job; if the site only observes, there
         are none.
         """
         self.verdict = verdict

@@ -56,7 +56,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Checks that failed and are suppressed."""
     passed_checks: frozenset[str]
     unresolved_checks: frozenset[str]
-    """Checks that passed, and say that hard evidence of an earlier run still stands."""
+    """Checks that passed, and say that conclusive evidence of an earlier run still stands."""
     not_applicable: frozenset[str]
     """Checks of parts that the node does not have, or no longer has."""
     unanswered_checks: dict[str, str]

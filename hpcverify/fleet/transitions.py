@@ -180,8 +180,8 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
 
 
 def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
-    if _has_pending_hard_evidence(node, site, now) or _still_stands(node, found, site, now):
-        return _quarantine_on_hard_evidence(node, found, site, now, past)
+    if _has_pending_evidence(node, site, now) or _still_stands(node, found, site, now):
+        return _quarantine_on_conclusive_evidence(node, found, site, now, past)
     if found.failures:
         return _handle_failure(node, found, site, now, past)
     if found.is_clean or _clears(found, node):
@@ -270,8 +270,8 @@ def _quarantine(
     return _enter(node, event, now, enforced=enforced, repeat_offender=repeated, **changes)
 
 
-def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
-    """Whether only the brakes have kept hard evidence from being acted on."""
+def _has_pending_evidence(node: Node, site: Site, now: float) -> bool:
+    """Whether only the brakes have kept conclusive evidence from being acted on."""
     if not (node.conclusive and _must_pass(node)):
         return False
     return not list_suppressed_checks(node.name, site, now).issuperset(node.checks)
@@ -279,7 +279,7 @@ def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
 
 def _still_stands(node: Node, found: Evidence, site: Site, now: float) -> bool:
     """
-    Whether a run of ours bears out hard evidence that a hook has found.
+    Whether a run of ours bears out conclusive evidence that a hook has found.
 
     What is read once, such as a line of the kernel log, the hook has read: in our run that
     check can only say that it stands.
@@ -289,7 +289,7 @@ def _still_stands(node: Node, found: Evidence, site: Site, now: float) -> bool:
     return suspected and not unresolved.isdisjoint(node.checks)
 
 
-def _quarantine_on_hard_evidence(
+def _quarantine_on_conclusive_evidence(
     node: Node, found: Evidence, site: Site, now: float, past: int
 ) -> Node:
     """Quarantine it now, whatever *found* says, if the site still enforces the check."""
@@ -302,7 +302,7 @@ def _quarantine_on_hard_evidence(
         enforced=is_enforced(failed.checks, site) or _is_requested_by_person(node),
         by="",
         not_before_ticket=max(node.not_before_ticket, found.ticket),
-        caveat=Caveat.HARD,
+        caveat=Caveat.CONCLUSIVE,
     )
 
 
@@ -496,7 +496,7 @@ def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> N
 
 
 def list_refusing_checks(site: Site) -> tuple[str, ...]:
-    """Name the checks whose hard evidence makes a prolog refuse a job."""
+    """Name the checks whose conclusive evidence makes a prolog refuse a job."""
     return tuple(c for c in site.quarantine.fail_closed if is_enforced([c], site))
 
 
@@ -528,7 +528,7 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
     which no failure causes. A node in our reservation stays there until it passes,
     fails with no brake on, or is released because the check is doubted
     (`release_if_doubted`). Its `not_before_ticket` stays too, or another rerun would be
-    due at once. Hard evidence stays hard.
+    due at once. Conclusive evidence stays so.
     """
     if after.desired_hold.strength <= before.desired_hold.strength:
         return after
@@ -555,7 +555,7 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     Release a suspect whose failed checks are all among the *doubts*.
 
     Other nodes that failed the same are in service. It stays a suspect, to be verified
-    first. Hard evidence is kept until somebody has looked into the doubt. A node that an
+    first. Conclusive evidence is kept until somebody has looked into the doubt. A node that an
     admission named was not in service before, and stays out.
     """
     if (
@@ -618,7 +618,7 @@ def keep_until_verified(node: Node, now: float, last: int) -> Node:
     """
     Reserve *node*, which somebody else put back into service, until it has passed.
 
-    A pass clears hard evidence too, since it may have been repaired. Only a ticket
+    A pass clears conclusive evidence too, since it may have been repaired. Only a ticket
     after *last* counts.
     """
     after = max(node.not_before_ticket, last)

@@ -109,7 +109,7 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Checks whose FAIL takes a node out of service, ``"*"`` for all; the others only
     report. By default none."""
     fail_closed: tuple[str, ...] = ()
-    """Enforced checks whose hard evidence makes the prolog refuse a job."""
+    """Enforced checks whose conclusive evidence makes the prolog refuse a job."""
     drain_errors: tuple[Cause, ...] = ()
     """Causes of ERROR for which a node is held for a person."""
     share: Share = 0.1

@@ -96,7 +96,7 @@ class RunState(Struct, kw_only=True):
     unused: tuple[Finding, ...] = ()
     """The GPUs that did not come back from a check, and are used no more."""
     proven_wrong: frozenset[str] = frozenset()
-    """The parts of which there is hard evidence: they have no vote any more."""
+    """The parts of which there is conclusive evidence: they have no vote any more."""
 
 
 class Round(Struct, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ PRODUCT_FINDING_RULES = {
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
     UNWITNESSED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
-    # Not hard: it may have been the core that wrote them.
+    # Not conclusive: it may have been the core that wrote them.
     MEMORY_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
