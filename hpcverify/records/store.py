@@ -252,15 +252,15 @@ class Store:
         new.sort(key=lambda path: path.stem, reverse=True)
         ahead = self._format_latest_id()
         new.sort(key=lambda path: path.stem > ahead)
-        complaints: list[str] = []
+        unread: list[str] = []
         while new and self._timer() < until:
             batch, new = new[:BATCH_DOCUMENTS], new[BATCH_DOCUMENTS:]
-            runs = list(_read_whole(batch, complaints))
+            runs = list(_read_whole(batch, unread))
             self._run_transaction(partial(self._insert_all, runs=runs), write=True)
-        self.warnings += complaints
+        self.warnings += unread
         if new:  # so that `save` does not record the rest as indexed
             self._seen_mtime = 0
-        seen = 0 if new or complaints else changed
+        seen = 0 if new or unread else changed
         self._run_transaction(lambda db: save_mtime(db, seen), write=True)
 
     def _insert_all(self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]) -> None:
@@ -718,14 +718,14 @@ def _build_last_results(rows: Rows) -> list[LastResult]:
     ]
 
 
-def _read_whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
+def _read_whole(paths: Iterable[Path], unread: list[str]) -> Iterator[tuple[Run, int]]:
     """Read the complete runs among *paths*, each with its size in bytes."""
     for path in paths:
         try:
             yield _read_run(path), _read_size(path)
         except StoreError as exc:
             if os.path.lexists(path):  # else another process has deleted it
-                complaints.append(str(exc))
+                unread.append(str(exc))
 
 
 def _read_run(path: Path) -> Run:

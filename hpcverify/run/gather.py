@@ -283,7 +283,7 @@ class StepRun(Struct, kw_only=True):
         from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
-            return find_xids(now.executor, parts, start, now.clock(), with_complaints=True)
+            return find_xids(now.executor, parts, start, now.clock(), with_error_states=True)
 
         common = now.state.common_errors
         explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)

@@ -115,7 +115,7 @@ def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
         unknown = error.part_id == "node"
         places = marked if unknown and len(marked) < len(gpus) else []
         for part_id in places or [error.part_id]:
-            told = xids.describe(part_id) or ", ".join(xids.complaints.get(part_id, ()) * unknown)
+            told = xids.describe(part_id) or ", ".join(xids.error_states.get(part_id, ()) * unknown)
             text = f"{error.text}; {told}" if told else error.text
             evidence = {**error.evidence, **xids.make_evidence(part_id)}
             errors.append(replace(error, part_id=part_id, text=text, evidence=evidence))

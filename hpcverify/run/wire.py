@@ -109,8 +109,8 @@ class FindXids(Struct, frozen=True, tag=True):
     parts: tuple[str, ...]
     start: float
     end: float
-    with_complaints: bool = False
-    """Whether to list what the driver holds against them, too."""
+    with_error_states: bool = False
+    """Whether to list the error states that the driver reports of them, too."""
 
 
 Task = Probe | Settle | Measure | ReadBmc | Observe | Reconcile | RunSelftest | FindXids

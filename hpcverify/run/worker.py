@@ -200,10 +200,10 @@ class WorkerServer:
         for event in xids.merge_xids([*xids.list_sampled(samples, now)], logged, task.parts):
             evidence = {"line": event.line} if event.line else {}
             yield Finding("xid", event.part_id, event.text, evidence)
-        if task.with_complaints:
-            from hpcverify.telemetry.complaints import list_complaints  # noqa: PLC0415 - as above
+        if task.with_error_states:
+            from hpcverify.telemetry.error_states import list_error_states  # noqa: PLC0415 - as above
 
-            yield from (c for c in list_complaints(self._inventory) if c.part_id in task.parts)
+            yield from (c for c in list_error_states(self._inventory) if c.part_id in task.parts)
 
     def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage | Finding]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does

@@ -141,7 +141,7 @@ class Examination:
                     tally.draws.add(f"{number} {min(result.pair)} {max(result.pair)}")
                     tally.seconds += result.seconds / 2
             for result in ran:
-                if result.complaint and all((unit.name, c) not in self.closed for c in result.pair):
+                if result.fault and all((unit.name, c) not in self.closed for c in result.pair):
                     yield self._close(unit.name, find_wrong_core(unit, self.cores, result))
 
 
