@@ -3,7 +3,7 @@ The ports of InfiniBand, RoCE and Ethernet: up, as fast as they were, and clean.
 
 What a port should do is what it did: each run remembers the rate, the addresses and the
 keys of each port that is up, and the next one holds the port to that. So there is no list
-of what a node must have, and a counter or a port that a model lacks accuses nobody. A port
+of what a node must have, and a counter or a port that a model lacks fails no part. A port
 that never had a link here, or that somebody switched off, is not judged; the first run warns
 of one whose like all have a link. A port that is down or slower on purpose is accepted by a
 run with ``--accept-parts``.

@@ -162,7 +162,7 @@ def count_errors(
     """
     Read all errors, by the part that they belong to.
 
-    A port with several GPUs below it belongs to the node: it accuses none of them. GPUs
+    A port with several GPUs below it belongs to the node: it fails none of them. GPUs
     that do not answer now count as well.
     """
     chains = {w: (k.address, *aer.list_ports(k.address, root)) for w, k in links.items()}

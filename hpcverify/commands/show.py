@@ -45,8 +45,8 @@ from hpcverify.summary.terminal import (
 from hpcverify.summary.verdict import rank_checks
 from hpcverify.summary.wording import format_bounds
 
-Fact = Finding | Coverage | Shortfall
-Item = Measurement | Fact
+Observation = Finding | Coverage | Shortfall
+Item = Measurement | Observation
 MEASUREMENT_HEADS = ("measurement", "part", "value", "limit", "source")
 WITHIN_LIMITS = Text("ok", style="green")
 
@@ -248,7 +248,7 @@ def show_details(result: Result, run: Run, console: Console) -> None:
         print_table(console, ("", *MEASUREMENT_HEADS), [(badge, *cells) for badge, cells in rows])
 
 
-def describe(item: Fact) -> str:
+def describe(item: Observation) -> str:
     """Write the text of *item*, without its part: that of several may be the same."""
     if isinstance(item, Shortfall):
         return item.reason

@@ -39,7 +39,7 @@ class JudgedRun:
     @property
     def newly_held(self) -> bool:
         """Whether the node is to be held because of this run."""
-        return _is_blamed(self.after) and not _is_blamed(self.before)
+        return _is_held(self.after) and not _is_held(self.before)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
     return once
 
 
-def _is_blamed(node: Node) -> bool:
+def _is_held(node: Node) -> bool:
     """Whether *node* is out of service, and not only because it is overdue."""
     return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 

@@ -38,7 +38,7 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.search_state import (
-    BLAME_FAILURES,
+    FAILURES_TO_NAME,
     CLEARED_PASSES,
     EXTRA_CONTROLS,
     JUDGING,
@@ -207,7 +207,7 @@ def _choose_halves(state: SearchState) -> Iterator[Members]:
     are_late = any(len(suspicion.members) == 1 for suspicion in state.suspicions)
     for suspicion in state.suspicions:
         first, second = halve(suspicion.members)
-        is_behind = are_late or state.known[first[0]].failures < BLAME_FAILURES - 2
+        is_behind = are_late or state.known[first[0]].failures < FAILURES_TO_NAME - 2
         both = suspicion.is_careful or (is_behind and len(suspicion.members) == TWO)
         yield first
         if both and second:

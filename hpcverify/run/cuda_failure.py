@@ -2,7 +2,7 @@
 What a worker says when CUDA ended its task: a finding on the GPU, or an ERROR with the fix.
 
 A GPU that dies under load raises an exception in the check, as a bug in the check does. The
-table `hpcverify.telemetry.cuda_errors` tells them apart, in this one place for all checks.
+table `hpcverify.telemetry.cuda_errors` separates them, in this one place for all checks.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def explain_cuda_failure(
             labels = task.context.inventory.format_names(sorted(holders))
             outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
         return CudaFailure((), outcome, error.sticky)
-    guilty = broken if 0 < len(broken) < len(gpus) else {}
+    named = broken if 0 < len(broken) < len(gpus) else {}
     is_alone = len(gpus) == 1 and (bool(broken) or not _is_of_any_gpu(error, task))
-    places = {gpus[0]: error} if is_alone else guilty or {"node": error}
+    places = {gpus[0]: error} if is_alone else named or {"node": error}
     findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
     return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
 
@@ -106,7 +106,7 @@ def _is_of_any_gpu(error: CudaError, task: Task) -> bool:
 
 
 def _list_used_gpus(task: Task) -> list[str]:
-    """List the GPUs that the worker of *task* may have used, if it can accuse them."""
+    """List the GPUs that the worker of *task* may have used, if its errors can name them."""
     if not isinstance(task, Measure):
         return []
     if task.context.device.kind == "cuda":

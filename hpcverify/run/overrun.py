@@ -1,7 +1,7 @@
 """
 What it means that a worker did not end in time: a part that hangs, or a plan that is short.
 
-A GPU is accused only by its siblings: one that does not come back from an operation of
+Only its siblings show that a GPU hangs: one that does not come back from an operation of
 its own, long after at least as many like GPUs have ended the same check. All else is an
 ERROR that says what was going on, since the host, the driver or the plan may be at fault.
 """
@@ -103,7 +103,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
         return self.is_gpu and own and not self.overrun.hindrance
 
     @property
-    def is_accused(self) -> bool:
+    def is_hung_alone(self) -> bool:
         """Whether its GPU hangs, by the word of its siblings."""
         if not self.is_within_gpu or not self.ended or len(self.ended) <= self.late:
             return False
@@ -117,7 +117,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
         if self.overrun.stuck:
             return self.is_gpu
         longer = self.overrun.doing_seconds > (self.allowance.estimate or 0.0)
-        return self.is_accused or (self.is_within_gpu and longer)
+        return self.is_hung_alone or (self.is_within_gpu and longer)
 
     @property
     def is_short_of_budget(self) -> bool:
@@ -195,7 +195,7 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
     noted = f" (the kernel log has {seen})" if seen else ""
     if late.overrun.stuck or late.overrun.hindrance:
         return replace(answer, outcome=replace(outcome, reason=f"{outcome.reason}{noted}"))
-    if late.is_accused:
+    if late.is_hung_alone:
         finding = _build_finding(late, noted, xids)
         return replace(answer, items=(*answer.items, finding))
     if late.is_short_of_budget:

@@ -52,7 +52,7 @@ EXCERPT_CHARACTERS = 4096
 LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
 """Suffixes of measurements whose limit can be drawn into the series' chart."""
 
-Fact = tuple[str, str]
+LabeledText = tuple[str, str]
 """A name and its value, ready to print."""
 Link = tuple[str, str]
 """An anchor and its text."""
@@ -81,7 +81,7 @@ class FindingItem:
     part: str
     code: str
     text: str
-    evidence: tuple[Fact, ...]
+    evidence: tuple[LabeledText, ...]
     remedy: str
 
 
@@ -106,11 +106,11 @@ class Section:
     findings: tuple[FindingItem, ...]
     parts: tuple[tuple[str, str, Icon | None], ...]
     """The anchor, name and icon of each part that the check covered."""
-    coverage: tuple[Fact, ...]
+    coverage: tuple[LabeledText, ...]
     grids: tuple[Grid, ...]
     charts: tuple[Chart, ...]
     unmet_limits: tuple[str, ...]
-    params: tuple[Fact, ...]
+    params: tuple[LabeledText, ...]
     other_rounds: tuple[Section, ...] = ()
     shown_note: str = ""
     """Which of several rounds this is."""
@@ -267,7 +267,7 @@ def _list_parts(
         yield f"{place}.{make_anchor(part_id)}", labels[part_id], icon
 
 
-def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
+def _group_coverage(result: Result, inventory: Inventory) -> Iterator[LabeledText]:
     """Yield the parts with the same coverage, and that coverage."""
     alike: dict[str, list[str]] = {}
     for covered in result.coverage:
@@ -279,7 +279,7 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    blamed = {complaint.part_id for complaint in list_complaints(result)}
+    complained = {complaint.part_id for complaint in list_complaints(result)}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
@@ -291,7 +291,7 @@ def _draw_charts(
                 inventory.find_label(s.part_id),
                 s.t,
                 tuple(value * factor for value in s.values),
-                flagged=s.part_id in blamed,
+                flagged=s.part_id in complained,
             )
             for s in some
         ]
