@@ -443,17 +443,17 @@ warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
 """The same, but a value outside only warns."""
 
 LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
-"""For a finding that is only reported."""
+"""The rule for a finding that is only reported."""
 HUNG_CODE = "gpu_hung_under_load"
-"""Of the finding that the engine makes of a GPU that hangs where its siblings do not."""
+"""The code of the engine's finding on a GPU that hangs where its siblings do not."""
 UNOWNED_CODE = "gpu_memory_unowned"
-"""Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
+"""The code of the engine's finding on a GPU whose memory a dead process still holds."""
 RANK_LOST_CODE = "rank_lost"
 """A part for which others waited: the rank that has it did not end its work."""
 ANSWER_CODE = "answer"
-"""Of the finding that is a part's vote: the engine drops those of parts proven wrong before."""
+"""The code of a part's vote: the engine drops those of parts proven wrong before."""
 CORES_LEFT_OUT_CODE = "cores_left_out"
-"""Of the finding that a check of the host could not use all cores that are online."""
+"""The code of the finding that a check of the host could not use all cores that are online."""
 TELEMETRY_WORKER = "telemetry"
 """The name of the worker that reads the hardware, and computes on none of it."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
@@ -462,7 +462,7 @@ ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
-"""For findings that any check may have."""
+"""The rules of findings that any check may have."""
 MAX_COMPLAINTS = 20_000
 """The gravest are kept; no check has as many about a node. In a document that others wrote, a
 thousand values may each break a thousand limits."""
@@ -471,7 +471,7 @@ MAX_CACHED_NAMES = 2**16
 SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})
 """The codes of an `Unable` that no later check on the same device would escape."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
-"""For a finding that says that a wrong set-up keeps us from judging."""
+"""The rule for a finding that a wrong set-up keeps us from judging."""
 
 
 class Check(Struct, Generic[P], frozen=True, kw_only=True):

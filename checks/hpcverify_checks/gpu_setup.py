@@ -76,7 +76,7 @@ MIN_BUSY_SAMPLES = 10
 MIN_LOCKED_SHARE = 0.95
 """Share of the samples in which a locked clock shows the same value."""
 MAX_LOCKED_CLOCK_SHARE = 0.97
-"""Of the data sheet's clock; a lock above that costs almost nothing."""
+"""The share of the data sheet's clock; a lock above that costs almost nothing."""
 
 
 class GpuSetupParams(Params, frozen=True):

@@ -70,7 +70,7 @@ START_SECONDS = 240.0
 """After the boot, in which a port that is down may still be in training: gpud, too, calls
 a port dropped after four minutes (store/scan_drops.go)."""
 LINK_MARK = "link"
-"""Of the `CarryOver` with what a port is held to."""
+"""The name of the `CarryOver` with what a port is held to."""
 MIN_TOGETHER = 2
 """Ports of a kind from which "all of them" says more than their names."""
 MANY_TIMES = 10

@@ -63,7 +63,7 @@ from hpcverify_checks.common.parts import (
 LINKS_UP = "links up"
 """The carry-over with the links that were up."""
 MIN_SPEED_SHARE = 0.95
-"""Of the fastest link of the same GPU; training steps are far larger."""
+"""The share of the fastest link of the same GPU; training steps are far larger."""
 WINDOW_SECONDS = 10.0
 """Window under load in which errors are counted."""
 

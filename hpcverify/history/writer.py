@@ -55,7 +55,7 @@ QUEUED_COLUMNS = """{
 MAX_UNWRITTEN_BYTES = 2**20
 """A longer queue is put into its file."""
 MAX_LINE_BYTES = 4 * 2**20
-"""Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred.
+"""The longest run in the queue, some 40,000 measurements: eight GPUs have a few hundred.
 A run that claims more is reported, and not kept."""
 MAX_RUN_METRICS = 2000
 """Different metrics of a run; a node of eight GPUs has about 300."""

@@ -53,7 +53,7 @@ MAX_SUBMISSION_S = TIMEOUT_S
 MAX_ARRIVAL_S = 10.0
 """How long after its job a document may appear in a folder that is read anew."""
 MAX_AWAY_S = 600.0
-"""For how long a Slurm that does not answer is waited for."""
+"""How long to wait for a Slurm that does not answer."""
 LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE"})
 LOST_FLAGS = frozenset({"DRAIN", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"})
 """With these a node does not come back while it is waited for. UNKNOWN is not one of them: every

@@ -38,9 +38,9 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.search_state import (
-    FAILURES_TO_NAME,
     CLEARED_PASSES,
     EXTRA_CONTROLS,
+    FAILURES_TO_NAME,
     JUDGING,
     MAX_ATTEMPTS,
     SearchState,
@@ -50,7 +50,7 @@ from hpcverify.isolation.search_state import (
 MAX_BAD_SHARE = 0.2
 """If a larger share of the members is bad, it is not they."""
 MIN_BAD = 10
-"""So many may be bad in the smallest cluster. From then on it is tested whether they fit each
+"""This many may be bad in the smallest cluster. From then on it is tested whether they fit each
 other."""
 FITTING_PAIRS = 0.5
 """If fewer of the pairs of bad members fail, they are not bad."""

@@ -79,7 +79,7 @@ class Straggler(Struct, frozen=True):
     """A rank, or a node with all its ranks, that holds the others up."""
 
     rank: int
-    """For a node, its first rank."""
+    """The rank; of a node, its first."""
     how: str
     """arrives_late, sends_slowly or receives_slowly; in training computes_slowly or
     waits_for_input."""

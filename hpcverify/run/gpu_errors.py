@@ -115,9 +115,8 @@ def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
         unknown = error.part_id == "node"
         places = marked if unknown and len(marked) < len(gpus) else []
         for part_id in places or [error.part_id]:
-            cause = xids.describe(part_id) or ", ".join(
-                xids.error_states.get(part_id, ()) * unknown
-            )
+            states = xids.error_states.get(part_id, ()) if unknown else ()
+            cause = xids.describe(part_id) or ", ".join(states)
             text = f"{error.text}; {cause}" if cause else error.text
             evidence = {**error.evidence, **xids.make_evidence(part_id)}
             errors.append(replace(error, part_id=part_id, text=text, evidence=evidence))

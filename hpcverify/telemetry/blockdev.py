@@ -131,7 +131,7 @@ def find_disk(path: Path, root: Path = Path("/")) -> str | None:
     Name the one whole disk that holds *path* as the kernel does: nvme0n1, sda.
 
     None for a network file system, for memory, and for what spreads over several
-    disks: no one part could then be blamed.
+    disks: no one part could then be named.
     """
     number = _find_device(path, root)
     return None if number is None else find_whole_disk(number, root)

@@ -42,12 +42,12 @@ from hpcverify_checks.common.seal import (
 )
 
 STRANGER_SECONDS = 5.0
-"""For a client to prove that it knows the secret."""
+"""The time for a client to prove that it knows the secret."""
 MIN_STRANGERS, STRANGERS_FOR_RANK = 128, 4
 """Connections that may be about to prove it: at the start all ranks come at once. If more
 never do, strangers crowd the board."""
 MAX_RANK_BYTES = 16 * 2**20
-"""Of all messages that are kept of one rank."""
+"""The most that is kept of one rank's messages."""
 MAX_TOPICS = 2**12
 BACKLOG = 1024
 """Connections that wait to be taken: all ranks may come at once."""

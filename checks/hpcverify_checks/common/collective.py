@@ -71,7 +71,7 @@ class CollectiveJob(RankGroup, frozen=True):
     sizes: tuple[int, ...]
     """Message sizes in bytes, as nccl-tests counts them."""
     seconds: float
-    """For all operations and sizes together."""
+    """The time for all operations and sizes together."""
     seed: int = 0
     """The seed of the data."""
     timeline: bool = True

@@ -74,10 +74,10 @@ from hpcverify_checks.host.resources import (
 from hpcverify_checks.host.services import compare_files, compare_services, measure_names
 
 LEFT_OVER_SHARE = 0.01
-"""Of the memory, from which files in /dev/shm of users who are gone are told."""
+"""The share of the memory from which files of users who are gone, in /dev/shm, are reported."""
 SHARED_MEMORY = "dev/shm"
 LEAST_SHARE = 0.25
-"""Of the deadline, for names and disks where mounts or daemons hang."""
+"""The share of the deadline for names and disks where mounts or daemons hang."""
 
 
 class HostSeams(Struct, frozen=True):

@@ -20,7 +20,7 @@ STA_NANO = 0x2000
 TIMEX_BYTES = 208
 """struct timex of 64-bit Linux."""
 CHRONY_OFFSET_FIELD, CHRONY_LEAP_FIELD = 4, 13
-"""Of the line that chronyc -c tracking prints."""
+"""Fields of the line that chronyc -c tracking prints."""
 FIX = "see chronyc sources or ntpq -p, and that the node reaches its time servers (UDP 123)"
 
 

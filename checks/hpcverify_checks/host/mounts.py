@@ -27,14 +27,14 @@ from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
 from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
 
 LEFT_BEHIND = "left_behind"
-"""Of the `CarryOver` that names processes of ours which still wait for a mount."""
+"""The name of the `CarryOver` with the processes of ours which still wait for a mount."""
 WRITABLE = "writable"
-"""Of the `CarryOver` that names the file systems that were writable."""
+"""The name of the `CarryOver` with the file systems that were writable."""
 READ_ONLY = "read_only"
-"""Of the `CarryOver` that names the file systems of which it was reported that they may have
-been made read-only on purpose."""
+"""The name of the `CarryOver` with the file systems reported as perhaps made read-only on
+purpose."""
 ERRORS = "file_system_errors"
-"""Of the `CarryOver` with the errors that each ext4 has counted."""
+"""The name of the `CarryOver` with the errors that each ext4 has counted."""
 DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 """Those that the kernel turns read-only, or shuts down, after an error."""
 MEASURED = ("/", "/tmp", "/dev/shm", "/scratch")  # noqa: S108 - they are only looked at

@@ -29,7 +29,7 @@ FIRST_USER_ID = 1000
 """From here on, accounts belong to people (UID_MIN in login.defs)."""
 NOBODY_ID = 65534
 STUCK, LEFT_OVER = "stuck", "left_over"
-"""Of the `CarryOver`s with what was seen once, and is told if it is seen again."""
+"""The names of the `CarryOver`s with what was seen once, and is reported if seen again."""
 MAX_TOLD = 5
 FROZEN = frozenset({"__refrigerator", "do_freezer_trap"})
 """The kernel functions in which a paused container waits (cgroup v1 calls that D)."""

@@ -18,7 +18,7 @@ CPU_FACTS = ("sockets", "cores", "threads", "numa_nodes")
 HELD_FACTS = {"sockets": "cores_missing", "cores": "cores_missing", "numa_nodes": "numa_missing"}
 """What a CPU is held to, and the code of the finding if it has less."""
 COUNTS_MARK = "counts"
-"""Of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
+"""The name of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
 SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
 
 

@@ -32,7 +32,7 @@ TYPES = {
     "socket": stat.S_ISSOCK,
 }
 MAX_FILE_BYTES = 2**20
-"""Of what is no regular file, and may never end."""
+"""The most to read of what is not a regular file, and may never end."""
 
 
 def compare_services(

@@ -83,7 +83,7 @@ def read_logins(path: Path) -> BmcLogins:
 
 def refuse_bad_ca(path: str) -> None:
     """
-    Refuse the file of ``[bmc] ca``: whoever trusts nobody would blame each BMC.
+    Refuse the file of ``[bmc] ca``: without trust in any, each BMC would seem at fault.
 
     Raises:
         ConfigError: it cannot be read, or has no certificate.
