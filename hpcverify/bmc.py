@@ -236,9 +236,9 @@ def list_log_tellers(store: Store, now: datetime) -> Collection[str]:
     """
     judged = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     return {
-        one.node
-        for one in store.list_last_results(now - OWN_LOG_AGE, now)
-        if one.check == CHECK and one.suite != BMC_SUITE and one.verdict in judged
+        result.node
+        for result in store.list_last_results(now - OWN_LOG_AGE, now)
+        if result.check == CHECK and result.suite != BMC_SUITE and result.verdict in judged
     }
 
 

@@ -174,8 +174,8 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
 
 def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
     # In the first run, and with --accept-parts, only what it was before the load counts.
-    told = () if ctx.previous is None else ctx.carry_overs
-    for marks in (told, ctx.before_load):
+    carry_overs = () if ctx.previous is None else ctx.carry_overs
+    for marks in (carry_overs, ctx.before_load):
         try:
             text = replace(ctx, carry_overs=marks).recall(LINK_MARK, part_id) or ""
             return msgspec.json.decode(text, type=Expected)
@@ -205,7 +205,7 @@ def _is_below(now: float | None, before: float | None) -> bool:
 
 def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[object]:
     """List what is gone; nothing is, if the table could not be read."""
-    return [] if now is None else [one for one in before if one not in now]
+    return [] if now is None else [item for item in before if item not in now]
 
 
 def _report_down(

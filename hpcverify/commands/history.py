@@ -112,8 +112,8 @@ def export(
     choice = Choice(nodes=(node,) if node else (), since=since.date() if since else None)
     path = Path(output)
     count = export_measurements(state_dir(), choice, form, path)
-    told = documents.names_descriptor(path)  # which may be that of standard output
-    click.echo(f"wrote {output}: {count} measurements", err=told)
+    to_stdout = documents.names_descriptor(path)  # which may be that of standard output
+    click.echo(f"wrote {output}: {count} measurements", err=to_stdout)
 
 
 def rebuild_all() -> None:

@@ -93,8 +93,8 @@ def command(
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     store = Store(state_dir())
-    found = store.load(run)
-    shown = found if number is None else keep_round(found, number)
+    stored = store.load(run)
+    shown = stored if number is None else keep_round(stored, number)
     shown = keep_checks(shown, checks) if checks else shown
     shown = keep_parts(shown, find_parts(shown, parts)) if parts else shown
     shown = keep_failed(shown) if failed else shown
@@ -103,16 +103,16 @@ def command(
         return
     console = Console(highlight=False)
     if not (checks or parts or failed):
-        show_results(shown, store.make_earlier_lookup(found), console)
+        show_results(shown, store.make_earlier_lookup(stored), console)
         console.print()
     rounds = group_by_check(shown.results)
     for result in rank_checks(shown):
         console.print(render_headline(replace(result, reason="") if parts else result))
         if len(rounds[result.check]) > 1:
             console.print(describe_round(result, rounds[result.check]))
-        show_details(result, found, console)
+        show_details(result, stored, console)
         console.print()
-    console.print(render_conclusion(found))
+    console.print(render_conclusion(stored))
 
 
 def keep_round(run: Run, number: int) -> Run:
@@ -239,8 +239,8 @@ def show_details(result: Result, run: Run, console: Console) -> None:
             facts.setdefault((verdict, describe(item)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
         badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
-        told = Text(f"{run.inventory.format_names(places)}: {text}")
-        console.print(Text(" ").join([Text(" "), *badges, told]))
+        line = Text(f"{run.inventory.format_names(places)}: {text}")
+        console.print(Text(" ").join([Text(" "), *badges, line]))
     if rows and console.width < NARROW_COLUMNS:
         lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
         print_table(console, ("", "measured"), lines)

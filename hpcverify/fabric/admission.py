@@ -102,7 +102,6 @@ class BatchTester:
                 yield from self._test_batch(names)
 
     def _test_batch(self, names: Collection[str]) -> Iterator[IsolationAnswer]:
-        """Test the nodes *names*, each with those of its kind."""
         controller = self.controller
         hosts = controller.slurm.list_hosts()
         kinds = {name: name_kind(hosts[name]) for name in names if name in hosts}

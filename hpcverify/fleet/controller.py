@@ -165,8 +165,8 @@ class Controller:
             raise
         except Exception as exc:  # noqa: BLE001 - no bug and no bad file there may stop a drain
             why = " ".join(_explain_failure(exc).split())[:MAX_REASON_CHARACTERS]
-            if (told := f"{what}: {why}") not in self._errors:
-                self._record_error(told)
+            if (problem := f"{what}: {why}") not in self._errors:
+                self._record_error(problem)
         if why or is_over:
             try:
                 self.ledger.record_malfunction(of or what, why)
@@ -260,8 +260,8 @@ class Controller:
         try:
             with self.ledger.keep_open():
                 judged = intake.take_in(self._gather_arrivals(taken), eligible)
-            for each in judged:
-                self._report(each)
+            for run in judged:
+                self._report(run)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
         if not tripped and (why := self.ledger.read_trip_reason()):
@@ -279,16 +279,16 @@ class Controller:
         """Yield the runs in the spool, and add their files to *taken*."""
         where = Path(self.site.fleet.spool)
         owner = look_up_uid(self.site.fleet.user)
-        for found in spool.gather(
+        for arrival in spool.gather(
             where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
-            if isinstance(found, spool.Arrival):
-                self._keep_measurements(partial(self._add_measurements, found.run))
-                yield found.run
-                taken.append(replace(found, run=replace(found.run, results=())))
-            elif found not in self._refusals:
-                self._refusals.add(found)
-                self.say(f"{found.node}: {found.reason}")
+            if isinstance(arrival, spool.Arrival):
+                self._keep_measurements(partial(self._add_measurements, arrival.run))
+                yield arrival.run
+                taken.append(replace(arrival, run=replace(arrival.run, results=())))
+            elif arrival not in self._refusals:
+                self._refusals.add(arrival)
+                self.say(f"{arrival.node}: {arrival.reason}")
         self._keep_measurements(MeasurementWriter.flush)
 
     def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
@@ -403,7 +403,7 @@ class Controller:
         """
         known = self.ledger.list_nodes()
         began = cache(self.backend.read_start_time)
-        found: list[NodeChange] = []
+        changes: list[NodeChange] = []
         lost: list[Node] = []
         for name, there in seen.items():
             node = known[name]
@@ -418,17 +418,17 @@ class Controller:
             elif act:
                 self._try(name, partial(self._apply_hold, before, there))
             elif now != node:
-                found.append(self._build_change(node, now))
+                changes.append(self._build_change(node, now))
             else:
                 self._confirm_hold(node)
-        self._write_changes([*found, *self._find_missing(known, seen)])
+        self._write_changes([*changes, *self._find_missing(known, seen)])
         self._confirm_lost_holds(lost)
 
     def _write_changes(self, changes: Collection[NodeChange]) -> None:
         """Record *changes*; reserve at once each node to be verified before jobs."""
         self.ledger.put_all(changes)
-        for each in changes:
-            node = each.node
+        for change in changes:
+            node = change.node
             if node.desired_hold is Hold.RESERVATION and not (node.hold_id or node.foreign):
                 self._try(node.name, partial(self._apply_hold, node))
 

@@ -173,12 +173,12 @@ def _has_conclusive_failure(check: str, run: Run) -> bool:
 def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
     """Name by node the checks that are suppressed there today."""
     today = datetime.fromtimestamp(now, UTC).date()
-    found: dict[str, set[str]] = {}
-    for each in site.suppress:
-        if today <= each.until:
-            for name in expand(each.nodes):
-                found.setdefault(name, set()).add(each.check)
-    return found
+    checks_by_node: dict[str, set[str]] = {}
+    for suppression in site.suppress:
+        if today <= suppression.until:
+            for name in expand(suppression.nodes):
+                checks_by_node.setdefault(name, set()).add(suppression.check)
+    return checks_by_node
 
 
 def list_suppressed_checks(node: str, site: Site, now: float) -> set[str]:

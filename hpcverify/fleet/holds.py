@@ -220,35 +220,35 @@ class IntentLog(Protocol):
 
 def parse_hold_id(reason: str) -> str:
     """Return the hold id that *reason* begins with, empty if it has none."""
-    found = _HOLD_ID_PATTERN.match(reason)
-    return "" if found is None else found[0]
+    match = _HOLD_ID_PATTERN.match(reason)
+    return "" if match is None else match[0]
 
 
 def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
     """Read in the *log* what identifies our holds of *node*."""
     intents = log.list_intents(node.name)
-    given = [*(parse_hold_id(each.reason) for each in intents), node.hold_id]
+    hold_ids = [*(parse_hold_id(intent.reason) for intent in intents), node.hold_id]
     drain_in_place = lifted = ""
     lifted_at = 0.0
     made: dict[str, float] = {}
     awaited: set[str] = set()
-    for each in intents:
-        drain = _normalize_reason(each.reason) if each.act == DRAIN else ""
-        made[drain] = each.at
-        for stood in (each.reason_before, each.drain_after):
+    for intent in intents:
+        drain = _normalize_reason(intent.reason) if intent.act == DRAIN else ""
+        made[drain] = intent.at
+        for stood in (intent.reason_before, intent.drain_after):
             if stood is not None and _normalize_reason(stood) in awaited:
                 drain_in_place = _normalize_reason(stood)
                 awaited.remove(drain_in_place)
-        if each.drain_after is None:
+        if intent.drain_after is None:
             awaited |= {drain} - {""}
             continue
-        stood = _normalize_reason(each.drain_after)
-        if each.act == RESUME and drain_in_place and not stood:
-            lifted, lifted_at = drain_in_place, each.at
+        stood = _normalize_reason(intent.drain_after)
+        if intent.act == RESUME and drain_in_place and not stood:
+            lifted, lifted_at = drain_in_place, intent.at
         # If others write the same words later, that drain is theirs.
         drain_in_place = stood if stood in (drain, drain_in_place) else ""
     return HoldHistory(
-        hold_ids=tuple(filter(None, given)),
+        hold_ids=tuple(filter(None, hold_ids)),
         drain_reason=drain_in_place,
         awaited_reasons=frozenset(awaited),
         lifted_reason=lifted,
@@ -266,14 +266,14 @@ def format_reason(hold_id: str, reason: str) -> str:
 
 def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[Node, str]:
     """Update *node* from *seen*, and name what `apply_hold` is to do then, if anything."""
-    found = apply_reading(node, seen, marks)
+    current = apply_reading(node, seen, marks)
     if _must_restore_reason(node, seen, marks):
-        return found, "restore"
-    act = _choose_next_write(found, seen, marks)
+        return current, "restore"
+    act = _choose_next_write(current, seen, marks)
     # First record that they have left: see `_must_restore_reason`.
     if not act or (act == DRAIN and node.foreign):
-        return found, "note" if marks.has_awaited_drain(seen) else ""
-    return found, act
+        return current, "note" if marks.has_awaited_drain(seen) else ""
+    return current, act
 
 
 def is_hold_lost(before: Node, after: Node) -> bool:
@@ -306,10 +306,10 @@ def apply_hold(
         marks = read_hold_history(node, hand.log)
         if marks.has_awaited_drain(seen):
             log.record_found_drain(node.name, seen.reason)
-        found = apply_reading(node, seen, marks)
-        if is_hold_lost(node, found):
+        current = apply_reading(node, seen, marks)
+        if is_hold_lost(node, current):
             log.record_found_drain(node.name, "")
-        node = found
+        node = current
         act = _choose_next_write(node, seen, marks)
         if not act or (act == DRAIN and just_left):
             return node

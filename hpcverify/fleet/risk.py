@@ -84,6 +84,6 @@ def _list_untold_returns(
         ends.setdefault(outage.node, []).append(outage.ended)
     for node in nodes:
         for back in node.returned_at:
-            told = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
-            if back <= now and not told:
+            is_known = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
+            if back <= now and not is_known:
                 yield Outage(node.name, back / DAY_S, back / DAY_S)

@@ -63,7 +63,7 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
 
     lines = {metric: find_floor(metric.check, metric.metric) for metric in screen.metrics}
     metrics: dict[PeerMetric, Worse] = {
-        metric: line.compared for metric, line in lines.items() if line.compared
+        metric: line.worse_side for metric, line in lines.items() if line.worse_side
     }
     far: set[PeerMetric] = set()
     least: dict[PeerMetric, float] = {}

@@ -337,12 +337,14 @@ def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
 
     return Drift(
         rollouts=tuple(
-            replace(one, behind=choose(one.behind), uncounted=choose(one.uncounted))
-            for one in drift.rollouts
-            if choose(one.behind)
+            replace(rollout, behind=choose(rollout.behind), uncounted=choose(rollout.uncounted))
+            for rollout in drift.rollouts
+            if choose(rollout.behind)
         ),
-        deviations=tuple(narrow(one) for one in drift.deviations if choose(one.nodes)),
-        splits=tuple(one for one in drift.splits if any(choose(nodes) for _, nodes in one.values)),
+        deviations=tuple(narrow(rollout) for rollout in drift.deviations if choose(rollout.nodes)),
+        splits=tuple(
+            rollout for rollout in drift.splits if any(choose(nodes) for _, nodes in rollout.values)
+        ),
         uncompared=choose(drift.uncompared),
     )
 

@@ -235,7 +235,7 @@ def build_plain_judgement(
     reference: ReferenceEntry | None = None,
 ) -> MetricJudgement:
     """Build what is said of a metric whose *summary* shows that nothing in it is far."""
-    worse = floor.compared or "high"
+    worse = floor.worse_side or "high"
     return MetricJudgement(
         name=name,
         judgeability=Judgeability.JUDGED,

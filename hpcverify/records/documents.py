@@ -232,7 +232,6 @@ def _find_descriptor(path: Path) -> int | None:
 
 @contextmanager
 def _open_target(path: Path, *, make: bool = False) -> Generator[PathEnd]:
-    """Go to *path*, if a file can be written there."""
     try:
         with walk_path(path, refuse_link_of_others, make=make) as target:
             kind = UNWRITABLE_KINDS.get(stat.S_IFMT(_read_mode(target)))
@@ -363,7 +362,6 @@ def add_missing_complaints(run: Run) -> Run:
 
 
 def _lacks_complaints(result: Result) -> bool:
-    """Whether no complaint of *result* explains what it counts as."""
     verdict = effective_verdict(result)
     counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.complaints)
     return verdict > Verdict.SKIP and all(other < verdict for other in counted)

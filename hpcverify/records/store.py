@@ -488,9 +488,9 @@ class Store:
                     source=source,
                     first=parse(first),
                     last=parse(last),
-                    facts=decode(told),
+                    facts=decode(encoded),
                 )
-                for node, source, first, last, told in known
+                for node, source, first, last, encoded in known
             ]
 
         return self._select(
@@ -504,13 +504,13 @@ class Store:
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[str, float]]:
         """List the node and the start, in s since 1970, of each failed run."""
-        found = self._select(
+        selected = self._select(
             "select node, started from runs where verdict = 'fail'"
             " and started between :since and :until",
             {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
             lambda rows: msgspec.convert(rows, list[tuple[str, datetime]]),
         )
-        return [(node, at.timestamp()) for node, at in found]
+        return [(node, at.timestamp()) for node, at in selected]
 
     def _select_entries(self, which: str, values: Mapping[str, str | int | None]) -> list[RunEntry]:
         return self._select_structs(
@@ -563,7 +563,6 @@ class Store:
         return [run for (run,) in self._select_rows(query, wanted, tuple[str])]
 
     def _select_rows(self, query: str, values: Mapping[str, str], kind: type[T]) -> list[T]:
-        """Return the rows of *query* as tuples of this *kind*."""
         return self._select(query, values, lambda rows: msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
@@ -619,10 +618,10 @@ class Store:
             {"node": node},
             lambda rows: msgspec.convert(rows, list[tuple[str, str, str, str]]),
         )
-        found: dict[str, tuple[CarryOver, ...]] = {}
+        carry_overs: dict[str, tuple[CarryOver, ...]] = {}
         for check, *mark in rows:
-            found[check] = (*found.get(check, ()), CarryOver(*mark))
-        return found
+            carry_overs[check] = (*carry_overs.get(check, ()), CarryOver(*mark))
+        return carry_overs
 
     def list_runs_judging(self, part: str, checks: Collection[str], run: Run) -> list[RunEntry]:
         """

@@ -137,7 +137,6 @@ def find_reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
 
 
 def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[str]:
-    """Find the newest runs that have marks of *node*."""
     rows = db.execute(
         "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
         f" {NEWEST_FIRST_CLAUSE} limit :most",
@@ -213,8 +212,8 @@ def insert_facts(
 
     In whatever order the runs of a node come, the rows are the same in the end.
     """
-    told = msgspec.json.encode(facts, order="sorted")
-    seen = {"node": node, "source": source, "started": started, "facts": told}
+    encoded = msgspec.json.encode(facts, order="sorted")
+    seen = {"node": node, "source": source, "started": started, "facts": encoded}
     again = db.execute(
         "update facts set first = min(first, :started), last = max(last, :started)"
         " where node = :node and source = :source and facts = :facts",

@@ -56,7 +56,7 @@ def conclude(
     A check skipped on every device is a SKIP; skipped on some, its coverage says so.
     """
     outcomes = {part: answer.outcome for part, answer in answers.items()}
-    found = [item for answer in answers.values() for item in answer.items]
+    items = [item for answer in answers.values() for item in answer.items]
     skipped = {
         part: outcome for part, outcome in outcomes.items() if outcome.verdict is Verdict.SKIP
     }
@@ -67,14 +67,14 @@ def conclude(
         required=step.required,
         seconds=round(seconds, 3),
         coverage=(
-            *(item for item in found if isinstance(item, Coverage)),
+            *(item for item in items if isinstance(item, Coverage)),
             *(Coverage(p, f"skipped: {o.reason}") for p, o in skipped.items()),
         ),
-        measurements=tuple(i for i in found if isinstance(i, Measurement)),
-        findings=tuple(i for i in found if isinstance(i, Finding)),
-        series=tuple(i for i in found if isinstance(i, Series)),
-        marks=tuple(i for i in found if isinstance(i, CarryOver)),
-        facts=tuple(i for i in found if isinstance(i, Fact)),
+        measurements=tuple(i for i in items if isinstance(i, Measurement)),
+        findings=tuple(i for i in items if isinstance(i, Finding)),
+        series=tuple(i for i in items if isinstance(i, Series)),
+        marks=tuple(i for i in items if isinstance(i, CarryOver)),
+        facts=tuple(i for i in items if isinstance(i, Fact)),
         params=to_json_types(msgspec.to_builtins(step.params)),
     )
     if skipped and len(skipped) == len(outcomes):

@@ -159,14 +159,14 @@ class WorkerServer:
         return items
 
     def _probe(self, task: Probe) -> Iterator[ProbeResult]:
-        found, self._ahead = self._ahead, None
-        if found is None or time.monotonic() - found.probed_at > MAX_PROBE_AGE_SECONDS:
-            found = probe_hardware()
+        probed, self._ahead = self._ahead, None
+        if probed is None or time.monotonic() - probed.probed_at > MAX_PROBE_AGE_SECONDS:
+            probed = probe_hardware()
         if task.folder is not None:
-            whole = add_mount(found.inventory, task.folder)
-            found = msgspec.structs.replace(found, inventory=whole)
-        self._inventory = found.inventory
-        yield found
+            whole = add_mount(probed.inventory, task.folder)
+            probed = msgspec.structs.replace(probed, inventory=whole)
+        self._inventory = probed.inventory
+        yield probed
         if task.sample and self._sampler is None:
             self._start_sampling()
 
@@ -257,7 +257,6 @@ class WorkerServer:
 
 
 def _explain_node_failure(exc: BaseException, task: Task) -> Outcome | None:
-    """Build the outcome if *exc* is no bug but a failure of the node."""
     reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
     if isinstance(task, Measure) and not task.context.scratch.is_dir():
         reason = (

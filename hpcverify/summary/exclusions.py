@@ -162,7 +162,6 @@ def _is_alike(one: Part, other: Part) -> bool:
 
 
 def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
-    """Whether each of *checks* covered *part*."""
     seen = {
         result.check
         for result in run.results

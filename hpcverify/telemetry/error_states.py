@@ -32,7 +32,7 @@ def list_error_states(
         if count:
             text = f"the driver counts {count:.0f} uncorrected memory errors since it was loaded"
             yield Finding(ERROR_STATE_CODE, part_id, text)
-    for part_id, one in recovery.items():
-        if one.action is not None and one.action not in OTHER_ACTIONS:
-            action = one.action.replace("_", " ")
+    for part_id, state in recovery.items():
+        if state.action is not None and state.action not in OTHER_ACTIONS:
+            action = state.action.replace("_", " ")
             yield Finding(ERROR_STATE_CODE, part_id, f"the driver asks for this action: {action}")

@@ -101,11 +101,11 @@ class FolderBoard:
 
         """
         try:
-            found = folder.lstat()
+            status = folder.lstat()
         except OSError as exc:
             raise BoardError(f"{folder} is gone: {exc.strerror}") from exc
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if not own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BoardError(f"{folder} is not a folder that only this user can write to")
         self.folder = folder
 
@@ -118,8 +118,8 @@ class FolderBoard:
 
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:  # noqa: ARG002 - never waits
         """Read the files that are there."""
-        found = {path.name.removeprefix(topic): path for path in self.folder.glob(f"{topic}[0-9]*")}
-        return {int(rank): _read_file(path) for rank, path in found.items() if rank.isdigit()}
+        paths = {path.name.removeprefix(topic): path for path in self.folder.glob(f"{topic}[0-9]*")}
+        return {int(rank): _read_file(path) for rank, path in paths.items() if rank.isdigit()}
 
     def make_round_trips(self, count: int) -> list[RoundTrip]:  # noqa: ARG002 - one node, one clock
         """Make none."""

@@ -36,7 +36,7 @@ from hpcverify_checks.common.process_group import (
     join_group,
     reduce_minimum,
 )
-from hpcverify_checks.common.progress import waiting
+from hpcverify_checks.common.progress import wait_for_ranks
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.step_data import (
@@ -110,7 +110,7 @@ def all_reduce(tensor: Tensor) -> None:
 
 def finish(works: Sequence[Any], device: torch.device) -> None:
     """Wait for *works*: on a GPU its stream waits, and not the host."""
-    with waiting():
+    with wait_for_ranks():
         for work in works:
             if device.type == "cuda":
                 work.synchronize()

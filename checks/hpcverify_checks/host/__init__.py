@@ -160,14 +160,14 @@ def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterato
     values = {m.name: m for m in shown if isinstance(m, Measurement)}
     for need in needs:
         for name, bound in need.bounds.items():
-            found = values.get(name)
-            if found is None or found.value is None:
+            measured = values.get(name)
+            if measured is None or measured.value is None:
                 text = f"{name} is not measured on this node: take it out of bounds"
                 yield Finding("outside_bounds", "node", text)
-            elif not bound.admits(found.value):
-                value = f"{found.value:.6g} {found.unit}".rstrip()
+            elif not bound.admits(measured.value):
+                value = f"{measured.value:.6g} {measured.unit}".rstrip()
                 text = f"{name} is {value}, the site needs {bound}: correct the node, or the site"
-                yield Finding("outside_bounds", found.part_id, f"{text}'s params.host.expect")
+                yield Finding("outside_bounds", measured.part_id, f"{text}'s params.host.expect")
 
 
 NHC_SOURCE = "NHC's sample configuration"

@@ -117,9 +117,9 @@ class _Child:
 
     def hear(self) -> bool:
         """Take what it says; False once it has ended."""
-        said = os.read(self.reading, 65536)
+        received = os.read(self.reading, 65536)
         self.heard = time.monotonic()
-        *lines, self._unread = (self._unread + said).split(b"\n")
+        *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
             answer, number, words = msgspec.json.decode(line)
             name = self.pending.pop(0)
@@ -127,7 +127,7 @@ class _Child:
                 self.answers[name] = answer
             else:
                 self.errors[name] = OSError(number, words)
-        return bool(said)
+        return bool(received)
 
     def finish(self) -> None:
         """

@@ -114,9 +114,9 @@ def _ask_chrony(tool: ToolRunner, seconds: float) -> tuple[float | None, bool | 
 def _ask_ptp(tool: ToolRunner, seconds: float) -> tuple[float | None, bool | None]:
     command = ["pmc", "-u", "-b", "0", "GET TIME_STATUS_NP"]
     done = tool(command, timeout=seconds, package="linuxptp")
-    said = done.stdout.decode(errors="replace")
-    offset = re.search(r"master_offset\s+(-?\d+)", said)
-    present = re.search(r"gmPresent\s+(\w+)", said)
+    output = done.stdout.decode(errors="replace")
+    offset = re.search(r"master_offset\s+(-?\d+)", output)
+    present = re.search(r"gmPresent\s+(\w+)", output)
     if done.returncode or not offset or not present:
         return None, None
     return abs(int(offset[1])) * 1e-9, present[1] == "true"

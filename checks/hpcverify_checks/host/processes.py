@@ -130,13 +130,13 @@ def _count_switches(root: Path, pid: int) -> int:
 
 
 def _name_tasks(tasks: Sequence[Task], root: Path) -> str:
-    told = [
+    names = [
         f"{task.name} (pid {task.pid}"
         + (f", in {where})" if (where := _read_wait(root, task.pid)) else ")")
         for task in tasks[:MAX_TOLD]
     ]
     more = len(tasks) - MAX_TOLD
-    return ", ".join(told) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def _read_wait(root: Path, pid: int) -> str:
@@ -181,8 +181,8 @@ def _report_left_over(
 
 
 def _find_job(root: Path, pid: int) -> str:
-    found = re.search(JOB_FOLDER, sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
-    return found[1] if found else ""
+    match = re.search(JOB_FOLDER, sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
+    return match[1] if match else ""
 
 
 def _read_command(root: Path, pid: int) -> str:

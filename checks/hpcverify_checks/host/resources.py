@@ -180,13 +180,13 @@ def _is_loaded(module: str, root: Path) -> bool:
 
 
 def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[Finding]:
-    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
+    arguments = (sysfs.read_text(root / "proc/cmdline") or "").split()
     for pattern in wanted:
         if pattern.startswith("!"):
-            there = [argument for argument in given if fits(argument, pattern[1:])]
+            there = [argument for argument in arguments if fits(argument, pattern[1:])]
             text = f"the kernel was started with {' '.join(there)}: take it out" if there else ""
         else:
-            there = [argument for argument in given if fits(argument, pattern)]
+            there = [argument for argument in arguments if fits(argument, pattern)]
             text = "" if there else f"the kernel was started without {pattern}: add it"
         if text:
             yield Finding("kernel_argument", "node", f"{text} (grub), and reboot the node")

@@ -254,7 +254,6 @@ class Trainer:
         yield "parameters", digest_on_device(self.parameters)
 
     def _backward(self, batch: Tensor) -> Tensor:
-        """Compute the gradients, and return the loss."""
         self.working.copy_(self.parameters)
         self.gradients.zero_()
         loss = self.model.compute_loss(batch)

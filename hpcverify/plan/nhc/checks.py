@@ -280,11 +280,11 @@ def _turn_ethernet(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # n
 
 def _turn_dmi(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # noqa: ARG001
     options, rest = parse_options(arguments, "!n", "ht")
-    found = re.fullmatch(r"(BIOS|System|Base Board) Information: ([\w ]+): (.+)", " ".join(rest))
-    file = DMI_FILES.get((found[1], found[2])) if found else None
-    if found is None or file is None or set(options) - {"t"}:
+    match = re.fullmatch(r"(BIOS|System|Base Board) Information: ([\w ]+): (.+)", " ".join(rest))
+    file = DMI_FILES.get((match[1], match[2])) if match else None
+    if match is None or file is None or set(options) - {"t"}:
         raise CannotTurn(DMI)
-    yield "files", {"path": f"/sys/class/dmi/id/{file}", "contains": [turn_pattern(found[3])]}
+    yield "files", {"path": f"/sys/class/dmi/id/{file}", "contains": [turn_pattern(match[3])]}
 
 
 DMI_FILES = {

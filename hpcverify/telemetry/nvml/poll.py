@@ -116,19 +116,19 @@ class NvmlSource:
 
     def ask_all(self, question: Callable[[GpuQuery], T]) -> GpuAnswers[T]:
         """Put *question* to all GPUs but those that hang."""
-        told: list[tuple[GpuQuery, T]] = []
+        answers: list[tuple[GpuQuery, T]] = []
         visited: set[str] = set()
         # An answer can show that GPUs which an earlier question left out can be asked.
         while queries := [GpuQuery(g) for g in self.list_reachable() if g.uuid not in visited]:
             answered = self._call_each(queries, question)
-            told += answered.answers
+            answers += answered.answers
             visited |= {query.gpu.uuid for query in queries} - {
                 query.gpu.uuid for query in answered.unasked
             }
-        told.sort(key=lambda pair: pair[0].gpu.index)
-        spoken = [query for query, _ in told]
+        answers.sort(key=lambda pair: pair[0].gpu.index)
+        spoken = [query for query, _ in answers]
         return GpuAnswers(
-            answers={who.gpu.uuid: answer for who, answer in told},
+            answers={who.gpu.uuid: answer for who, answer in answers},
             findings=(
                 *self.list_devices().unlisted_findings,
                 *self._hangs.list_findings(),

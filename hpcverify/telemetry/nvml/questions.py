@@ -51,13 +51,15 @@ BANK_LEVELS = ("max", "high", "partial", "low", "none")
 def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
     """Read the counters of memory errors, and what came of them."""
     names = MEMORY_FIELDS.values()
-    found = dict(zip(names, gpu.read_fields(list(MEMORY_FIELDS)), strict=True))
-    found |= _read_sram_errors(gpu)
+    values = dict(zip(names, gpu.read_fields(list(MEMORY_FIELDS)), strict=True))
+    values |= _read_sram_errors(gpu)
     histogram = gpu.ask(nv.nvmlDeviceGetRowRemapperHistogram)
     for bank in BANK_LEVELS if histogram else ():
-        found[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
+        values[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
     return tuple(
-        Reading(name, value, "", gpu.gpu.uuid) for name, value in found.items() if value is not None
+        Reading(name, value, "", gpu.gpu.uuid)
+        for name, value in values.items()
+        if value is not None
     )
 
 

@@ -145,8 +145,8 @@ def _build_fan(
     if speed is None or not unlimited or sensor.health not in BAD_HEALTH:
         return sensor
     # It is the fan that is unhealthy, and no threshold says that its speed is why.
-    said = f"{sensor.said}, at {speed:g} {unit}"
-    return replace(sensor, value=None, unit="", said=said)
+    text = f"{sensor.said}, at {speed:g} {unit}"
+    return replace(sensor, value=None, unit="", said=text)
 
 
 def read_old_temperature(one: Resource) -> ChassisSensor:
