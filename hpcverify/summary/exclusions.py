@@ -135,7 +135,8 @@ def _find_like_parts(part: AffectedPart, run: Run) -> tuple[list[Part], list[Par
         for complaint in other.complaints
         if not set(complaint.checks).isdisjoint(part.checks)
     }
-    good = [p for p in like if p.id not in bad and _is_covered_by(p, part.checks, run)]
+    covered = _list_covered_ids(part.checks, run)
+    good = [p for p in like if p.id not in bad and all(p.id in ids for ids in covered)]
     return like, good
 
 
@@ -161,14 +162,14 @@ def _is_alike(one: Part, other: Part) -> bool:
     return one.id != other.id and all(one.facts.get(f) == other.facts.get(f) for f in facts)
 
 
-def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
-    seen = {
-        result.check
-        for result in run.results
-        if part.id in {m.part_id for m in result.measurements}
-        or part.id in {covered.part_id for covered in result.coverage}
-    }
-    return set(checks) <= seen
+def _list_covered_ids(checks: Sequence[str], run: Run) -> list[set[str]]:
+    """List for each of *checks* the ids of the parts that it covered."""
+    covered = {check: set[str]() for check in checks}
+    for result in run.results:
+        if result.check in covered:
+            items = (*result.measurements, *result.coverage)
+            covered[result.check].update(item.part_id for item in items)
+    return [covered[check] for check in checks]
 
 
 def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
