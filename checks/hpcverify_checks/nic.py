@@ -365,7 +365,7 @@ def _report_odd_lanes(
 def _report_odd_without_link(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
 ) -> Iterator[Finding]:
-    """Report a new port without a link where all its like have one; it is not told again."""
+    """Report a new port without a link where all its like have one; it is not reported again."""
     boards: defaultdict[tuple[str, str], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.board:

@@ -95,7 +95,7 @@ def plan_fabric(
 
 
 def record_fabric(controller: Controller, hosts: Mapping[str, Host], plan: FabricPlan) -> None:
-    """Record which nodes there are, so that it can be told how many links were tried."""
+    """Record which nodes there are, so that it can be counted how many links were tried."""
     partition = controller.site.fleet.partition
     controller.ledger.record_fabric(
         {
@@ -168,7 +168,7 @@ def take_in_links(controller: Controller, journal: Journal, answer: IsolationAns
     )
     controller.ledger.record_tried_links(tried, order.at)
     controller.ledger.record_pair_speeds(order.node_kind, list_speeds(journal), order.at)
-    if answer.is_widespread:  # it is told now; the same each night would be no news
+    if answer.is_widespread:  # it is reported now; the same each night would be no news
         controller.ledger.forget_pair_speeds(order.node_kind)
 
 

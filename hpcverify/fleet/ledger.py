@@ -138,7 +138,7 @@ SEED_FACT = "seed"
 FORGOTTEN_FACT_PREFIX = "forgotten:"
 """Begins the names of the facts that say when a node was forgotten."""
 NOTICE_FACT_PREFIX = "notice:"
-"""Begins the names of the facts that say what was told already."""
+"""Begins the names of the facts that say what was reported already."""
 NODE_TABLES = (
     ("nodes", "name"),
     ("outcomes", "node"),

@@ -64,7 +64,7 @@ def rank_fleet(
         for outage in known
         if outage.began <= now and not _is_planned(outage, planned_reasons)
     ]
-    past += _list_untold_returns(listed, known, now)
+    past += _list_unrecorded_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
     ranking.advance(now / DAY_S)
     return ranking
@@ -75,7 +75,7 @@ def _is_planned(outage: NodeOutage, of_site: tuple[str, ...]) -> bool:
     return by_person and is_planned(outage.reason, of_site)
 
 
-def _list_untold_returns(
+def _list_unrecorded_returns(
     nodes: Iterable[Node], known: Iterable[NodeOutage], now: float
 ) -> Iterator[Outage]:
     """Yield an outage for each return to service that ends none of those *known*."""

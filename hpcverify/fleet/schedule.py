@@ -143,7 +143,7 @@ def list_due(
     seed: int,
 ) -> tuple[Pick, ...]:
     """
-    List the *nodes* that are due, in their order: what can be told without the scheduler.
+    List the *nodes* that are due, in their order: what is known without the scheduler.
 
     It is the plan for a moment in which all of them are idle. The arguments are those of
     `plan_sweep`.

@@ -233,18 +233,18 @@ class RoundTester:
 
         Whoever submitted them was killed, perhaps with the request under way.
         """
-        is_told = False
+        is_reported = False
         while True:
             known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
             missing = (job for job in wanted if job.name not in known)
             ages = [self.clock() - job.at for job in missing if not self._are_all_there(job)]
             if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
                 return known
-            if not is_told:
+            if not is_reported:
                 self.say(
                     "a job was being submitted when we were killed: waiting for Slurm to show it"
                 )
-                is_told = True
+                is_reported = True
             if self.stop():
                 raise Interrupted
             self.sleep(POLL_S)

@@ -55,7 +55,7 @@ other."""
 FITTING_PAIRS = 0.5
 """If fewer of the pairs of bad members fail, they are not bad."""
 WIDESPREAD_GROUPS, WIDESPREAD_PAIRS = 0.5, 0.4
-"""If larger shares of the first groups fail, and then of pairs, no members can be told apart:
+"""If larger shares of the first groups fail, and then of pairs, no members can be distinguished:
 with a fifth of all bad, 0.36 of the pairs fail; with two versions that do not fit, 0.5."""
 MIN_GROUPS = 4
 """From so many groups on, failures can be widespread."""

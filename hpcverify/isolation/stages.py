@@ -194,7 +194,7 @@ def _repeat_failures(
     random: Random,
     gone: Collection[str],
 ) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
-    """Try nodes again that failed and passed; who is slow with some each time is told apart."""
+    """Try nodes again that failed and passed; those slow with some each time are set apart."""
     alone = [group[0] for group in result.intermittent if len(group) == 1]
     suspects = list(dict.fromkeys((*alone, *chain.from_iterable(result.links))))
     if result.is_widespread or not suspects:

@@ -39,6 +39,7 @@ from hpcverify.limits.resolve import PastValues
 from hpcverify.model import BMC_SUITE, CarryOver, Complaint, Inventory, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
+from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.records.sqlite import (
     count_free_bytes,
     create_tables,
@@ -60,7 +61,6 @@ from hpcverify.records.tables import (
     insert_run,
     save_mtime,
 )
-from hpcverify.records.told_facts import ToldFacts
 
 FiniteFloat = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 DocumentSize = Annotated[int, Meta(ge=0, le=documents.MAX_DOCUMENT_BYTES)]
@@ -468,9 +468,9 @@ class Store:
 
     def list_facts(
         self, since: datetime | None = None, until: datetime | None = None
-    ) -> list[ToldFacts]:
+    ) -> list[ReportedFacts]:
         """
-        List what was told of every node from *since* to *until*, oldest first.
+        List the facts reported of every node from *since* to *until*, oldest first.
 
         Nodes of one image tell the same: each set of facts is decoded once.
         """
@@ -480,10 +480,10 @@ class Store:
         def parse(moment: object) -> float:
             return msgspec.convert(moment, datetime).timestamp()
 
-        def build(rows: Rows) -> list[ToldFacts]:
+        def build(rows: Rows) -> list[ReportedFacts]:
             known = msgspec.convert(rows, list[tuple[str, str, str, str, bytes]])
             return [
-                ToldFacts(
+                ReportedFacts(
                     node=node,
                     source=source,
                     first=parse(first),

@@ -53,7 +53,7 @@ create table marks (
     part text not null, value text not null, run text not null,
     primary key (node, name, mark, part)
 );
--- a row for each set of facts that a source told of a node, and when it told it first and last
+-- a row for each set of facts that a source reported of a node, and when first and last
 create table facts (
     node text not null, source text not null, first text not null, last text not null,
     facts blob not null
@@ -208,7 +208,7 @@ def insert_facts(
     started: str,
 ) -> None:
     """
-    Note that *source* told *facts* of *node* in a run that *started* then.
+    Note that *source* reported *facts* of *node* in a run that *started* then.
 
     In whatever order the runs of a node come, the rows are the same in the end.
     """

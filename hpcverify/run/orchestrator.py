@@ -86,7 +86,7 @@ class Verification(Struct, kw_only=True):
     _began: float = field(default_factory=time.monotonic)
     _state: RunState = field(default_factory=RunState)
     _skipped: dict[str, str] = {}
-    """Why checks were skipped, as far as it was told: later rounds do not repeat it."""
+    """Why checks were skipped, as far as it was reported: later rounds do not repeat it."""
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""

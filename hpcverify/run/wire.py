@@ -76,7 +76,7 @@ class ReadBmc(CheckTask, frozen=True, kw_only=True):
     params: dict[str, Any]
     context: Context
     access: BmcAccess
-    is_log_told: bool
+    is_log_reported: bool
     """Whether the node reports its event log itself: an entry counts once."""
 
 

@@ -183,7 +183,7 @@ class WorkerServer:
     def _mark_log(self) -> None:
         from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415 - the log of a GPU
 
-        with suppress(Unable):  # whoever asks for the Xids is told so
+        with suppress(Unable):  # the answer about Xids says so
             self._log_cursor = read_cursor()
 
     def _find_xids(self, task: FindXids) -> Iterator[Finding | Coverage]:
@@ -322,8 +322,8 @@ def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
     reading = read_chassis(task.access)
     for note in reading.notes:
         yield Coverage("node", note)
-    log = msgspec.structs.replace(reading.chassis.log, is_told=task.is_log_told)
-    if task.is_log_told:
+    log = msgspec.structs.replace(reading.chassis.log, is_reported=task.is_log_reported)
+    if task.is_log_reported:
         yield Coverage("node", "the node itself reports the event log")
     chassis = msgspec.structs.replace(reading.chassis, log=log)
     yield from check.interpret(chassis, task.context, msgspec.convert(task.params, check.params))

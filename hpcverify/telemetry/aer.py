@@ -44,7 +44,7 @@ class Link(Struct, frozen=True):
 
 
 def read_link(address: str, root: Path = Path("/")) -> Link | None:
-    """Read what the link of the device at *address* carries now, if that is told."""
+    """Read what the link of the device at *address* carries now, if that is known."""
     return _read_link_end(root / pci.PCI_DEVICES_FOLDER / address, "current")
 
 
@@ -103,6 +103,6 @@ def _parse_counts(text: str) -> dict[str, int]:
 
 
 def list_local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:
-    """List the cores on the same socket as *address*; none if that is not told."""
+    """List the cores on the same socket as *address*; none if that is not known."""
     listed = sysfs.read_text(root / pci.PCI_DEVICES_FOLDER / address / "local_cpulist") or ""
     return frozenset(sysfs.parse_cpu_list(listed))

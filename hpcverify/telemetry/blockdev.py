@@ -106,7 +106,7 @@ def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -
     Describe what is mounted below *folder*, where checks write, by what stays the same.
 
     That is a disk of *inventory* and the volume on it. The name of the device, which
-    may be another one after a reboot, is told only where neither is known.
+    may be another one after a reboot, is given only where neither is known.
     """
     there = next(p for p in (folder, *folder.parents) if p.exists())
     mount = find_mount(there, root)

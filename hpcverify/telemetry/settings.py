@@ -34,9 +34,9 @@ DRIVER_WORDS = "NVRM version: NVIDIA UNIX "
 
 def read_settings(root: Path = Path("/")) -> dict[str, str]:
     """
-    Read what the node as a whole has, by the name of each; what is not told is left out.
+    Read what the node as a whole has, by the name of each; what is not known is left out.
 
-    What is told not to be there is "none": a fleet shall see which node lacks it.
+    What is reported as absent is "none": a fleet shall see which node lacks it.
     """
     cpus, base = root / CPUS, os.fspath(root)
     frequency = cpus / "cpufreq/policy0"
@@ -100,7 +100,7 @@ def _read_link(path: str) -> str:
 
 
 def _read_command_line(root: Path) -> str | None:
-    """Read what the kernel was told at boot, but for what is this node's own; in order."""
+    """Read the arguments of the kernel at boot, but for what is this node's own; in order."""
     words = (sysfs.read_text(root / "proc/cmdline") or "").partition(" -- ")[0].split()
     kept = {
         word

@@ -12,8 +12,8 @@ that can be left behind (`apart`), within a deadline. An expectation that is not
 ERROR, misconfigured: no part need be bad. Only what the hardware lost or says of itself
 fails: cores, sockets, disks, a file system that the kernel turned read-only.
 
-What takes one look to be wrong is told at once. A process that waits, or was left over, is
-told when two runs saw it.
+What takes one look to be wrong is reported at once. A process that waits, or was left over,
+is reported when two runs saw it.
 """
 
 from __future__ import annotations

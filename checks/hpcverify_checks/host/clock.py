@@ -25,7 +25,7 @@ FIX = "see chronyc sources or ntpq -p, and that the node reaches its time server
 
 
 class KernelClock(Struct, frozen=True):
-    """What a time daemon told the kernel."""
+    """What a time daemon set in the kernel."""
 
     in_step: bool
     estimated_error: float

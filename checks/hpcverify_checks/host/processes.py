@@ -30,7 +30,7 @@ FIRST_USER_ID = 1000
 NOBODY_ID = 65534
 STUCK, LEFT_OVER = "stuck", "left_over"
 """The names of the `CarryOver`s with what was seen once, and is reported if seen again."""
-MAX_TOLD = 5
+MAX_NAMED = 5
 FROZEN = frozenset({"__refrigerator", "do_freezer_trap"})
 """The kernel functions in which a paused container waits (cgroup v1 calls that D)."""
 MAX_FILES = 10000
@@ -133,9 +133,9 @@ def _name_tasks(tasks: Sequence[Task], root: Path) -> str:
     names = [
         f"{task.name} (pid {task.pid}"
         + (f", in {where})" if (where := _read_wait(root, task.pid)) else ")")
-        for task in tasks[:MAX_TOLD]
+        for task in tasks[:MAX_NAMED]
     ]
-    more = len(tasks) - MAX_TOLD
+    more = len(tasks) - MAX_NAMED
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
@@ -151,7 +151,7 @@ def _report_left_over(
     Report processes in the cgroup of a Slurm job that has no step on this node any more.
 
     Each step has a slurmstepd, which outlives its processes. It is known by its title or
-    by its own cgroup; if one is known by neither, nothing is told, for what it runs is not
+    by its own cgroup; if one is known by neither, nothing is reported, for what it runs is not
     to be killed. One look is not enough: a step may just be ending.
     """
     if not any(task.name.startswith("slurmd") for task in tasks):
@@ -172,7 +172,7 @@ def _report_left_over(
     yield Measurement("processes.left_over", len(again))
     if again:
         listed = ", ".join(dict.fromkeys(f"job {over[t]}" for t in again))
-        pids = " ".join(str(t.pid) for t in again[:MAX_TOLD])
+        pids = " ".join(str(t.pid) for t in again[:MAX_NAMED])
         text = (
             f"{listed} is over and left behind {_name_tasks(again, root)}: kill -9 {pids}, and "
             "see why Slurm did not (ProctrackType, UnkillableStepTimeout)"

@@ -41,7 +41,7 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
     Count sockets, cores, threads and NUMA nodes, and report those that are gone.
 
-    What is gone is told in each run until it is back, or accepted: otherwise the rerun that
+    What is gone is reported in each run until it is back, or accepted: otherwise the rerun that
     is to confirm it would find nothing missing.
     """
     parts = ctx.inventory.of_kind("cpu")

@@ -2,7 +2,7 @@
 Each check of NHC 1.4.3 and 1.5, with what it becomes or why it becomes nothing.
 
 What it becomes is a piece of an `Expectation` of the check `host`: a key, and what to add
-to it. A check that repairs (``-r``, ``-e``) is turned without the repair, and that is told.
+to it. A check that repairs (``-r``, ``-e``) is turned without the repair, and that is reported.
 """
 
 from __future__ import annotations

@@ -92,11 +92,11 @@ def _is_odd(call: str, like: Sequence[GpuQuery]) -> bool:
     return silent * 2 < len(like)
 
 
-def _merge_coverage(told: Sequence[Sequence[Coverage]]) -> tuple[Coverage, ...]:
+def _merge_coverage(coverage: Sequence[Sequence[Coverage]]) -> tuple[Coverage, ...]:
     """Say once what is the same for all GPUs, as it is for like ones."""
-    if len(told) > 1 and len({tuple(c.text for c in items) for items in told}) == 1:
-        return tuple(Coverage("node", f"all GPUs: {c.text}") for c in told[0])
-    return tuple(c for items in told for c in items)
+    if len(coverage) > 1 and len({tuple(c.text for c in items) for items in coverage}) == 1:
+        return tuple(Coverage("node", f"all GPUs: {c.text}") for c in coverage[0])
+    return tuple(c for items in coverage for c in items)
 
 
 class NvmlSource:

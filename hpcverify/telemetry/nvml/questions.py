@@ -283,7 +283,7 @@ def _read_memory_used(gpu: GpuQuery) -> int | None:
 
 
 def list_processes(gpu: GpuQuery) -> tuple[Process, ...] | None:
-    """List the processes that compute or draw on the GPU; None if that is not told."""
+    """List the processes that compute or draw on the GPU; None if that is not known."""
     # The versioned names: without a version pynvml raises an error of another
     # family on a driver that is too old.
     computing = gpu.ask(nv.nvmlDeviceGetComputeRunningProcesses_v3)

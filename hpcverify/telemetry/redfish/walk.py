@@ -1,7 +1,7 @@
 """
 Goes through the resources of a BMC that say something of its node's chassis.
 
-What a BMC cannot show of one resource (HTTP 500, no JSON) is told, and the others are read
+What a BMC cannot show of one resource (HTTP 500, no JSON) is reported, and the others are read
 all the same. Many BMCs show the same parts in both generations of the schema: fans and power
 supplies count as the newer one has them, which tells a cable from a supply; temperatures as
 the older one has them, which is one question and not one for each sensor.
