@@ -95,7 +95,6 @@ class Skip(Exception):  # noqa: N818 - control flow, as in pytest and unittest
     """
 
     def __init__(self, reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> None:
-        """Keep the *reason*, one sentence for the report."""
         super().__init__(reason)
         self.cause = cause
 
@@ -601,7 +600,6 @@ class LimitIndex:
     """
 
     def __init__(self, limits: Iterable[Limit]) -> None:
-        """Order *limits* by name and part."""
         self._limits = tuple(limits)
         self._places: dict[tuple[str, str], list[int]] = {}
         for place, limit in enumerate(self._limits):

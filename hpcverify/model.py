@@ -52,7 +52,6 @@ class Verdict(Enum):
     FAIL = "fail"
 
     def __init__(self, _word: str) -> None:
-        """Give it its severity, which is the order of definition."""
         self.severity = len(type(self).__members__)
 
     def __lt__(self, other: object) -> bool:

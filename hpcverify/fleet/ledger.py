@@ -194,7 +194,6 @@ class Ledger:
     """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
-        """Open it, or make it."""
         self.path = state / LEDGER_FILE_NAME
         self.clock = clock
         self._reader: Connection | None = None

@@ -375,7 +375,6 @@ class _Capacity:
     """
 
     def __init__(self, inputs: _PlanInput, limit: int | None) -> None:
-        """Count what is taken already."""
         self._nodes = inputs.nodes
         self._fleet = inputs.fleet
         self._limit = limit

@@ -123,7 +123,6 @@ class _FarGroups:
     """Places and versions that are worse than the rest, by one value of each node."""
 
     def __init__(self, screen: Screen, find_groups: FindGroups) -> None:
-        """Group the nodes of *screen*."""
         self._screen, self._find_groups = screen, find_groups
         self._minorities: dict[tuple[str, str, str], Mapping[str, frozenset[_Group]]] = {}
 

@@ -192,7 +192,6 @@ class Limits:
     """The limits by which parts failed or would fail in their own newest runs."""
 
     def __init__(self, store: Store) -> None:
-        """Look in the runs of *store*."""
         self._store = store
         self._runs: dict[tuple[str, str], Run | None] = {}
 

@@ -104,7 +104,6 @@ class WorkerHandle:
     """A worker process, and its files."""
 
     def __init__(self, process: Popen[bytes] | ForkedWorker, files: WorkerFiles) -> None:
-        """Take over a running worker *process*."""
         self._process = process
         self._files = files
         self._written = 0

@@ -171,7 +171,6 @@ class ComplaintIndex:
     """The complaints of a result, by what they are about."""
 
     def __init__(self, result: Result) -> None:
-        """Order the complaints of *result* by name, part, and value or text."""
         self._rulings = result.rulings
         self._complaints: dict[tuple[object, ...], dict[Limit | None, Complaint]] = {}
         for c in result.complaints:

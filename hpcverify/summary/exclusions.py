@@ -167,8 +167,8 @@ def _list_covered_ids(checks: Sequence[str], run: Run) -> list[set[str]]:
     covered = {check: set[str]() for check in checks}
     for result in run.results:
         if result.check in covered:
-            items = (*result.measurements, *result.coverage)
-            covered[result.check].update(item.part_id for item in items)
+            covered[result.check] |= {m.part_id for m in result.measurements}
+            covered[result.check] |= {c.part_id for c in result.coverage}
     return [covered[check] for check in checks]
 
 

@@ -92,7 +92,6 @@ class SharedLines:
     """What two cores share: words, locks and a place to meet."""
 
     def __init__(self, patience: int = PATIENCE) -> None:
-        """Make them, all words 0."""
         import torch
 
         self.words = torch.zeros(SHARED_WORDS, dtype=torch.int64)

@@ -145,7 +145,6 @@ class PhaseTimer:
     """Times the phases of steps on their device, without waiting for it."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin without phases."""
         self._clock = StepClock(device)
         self._phases: list[tuple[int, str]] = []
 

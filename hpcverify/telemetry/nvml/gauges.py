@@ -62,7 +62,6 @@ class NvmlReader:
     """Reads all GPUs; a GPU that is in trouble yields that beside what it answers."""
 
     def __init__(self) -> None:
-        """Wait with NVML until the first reading."""
         self._events = XidEvents()
 
     def read(self) -> Iterator[Reading]:

@@ -103,7 +103,6 @@ class NvmlSource:
     """Asks NVML; the session begins with the first question and is never ended."""
 
     def __init__(self, timeout: float = GPU_TIMEOUT_SECONDS) -> None:
-        """Wait with NVML until something is asked."""
         self._timeout = timeout
         self._devices: DeviceList | None = None
         self._hangs = _Hangs()

@@ -72,7 +72,6 @@ class GpuQuery:
     """Asks one GPU, and keeps what was no answer."""
 
     def __init__(self, gpu: Gpu) -> None:
-        """Begin with nothing asked."""
         self.gpu = gpu
         self.call = ""
         """The call that is under way, or was the last."""
