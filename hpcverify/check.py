@@ -463,8 +463,8 @@ ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
 }
 """The rules of findings that any check may have."""
 MAX_COMPLAINTS = 20_000
-"""The gravest are kept; no check has as many about a node. In a document that others wrote, a
-thousand values may each break a thousand limits."""
+"""The gravest are kept; no check has as many about a node. In a document that others wrote,
+hundreds of values may each break hundreds of limits."""
 MAX_CACHED_NAMES = 2**16
 """Pairs of names and patterns: documents that others wrote may have any number."""
 SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})

@@ -51,8 +51,11 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DEVICE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Larger documents are not read; a round of eight GPUs has 1 MB."""
-MAX_COMPARISONS = 2_000_000
-"""Comparisons of values with limits in a document; a round of eight GPUs has some thousands."""
+MAX_COMPARISONS = 500_000
+"""
+Comparisons of values with limits in a document. A round of eight GPUs has some thousands, and at
+most 64 such rounds are written.
+"""
 
 
 def write(run: Run, path: Path) -> None:
