@@ -161,7 +161,7 @@ class BmcRound:
             params=msgspec.to_builtins(step.params),
             context=context,
             access=self.accesses[node],
-            is_log_told=node in tellers,
+            is_log_reported=node in tellers,
         )
 
     def _conclude(self, node: str, step: Step, answer: Answer, seconds: float) -> Result:
@@ -189,7 +189,7 @@ class BmcRound:
             self.say(f"{run.node}: {run.verdict.value}: {run.results[0].reason}")
 
     def _leave_unanswered(self) -> None:
-        """Leave the runs without an answer, unless so many are alike that it is told once."""
+        """Leave the runs without an answer, unless so many are alike that it is reported once."""
         by_cause: dict[Cause, list[Run]] = {}
         for run in self._kept:
             by_cause.setdefault(run.results[0].cause, []).append(run)
@@ -236,9 +236,9 @@ def list_log_tellers(store: Store, now: datetime) -> Collection[str]:
     """
     judged = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     return {
-        one.node
-        for one in store.list_last_results(now - OWN_LOG_AGE, now)
-        if one.check == CHECK and one.suite != BMC_SUITE and one.verdict in judged
+        result.node
+        for result in store.list_last_results(now - OWN_LOG_AGE, now)
+        if result.check == CHECK and result.suite != BMC_SUITE and result.verdict in judged
     }
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import lru_cache, partial
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -95,7 +95,6 @@ class Skip(Exception):  # noqa: N818 - control flow, as in pytest and unittest
     """
 
     def __init__(self, reason: str, cause: Cause = Cause.NOT_APPLICABLE) -> None:
-        """Keep the *reason*, one sentence for the report."""
         super().__init__(reason)
         self.cause = cause
 
@@ -443,17 +442,17 @@ warn_outside = partial(fail_outside, otherwise=Verdict.WARN)
 """The same, but a value outside only warns."""
 
 LISTED = FindingRule(Verdict.PASS, Remedy.NONE)
-"""For a finding that is only reported."""
+"""The rule for a finding that is only reported."""
 HUNG_CODE = "gpu_hung_under_load"
-"""Of the finding that the engine makes of a GPU that hangs where its siblings do not."""
+"""The code of the engine's finding on a GPU that hangs where its siblings do not."""
 UNOWNED_CODE = "gpu_memory_unowned"
-"""Of the finding that the engine makes of a GPU whose memory a dead process still holds."""
+"""The code of the engine's finding on a GPU whose memory a dead process still holds."""
 RANK_LOST_CODE = "rank_lost"
 """A part for which others waited: the rank that has it did not end its work."""
 ANSWER_CODE = "answer"
-"""Of the finding that is a part's vote: the engine drops those of parts proven wrong before."""
+"""The code of a part's vote: the engine drops those of parts proven wrong before."""
 CORES_LEFT_OUT_CODE = "cores_left_out"
-"""Of the finding that a check of the host could not use all cores that are online."""
+"""The code of the finding that a check of the host could not use all cores that are online."""
 TELEMETRY_WORKER = "telemetry"
 """The name of the worker that reads the hardware, and computes on none of it."""
 ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
@@ -462,14 +461,16 @@ ENGINE_FINDING_RULES: Mapping[str, FindingRule] = {
     HUNG_CODE: FindingRule(Verdict.FAIL, Remedy.RESET_GPU),
     UNOWNED_CODE: FindingRule(Verdict.WARN, Remedy.RESET_GPU),
 }
-"""For findings that any check may have."""
+"""The rules of findings that any check may have."""
 MAX_COMPLAINTS = 20_000
-"""The gravest are kept; no check has as many about a node. In a document that others wrote, a
-thousand values may each break a thousand limits."""
+"""The gravest are kept; no check has as many about a node. In a document that others wrote,
+hundreds of values may each break hundreds of limits."""
+MAX_CACHED_NAMES = 2**16
+"""Pairs of names and patterns: documents that others wrote may have any number."""
 SETUP_CODES = frozenset({"torch_missing", "torch_without_platform", "cuda_no_kernel_image"})
 """The codes of an `Unable` that no later check on the same device would escape."""
 NOT_SET_UP = FindingRule(Verdict.ERROR, Remedy.FIX_CONFIGURATION, Cause.MISCONFIGURED)
-"""For a finding that says that a wrong set-up keeps us from judging."""
+"""The rule for a finding that a wrong set-up keeps us from judging."""
 
 
 class Check(Struct, Generic[P], frozen=True, kw_only=True):
@@ -591,9 +592,41 @@ def _complain_of_result(result: Result, verdict: Verdict, remedy: Remedy) -> Com
     )
 
 
-def applies(limit: Limit, item: Measurement) -> bool:
-    """Whether *limit* applies to *item*."""
-    return limit.part_id in ("", item.part_id) and matches(item.name, limit.name)
+class LimitIndex:
+    """
+    The limits of a result, to find those that apply to a measurement.
+
+    A plain name is looked up; only patterns are compared, once with each name.
+    """
+
+    def __init__(self, limits: Iterable[Limit]) -> None:
+        self._limits = tuple(limits)
+        self._places: dict[tuple[str, str], list[int]] = {}
+        for place, limit in enumerate(self._limits):
+            self._places.setdefault((limit.name, limit.part_id), []).append(place)
+        self._patterns = [n for n in dict.fromkeys(x.name for x in self._limits) if is_pattern(n)]
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def find(self, item: Measurement) -> list[Limit]:
+        """Find the limits that apply to *item*, in their order."""
+        if item.name not in self._names:
+            alike = (pattern for pattern in self._patterns if matches(item.name, pattern))
+            self._names[item.name] = tuple(dict.fromkeys((item.name, *alike)))
+        keys = product(self._names[item.name], {"", item.part_id})
+        return [self._limits[p] for p in sorted(chain(*(self._places.get(k, ()) for k in keys)))]
+
+    def list_unmet(self, measurements: Iterable[Measurement]) -> list[Limit]:
+        """List the limits that apply to none of *measurements*."""
+        met = {limit for item in measurements for limit in self.find(item)}
+        return [limit for limit in self._limits if limit not in met]
+
+    def count_comparisons(self, measurements: Collection[Measurement]) -> int:
+        """Bound the comparisons that it takes to judge *measurements*, without making them."""
+        names = {item.name for item in measurements}
+        patterned = sum(is_pattern(limit.name) for limit in self._limits)
+        keys = ((item.name, part_id) for item in measurements for part_id in {"", item.part_id})
+        own = sum(len(self._places.get(key, ())) for key in keys)
+        return own + len(self._patterns) * len(names) + patterned * len(measurements)
 
 
 def may_cover(pattern: str, declared: str) -> bool:
@@ -616,7 +649,7 @@ def _may_cover(pattern: str, declared: str) -> bool:
     return first in ("?", declared[0]) and _may_cover(rest, declared[1:])
 
 
-@cache
+@lru_cache(maxsize=MAX_CACHED_NAMES)
 def matches(name: str, pattern: str) -> bool:
     """Whether *pattern*, which may contain ``*``, matches *name*."""
     # Compiling every plain name as a pattern takes longer than reading eight GPUs.
@@ -629,18 +662,15 @@ def _judge_findings(result: Result) -> Iterator[Complaint]:
     for finding in result.findings:
         if finding.code == RANK_LOST_CODE and finding.part_id in explained:
             continue
-        ruling = result.rulings.get(finding.code)
-        text = finding.text
-        if ruling is None:
-            ruling = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
-            text = f"no ruling on finding {finding.code!r}: {text}"
+        no_ruling = FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER)
+        ruling = result.rulings.get(finding.code, no_ruling)
         if ruling.verdict > Verdict.PASS or ruling.remedy is not Remedy.NONE:
             yield Complaint(
                 kind=ComplaintKind.FINDING,
                 part_id=finding.part_id,
                 checks=(result.check,),
                 name=finding.code,
-                text=text,
+                text=write_finding_text(finding, result.rulings),
                 verdict=ruling.verdict,
                 remedy=ruling.remedy,
                 cause=ruling.cause,
@@ -648,6 +678,13 @@ def _judge_findings(result: Result) -> Iterator[Complaint]:
                 shared=ruling.shared,
                 evidence=finding.evidence,
             )
+
+
+def write_finding_text(finding: Finding, rulings: Mapping[str, FindingRule]) -> str:
+    """Write the text of the complaint about *finding*."""
+    if finding.code in rulings:
+        return finding.text
+    return f"no ruling on finding {finding.code!r}: {finding.text}"
 
 
 def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complaint]:
@@ -678,28 +715,26 @@ def _judge_shortfalls(result: Result, inventory: Inventory) -> Iterator[Complain
 
 
 def _judge_measurements(result: Result) -> Iterator[Complaint]:
-    used: set[Limit] = set()
+    limits = LimitIndex(result.limits)
     for item in result.measurements:
-        for limit in result.limits:
-            if applies(limit, item):
-                used.add(limit)
-                if limit.noisy or not limit.admits(item.value):
-                    yield _judge_measurement(item, limit, result.check)
-    for limit in () if result.shortfalls else result.limits:
-        if limit not in used:  # it must not pass silently
-            yield Complaint(
-                kind=ComplaintKind.UNMEASURED,
-                part_id=limit.part_id or "node",
-                checks=(result.check,),
-                name=limit.name,
-                text=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
-                "if that is right, the limit is optional = true",
-                verdict=Verdict.ERROR,
-                remedy=Remedy.FIX_CHECKER,
-                cause=Cause.UNMEASURED,
-                limit=limit,
-                distance=0.0,
-            )
+        for limit in limits.find(item):
+            if limit.noisy or not limit.admits(item.value):
+                yield _judge_measurement(item, limit, result.check)
+    # A limit without a measurement must not pass silently.
+    for limit in () if result.shortfalls else limits.list_unmet(result.measurements):
+        yield Complaint(
+            kind=ComplaintKind.UNMEASURED,
+            part_id=limit.part_id or "node",
+            checks=(result.check,),
+            name=limit.name,
+            text=f"nothing was measured for the limit on {limit.name} ({limit.source}); "
+            "if that is right, the limit is optional = true",
+            verdict=Verdict.ERROR,
+            remedy=Remedy.FIX_CHECKER,
+            cause=Cause.UNMEASURED,
+            limit=limit,
+            distance=0.0,
+        )
 
 
 def _judge_measurement(item: Measurement, limit: Limit, check: str) -> Complaint:

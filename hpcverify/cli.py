@@ -133,7 +133,6 @@ def _run_cli() -> object:
 
 
 def _format_help_hint(exc: click.ClickException) -> str:
-    """Name the help of the command that was misused."""
     if isinstance(exc, click.UsageError) and exc.ctx is not None:
         return f"; see: {exc.ctx.command_path} --help"
     return ""

@@ -72,7 +72,6 @@ class UnknownNameError(ConfigError):
     """Nothing of *kind* is called *name*."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Suggest a similar name from *known*, or list them."""
         from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
 
         known = sorted(known)
@@ -108,7 +107,6 @@ class NoRunsError(ConfigError):
     """There is no run of this node to show yet."""
 
     def __init__(self) -> None:
-        """Say how to get one."""
         super().__init__(NO_RUNS_MESSAGE)
 
 

@@ -55,7 +55,7 @@ class JobGate:
         """
         Make *verdict*, one of `GATE_VERDICTS`, valid *until* seconds since 1970.
 
-        The hard evidence of *checks* may refuse a job; if the site only observes, there
+        The conclusive evidence of *checks* may refuse a job; if the site only observes, there
         are none.
         """
         self.verdict = verdict
@@ -96,16 +96,16 @@ def read(path: Path | str, now: float | None = None) -> JobGate | None:
 def _read_small_file(path: Path | str) -> str | None:
     """Read a small regular file, and nothing that might make us wait."""
     try:
-        found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        regular = stat.S_ISREG(os.fstat(found).st_mode)
-        held = os.read(found, MAX_GATE_BYTES + 1) if regular else b""
+        regular = stat.S_ISREG(os.fstat(opened).st_mode)
+        held = os.read(opened, MAX_GATE_BYTES + 1) if regular else b""
     except OSError:
         return None
     finally:
-        os.close(found)
+        os.close(opened)
     if len(held) > MAX_GATE_BYTES:
         return None
     return held.replace(b"\0", b"").decode(errors="replace")  # as sh does

@@ -52,7 +52,6 @@ class Verdict(Enum):
     FAIL = "fail"
 
     def __init__(self, _word: str) -> None:
-        """Give it its severity, which is the order of definition."""
         self.severity = len(type(self).__members__)
 
     def __lt__(self, other: object) -> bool:
@@ -77,7 +76,7 @@ class Cause(StrEnum):
     HUNG = "hung"
     """The worker could not be ended."""
     INTERRUPTED = "interrupted"
-    """The run was told to stop."""
+    """The run was asked to stop."""
     MISCONFIGURED = "misconfigured"
     """The node's software is at odds with itself, as a driver with its library."""
     MISSING = "missing"
@@ -255,7 +254,7 @@ class FindingRule(Struct, frozen=True):
     has been. What one would see again anyway, as a missing disk, needs it not."""
     shared: bool = False
     """Whether every check means the same cause by this code, as by a lost GPU: several
-    that meet it on one part are told as one."""
+    that meet it on one part are reported as one."""
 
 
 class Part(Struct, frozen=True):

@@ -86,12 +86,12 @@ def run_tool(
             it was ended after *timeout* (TIMEOUT), or it could not be ended (HUNG).
 
     """
-    given = _open_memory_file("stdin") if stdin else nullcontext()
-    with given as said, _open_memory_file("stdout") as out, _open_memory_file("stderr") as err:
-        if said is not None:
-            said.write(stdin)
-            said.seek(0)
-        child = _start_tool(command, (said, out, err), cwd, env, package)
+    opened = _open_memory_file("stdin") if stdin else nullcontext()
+    with opened as source, _open_memory_file("stdout") as out, _open_memory_file("stderr") as err:
+        if source is not None:
+            source.write(stdin)
+            source.seek(0)
+        child = _start_tool(command, (source, out, err), cwd, env, package)
         try:
             status = _wait_for_status(child, command[0], timeout)
         finally:  # also when a signal handler of ours raised meanwhile
@@ -119,11 +119,11 @@ def _start_tool(
 ) -> subprocess.Popen[bytes]:
     import subprocess  # noqa: PLC0415 - 4 ms, and a passive run starts nothing
 
-    said, out, err = files
+    source, out, err = files
     try:
         return subprocess.Popen(  # noqa: S603 - the commands are ours, never a shell's
             command,
-            stdin=subprocess.DEVNULL if said is None else said,
+            stdin=subprocess.DEVNULL if source is None else source,
             stdout=out,
             stderr=err,
             cwd=cwd,

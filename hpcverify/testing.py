@@ -85,15 +85,15 @@ def judge_items(
         AssertionError: *check* declares no metric of that name, or another unit.
 
     """
-    found = [item for item in items if isinstance(item, Measurement | Finding)]
+    yielded = [item for item in items if isinstance(item, Measurement | Finding)]
     if check.reconcile is not None:
-        found = list(check.reconcile(found, inventory))
-    measurements = list_measurements(found)
+        yielded = list(check.reconcile(yielded, inventory))
+    measurements = list_measurements(yielded)
     for item in measurements:
         metric = check.find_metric(item.name)
         assert metric is not None, f"{item.name} is not among the check's metrics"  # noqa: S101 - a test's helper
         assert metric.unit == item.unit, f"{item.name} is in {item.unit!r}, not {metric.unit!r}"  # noqa: S101
-    return judge_result(_build_result(found), check.rules, check.finding_rules, inventory, past)
+    return judge_result(_build_result(yielded), check.rules, check.finding_rules, inventory, past)
 
 
 def judge_by(
@@ -109,13 +109,12 @@ def judge_by(
 
 
 def _build_result(items: Iterable[CheckItem], check: str = "check", **changes: Any) -> Result:
-    """Build a result of *check* that found *items* and is not judged yet."""
-    found = list(items)
+    yielded = list(items)
     return Result(
         check=check,
         verdict=Verdict.PASS,
-        measurements=tuple(list_measurements(found)),
-        findings=tuple(list_findings(found)),
+        measurements=tuple(list_measurements(yielded)),
+        findings=tuple(list_findings(yielded)),
         **changes,
     )
 

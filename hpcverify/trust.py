@@ -78,10 +78,10 @@ def walk_path(
     try:
         while todo:
             name, at = todo[0], at / todo.popleft()
-            found = _lstat(name, folder)
-            if found is not None:
-                visit(PathEntry(at, found, os.fstat(folder)))
-            if found is not None and stat.S_ISLNK(found.st_mode):
+            status = _lstat(name, folder)
+            if status is not None:
+                visit(PathEntry(at, status, os.fstat(folder)))
+            if status is not None and stat.S_ISLNK(status.st_mode):
                 if (links := links + 1) > MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 target = Path(os.readlink(name, dir_fd=folder))
@@ -91,7 +91,7 @@ def walk_path(
             if not todo and name != at.anchor:
                 yield PathEnd(folder, name, at)
                 return
-            if found is None and make:
+            if status is None and make:
                 with suppress(FileExistsError):  # somebody else has just made it
                     os.mkdir(name, FOLDER_MODE, dir_fd=folder)
             before, folder = folder, os.open(name, FOLDER_PATH_FLAGS, dir_fd=folder)
@@ -190,8 +190,8 @@ def refuse_tree_others_can_change(folder: Path) -> None:
             if inner.is_symlink():
                 _refuse_unsafe_path(inner, shared=False)
             else:
-                found = inner.stat()
-                _refuse_unsafe_entry(inner, found, loose=_is_writable_by_others(inner, found))
+                status = inner.stat()
+                _refuse_unsafe_entry(inner, status, loose=_is_writable_by_others(inner, status))
             if inner.is_dir():
                 todo.append(inner.resolve())
 
@@ -211,11 +211,11 @@ def refuse_folder_of_others(path: Path, *, shared: bool = False) -> None:
         _refuse_unsafe_path(path.absolute(), shared=shared)
         return
     with suppress(OSError):  # using it will fail and say why
-        found = path.stat()
+        status = path.stat()
         _refuse_unsafe_entry(
             path,
-            found,
-            loose=_is_writable_by_others(path, found) and not (shared and _is_sticky(found)),
+            status,
+            loose=_is_writable_by_others(path, status) and not (shared and _is_sticky(status)),
         )
 
 

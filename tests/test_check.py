@@ -6,7 +6,13 @@ import math
 
 import pytest
 
-from hpcverify.check import MAX_COMPLAINTS, compute_margin, format_quantity, matches
+from hpcverify.check import (
+    MAX_COMPLAINTS,
+    LimitIndex,
+    compute_margin,
+    format_quantity,
+    matches,
+)
 from hpcverify.model import (
     Cause,
     Finding,
@@ -230,3 +236,29 @@ def test_of_too_many_complaints_the_gravest_are_kept() -> None:
 
     assert result.verdict is Verdict.FAIL
     assert len(result.complaints) == MAX_COMPLAINTS
+
+
+def test_only_patterns_are_compared_and_once_with_each_name() -> None:
+    plain = [Limit(f"m{i}", part_id=f"p{i}", high=0) for i in range(500)]
+    patterns = [Limit("x*", high=0), Limit("m?", high=0)]
+    values = [Measurement(f"m{i}", 1.0, "", f"p{i}") for i in range(500)]
+    matches.cache_clear()
+    result = judge_by(values, [*plain, *patterns], {})
+
+    assert sum(c.value is not None for c in result.complaints) == 500 + 10
+    compared = matches.cache_info()
+    assert compared.hits + compared.misses <= len(patterns) * len(values)
+
+
+def test_the_limits_of_a_measurement_are_in_their_order() -> None:
+    limits = [
+        Limit("speed", part_id="gpu-b"),
+        Limit("*", source="first"),
+        Limit("speed", part_id="gpu-a", source="second"),
+        Limit("speed", source="third"),
+        Limit("*.burst"),
+    ]
+    index = LimitIndex(limits)
+
+    assert index.find(speed(1)) == limits[1:4]
+    assert index.list_unmet([speed(1)]) == [limits[0], limits[4]]

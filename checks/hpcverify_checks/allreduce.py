@@ -114,7 +114,7 @@ class AllreduceParams(Params, frozen=True):
     sizes: tuple[Annotated[int, Meta(ge=1)], ...] = ()
     """Message sizes in bytes; if empty, those of the part. What does not fit is left out."""
     seconds: Annotated[float, Meta(gt=0)] = 3.0
-    """For all sizes together."""
+    """The time for all sizes together."""
     ranks: Annotated[int, Meta(ge=2, le=MAX_RANKS)] = 2
     """Processes on a CPU; each GPU is one rank."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0

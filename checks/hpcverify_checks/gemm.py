@@ -80,13 +80,13 @@ CPU_SIZES = ((32, 4096), (2, 2048), (1, 1024))
 """(Cores, size): what fills a CPU of that many cores, with steps short enough to get many. A
 library may compute less than 2048^3 in bf16 on one core, with AMX (oneDNN of torch 2.13)."""
 MIN_CORES_SHARE = 0.75
-"""Of the cores, by CPU time: with less, a number is not that of all of them."""
+"""The least share of the cores, by CPU time: with less, a number is not that of all of them."""
 LEAST_GAIN = 1.3
 """Times as fast as fp32: a narrower type that has units of its own is faster than that."""
 CORES_UNUSED_CODE = "cores_unused"
 CORE_SIZE = 512
 SLOW_FP64_SIZE = 2048
-"""For fp64 on parts where it is 1/32 of fp32 or less: steps under 0.1 s."""
+"""The size for fp64 on parts where it is 1/32 of fp32 or less: steps under 0.1 s."""
 FAST_FP64_CAPABILITIES = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 """Compute capabilities with fp64 at half the speed of fp32 or more."""
 BYTES_PER_ELEMENT = 3 * 8
@@ -94,7 +94,7 @@ BYTES_PER_ELEMENT = 3 * 8
 WARM_UP_SECONDS = 0.3
 MAX_POINTS = 300
 ALL_CORES_SECONDS = 15.0
-"""For all cores in turn; those that do not fit wait for the next run."""
+"""The time for all cores in turn; those that do not fit wait for the next run."""
 
 
 MakeStep = Callable[[str, int, "torch.device"], Callable[[], object]]
@@ -110,7 +110,7 @@ class GemmParams(Params, frozen=True):
     seconds: Annotated[float, Meta(gt=0)] = 5.0
     """Sustained load per type; the second half counts."""
     core_seconds: Annotated[float, Meta(ge=0)] = 0.2
-    """For each CPU core alone; 0 skips them."""
+    """The time for each CPU core alone; 0 skips them."""
     size: Annotated[int, Meta(ge=0)] = 0
     """Rows, columns and depth; 0 picks what fills the part."""
 

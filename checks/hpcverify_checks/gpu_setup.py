@@ -76,7 +76,7 @@ MIN_BUSY_SAMPLES = 10
 MIN_LOCKED_SHARE = 0.95
 """Share of the samples in which a locked clock shows the same value."""
 MAX_LOCKED_CLOCK_SHARE = 0.97
-"""Of the data sheet's clock; a lock above that costs almost nothing."""
+"""The share of the data sheet's clock; a lock above that costs almost nothing."""
 
 
 class GpuSetupParams(Params, frozen=True):
@@ -161,7 +161,7 @@ def report_setup(
 
 def _list_facts(uuid: str, setup: Setup) -> Iterator[Fact]:
     """List what is as it is on every like GPU of the fleet; the inventory has the VBIOS."""
-    told = {
+    facts = {
         "GPU persistence mode": _format_switch(setup.persistence),
         "GPU compute mode": setup.compute_mode,
         "GPU MIG mode": _format_switch(setup.mig),
@@ -169,7 +169,7 @@ def _list_facts(uuid: str, setup: Setup) -> Iterator[Fact]:
         "GPU InfoROM": setup.firmware.get("inforom"),
         "GPU GSP firmware": setup.firmware.get("gsp"),
     }
-    for name, value in told.items():
+    for name, value in facts.items():
         if value:
             yield Fact(name, value, uuid)
 
@@ -203,11 +203,11 @@ def _report_slowdown(uuid: str, setup: Setup) -> Iterator[Finding]:
     if not setup.slowed_by:
         return
     clock, celsius = setup.slowed_to
-    found = {
+    reasons = {
         "clock": _format_share(clock, setup.clock_max_mhz, "MHz"),
         "temperature": _format_share(celsius, None, "°C"),
     }
-    numbers = {name: text for name, text in found.items() if text}
+    numbers = {name: text for name, text in reasons.items() if text}
     shown = f" ({', '.join(numbers.values())})" if numbers else ""
     text = f"clock throttled now: {', '.join(setup.slowed_by)}{shown}"
     yield Finding("slowed_down", uuid, text, numbers)
@@ -278,8 +278,8 @@ def _find_uniform_limits(ctx: Context, answers: Mapping[str, Setup]) -> set[str]
 def _find_odd_firmware(ctx: Context, answers: Mapping[str, Setup]) -> Iterator[Finding]:
     for siblings in _group_alike(ctx, answers):
         firmware = {uuid: answers[uuid].firmware for uuid in siblings}
-        for what in dict.fromkeys(name for each in firmware.values() for name in each):
-            versions = {uuid: each[what] for uuid, each in firmware.items() if what in each}
+        for what in dict.fromkeys(name for names in firmware.values() for name in names):
+            versions = {uuid: names[what] for uuid, names in firmware.items() if what in names}
             yield from _name_odd_versions(ctx, what, versions)
 
 
@@ -298,8 +298,8 @@ def _name_odd_versions(ctx: Context, what: str, versions: Mapping[str, str]) -> 
         return
     (common, most), (_, next_most), *_ = ranks
     if most == next_most:
-        each = (f"{ctx.inventory.find_label(u)} {v}" for u, v in versions.items())
-        text = f"{what} differs among GPUs of the same model: {', '.join(each)}"
+        versioned = (f"{ctx.inventory.find_label(u)} {v}" for u, v in versions.items())
+        text = f"{what} differs among GPUs of the same model: {', '.join(versioned)}"
         yield Finding("firmware_differs", "node", text)
         return
     for uuid, version in versions.items():

@@ -12,7 +12,7 @@ only moved to another index is the same.
 Changed software, firmware and settings are listed and pass: an upgrade or a power limit
 says nothing about health, but it may explain the next slow GEMM.
 
-The versions and settings of the node as a whole are told as facts: a fleet compares them
+The versions and settings of the node as a whole are reported as facts: a fleet compares them
 between its nodes.
 """
 

@@ -3,7 +3,7 @@ The ports of InfiniBand, RoCE and Ethernet: up, as fast as they were, and clean.
 
 What a port should do is what it did: each run remembers the rate, the addresses and the
 keys of each port that is up, and the next one holds the port to that. So there is no list
-of what a node must have, and a counter or a port that a model lacks accuses nobody. A port
+of what a node must have, and a counter or a port that a model lacks fails no part. A port
 that never had a link here, or that somebody switched off, is not judged; the first run warns
 of one whose like all have a link. A port that is down or slower on purpose is accepted by a
 run with ``--accept-parts``.
@@ -70,7 +70,7 @@ START_SECONDS = 240.0
 """After the boot, in which a port that is down may still be in training: gpud, too, calls
 a port dropped after four minutes (store/scan_drops.go)."""
 LINK_MARK = "link"
-"""Of the `CarryOver` with what a port is held to."""
+"""The name of the `CarryOver` with what a port is held to."""
 MIN_TOGETHER = 2
 """Ports of a kind from which "all of them" says more than their names."""
 MANY_TIMES = 10
@@ -174,8 +174,8 @@ def _report_unread(readings: PortReadings, patience: float) -> Iterator[Finding]
 
 def _recall_expected(ctx: Context, part_id: str) -> Expected | None:
     # In the first run, and with --accept-parts, only what it was before the load counts.
-    told = () if ctx.previous is None else ctx.carry_overs
-    for marks in (told, ctx.before_load):
+    carry_overs = () if ctx.previous is None else ctx.carry_overs
+    for marks in (carry_overs, ctx.before_load):
         try:
             text = replace(ctx, carry_overs=marks).recall(LINK_MARK, part_id) or ""
             return msgspec.json.decode(text, type=Expected)
@@ -205,7 +205,7 @@ def _is_below(now: float | None, before: float | None) -> bool:
 
 def _list_lost(before: Iterable[object], now: Sequence[object] | None) -> list[object]:
     """List what is gone; nothing is, if the table could not be read."""
-    return [] if now is None else [one for one in before if one not in now]
+    return [] if now is None else [item for item in before if item not in now]
 
 
 def _report_down(
@@ -365,7 +365,7 @@ def _report_odd_lanes(
 def _report_odd_without_link(
     ports: Sequence[PortReading], known: Mapping[str, Expected]
 ) -> Iterator[Finding]:
-    """Report a new port without a link where all its like have one; it is not told again."""
+    """Report a new port without a link where all its like have one; it is not reported again."""
     boards: defaultdict[tuple[str, str], list[PortReading]] = defaultdict(list)
     for port in ports:
         if port.board:

@@ -63,7 +63,7 @@ from hpcverify_checks.common.parts import (
 LINKS_UP = "links up"
 """The carry-over with the links that were up."""
 MIN_SPEED_SHARE = 0.95
-"""Of the fastest link of the same GPU; training steps are far larger."""
+"""The share of the fastest link of the same GPU; training steps are far larger."""
 WINDOW_SECONDS = 10.0
 """Window under load in which errors are counted."""
 
@@ -172,7 +172,7 @@ class Wiring(Struct, frozen=True):
     """What the suite asks for; 0 if nothing."""
 
     @property
-    def promised(self) -> int:
+    def sheet_links(self) -> int:
         """Links on the data sheet; 0 if unknown."""
         return self.sheet.nvlink_links if self.sheet else 0
 
@@ -224,24 +224,24 @@ def _find_missing(
         yield _report_down(wiring, why, lost)
     elif wiring.links_per_bridge:
         yield from _check_bridges(wiring, len(links))
-    elif most and len(links) < max(most, wiring.promised):
+    elif most and len(links) < max(most, wiring.sheet_links):
         if len(siblings) > 1 and len(set(siblings)) == 1:
             text = (
-                f"{most} of {wiring.promised} NVLinks are up, as on all {len(siblings)} GPUs of "
+                f"{most} of {wiring.sheet_links} NVLinks are up, as on all {len(siblings)} GPUs of "
                 "this model: is the board wired that way, or only partly passed through, or "
                 f"is a switch dead? (if that is right: links = {most})"
             )
             yield Finding("nvlink_fewer", wiring.part_id, text)
         else:
-            yield _report_down(wiring, f"{max(most, wiring.promised)} should be up")
+            yield _report_down(wiring, f"{max(most, wiring.sheet_links)} should be up")
 
 
 def _check_bridges(wiring: Wiring, links: int) -> Iterator[Finding]:
     bridges, rest = divmod(links, wiring.links_per_bridge)
     if rest:
         yield _report_down(wiring, f"a bridge carries {wiring.links_per_bridge}")
-    elif 0 < links < wiring.promised:
-        most = wiring.promised // wiring.links_per_bridge
+    elif 0 < links < wiring.sheet_links:
+        most = wiring.sheet_links // wiring.links_per_bridge
         text = f"NVLink by {bridges} of {most} bridges: plug in all of them, or none"
         yield Finding("nvlink_bridge_missing", wiring.part_id, text)
 

@@ -162,7 +162,7 @@ def count_errors(
     """
     Read all errors, by the part that they belong to.
 
-    A port with several GPUs below it belongs to the node: it accuses none of them. GPUs
+    A port with several GPUs below it belongs to the node: it fails none of them. GPUs
     that do not answer now count as well.
     """
     chains = {w: (k.address, *aer.list_ports(k.address, root)) for w, k in links.items()}
@@ -170,12 +170,12 @@ def count_errors(
     silent = known - {"", *(k.address for k in links.values())}
     others = [aer.list_ports(address, root) for address in silent]
     shared = Counter(chain.from_iterable([*chains.values(), *others]))
-    found = {part_id: _count_gpu_errors(link.counters) for part_id, link in links.items()}
+    counts = {part_id: _count_gpu_errors(link.counters) for part_id, link in links.items()}
     for part_id, addresses in chains.items():
         for address in addresses:
             owner = part_id if shared[address] == 1 else "node"
-            found.setdefault(owner, {}).update(_count_aer_errors(address, root))
-    return found
+            counts.setdefault(owner, {}).update(_count_aer_errors(address, root))
+    return counts
 
 
 def _count_gpu_errors(counters: Mapping[str, int]) -> dict[str, int]:
@@ -187,10 +187,10 @@ def _count_gpu_errors(counters: Mapping[str, int]) -> dict[str, int]:
 
 def _count_aer_errors(address: str, root: Path) -> dict[str, int]:
     # Each kind that this end counts is there, even at zero.
-    found = aer.read_errors(address, root)
-    return {f"{address} {kind}": 0 for kind in found} | {
+    errors = aer.read_errors(address, root)
+    return {f"{address} {kind}": 0 for kind in errors} | {
         f"{address} {kind} {name}": count
-        for kind, counts in found.items()
+        for kind, counts in errors.items()
         for name, count in counts.items()
         if name not in HARMLESS_ERRORS
     }
@@ -247,8 +247,8 @@ def observe(watch: Watch, ctx: Context, params: PcieParams) -> Iterator[CheckIte
 
 
 def _read_fact(ctx: Context, part_id: str, name: str) -> int | None:
-    found = ctx.inventory.find_part(part_id)
-    text = found.facts.get(name, "") if found else ""
+    part = ctx.inventory.find_part(part_id)
+    text = part.facts.get(name, "") if part else ""
     return int(text) if text.isdigit() else None
 
 

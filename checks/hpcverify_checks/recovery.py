@@ -59,8 +59,8 @@ RECOVERY_ACTIONS: Mapping[str, tuple[str, FindingRule]] = {
 }
 """Each action: what to do, with the vendor's way to reset a GPU, and our rule.
 NVML_GPU_RECOVERY_ACTION_*; NVIDIA GPU memory error management, "recovery action flag". The
-two that warn do not accuse the GPU; the others are hard evidence: the log has them once
-(Xid 154), and older drivers nowhere."""
+two that warn are not about the GPU itself; the others are conclusive evidence:
+the log has them once (Xid 154), and older drivers nowhere."""
 
 
 def measure(ctx: Context, params: Params, find: SourceFinder = find_source) -> Iterator[CheckItem]:

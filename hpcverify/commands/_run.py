@@ -167,9 +167,9 @@ def list_refusals(run: Run, checks: Sequence[str]) -> list[str]:
         if result.check in checks
     ]
     return [
-        f"FAIL  {result.check}: {write_clauses(found, run.inventory.recall(result.findings))[0]}"
-        for result, found in evidence
-        if found
+        f"FAIL  {result.check}: {write_clauses(failures, run.inventory.recall(result.findings))[0]}"
+        for result, failures in evidence
+        if failures
     ]
 
 

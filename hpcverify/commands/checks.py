@@ -62,14 +62,14 @@ def command(check: str | None, *, as_json: bool) -> None:
         else:
             explain_check(step, Console(highlight=False))
         return
-    found, mistakes = load_checks(site.packages)
+    checks, mistakes = load_checks(site.packages)
     if as_json:
-        _print_json([describe_check(n, c, c.params(), c.rules) for n, c in found.items()])
+        _print_json([describe_check(n, c, c.params(), c.rules) for n, c in checks.items()])
     else:
         print_table(
             Console(highlight=False),
             ("check", "purpose"),
-            [(name, check.summary) for name, check in found.items()],
+            [(name, check.summary) for name, check in checks.items()],
         )
     report_mistakes(mistakes)
 

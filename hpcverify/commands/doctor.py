@@ -179,8 +179,8 @@ def inspect_lock() -> Iterator[Advice]:
 def inspect_packages() -> Iterator[Advice]:
     """Inspect the Python packages that not every node needs."""
     for package in OPTIONAL_PACKAGES:
-        found = _find_version(package)
-        yield Advice(package, found) if found else _advise_install(package, "missing")
+        version = _find_version(package)
+        yield Advice(package, version) if version else _advise_install(package, "missing")
 
 
 def _advise_install(package: str, state: str) -> Advice:
@@ -240,8 +240,8 @@ def _inspect_hooks(path: Path, spool: str) -> Iterator[Advice]:
         for name, value in settings.items()
         if (why := _explain_wrong_setting(name, value, spool))
     ]
-    for each in wrong:
-        yield Advice("hooks", f"{path}: {each}", "correct the file")
+    for mistake in wrong:
+        yield Advice("hooks", f"{path}: {mistake}", "correct the file")
     if not wrong:
         yield Advice("hooks", str(path))
 
@@ -316,9 +316,8 @@ def _inspect_torch(
     holders: Sequence[GpuHolder],
     packages: tuple[str, ...],
 ) -> Iterator[Advice]:
-    """Inspect whether there is a torch that computes on the GPUs of this node."""
-    found = _find_version(TORCH)
-    if not found:
+    version = _find_version(TORCH)
+    if not version:
         yield _advise_install(TORCH, "missing")
         return
     started = list(_start_gpu(executor, inventory, holders, packages))
@@ -326,10 +325,10 @@ def _inspect_torch(
     has_gpus = any(device.kind == "cuda" for device in inventory.devices)
     if any(item.fix for item in started):
         return  # which says what is wrong with it
-    if CPU_BUILD in found and has_gpus:
-        yield Advice(TORCH, f"{found} computes on no GPU", "install a build for these GPUs")
+    if CPU_BUILD in version and has_gpus:
+        yield Advice(TORCH, f"{version} computes on no GPU", "install a build for these GPUs")
     else:
-        yield Advice(TORCH, found)
+        yield Advice(TORCH, version)
 
 
 def _start_gpu(
@@ -358,18 +357,18 @@ def describe_start(
 ) -> Iterator[Advice]:
     """Say whether the GPU called *label* started, by what its worker answered."""
     outcome = answer.outcome
-    found = [
+    notes = [
         (item.text, rules[item.code].remedy)
         for item in answer.items
         if isinstance(item, Finding) and item.code in rules
     ]
     if outcome.cause is Cause.TIMEOUT:
-        found.append((f"{outcome.reason}: look for its Xid in the kernel log", Remedy.REBOOT))
+        notes.append((f"{outcome.reason}: look for its Xid in the kernel log", Remedy.REBOOT))
     elif outcome.verdict is not Verdict.PASS:
-        found.append((outcome.reason, outcome.remedy))
-    for text, remedy in found:
+        notes.append((outcome.reason, outcome.remedy))
+    for text, remedy in notes:
         yield Advice(START_SUBJECT, f"{label}: {text}", _write_step(remedy, label))
-    if not found:
+    if not notes:
         yield Advice(START_SUBJECT, f"starts, and computes on {label}")
 
 
@@ -432,7 +431,6 @@ def _describe_floors(gpu: Part, count: int, steps: Sequence[Step]) -> Iterator[A
 
 
 def _find_floors(gpu: Part, spec: Spec, steps: Sequence[Step]) -> Iterator[tuple[str, Floor, Rule]]:
-    """Find each floor of *gpu*, by the name of what is measured, and its rule."""
     for name in list_floored(spec):
         floor = find_floor(gpu, name)
         hits = chain.from_iterable(

@@ -98,8 +98,8 @@ def command(
         for e in entries
     ]
     print_table(console, head, rows)
-    for complaint in store.warnings:
-        say(complaint)
+    for problem in store.warnings:
+        say(problem)
 
 
 def export(
@@ -112,8 +112,8 @@ def export(
     choice = Choice(nodes=(node,) if node else (), since=since.date() if since else None)
     path = Path(output)
     count = export_measurements(state_dir(), choice, form, path)
-    told = documents.names_descriptor(path)  # which may be that of standard output
-    click.echo(f"wrote {output}: {count} measurements", err=told)
+    to_stdout = documents.names_descriptor(path)  # which may be that of standard output
+    click.echo(f"wrote {output}: {count} measurements", err=to_stdout)
 
 
 def rebuild_all() -> None:
@@ -121,9 +121,9 @@ def rebuild_all() -> None:
     from hpcverify.fleet.claim import hold_controller_lock
     from hpcverify.history.rebuild import rebuild_measurements
 
-    state, complaints = state_dir(), list[str]()
+    state, problems = state_dir(), list[str]()
     with hold_controller_lock(state / "fleet.lock", say):
-        count = rebuild_measurements(state, complaints)
-    for complaint in complaints:
-        say(complaint)
+        count = rebuild_measurements(state, problems)
+    for problem in problems:
+        say(problem)
     click.echo(f"documents read: {count}; see: hpcverify history --format csv -o FILE")

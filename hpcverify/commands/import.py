@@ -75,8 +75,8 @@ def _make_line(text: str) -> str:
 
 def _list_comments(imported: Imported) -> list[str]:
     lines = [
-        f"# line {one.number}: {_make_line(one.text)}\n#   {_make_line(one.reason)}"
-        for one in imported.unturned
+        f"# line {line.number}: {_make_line(line.text)}\n#   {_make_line(line.reason)}"
+        for line in imported.unturned
     ]
     return ["", "# Not turned:", *lines] if lines else []
 

@@ -114,8 +114,8 @@ def command(
             show_plan(forecast_isolation(order, limit), budget or 0.0, as_json=as_json)
             return
         journal = create_journal(controller.state, order)
-        some = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
-        say(f"{some}, {fold(order.nodes)}")
+        summary = f"isolation {order.id}: {format_count(len(order.nodes), 'node')}"
+        say(f"{summary}, {fold(order.nodes)}")
     with closing(journal), stop_on_signals() as stop:
         carry_out = carry_out_pairs if journal.order.pairs else carry_out_isolation
         answer = carry_out(controller, journal, limit, stop)
@@ -182,8 +182,8 @@ def explain_left_out(host: Host, partition: str, reserved: set[str], reservation
 
 def explain(left_out: Mapping[str, str]) -> str:
     """Say why some nodes are left out."""
-    told = [f"{node} {why}" for node, why in left_out.items()]
-    return name_members(told) or "there is no other"
+    reasons = [f"{node} {why}" for node, why in left_out.items()]
+    return name_members(reasons) or "there is no other"
 
 
 def choose_exit_status(answer: IsolationAnswer) -> int:
@@ -214,10 +214,15 @@ def show_plan(plan: IsolationPlan, budget: float, *, as_json: bool) -> None:
     heads = ("bad nodes", "tests", "rounds", "minutes", "node-minutes")
     rows = [
         (
-            "none" if not one.bad else str(one.bad),
-            *(str(one.tests), str(one.rounds), f"{one.minutes:.0f}", f"{one.node_minutes:.0f}"),
+            "none" if not forecast.bad else str(forecast.bad),
+            *(
+                str(forecast.tests),
+                str(forecast.rounds),
+                f"{forecast.minutes:.0f}",
+                f"{forecast.node_minutes:.0f}",
+            ),
         )
-        for one in plan.forecasts
+        for forecast in plan.forecasts
     ]
     print_table(Console(highlight=False), heads, rows)
     worst = plan.forecasts[-1]

@@ -50,7 +50,7 @@ MAX_DRIFT_LINES = 20
 MAX_JUDGED_LINES = 20
 """The same of lines on peers and the past."""
 OVERDUE_STYLE = "bold red"
-BLAMED_STYLE = "bold"
+ATTENTION_STYLE = "bold"
 
 
 @click.command("nodes")
@@ -243,7 +243,7 @@ def format_row(row: NodeRow, now: float) -> tuple[str | Text, ...]:
     """Print the columns of a node; words say what colours say."""
     passed = format_time_since(row.node.last_pass_at, now) if row.known else "none ordered"
     return (
-        Text(row.node.name, style=BLAMED_STYLE if row.attention else ""),
+        Text(row.node.name, style=ATTENTION_STYLE if row.attention else ""),
         row.state_label,
         render_badge(row.verdict) if row.verdict else "-",
         Text(f"{passed}, overdue", style=OVERDUE_STYLE) if row.overdue and row.known else passed,

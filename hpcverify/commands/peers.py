@@ -175,16 +175,16 @@ def judge_table(
     for name, metric in metrics.items():
         floor = find_floor(name.check, name.metric)
         entry = reference.find(name) if reference else None
-        if not floor.compared:
+        if not floor.worse_side:
             continue
         if metric.is_plain:
             judged.append(build_plain_judgement(name, metric.summary, metric.nodes, floor, entry))
             continue
         runs = table.read_runs(metric)[name]
         fleet = reduce_fleet({name: runs})
-        judged.append(judge_metric(name, fleet[name], floor, floor.compared, entry))
+        judged.append(judge_metric(name, fleet[name], floor, floor.worse_side, entry))
         if histories := list(filter(None, map(make_history, runs.values()))):
-            past[name] = judge_histories(histories, low_is_bad=floor.compared == "low")
+            past[name] = judge_histories(histories, low_is_bad=floor.worse_side == "low")
         learned |= fleet if learn else {}
     if not metrics:
         raise ConfigError(f"{file} has no value that is a number")
@@ -241,13 +241,13 @@ def encode(document: PeersDocument, past: Mapping[MetricName, TrendJudgement]) -
 def show(document: PeersDocument) -> None:
     """Print how much was judged, who is worse than its peers, and what could not be judged."""
     console = Console(highlight=False)
-    outliers = [(entry, each) for entry in document.metrics for each in entry.outliers]
+    outliers = [(entry, outlier) for entry in document.metrics for outlier in entry.outliers]
     console.print(summarize(document, len(outliers)), markup=False)
     if least := describe_least(document.least):
         console.print(least, markup=False)
     if outliers:
         console.print()
-        print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
+        print_table(console, HEADS, (format_outlier(entry, outlier) for entry, outlier in outliers))
     notes = [*list_moves(document), *list_notes(document)]
     if notes:
         console.print("\nnot judged in full, or moved as a whole:")
@@ -290,13 +290,13 @@ def list_moves(document: PeersDocument) -> Iterator[str]:
 def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     """Print the parts that became worse, and what many have in common; JSON has all runs."""
     console = Console(highlight=False)
-    shared = [(name, one) for name, judged in past.items() for one in judged.shared]
+    shared = [(name, change) for name, judged in past.items() for change in judged.shared]
     changes = list_changes(past)
     if shared or changes:
         console.print("\ncompared with their own past:")
     if changes:
         print_table(console, PAST_HEADS, map(format_change, changes))
-    print_items(console, [f"{name}: {describe_shared(one)}" for name, one in shared])
+    print_items(console, [f"{name}: {describe_shared(change)}" for name, change in shared])
 
 
 def format_change(change: JudgedChange) -> tuple[str | Text, ...]:

@@ -118,8 +118,8 @@ def remove_unused(folder: Path) -> None:
 def print_plan(steps: Sequence[QualificationStep], folder: Path, seconds: float) -> None:
     """Say what is to be done, and how long it takes, before it begins."""
     bound = format_duration(sum(step.rest + step.budget for step in steps))
-    told = f"about {format_duration(seconds)}, {bound} at most"
-    click.echo(f"{format_count(len(steps), 'step')} into {folder}: {told}")
+    duration = f"about {format_duration(seconds)}, {bound} at most"
+    click.echo(f"{format_count(len(steps), 'step')} into {folder}: {duration}")
 
 
 def print_begin(steps: Sequence[QualificationStep], step: QualificationStep) -> None:

@@ -197,12 +197,12 @@ def write_pages(
     """
     links: dict[tuple[str, str], str] = {}
     for row in fleet.rows:
-        for said in choose_page_results(row):
+        for result in choose_page_results(row):
             path = Path(
-                PAGES_FOLDER, _make_file_name(said.node), f"{_make_file_name(said.suite)}.html"
+                PAGES_FOLDER, _make_file_name(result.node), f"{_make_file_name(result.suite)}.html"
             )
-            if _ensure_page(folder / path, said.run, row.standing, store, render):
-                links[said.node, said.suite] = quote(path.as_posix())
+            if _ensure_page(folder / path, result.run, row.standing, store, render):
+                links[result.node, result.suite] = quote(path.as_posix())
     return links
 
 
@@ -292,20 +292,20 @@ def list_looks(
     Of a failed run the index does not know whether it was this part: *read* keeps the
     documents of these runs. The list ends after `MAX_READ_DOCUMENTS` of them.
     """
-    found: list[PastVerdict] = []
+    verdicts: list[PastVerdict] = []
     for entry in store.list_runs_judging(part.part_id, part.checks, run):
         failed = entry.verdict is Verdict.FAIL
         if not select_started_since(entry, since) or (failed and len(read) >= MAX_READ_DOCUMENTS):
             break
         if not failed:
-            found.append(PastVerdict(started=entry.started, failed=False))
+            verdicts.append(PastVerdict(started=entry.started, failed=False))
             continue
         if entry.id not in read:
             read[entry.id] = next(store.read_documents([entry]), None)
         document = read[entry.id]
         look = find_past_verdict(part.part_id, part.checks, document) if document else None
-        found += [look] if look else []
-    return found
+        verdicts += [look] if look else []
+    return verdicts
 
 
 def read_newest(store: Store, node: str | None) -> Run:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
-from hpcverify.check import applies, severity_sort_key
+from hpcverify.check import LimitIndex, severity_sort_key
 from hpcverify.errors import ConfigError, UnknownNameError
 from hpcverify.model import (
     Coverage,
@@ -30,7 +30,7 @@ from hpcverify.model import (
 from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
-from hpcverify.summary.actions import rank_item
+from hpcverify.summary.actions import ComplaintIndex
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
 from hpcverify.summary.terminal import (
@@ -45,8 +45,8 @@ from hpcverify.summary.terminal import (
 from hpcverify.summary.verdict import rank_checks
 from hpcverify.summary.wording import format_bounds
 
-Fact = Finding | Coverage | Shortfall
-Item = Measurement | Fact
+Observation = Finding | Coverage | Shortfall
+Item = Measurement | Observation
 MEASUREMENT_HEADS = ("measurement", "part", "value", "limit", "source")
 WITHIN_LIMITS = Text("ok", style="green")
 
@@ -93,8 +93,8 @@ def command(
       hpcverify show 20261121-034500-a1b2c3 --json
     """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
     store = Store(state_dir())
-    found = store.load(run)
-    shown = found if number is None else keep_round(found, number)
+    stored = store.load(run)
+    shown = stored if number is None else keep_round(stored, number)
     shown = keep_checks(shown, checks) if checks else shown
     shown = keep_parts(shown, find_parts(shown, parts)) if parts else shown
     shown = keep_failed(shown) if failed else shown
@@ -103,16 +103,16 @@ def command(
         return
     console = Console(highlight=False)
     if not (checks or parts or failed):
-        show_results(shown, store.make_earlier_lookup(found), console)
+        show_results(shown, store.make_earlier_lookup(stored), console)
         console.print()
     rounds = group_by_check(shown.results)
     for result in rank_checks(shown):
         console.print(render_headline(replace(result, reason="") if parts else result))
         if len(rounds[result.check]) > 1:
             console.print(describe_round(result, rounds[result.check]))
-        show_details(result, found, console)
+        show_details(result, stored, console)
         console.print()
-    console.print(render_conclusion(found))
+    console.print(render_conclusion(stored))
 
 
 def keep_round(run: Run, number: int) -> Run:
@@ -179,11 +179,13 @@ def keep_parts(run: Run, ids: Collection[str]) -> Run:
 def keep_failed(run: Run) -> Run:
     """Keep only the checks that did not pass, and the evidence against their parts."""
     failed = [result for result in run.results if effective_verdict(result) > Verdict.SKIP]
-    return replace(run, results=tuple(_keep_items(r, partial(_is_bad, r)) for r in failed))
+    return replace(
+        run, results=tuple(_keep_items(r, partial(_is_bad, ComplaintIndex(r))) for r in failed)
+    )
 
 
-def _is_bad(result: Result, item: Item | Series) -> bool:
-    return rank(item, result)[0] > Verdict.SKIP
+def _is_bad(complaints: ComplaintIndex, item: Item | Series) -> bool:
+    return rank(item, complaints)[0] > Verdict.SKIP
 
 
 def _list_items(result: Result) -> tuple[Item, ...]:
@@ -209,39 +211,36 @@ def describe_round(result: Result, rounds: Sequence[Result]) -> Text:
     )
 
 
-def rank(item: Item | Series, result: Result) -> tuple[Verdict, int, float]:
+def rank(item: Item | Series, complaints: ComplaintIndex) -> tuple[Verdict, int, float]:
     """Rank *item* by what the judge complains of it."""
     if isinstance(item, Measurement | Finding):
-        return rank_item(item, result)
+        return complaints.rank(item)
     fell_short = isinstance(item, Shortfall)
     return severity_sort_key(
         Verdict.ERROR if fell_short else Verdict.PASS, Remedy.NONE, math.inf if fell_short else 0
     )
 
 
-def find_limits(item: Measurement | Finding, result: Result) -> list[Limit]:
-    """Find the limits that *item* was judged by."""
-    return [x for x in result.limits if isinstance(item, Measurement) and applies(x, item)]
-
-
 def show_details(result: Result, run: Run, console: Console) -> None:
     """Print every fact, once for all its parts, and every measurement, the worst first."""
-    ranked = [(rank(item, result), item) for item in _list_items(result)]
+    complaints, index = ComplaintIndex(result), LimitIndex(result.limits)
+    ranked = [(rank(item, complaints), item) for item in _list_items(result)]
     ranked.sort(key=itemgetter(0), reverse=True)
     rows: list[tuple[Text, tuple[str, ...]]] = []
     facts: dict[tuple[Verdict, str], list[str]] = {}
     for (verdict, *_), item in ranked:
         if isinstance(item, Measurement):
             bad = verdict > Verdict.SKIP
-            within = WITHIN_LIMITS if find_limits(item, result) else Text()
+            limits = index.find(item)
+            within = WITHIN_LIMITS if limits else Text()
             badge = render_badge(verdict) if bad else within
-            rows.append((badge, format_row(item, result, run)))
+            rows.append((badge, format_row(item, limits, run)))
         else:
             facts.setdefault((verdict, describe(item)), []).append(item.part_id)
     for (verdict, text), places in facts.items():
         badges = [render_badge(verdict)] if verdict > Verdict.SKIP else []
-        told = Text(f"{run.inventory.format_names(places)}: {text}")
-        console.print(Text(" ").join([Text(" "), *badges, told]))
+        line = Text(f"{run.inventory.format_names(places)}: {text}")
+        console.print(Text(" ").join([Text(" "), *badges, line]))
     if rows and console.width < NARROW_COLUMNS:
         lines = [(badge, " ".join(filter(None, cells))) for badge, cells in rows]
         print_table(console, ("", "measured"), lines)
@@ -249,16 +248,15 @@ def show_details(result: Result, run: Run, console: Console) -> None:
         print_table(console, ("", *MEASUREMENT_HEADS), [(badge, *cells) for badge, cells in rows])
 
 
-def describe(item: Fact) -> str:
+def describe(item: Observation) -> str:
     """Write the text of *item*, without its part: that of several may be the same."""
     if isinstance(item, Shortfall):
         return item.reason
     return f"{item.text} [{item.code}]" if isinstance(item, Finding) else item.text
 
 
-def format_row(item: Measurement, result: Result, run: Run) -> tuple[str, ...]:
-    """Print a measurement beside the limits that it was judged by."""
-    limits = find_limits(item, result)
+def format_row(item: Measurement, limits: Sequence[Limit], run: Run) -> tuple[str, ...]:
+    """Print a measurement beside the *limits* that it was judged by."""
     format_value = partial(format_scaled, unit=item.unit)
     return (
         item.name,

@@ -189,14 +189,14 @@ def show_plan(
     pairs = plan_fabric(controller, hosts, only).links.pairs if wanted else ()
     risks = {name: controller.rank_risks().explain(name) for name in plan.due} if explained else {}
     if as_json:
-        told: dict[str, object] = {
+        document: dict[str, object] = {
             "chosen": plan.chosen,
             "passed_over": plan.passed_over,
             "links": pairs,
         }
         if explained:
-            told |= {"explained": explained, "risks": risks}
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1))
+            document |= {"explained": explained, "risks": risks}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=1))
         return
     click.echo(f"{len(plan.chosen)} to verify, {len(plan.passed_over)} passed over")
     if wanted:
@@ -393,26 +393,28 @@ class Sweep:
 
     def _explain_nobody_due(self) -> str:
         reasons = Counter(why for _, why in self._passed_over)
-        told = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
-        return f"no node was due ({'; '.join(told)})"
+        counts = [f"{count} {why}" for why, count in reasons.most_common(MAX_REASONS)]
+        return f"no node was due ({'; '.join(counts)})"
 
     def choose_exit_status(self) -> int:
         """Print the verdicts of the sweep, and choose the exit status."""
         nodes = self.controller.ledger.list_nodes()
         ended = self.controller.ledger.find_tickets(self.tickets.values())
-        found = [
+        verdicts = [
             Verdict(nodes[t.node].verdict)
             for t in ended
             if t.run and t.node in nodes and nodes[t.node].last_run_at >= t.made
         ]
-        told = [
-            f"{found.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in found
+        outcomes = [
+            f"{verdicts.count(verdict)} {verdict.value}"
+            for verdict in Verdict
+            if verdict in verdicts
         ]
-        silent = len(self.tickets) - len(found)
-        told += [f"{silent} without a verdict"] if silent else []
+        silent = len(self.tickets) - len(verdicts)
+        outcomes += [f"{silent} without a verdict"] if silent else []
         them = format_count(len(self.tickets), "node")
-        click.echo(f"{them}: {', '.join(told) or self._explain_nobody_due()}")
-        worst = EXIT_STATUSES.get(max(found, default=Verdict.PASS), 0)
+        click.echo(f"{them}: {', '.join(outcomes) or self._explain_nobody_due()}")
+        worst = EXIT_STATUSES.get(max(verdicts, default=Verdict.PASS), 0)
         not_acted_on = report_brakes(self.controller) or self.controller.choose_exit_status()
         return not_acted_on or worst or (3 if silent else 0)
 

@@ -6,7 +6,7 @@ of them (Slurm 22.05 refuses it), so all are in one more for the tests: a mainte
 reservation may overlap with others. It ends by itself, should nobody be left to delete it.
 
 A node that the tests name becomes a suspect, and is not let in. All others are: of what
-could not be told, the next sweeps try the links.
+was not found, the next sweeps try the links.
 """
 
 from __future__ import annotations
@@ -102,7 +102,6 @@ class BatchTester:
                 yield from self._test_batch(names)
 
     def _test_batch(self, names: Collection[str]) -> Iterator[IsolationAnswer]:
-        """Test the nodes *names*, each with those of its kind."""
         controller = self.controller
         hosts = controller.slurm.list_hosts()
         kinds = {name: name_kind(hosts[name]) for name in names if name in hosts}

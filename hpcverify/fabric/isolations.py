@@ -88,10 +88,10 @@ def carry_out_isolation(
     tester.prepare()
     runner = IsolationRunner(journal, tester, controller.say, controller.clock)
     try:
-        found = runner.run()
+        result = runner.run()
     except Interrupted:
         return None
-    answer = build_answer(journal, found, tester.gone, runner.end_reason)
+    answer = build_answer(journal, result, tester.gone, runner.end_reason)
     if journal.concluded is None:
         for faulty in answer.faulty if leave_runs else ():
             make_mark = controller.ledger.make_mark

@@ -57,7 +57,9 @@ def remove_batches(controller: Controller, sleep: Callable[[float], None] = time
     """
     there = controller.slurm.list_reservations()
     unfinished = [journal.order for journal in list_unfinished(controller.state)]
-    ended_by_itself = {one.id for one in unfinished if one.reservation == name_reservation(one.id)}
+    ended_by_itself = {
+        batch.id for batch in unfinished if batch.reservation == name_reservation(batch.id)
+    }
     for isolation in list_isolations(controller.state):
         name = name_reservation(isolation)
         if name not in there and isolation not in ended_by_itself:

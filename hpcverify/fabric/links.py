@@ -95,7 +95,7 @@ def plan_fabric(
 
 
 def record_fabric(controller: Controller, hosts: Mapping[str, Host], plan: FabricPlan) -> None:
-    """Record which nodes there are, so that it can be told how many links were tried."""
+    """Record which nodes there are, so that it can be counted how many links were tried."""
     partition = controller.site.fleet.partition
     controller.ledger.record_fabric(
         {
@@ -159,23 +159,23 @@ def take_in_links(controller: Controller, journal: Journal, answer: IsolationAns
     open what spoiled it: such nodes stay due. To do it twice changes nothing.
     """
     order, outcomes = journal.order, _list_outcomes(journal)
-    odd = {*answer.misfits, *(one.node for one in answer.partly)}
+    odd = {*answer.misfits, *(entry.node for entry in answer.partly)}
     open_nodes = {*answer.untested, *chain.from_iterable(answer.intermittent), *odd}
     tried = (
-        LinkPair((one, other), find_switch_pair((one, other), order.switches))
-        for (one, other), outcome in zip(order.pairs, outcomes, strict=bool(outcomes))
-        if outcome is not GroupOutcome.UNKNOWN and open_nodes.isdisjoint((one, other))
+        LinkPair((node, other), find_switch_pair((node, other), order.switches))
+        for (node, other), outcome in zip(order.pairs, outcomes, strict=bool(outcomes))
+        if outcome is not GroupOutcome.UNKNOWN and open_nodes.isdisjoint((node, other))
     )
     controller.ledger.record_tried_links(tried, order.at)
     controller.ledger.record_pair_speeds(order.node_kind, list_speeds(journal), order.at)
-    if answer.is_widespread:  # it is told now; the same each night would be no news
+    if answer.is_widespread:  # it is reported now; the same each night would be no news
         controller.ledger.forget_pair_speeds(order.node_kind)
 
 
 def _list_outcomes(journal: Journal) -> list[GroupOutcome]:
     """List what came of the pairs, in their order; nothing if they were not tested."""
     judged = journal.rounds[0].judged if journal.rounds else None
-    return [one.outcome for one in judged.judgements] if judged else []
+    return [judgement.outcome for judgement in judged.judgements] if judged else []
 
 
 def list_speeds(journal: Journal) -> Iterator[PairSpeed]:
@@ -270,6 +270,10 @@ def carry_out_pairs(
     answer = carry_out_isolation(controller, journal, at_once, stop, sleep, take_in=take_in)
     if answer is not None:
         came_of = Counter(_list_outcomes(journal))
-        told = ", ".join(f"{came_of[one]} {one}" for one in GroupOutcome if came_of[one])
-        controller.say(f"links: {format_count(len(journal.order.pairs), 'pair')} of nodes: {told}")
+        outcomes = ", ".join(
+            f"{came_of[outcome]} {outcome}" for outcome in GroupOutcome if came_of[outcome]
+        )
+        controller.say(
+            f"links: {format_count(len(journal.order.pairs), 'pair')} of nodes: {outcomes}"
+        )
     return answer

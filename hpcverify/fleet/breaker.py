@@ -53,15 +53,15 @@ def find_doubted_checks(
 
     *outcomes* maps check and node to whether the node failed the check.
     """
-    found: dict[str, str] = {}
+    doubts: dict[str, str] = {}
     for check, by_node in outcomes.items():
         failed = sum(by_node.values())
         if _fails_widely(failed, len(by_node), policy):
-            found[check] = (
+            doubts[check] = (
                 f"{check} fails on {failed} of the {len(by_node)} nodes that ran it: "
                 "suspect the check, the driver or the image"
             )
-    return found
+    return doubts
 
 
 def predict_doubt_end(answers: Iterable[tuple[float, bool]], policy: Quarantine) -> float:

@@ -74,14 +74,14 @@ def take_claim(spool: Path, ledger: Ledger, host: str, now: float) -> None:
     """
     own = Claim(ledger=ledger.read_identity(), host=host, since=now, turn=now)
     path = build_claim_path(spool)
-    found = _read(path)
-    if found is None and write_claim(path, own, first=True):
+    claim = _read(path)
+    if claim is None and write_claim(path, own, first=True):
         ledger.record_host(host)
         return
-    found = found or _read(path) or own
-    refuse_other_controller(found, spool, ledger, host)
-    if found.host != host or not 0 <= now - found.turn < REFRESH_S:
-        write_claim(path, replace(found, host=host, turn=now), first=False)
+    claim = claim or _read(path) or own
+    refuse_other_controller(claim, spool, ledger, host)
+    if claim.host != host or not 0 <= now - claim.turn < REFRESH_S:
+        write_claim(path, replace(claim, host=host, turn=now), first=False)
         ledger.record_host(host)
 
 
@@ -94,8 +94,8 @@ def check_claim(spool: Path, ledger: Ledger, host: str) -> None:
         StoreError: the claim cannot be read.
 
     """
-    if found := _read(build_claim_path(spool)):
-        refuse_other_controller(found, spool, ledger, host)
+    if claim := _read(build_claim_path(spool)):
+        refuse_other_controller(claim, spool, ledger, host)
 
 
 def refuse_other_controller(found: Claim, spool: Path, ledger: Ledger, host: str) -> None:

@@ -36,11 +36,11 @@ from hpcverify.fleet.holds import (
     HoldBackend,
     HoldHistory,
     HoldReading,
+    apply_hold,
     apply_reading,
     is_hold_lost,
     plan_next_write,
     read_hold_history,
-    settle,
     take_over_hook_drain,
 )
 from hpcverify.fleet.intake import Intake, JudgedRun
@@ -165,8 +165,8 @@ class Controller:
             raise
         except Exception as exc:  # noqa: BLE001 - no bug and no bad file there may stop a drain
             why = " ".join(_explain_failure(exc).split())[:MAX_REASON_CHARACTERS]
-            if (told := f"{what}: {why}") not in self._errors:
-                self._record_error(told)
+            if (problem := f"{what}: {why}") not in self._errors:
+                self._record_error(problem)
         if why or is_over:
             try:
                 self.ledger.record_malfunction(of or what, why)
@@ -233,7 +233,7 @@ class Controller:
     def _act(self, seen: Mapping[str, HoldReading]) -> None:
         self._release_doubted_suspects()
         seen = {**seen, **self._take_over_hook_drains(seen)}
-        self._settle(seen)
+        self._apply_holds(seen)
         self._reserve_overdue_nodes(seen)
         self._order_reruns(seen)
         known = self.ledger.list_nodes()
@@ -260,8 +260,8 @@ class Controller:
         try:
             with self.ledger.keep_open():
                 judged = intake.take_in(self._gather_arrivals(taken), eligible)
-            for each in judged:
-                self._report(each)
+            for run in judged:
+                self._report(run)
         except SpoolError as exc:  # what is known already is still acted on
             self._record_error(str(exc))
         if not tripped and (why := self.ledger.read_trip_reason()):
@@ -279,17 +279,17 @@ class Controller:
         """Yield the runs in the spool, and add their files to *taken*."""
         where = Path(self.site.fleet.spool)
         owner = look_up_uid(self.site.fleet.user)
-        for found in spool.gather(
+        for arrival in spool.gather(
             where, owner, self.ledger.is_judged, self.ledger.explain_untimely, clock=self.clock
         ):
-            if isinstance(found, spool.Arrival):
-                self._keep_measurements(partial(self._add_measurements, found.run))
-                yield found.run
-                taken.append(replace(found, run=replace(found.run, results=())))
-            elif found not in self._refusals:
-                self._refusals.add(found)
-                self.say(f"{found.node}: {found.reason}")
-        self._keep_measurements(MeasurementWriter.settle)
+            if isinstance(arrival, spool.Arrival):
+                self._keep_measurements(partial(self._add_measurements, arrival.run))
+                yield arrival.run
+                taken.append(replace(arrival, run=replace(arrival.run, results=())))
+            elif arrival not in self._refusals:
+                self._refusals.add(arrival)
+                self.say(f"{arrival.node}: {arrival.reason}")
+        self._keep_measurements(MeasurementWriter.flush)
 
     def _add_measurements(self, run: Run, writer: MeasurementWriter) -> None:
         """Queue what *run* measured; a node whose clock is wrong gets no nights of its own."""
@@ -394,7 +394,7 @@ class Controller:
         self._errors.append(what)
         self.say(what)
 
-    def _settle(self, seen: Mapping[str, HoldReading]) -> None:
+    def _apply_holds(self, seen: Mapping[str, HoldReading]) -> None:
         """
         Hold each node as its state says; report one that fails, and go on.
 
@@ -403,7 +403,7 @@ class Controller:
         """
         known = self.ledger.list_nodes()
         began = cache(self.backend.read_start_time)
-        found: list[NodeChange] = []
+        changes: list[NodeChange] = []
         lost: list[Node] = []
         for name, there in seen.items():
             node = known[name]
@@ -416,21 +416,21 @@ class Controller:
             if is_hold_lost(before, now):
                 lost.append(before)
             elif act:
-                self._try(name, partial(self._settle_one, before, there))
+                self._try(name, partial(self._apply_hold, before, there))
             elif now != node:
-                found.append(self._build_change(node, now))
+                changes.append(self._build_change(node, now))
             else:
                 self._confirm_hold(node)
-        self._write_changes([*found, *self._find_missing(known, seen)])
+        self._write_changes([*changes, *self._find_missing(known, seen)])
         self._confirm_lost_holds(lost)
 
     def _write_changes(self, changes: Collection[NodeChange]) -> None:
         """Record *changes*; reserve at once each node to be verified before jobs."""
         self.ledger.put_all(changes)
-        for each in changes:
-            node = each.node
+        for change in changes:
+            node = change.node
             if node.desired_hold is Hold.RESERVATION and not (node.hold_id or node.foreign):
-                self._try(node.name, partial(self._settle_one, node))
+                self._try(node.name, partial(self._apply_hold, node))
 
     def _read_hold_history(self, node: Node, there: HoldReading) -> HoldHistory:
         """Read the history of our holds, if there is one of ours to recognize."""
@@ -464,7 +464,7 @@ class Controller:
                 continue
             now, act = plan_next_write(node, there, self._read_hold_history(node, there))
             if is_hold_lost(node, now) and act:
-                self._try(node.name, partial(self._settle_one, node, there))
+                self._try(node.name, partial(self._apply_hold, node, there))
             elif is_hold_lost(node, now):
                 changes.append(self._build_change(node, now))
         self._write_changes(changes)
@@ -512,10 +512,10 @@ class Controller:
         unsaved = bool(node.hold_id) and node.hold_confirmed_at < written
         return unsaved and began() > written - MAX_CLOCK_SKEW_S
 
-    def _settle_one(self, node: Node, there: HoldReading | None = None) -> None:
-        settled = settle(node, self.backend, self.ledger, there)
-        if settled != self.ledger.read_node(node.name):
-            self._write_changes([self._build_change(node, settled)])
+    def _apply_hold(self, node: Node, there: HoldReading | None = None) -> None:
+        held = apply_hold(node, self.backend, self.ledger, there)
+        if held != self.ledger.read_node(node.name):
+            self._write_changes([self._build_change(node, held)])
 
     def _release_doubted_suspects(self) -> None:
         doubts = self.find_doubts()
@@ -550,7 +550,7 @@ class Controller:
             last = self.ledger.read_last_ticket_number()
             kept = reserve_overdue(node, suite, days, now, last)
             self.ledger.put(kept, "reserved (overdue)")
-            self._try(node.name, partial(self._settle_one, kept))
+            self._try(node.name, partial(self._apply_hold, kept))
 
     def _cancel_outdated(self) -> None:
         """

@@ -55,8 +55,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     suppressed_checks: tuple[str, ...]
     """Checks that failed and are suppressed."""
     passed_checks: frozenset[str]
-    standing_checks: frozenset[str]
-    """Checks that passed, and say that hard evidence of an earlier run still stands."""
+    unresolved_checks: frozenset[str]
+    """Checks that passed, and say that conclusive evidence of an earlier run still stands."""
     not_applicable: frozenset[str]
     """Checks of parts that the node does not have, or no longer has."""
     unanswered_checks: dict[str, str]
@@ -84,7 +84,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         return self._is_pass or judged
 
     @property
-    def settled_checks(self) -> frozenset[str]:
+    def cleared_checks(self) -> frozenset[str]:
         """The checks whose earlier failure, if any, no longer counts."""
         return self.passed_checks.union(self.suppressed_checks, self.not_applicable)
 
@@ -129,7 +129,7 @@ def extract_evidence(
         ),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
-        standing_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
+        unresolved_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
         not_applicable=frozenset(absent),
         unanswered_checks={
             r.check: r.reason
@@ -173,12 +173,12 @@ def _has_conclusive_failure(check: str, run: Run) -> bool:
 def list_suppressions(site: Site, now: float) -> Mapping[str, set[str]]:
     """Name by node the checks that are suppressed there today."""
     today = datetime.fromtimestamp(now, UTC).date()
-    found: dict[str, set[str]] = {}
-    for each in site.suppress:
-        if today <= each.until:
-            for name in expand(each.nodes):
-                found.setdefault(name, set()).add(each.check)
-    return found
+    checks_by_node: dict[str, set[str]] = {}
+    for suppression in site.suppress:
+        if today <= suppression.until:
+            for name in expand(suppression.nodes):
+                checks_by_node.setdefault(name, set()).add(suppression.check)
+    return checks_by_node
 
 
 def list_suppressed_checks(node: str, site: Site, now: float) -> set[str]:

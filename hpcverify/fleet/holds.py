@@ -1,7 +1,7 @@
 """
 How a node is held: makes the scheduler's state what `Node.desired_hold` says.
 
-`settle` reads, makes the one write that is due, and reads again, until none is due. It
+`apply_hold` reads, makes the one write that is due, and reads again, until none is due. It
 keeps no state of its own: after a crash it simply runs again. A new hold is always in
 place before the old one goes, so that no job slips in between. What somebody else
 holds is left alone, reason included.
@@ -116,8 +116,8 @@ class HoldHistory(Struct, frozen=True):
 
     hold_ids: tuple[str, ...] = ()
     """Every id that we gave its holds, the current one last."""
-    standing_reason: str = ""
-    """The reason of our drain that was last seen in place."""
+    drain_reason: str = ""
+    """That of our drain that was last seen in place."""
     awaited_reasons: frozenset[str] = frozenset()
     """Reasons of drains never seen in place that may still appear: their command was
     killed or timed out."""
@@ -132,7 +132,7 @@ class HoldHistory(Struct, frozen=True):
         if not (seen.drained and seen.hold_id):
             return False
         reason = _normalize_reason(seen.reason)
-        return reason in {self.standing_reason, *self.awaited_reasons} or (
+        return reason in {self.drain_reason, *self.awaited_reasons} or (
             reason == self.lifted_reason and self._is_lifted_drain(seen)
         )
 
@@ -220,36 +220,36 @@ class IntentLog(Protocol):
 
 def parse_hold_id(reason: str) -> str:
     """Return the hold id that *reason* begins with, empty if it has none."""
-    found = _HOLD_ID_PATTERN.match(reason)
-    return "" if found is None else found[0]
+    match = _HOLD_ID_PATTERN.match(reason)
+    return "" if match is None else match[0]
 
 
 def read_hold_history(node: Node, log: IntentLog) -> HoldHistory:
     """Read in the *log* what identifies our holds of *node*."""
     intents = log.list_intents(node.name)
-    given = [*(parse_hold_id(each.reason) for each in intents), node.hold_id]
-    standing = lifted = ""
+    hold_ids = [*(parse_hold_id(intent.reason) for intent in intents), node.hold_id]
+    drain_in_place = lifted = ""
     lifted_at = 0.0
     made: dict[str, float] = {}
     awaited: set[str] = set()
-    for each in intents:
-        drain = _normalize_reason(each.reason) if each.act == DRAIN else ""
-        made[drain] = each.at
-        for stood in (each.reason_before, each.drain_after):
+    for intent in intents:
+        drain = _normalize_reason(intent.reason) if intent.act == DRAIN else ""
+        made[drain] = intent.at
+        for stood in (intent.reason_before, intent.drain_after):
             if stood is not None and _normalize_reason(stood) in awaited:
-                standing = _normalize_reason(stood)
-                awaited.remove(standing)
-        if each.drain_after is None:
+                drain_in_place = _normalize_reason(stood)
+                awaited.remove(drain_in_place)
+        if intent.drain_after is None:
             awaited |= {drain} - {""}
             continue
-        stood = _normalize_reason(each.drain_after)
-        if each.act == RESUME and standing and not stood:
-            lifted, lifted_at = standing, each.at
+        stood = _normalize_reason(intent.drain_after)
+        if intent.act == RESUME and drain_in_place and not stood:
+            lifted, lifted_at = drain_in_place, intent.at
         # If others write the same words later, that drain is theirs.
-        standing = stood if stood in (drain, standing) else ""
+        drain_in_place = stood if stood in (drain, drain_in_place) else ""
     return HoldHistory(
-        hold_ids=tuple(filter(None, given)),
-        standing_reason=standing,
+        hold_ids=tuple(filter(None, hold_ids)),
+        drain_reason=drain_in_place,
         awaited_reasons=frozenset(awaited),
         lifted_reason=lifted,
         lifted_drained_at=made.get(lifted, 0.0),
@@ -265,15 +265,15 @@ def format_reason(hold_id: str, reason: str) -> str:
 
 
 def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[Node, str]:
-    """Update *node* from *seen*, and name what `settle` is to do then, if anything."""
-    found = apply_reading(node, seen, marks)
+    """Update *node* from *seen*, and name what `apply_hold` is to do then, if anything."""
+    current = apply_reading(node, seen, marks)
     if _must_restore_reason(node, seen, marks):
-        return found, "restore"
-    act = _choose_next_write(found, seen, marks)
+        return current, "restore"
+    act = _choose_next_write(current, seen, marks)
     # First record that they have left: see `_must_restore_reason`.
     if not act or (act == DRAIN and node.foreign):
-        return found, "note" if marks.has_awaited_drain(seen) else ""
-    return found, act
+        return current, "note" if marks.has_awaited_drain(seen) else ""
+    return current, act
 
 
 def is_hold_lost(before: Node, after: Node) -> bool:
@@ -281,7 +281,7 @@ def is_hold_lost(before: Node, after: Node) -> bool:
     return before.desired_hold is not Hold.NONE and bool(before.hold_id) and not after.hold_id
 
 
-def settle(
+def apply_hold(
     node: Node, backend: HoldBackend, log: IntentLog, seen: HoldReading | None = None
 ) -> Node:
     """
@@ -306,10 +306,10 @@ def settle(
         marks = read_hold_history(node, hand.log)
         if marks.has_awaited_drain(seen):
             log.record_found_drain(node.name, seen.reason)
-        found = apply_reading(node, seen, marks)
-        if is_hold_lost(node, found):
+        current = apply_reading(node, seen, marks)
+        if is_hold_lost(node, current):
             log.record_found_drain(node.name, "")
-        node = found
+        node = current
         act = _choose_next_write(node, seen, marks)
         if not act or (act == DRAIN and just_left):
             return node
@@ -332,7 +332,7 @@ def take_over_hook_drain(
     Take over the drain of a failed prolog or epilog, giving it *node*'s reason.
 
     Only if Slurm itself set it and it is still as it was *seen*; otherwise *node* comes
-    back as it is now. `settle` continues from there.
+    back as it is now. `apply_hold` continues from there.
 
     Raises:
         ActionError: the scheduler did not answer.
@@ -391,7 +391,7 @@ def _must_restore_reason(node: Node, seen: HoldReading, marks: HoldHistory) -> b
     Whether a late write of ours has replaced the reason of somebody else's drain.
 
     A command that timed out may take effect after somebody else has drained the node.
-    We know by having read their reason before and ours now: `settle` drains nothing in
+    We know by having read their reason before and ours now: `apply_hold` drains nothing in
     the turn in which it finds that they have left.
     """
     theirs = bool(node.foreign) and not node.foreign.endswith(NO_REASON_SUFFIX)

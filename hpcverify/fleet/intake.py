@@ -39,7 +39,7 @@ class JudgedRun:
     @property
     def newly_held(self) -> bool:
         """Whether the node is to be held because of this run."""
-        return _is_blamed(self.after) and not _is_blamed(self.before)
+        return _is_held(self.after) and not _is_held(self.before)
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Intake:
 
     def take_in(self, runs: Iterable[Run], eligible: int) -> list[JudgedRun]:
         """Keep and judge *runs*, each once, in a fleet of *eligible* nodes."""
-        found: list[Evidence] = []
+        evidence: list[Evidence] = []
         rest = iter(runs)
         while batch := list(islice(rest, BATCH_RUNS)):
-            found += self._keep_runs(batch)
-        judged = self._judge(_drop_duplicate_tickets(found), eligible)
+            evidence += self._keep_runs(batch)
+        judged = self._judge(_drop_duplicate_tickets(evidence), eligible)
         self.ledger.record_judgments(map(_build_judgment, judged))
         return judged
 
@@ -85,7 +85,7 @@ class Intake:
         doubts = find_doubted_checks(outcomes, policy)
         tripped = self.ledger.read_trip_reason()
         judged = self._judge_in_sequence(found, doubts, tripped)
-        new = {each.after.name for each in judged if each.newly_held}
+        new = {run.after.name for run in judged if run.newly_held}
         held = self.ledger.list_newly_held(since)
         if tripped or not (why := explain_trip(held, new, eligible, policy)):
             return judged
@@ -136,13 +136,13 @@ def _drop_duplicate_tickets(found: Iterable[Evidence]) -> list[Evidence]:
     """Leave a ticket to the first run that has it."""
     used: set[int] = set()
     once: list[Evidence] = []
-    for each in found:
-        once.append(replace(each, ticket=0) if each.ticket in used else each)
-        used.add(each.ticket)
+    for evidence in found:
+        once.append(replace(evidence, ticket=0) if evidence.ticket in used else evidence)
+        used.add(evidence.ticket)
     return once
 
 
-def _is_blamed(node: Node) -> bool:
+def _is_held(node: Node) -> bool:
     """Whether *node* is out of service, and not only because it is overdue."""
     return node.desired_hold is not Hold.NONE and not node.is_reserved_overdue
 

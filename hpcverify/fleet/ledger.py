@@ -138,7 +138,7 @@ SEED_FACT = "seed"
 FORGOTTEN_FACT_PREFIX = "forgotten:"
 """Begins the names of the facts that say when a node was forgotten."""
 NOTICE_FACT_PREFIX = "notice:"
-"""Begins the names of the facts that say what was told already."""
+"""Begins the names of the facts that say what was reported already."""
 NODE_TABLES = (
     ("nodes", "name"),
     ("outcomes", "node"),
@@ -194,7 +194,6 @@ class Ledger:
     """Reads and writes ``fleet.sqlite`` in the state directory *state*."""
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
-        """Open it, or make it."""
         self.path = state / LEDGER_FILE_NAME
         self.clock = clock
         self._reader: Connection | None = None
@@ -230,8 +229,8 @@ class Ledger:
 
     def list_nodes(self) -> dict[str, Node]:
         """List all known nodes, by name."""
-        found = self._select_records(Node, "select record from nodes order by name")
-        return {node.name: node for node in found}
+        nodes = self._select_records(Node, "select record from nodes order by name")
+        return {node.name: node for node in nodes}
 
     def read_node(self, name: str) -> Node:
         """Read the node *name*; a new one if it is unknown."""
@@ -250,14 +249,14 @@ class Ledger:
 
     def put_all(self, changes: Iterable[NodeChange]) -> None:
         """Write many nodes and their audit lines together."""
-        if not (found := list(changes)):
+        if not (listed := list(changes)):
             return
         with self._open_database(write=True) as db:
-            for each in found:
-                if each.lost:
-                    self._record_found_drain(db, each.node.name, "")
-                self._put(db, each.node)
-                self._add_audit_line(db, each.node.name, each.what, each.detail)
+            for change in listed:
+                if change.lost:
+                    self._record_found_drain(db, change.node.name, "")
+                self._put(db, change.node)
+                self._add_audit_line(db, change.node.name, change.what, change.detail)
 
     def add_nodes(self, names: Iterable[str]) -> None:
         """Add a row for each of *names*, which the scheduler has just listed first."""
@@ -271,10 +270,10 @@ class Ledger:
         """Write what runs have changed, all or nothing; count those not judged before."""
         now, count = self.clock(), 0
         with self._open_database(write=True) as db:
-            for each in judgments:
-                new = db.execute("insert or ignore into judged values (?, ?)", (each.run, now))
+            for judgment in judgments:
+                new = db.execute("insert or ignore into judged values (?, ?)", (judgment.run, now))
                 if new.rowcount:
-                    self._record_judgment(db, each, now)
+                    self._record_judgment(db, judgment, now)
                     count += 1
             end = now - MAX_RUN_AGE_S - DAY_S
             old = (_format_run_prefix(end), end)
@@ -401,8 +400,8 @@ class Ledger:
         """Find the ticket of *node* with *token*, if we issued it."""
         if not token:
             return None
-        found = self._select_tickets("where node = ? and token = ?", node, token)
-        return found[0] if found else None
+        tickets = self._select_tickets("where node = ? and token = ?", node, token)
+        return tickets[0] if tickets else None
 
     def find_last_ended(self) -> dict[str, Ticket]:
         """Find each node's newest ticket among those that ended."""
@@ -448,7 +447,7 @@ class Ledger:
 
     def record_pair_speeds(self, kind: str, speeds: Iterable[PairSpeed], at: float) -> None:
         """Record what pairs of nodes of a *kind* reached *at* a time, once."""
-        rows = [(at, kind, one.operation, one.size, one.busbw) for one in speeds]
+        rows = [(at, kind, speed.operation, speed.size, speed.busbw) for speed in speeds]
         oldest = self.clock() - PAIR_SPEED_RETENTION_S
         with self._open_database(write=True) as db:
             db.execute("delete from pair_speeds where at < ?", (oldest,))
@@ -467,11 +466,11 @@ class Ledger:
             kind,
         )
         by_size = groupby(rows, key=lambda row: row[:2])
-        values = [(key, [busbw for *_, busbw in some]) for key, some in by_size]
+        values = [(key, [busbw for *_, busbw in group]) for key, group in by_size]
         return tuple(
-            PairSpeed(operation, size, median(some))
-            for (operation, size), some in values
-            if len(some) >= MIN_PAIR_SPEEDS
+            PairSpeed(operation, size, median(group))
+            for (operation, size), group in values
+            if len(group) >= MIN_PAIR_SPEEDS
         )
 
     def read_links(self) -> KnownLinks:
@@ -483,11 +482,11 @@ class Ledger:
             switches={node: switch for node, _, switch, _ in rows if switch},
             history=LinkHistory(
                 nodes={node: tried for node, _, _, tried in rows},
-                switches={(one, other): tried for one, other, tried in between},
+                switches={(near, other): tried for near, other, tried in between},
             ),
         )
 
-    # -- intents, as `holds.settle` writes them
+    # -- intents, as `holds.apply_hold` writes them
 
     def record_intent(self, node: str, act: str, reason: str, before: str = "") -> int:
         """Record what is about to be done, and the node's reason *before* it."""
@@ -527,8 +526,8 @@ class Ledger:
 
     def has_given_hold_id(self, node: str, hold_id: str) -> bool:
         """Whether a write of ours was ever to put *hold_id* on *node*."""
-        given = "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1"
-        return bool(self._select(given, node, hold_id))
+        query = "select 1 from intents where node = ? and instr(reason, ?) = 1 limit 1"
+        return bool(self._select(query, node, hold_id))
 
     def read_last_write_time(self, node: str) -> float:
         """Say when the last write to *node* was about to be made; 0: never."""
@@ -548,11 +547,11 @@ class Ledger:
 
     def read_outcomes(self, since: float) -> dict[str, dict[str, bool]]:
         """Map check and node to whether the node failed it; as `list_newly_held`."""
-        found: dict[str, dict[str, bool]] = {}
+        outcomes: dict[str, dict[str, bool]] = {}
         lately = "select name, node, failed from outcomes where at > ? and at <= ?"
         for name, node, failed in self._select(lately, since, self.clock()):
-            found.setdefault(name, {})[node] = bool(failed)
-        return found
+            outcomes.setdefault(name, {})[node] = bool(failed)
+        return outcomes
 
     def read_trip_reason(self) -> str:
         """Say why the breaker is tripped; empty if it is not."""
@@ -601,15 +600,15 @@ class Ledger:
 
     def record_malfunction(self, name: str, why: str) -> None:
         """Record *why* the convenience *name* does not work; nothing: it does."""
-        known = next((one for one in self.list_malfunctions() if one.name == name), None)
+        known = next((m for m in self.list_malfunctions() if m.name == name), None)
         if why == (known.why if known else ""):
             return
         fact = MALFUNCTION_FACT_PREFIX + name
         if not why:
             self._execute("delete from facts where name = ?", fact)
             return
-        found = Malfunction(name, known.since if known else self.clock(), why)
-        self._execute(SET_FACT, fact, msgspec.json.encode(found).decode())
+        malfunction = Malfunction(name, known.since if known else self.clock(), why)
+        self._execute(SET_FACT, fact, msgspec.json.encode(malfunction).decode())
 
     def list_malfunctions(self) -> list[Malfunction]:
         """List the conveniences of the controller that do not work, by name."""

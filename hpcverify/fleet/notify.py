@@ -53,7 +53,7 @@ ENVIRONMENT = {
 """The program's whole environment: ours may hold secrets, or influence it."""
 
 
-class AccusedPart(Struct, frozen=True, kw_only=True):
+class FailedPart(Struct, frozen=True, kw_only=True):
     """A part that failed."""
 
     id: str
@@ -81,7 +81,7 @@ class TransitionMessage(Struct, frozen=True, kw_only=True):
     reason: str
     part: str
     """The labels of `parts`, for people."""
-    parts: tuple[AccusedPart, ...]
+    parts: tuple[FailedPart, ...]
     remedy: Remedy
     """The strongest that the evidence calls for."""
     checks: tuple[str, ...]
@@ -154,7 +154,7 @@ class TransitionNotifier:
 
 def build_message(number: int, changed: Transition, run: Run | None) -> TransitionMessage:
     """Describe what *changed*, with the parts that failed in *run*."""
-    parts = tuple(list_accused_parts(run, changed.checks)) if run else ()
+    parts = tuple(list_failed_parts(run, changed.checks)) if run else ()
     return TransitionMessage(
         event=changed.kind,
         number=number,
@@ -173,11 +173,11 @@ def build_message(number: int, changed: Transition, run: Run | None) -> Transiti
     )
 
 
-def list_accused_parts(run: Run, checks: Collection[str]) -> Iterator[AccusedPart]:
+def list_failed_parts(run: Run, checks: Collection[str]) -> Iterator[FailedPart]:
     """Yield the parts that failed one of *checks* in *run*, each once."""
     for part in list_affected_parts(run):
         if part.verdict is Verdict.FAIL and not {*checks}.isdisjoint(part.checks):
-            yield AccusedPart(
+            yield FailedPart(
                 id=part.part_id,
                 label=part.label,
                 remedy=part.remedy,

@@ -140,7 +140,6 @@ class Dispatcher:
         return ending.is_over
 
     def _release_overdue_node(self, ticket: Ticket, why: str) -> None:
-        """Release an overdue node whose verification brought no result."""
         node = self.ledger.read_node(ticket.node)
         if node.is_reserved_overdue and node.enforced and ticket.number > node.not_before_ticket:
             self.ledger.put(end_turn(node, why, self.clock()), "released unverified", why)
@@ -177,15 +176,15 @@ class Dispatcher:
     def partition(self) -> Partition:
         """The partition in which verifications run."""
         name, user = self.site.fleet.partition, self.site.fleet.user
-        found = self.slurm.read_partition(name)
-        if found.root_only and user != "root":
+        partition = self.slurm.read_partition(name)
+        if partition.root_only and user != "root":
             raise ConfigError(
                 f"partition {name} has RootOnly=YES, but jobs are to run as {user}: "
                 "use AllowGroups, or run them as root"
             )
-        if not found.is_preemptible:
+        if not partition.is_preemptible:
             self.say(f"partition {name} has PreemptMode=OFF: users' jobs must wait")
-        return found
+        return partition
 
     def _build_job_spec(self, host: Host, ticket: Ticket, minutes: int, *, kept: bool) -> JobSpec:
         fleet = self.site.fleet
@@ -234,8 +233,8 @@ def _find_job(ticket: Ticket, known: Mapping[int, Job]) -> Job | None:
 
 def _parse_ticket_number(name: str) -> int:
     """Read the ticket number in a job's *name*; 0: none."""
-    found = re.match(rf"{JOB_NAME_PREFIX}(\d{{1,15}})-", name)
-    return int(found[1]) if found else 0
+    match = re.match(rf"{JOB_NAME_PREFIX}(\d{{1,15}})-", name)
+    return int(match[1]) if match else 0
 
 
 def look_up_uid(user: str) -> int:

@@ -123,8 +123,8 @@ def follow_outage(
 
 
 def _is_of_slurm(reason: str) -> bool:
-    told = reason.lower()
-    return any(words in told for words in SLURM_REASONS)
+    text = reason.lower()
+    return any(words in text for words in SLURM_REASONS)
 
 
 def _name_cause(node: Node, *, ordered: bool) -> OutageCause:

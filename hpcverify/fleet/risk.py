@@ -64,7 +64,7 @@ def rank_fleet(
         for outage in known
         if outage.began <= now and not _is_planned(outage, planned_reasons)
     ]
-    past += _list_untold_returns(listed, known, now)
+    past += _list_unrecorded_returns(listed, known, now)
     ranking = RiskRanking(make_history(locate_nodes(since, switches), past))
     ranking.advance(now / DAY_S)
     return ranking
@@ -75,7 +75,7 @@ def _is_planned(outage: NodeOutage, of_site: tuple[str, ...]) -> bool:
     return by_person and is_planned(outage.reason, of_site)
 
 
-def _list_untold_returns(
+def _list_unrecorded_returns(
     nodes: Iterable[Node], known: Iterable[NodeOutage], now: float
 ) -> Iterator[Outage]:
     """Yield an outage for each return to service that ends none of those *known*."""
@@ -84,6 +84,6 @@ def _list_untold_returns(
         ends.setdefault(outage.node, []).append(outage.ended)
     for node in nodes:
         for back in node.returned_at:
-            told = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
-            if back <= now and not told:
+            is_known = any(abs(back - end) < SAME_RETURN_S for end in ends.get(node.name, ()))
+            if back <= now and not is_known:
                 yield Outage(node.name, back / DAY_S, back / DAY_S)

@@ -107,21 +107,28 @@ def plan_sweep(
         hosts, known, frozenset(busy), fleet, now, bool(only), tried or {}, risks or {}, seed
     )
     assessed = {name: inputs.assess(name) for name in names}
-    over = {name: found for name, found in assessed.items() if isinstance(found, str)}
+    over = {name: node for name, node in assessed.items() if isinstance(node, str)}
     room = _Capacity(inputs, limit)
     chosen: list[Pick] = []
-    due = [found for found in assessed.values() if isinstance(found, _DueNode)]
+    due = [node for node in assessed.values() if isinstance(node, _DueNode)]
     ordered = list(_order_due(due, len(done) + int(now // DAY_S)))
-    for each in ordered:
-        if full := room.explain_full(each.host):
-            over[each.host.name] = full
+    for candidate in ordered:
+        if full := room.explain_full(candidate.host):
+            over[candidate.host.name] = full
             continue
-        room.take(each.host)
-        chosen.append(Pick(node=each.host.name, gpus=each.host.gpus, why=each.why, risk=each.risk))
+        room.take(candidate.host)
+        chosen.append(
+            Pick(
+                node=candidate.host.name,
+                gpus=candidate.host.gpus,
+                why=candidate.why,
+                risk=candidate.risk,
+            )
+        )
     return SweepPlan(
         chosen=tuple(chosen),
         passed_over=tuple(sorted(over.items())),
-        due=tuple(each.host.name for each in ordered),
+        due=tuple(candidate.host.name for candidate in ordered),
     )
 
 
@@ -136,7 +143,7 @@ def list_due(
     seed: int,
 ) -> tuple[Pick, ...]:
     """
-    List the *nodes* that are due, in their order: what can be told without the scheduler.
+    List the *nodes* that are due, in their order: what is known without the scheduler.
 
     It is the plan for a moment in which all of them are idle. The arguments are those of
     `plan_sweep`.
@@ -368,7 +375,6 @@ class _Capacity:
     """
 
     def __init__(self, inputs: _PlanInput, limit: int | None) -> None:
-        """Count what is taken already."""
         self._nodes = inputs.nodes
         self._fleet = inputs.fleet
         self._limit = limit

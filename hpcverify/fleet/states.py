@@ -69,7 +69,7 @@ class Caveat(StrEnum):
     """Held as before, and no harder, for the same causes."""
     WAITS = "waits"
     """Held until a run can judge what this one could not."""
-    HARD = "hard"
+    CONCLUSIVE = "hard"
     """Held for conclusive evidence that was not acted on when it was found."""
 
 
@@ -78,7 +78,7 @@ CAVEAT_TEXTS = {
     Caveat.SPARED: "{reason} (not acted on: {why})",
     Caveat.NOT_TIGHTENED: "{reason} (held no harder than before: {why})",
     Caveat.WAITS: "{reason} (not judged yet: {why})",
-    Caveat.HARD: "conclusive evidence, which no rerun can take back: {reason}",
+    Caveat.CONCLUSIVE: "conclusive evidence, which no rerun can take back: {reason}",
 }
 
 

@@ -24,7 +24,7 @@ def check_surroundings(site: Site, slurm: Slurm) -> Iterator[str]:
 def check_nodes(site: Site, there: Collection[str]) -> Iterator[str]:
     """Yield what names nodes that are not *there*, and a breaker that cannot trip."""
     lists = chain(
-        (("suppress.nodes", each.nodes) for each in site.suppress),
+        (("suppress.nodes", suppression.nodes) for suppression in site.suppress),
         ((f"fabric.switches.{name}", nodes) for name, nodes in site.fabric.switches.items()),
         (("bmc.addresses", nodes) for nodes in site.bmc.addresses),
     )

@@ -180,8 +180,8 @@ def apply_evidence(node: Node, found: Evidence, site: Site, now: float, past: in
 
 
 def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> Node:
-    if _has_pending_hard_evidence(node, site, now) or _still_stands(node, found, site, now):
-        return _quarantine_on_hard_evidence(node, found, site, now, past)
+    if _has_pending_evidence(node, site, now) or _still_stands(node, found, site, now):
+        return _quarantine_on_conclusive_evidence(node, found, site, now, past)
     if found.failures:
         return _handle_failure(node, found, site, now, past)
     if found.is_clean or _clears(found, node):
@@ -190,9 +190,9 @@ def _judge(node: Node, found: Evidence, site: Site, now: float, past: int) -> No
 
 
 def _clears(found: Evidence, node: Node) -> bool:
-    """Whether every check that made *node* a suspect is settled."""
+    """Whether every check that made *node* a suspect no longer counts."""
     suspected = node.state is State.SUSPECT and bool(node.checks)
-    return suspected and found.settled_checks.issuperset(node.checks)
+    return suspected and found.cleared_checks.issuperset(node.checks)
 
 
 def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
@@ -270,8 +270,8 @@ def _quarantine(
     return _enter(node, event, now, enforced=enforced, repeat_offender=repeated, **changes)
 
 
-def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
-    """Whether only the brakes have kept hard evidence from being acted on."""
+def _has_pending_evidence(node: Node, site: Site, now: float) -> bool:
+    """Whether only the brakes have kept conclusive evidence from being acted on."""
     if not (node.conclusive and _must_pass(node)):
         return False
     return not list_suppressed_checks(node.name, site, now).issuperset(node.checks)
@@ -279,17 +279,17 @@ def _has_pending_hard_evidence(node: Node, site: Site, now: float) -> bool:
 
 def _still_stands(node: Node, found: Evidence, site: Site, now: float) -> bool:
     """
-    Whether a run of ours bears out hard evidence that a hook has found.
+    Whether a run of ours bears out conclusive evidence that a hook has found.
 
     What is read once, such as a line of the kernel log, the hook has read: in our run that
     check can only say that it stands.
     """
-    standing = found.standing_checks.difference(list_suppressed_checks(node.name, site, now))
+    unresolved = found.unresolved_checks.difference(list_suppressed_checks(node.name, site, now))
     suspected = node.state is State.SUSPECT and node.conclusive
-    return suspected and not standing.isdisjoint(node.checks)
+    return suspected and not unresolved.isdisjoint(node.checks)
 
 
-def _quarantine_on_hard_evidence(
+def _quarantine_on_conclusive_evidence(
     node: Node, found: Evidence, site: Site, now: float, past: int
 ) -> Node:
     """Quarantine it now, whatever *found* says, if the site still enforces the check."""
@@ -302,7 +302,7 @@ def _quarantine_on_hard_evidence(
         enforced=is_enforced(failed.checks, site) or _is_requested_by_person(node),
         by="",
         not_before_ticket=max(node.not_before_ticket, found.ticket),
-        caveat=Caveat.HARD,
+        caveat=Caveat.CONCLUSIVE,
     )
 
 
@@ -329,7 +329,7 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
     else:
         confirmed = _confirms_suspicion(node, found) or (kept and found.suite != FABRIC_SUITE)
     acted_on = is_enforced([f.check for f in found.failures], site)
-    still = tuple(c for c in node.checks if c not in found.settled_checks)
+    still = tuple(c for c in node.checks if c not in found.cleared_checks)
     if not acted_on and _is_kept_suspect(node) and is_enforced(still, site):
         return _add_failures(node, found, still)
     failure = _describe_failures(node, found)
@@ -364,9 +364,9 @@ def _must_pass(node: Node) -> bool:
 
 
 def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
-    settled = found.settled_checks if found.ticket else frozenset[str]()
+    cleared = found.cleared_checks if found.ticket else frozenset[str]()
     failed = tuple(f.check for f in found.failures)
-    owed = tuple(c for c in node.owed_checks if c not in settled.union(failed))
+    owed = tuple(c for c in node.owed_checks if c not in cleared.union(failed))
     reasons = [*map(_format_failure, found.failures)]
     reasons += [f"not verified since: failed {', '.join(owed)}"] if owed else []
     return {
@@ -386,12 +386,12 @@ def _handle_pass(node: Node, found: Evidence, now: float) -> Node:
     doubt = node.state is State.SUSPECT and not node.enforced
     # The suite that it failed in no longer has that check, or a person trusts it with others.
     doubt |= bool(node.owed_checks) and node.suite in (found.suite, FABRIC_SUITE)
-    settled = found.settled_checks.issuperset(node.checks) or (doubt and found.is_full_pass)
+    cleared = found.cleared_checks.issuperset(node.checks) or (doubt and found.is_full_pass)
     # By itself it cannot show that it is well with others.
-    settled &= not is_suspect_between_nodes(node) or found.suite == FABRIC_SUITE
-    settled &= node.bmc_failures.keys().isdisjoint(node.checks)  # see `_drop_seen_failures`
-    if not settled:
-        return _handle_unsettled_pass(node, found, now)
+    cleared &= not is_suspect_between_nodes(node) or found.suite == FABRIC_SUITE
+    cleared &= node.bmc_failures.keys().isdisjoint(node.checks)  # see `_drop_seen_failures`
+    if not cleared:
+        return _handle_partial_pass(node, found, now)
     reason = f"passed {found.suite}"
     if found.suppressed_checks:
         reason += f"; suppressed: {', '.join(found.suppressed_checks)}"
@@ -423,7 +423,7 @@ def _clear_suspect(node: Node, found: Evidence, now: float, reason: str) -> Node
     return replace(_make_healthy(node, now, because or reason), flakes=node.flakes + flaked)
 
 
-def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
+def _handle_partial_pass(node: Node, found: Evidence, now: float) -> Node:
     """Hold a node whose failed checks were not in the run; wait if they gave no answer."""
     if is_suspect_by_bmc(node):
         unseen = ", ".join(node.checks)
@@ -433,7 +433,7 @@ def _handle_unsettled_pass(node: Node, found: Evidence, now: float) -> Node:
         return node
     if not found.unanswered_checks.keys().isdisjoint(node.checks):
         return _note_not_judged(node, found)
-    left = ", ".join(check for check in node.checks if check not in found.settled_checks)
+    left = ", ".join(check for check in node.checks if check not in found.cleared_checks)
     return _enter(
         node,
         NodeEvent.UNDECIDED,
@@ -496,7 +496,7 @@ def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> N
 
 
 def list_refusing_checks(site: Site) -> tuple[str, ...]:
-    """Name the checks whose hard evidence makes a prolog refuse a job."""
+    """Name the checks whose conclusive evidence makes a prolog refuse a job."""
     return tuple(c for c in site.quarantine.fail_closed if is_enforced([c], site))
 
 
@@ -528,7 +528,7 @@ def restrain_hold(before: Node, after: Node, why: str) -> Node:
     which no failure causes. A node in our reservation stays there until it passes,
     fails with no brake on, or is released because the check is doubted
     (`release_if_doubted`). Its `not_before_ticket` stays too, or another rerun would be
-    due at once. Hard evidence stays hard.
+    due at once. Conclusive evidence stays so.
     """
     if after.desired_hold.strength <= before.desired_hold.strength:
         return after
@@ -555,7 +555,7 @@ def release_if_doubted(node: Node, doubts: Mapping[str, str]) -> Node:
     Release a suspect whose failed checks are all among the *doubts*.
 
     Other nodes that failed the same are in service. It stays a suspect, to be verified
-    first. Hard evidence is kept until somebody has looked into the doubt. A node that an
+    first. Conclusive evidence is kept until somebody has looked into the doubt. A node that an
     admission named was not in service before, and stays out.
     """
     if (
@@ -618,7 +618,7 @@ def keep_until_verified(node: Node, now: float, last: int) -> Node:
     """
     Reserve *node*, which somebody else put back into service, until it has passed.
 
-    A pass clears hard evidence too, since it may have been repaired. Only a ticket
+    A pass clears conclusive evidence too, since it may have been repaired. Only a ticket
     after *last* counts.
     """
     after = max(node.not_before_ticket, last)

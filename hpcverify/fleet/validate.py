@@ -80,9 +80,9 @@ def list_notes(site: Site, now: float) -> Iterator[str]:
         yield "bmc.verify = false: whoever answers at the address of a BMC gets its password"
     yield from _list_bmc_notes(site.bmc)
     today = datetime.fromtimestamp(now, UTC).date()
-    for each in site.suppress:
-        if each.until < today:
-            yield f"suppress: {each.check} on {each.nodes} ended on {each.until}"
+    for entry in site.suppress:
+        if entry.until < today:
+            yield f"suppress: {entry.check} on {entry.nodes} ended on {entry.until}"
 
 
 def _list_spool_notes(spool: str) -> Iterator[str]:
@@ -152,11 +152,11 @@ def _list_switch_notes(fabric: Fabric) -> Iterator[str]:
 
 def _list_peer_notes(site: Site) -> Iterator[str]:
     """Say which metrics no check has; either side may have wildcards."""
-    for each in site.peers:
-        fitting = [n for n in list_check_names(site.packages) if fnmatchcase(n, each.check)]
+    for rule in site.peers:
+        fitting = [n for n in list_check_names(site.packages) if fnmatchcase(n, rule.check)]
         known = set(chain.from_iterable(load_check(n, site.packages).metrics for n in fitting))
-        if not any(fnmatchcase(m, each.metric) or fnmatchcase(each.metric, m) for m in known):
-            yield f"peers.metric: no check {each.check} measures {each.metric!r}"
+        if not any(fnmatchcase(m, rule.metric) or fnmatchcase(rule.metric, m) for m in known):
+            yield f"peers.metric: no check {rule.check} measures {rule.metric!r}"
 
 
 def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
@@ -211,11 +211,11 @@ def _check_switches(fabric: Fabric) -> Iterator[str]:
 
 
 def _check_peers(floors: Iterable[PeerFloor], known: Collection[str]) -> Iterator[str]:
-    for each in floors:
-        if not any(fnmatchcase(check, each.check) for check in known):
-            yield f"peers.check: {UnknownNameError('check', each.check, known)}"
-        if each.otherwise not in PEER_VERDICTS:
-            yield f'peers.otherwise of {each.check}: "{each.otherwise.value}" must be warn or fail'
+    for rule in floors:
+        if not any(fnmatchcase(check, rule.check) for check in known):
+            yield f"peers.check: {UnknownNameError('check', rule.check, known)}"
+        if rule.otherwise not in PEER_VERDICTS:
+            yield f'peers.otherwise of {rule.check}: "{rule.otherwise.value}" must be warn or fail'
 
 
 def _check_bmc(site: Site) -> Iterator[str]:
@@ -241,15 +241,15 @@ def _check_bmc(site: Site) -> Iterator[str]:
 
 
 def _check_suppressions(suppressed: Iterable[Suppression], known: Collection[str]) -> Iterator[str]:
-    for each in suppressed:
-        yield from _find_unknown_checks("suppress.check", [each.check], known)
+    for suppression in suppressed:
+        yield from _find_unknown_checks("suppress.check", [suppression.check], known)
         try:
-            expand(each.nodes)
+            expand(suppression.nodes)
         except ConfigError as exc:
             yield f"suppress.nodes: {exc}"
         for name in ("reason", "by"):
-            if not getattr(each, name).strip():
-                yield f"suppress.{name} of {each.check} must not be empty"
+            if not getattr(suppression, name).strip():
+                yield f"suppress.{name} of {suppression.check} must not be empty"
 
 
 def _find_unknown_checks(place: str, given: Iterable[str], known: Collection[str]) -> Iterator[str]:

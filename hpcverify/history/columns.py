@@ -56,7 +56,7 @@ WEEK_COLUMNS = (
     Column("runs", "integer", "runs with a number; `value` is their median"),
     Column("mad", "double", "their median absolute deviation from it, in `unit`"),
 )
-"""Of a week: `started`, `run` and `label` are those of its last run, `verdict` is the worst."""
+"""The columns of a week: `started`, `run` and `label` of its last run; the worst `verdict`."""
 ORDER = "check_name, metric, node, part, started"
 """How rows are sorted: whoever wants a metric, or a node in it, skips the rest."""
 

@@ -16,34 +16,34 @@ DAY_LETTERS = 8
 """A run's id begins with the day on which it began."""
 
 
-def rebuild_measurements(state: Path, complaints: list[str]) -> int:
+def rebuild_measurements(state: Path, problems: list[str]) -> int:
     """
     Write what all documents in the state directory *state* measured; count those that were read.
 
     It goes one way and can be repeated: rows of a run that has a document are replaced,
     those of runs that have none any more stay, and so do weeks that were rolled up. What
-    cannot be read or kept is listed in *complaints*.
+    cannot be read or kept is listed in *problems*.
 
     Raises:
         ConfigError: DuckDB is not installed.
         StoreError: a file of measurements cannot be written, or is damaged.
 
     """
-    writer = MeasurementWriter(state, complaints.append)
+    writer = MeasurementWriter(state, problems.append)
     names = sorted(p.name for p in (state / "runs").glob("*.json"))
     count = 0
     for _, day in groupby(filter(DOCUMENT_PATTERN.fullmatch, names), lambda n: n[:DAY_LETTERS]):
         paths = [state / "runs" / name for name in day]
         unread: list[str] = []
         writer.replace(_read_all(paths, unread))
-        complaints += unread
+        problems += unread
         count += len(paths) - len(unread)
     return count
 
 
-def _read_all(paths: list[Path], complaints: list[str]) -> Iterator[Run]:
+def _read_all(paths: list[Path], problems: list[str]) -> Iterator[Run]:
     for path in paths:
         try:
             yield documents.read(path)
         except StoreError as exc:
-            complaints.append(str(exc))
+            problems.append(str(exc))

@@ -63,7 +63,7 @@ def read_fleet(screen: Screen, find_floor: FindFloor, locate: Locate) -> Screene
 
     lines = {metric: find_floor(metric.check, metric.metric) for metric in screen.metrics}
     metrics: dict[PeerMetric, Worse] = {
-        metric: line.compared for metric, line in lines.items() if line.compared
+        metric: line.worse_side for metric, line in lines.items() if line.worse_side
     }
     far: set[PeerMetric] = set()
     least: dict[PeerMetric, float] = {}
@@ -123,7 +123,6 @@ class _FarGroups:
     """Places and versions that are worse than the rest, by one value of each node."""
 
     def __init__(self, screen: Screen, find_groups: FindGroups) -> None:
-        """Group the nodes of *screen*."""
         self._screen, self._find_groups = screen, find_groups
         self._minorities: dict[tuple[str, str, str], Mapping[str, frozenset[_Group]]] = {}
 

@@ -55,7 +55,7 @@ QUEUED_COLUMNS = """{
 MAX_UNWRITTEN_BYTES = 2**20
 """A longer queue is put into its file."""
 MAX_LINE_BYTES = 4 * 2**20
-"""Of a run in the queue, which is some 40,000 measurements: eight GPUs have a few hundred.
+"""The longest run in the queue, some 40,000 measurements: eight GPUs have a few hundred.
 A run that claims more is reported, and not kept."""
 MAX_RUN_METRICS = 2000
 """Different metrics of a run; a node of eight GPUs has about 300."""
@@ -145,7 +145,7 @@ class MeasurementWriter:
                 self._spill(sync=False)
 
     def leave_out(self, run: Run, why: str) -> None:
-        """Leave out what *run* measured; one line says *why*, with the next `settle`."""
+        """Leave out what *run* measured; one line says *why*, with the next `flush`."""
         self._left_out.append(f"{run.node}: run {run.id} {why}: it is not kept in the history")
 
     def _report_left_out(self) -> None:
@@ -155,7 +155,7 @@ class MeasurementWriter:
             self._say(f"{self._left_out[0]}{more}; their documents keep what they measured")
             self._left_out.clear()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """
         Put the queue on the disk: from now on, its runs are not lost.
 
@@ -224,7 +224,7 @@ class MeasurementWriter:
             self._publish(db, folder, f"select {NAMES} from {read_parquet(paths)}", whole=True)
 
     def _write_queue(self, *, replace_runs: bool) -> None:
-        self.settle()
+        self.flush()
         if self._begun:
             closed = list_weeks(self._state)
             with open_duckdb(self.folder) as db:

@@ -158,11 +158,11 @@ def judge_past(state: Path, choice: Choice, site: Site) -> dict[MetricName, Tren
 def _find_least(metric: PeerMetric, find_floor: FindFloor) -> float | None:
     """Find the least change that is worth a word: as much less as the floor between peers is."""
     line = find_floor(metric.check, metric.metric)
-    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR if line.compared else None
+    return DEFAULT_STEP * line.floor / DEFAULT_FLOOR if line.worse_side else None
 
 
 def _judge_past(past: MetricPast, find_floor: FindFloor, limits: Limits) -> TrendJudgement | None:
-    worse = find_floor(past.of.check, past.of.metric).compared
+    worse = find_floor(past.of.check, past.of.metric).worse_side
     least = _find_least(past.of, find_floor)
     if worse is None or least is None:
         return None
@@ -192,7 +192,6 @@ class Limits:
     """The limits by which parts failed or would fail in their own newest runs."""
 
     def __init__(self, store: Store) -> None:
-        """Look in the runs of *store*."""
         self._store = store
         self._runs: dict[tuple[str, str], Run | None] = {}
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.fleet.states import DAY_S
-from hpcverify.records.told_facts import ToldFacts
+from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.summary.facts import KIND_FACTS, PARTS_SOURCE
 
 MIN_NODES = 3
@@ -115,10 +115,10 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def gather_node_facts(
-    records: Iterable[ToldFacts], out_of_service: Collection[str] = ()
+    records: Iterable[ReportedFacts], out_of_service: Collection[str] = ()
 ) -> list[NodeFacts]:
     """Gather the *records* of the sources, oldest first, node by node."""
-    by_node: dict[str, dict[str, list[ToldFacts]]] = {}
+    by_node: dict[str, dict[str, list[ReportedFacts]]] = {}
     for record in records:
         by_node.setdefault(record.node, {}).setdefault(record.source, []).append(record)
     merged: dict[tuple[int, ...], Mapping[str, str]] = {}
@@ -144,13 +144,13 @@ def gather_node_facts(
     return gathered
 
 
-def _merge_changes(sources: Iterable[Sequence[ToldFacts]]) -> Iterable[FactChange]:
+def _merge_changes(sources: Iterable[Sequence[ReportedFacts]]) -> Iterable[FactChange]:
     changes = [change for rows in sources for change in list_changes(rows)]
     changes.sort(key=lambda change: change.when)
     return {change.name: change for change in changes}.values()
 
 
-def list_changes(rows: Sequence[ToldFacts]) -> list[FactChange]:
+def list_changes(rows: Sequence[ReportedFacts]) -> list[FactChange]:
     """List the last change of each fact in the *rows* of one source, oldest first."""
     changes: dict[str, FactChange] = {}
     known: dict[str, str] = dict(rows[0].facts)
@@ -337,12 +337,14 @@ def keep_nodes(drift: Drift, names: Collection[str]) -> Drift:
 
     return Drift(
         rollouts=tuple(
-            replace(one, behind=choose(one.behind), uncounted=choose(one.uncounted))
-            for one in drift.rollouts
-            if choose(one.behind)
+            replace(rollout, behind=choose(rollout.behind), uncounted=choose(rollout.uncounted))
+            for rollout in drift.rollouts
+            if choose(rollout.behind)
         ),
-        deviations=tuple(narrow(one) for one in drift.deviations if choose(one.nodes)),
-        splits=tuple(one for one in drift.splits if any(choose(nodes) for _, nodes in one.values)),
+        deviations=tuple(narrow(rollout) for rollout in drift.deviations if choose(rollout.nodes)),
+        splits=tuple(
+            rollout for rollout in drift.splits if any(choose(nodes) for _, nodes in rollout.values)
+        ),
         uncompared=choose(drift.uncompared),
     )
 

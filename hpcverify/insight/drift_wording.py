@@ -16,7 +16,7 @@ MAX_SPLIT_VALUES = 3
 MAX_LINE_FACTS = 8
 """Facts that are listed of the same nodes: after a reset of a BIOS there may be hundreds."""
 LONG_CHARACTERS = 60
-"""Of values that are longer, only the words that differ are shown."""
+"""The longest value shown whole; of longer ones only the words that differ are shown."""
 
 
 class DriftLine(Struct, frozen=True):

@@ -39,8 +39,8 @@ from hpcverify.isolation.links import LinkCoverage, count_coverage
 from hpcverify.model import BMC_SUITE, FABRIC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
+from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.records.store import RunEntry, Store
-from hpcverify.records.told_facts import ToldFacts
 from hpcverify.summary.wording import format_duration
 from hpcverify.units import format_age, format_count
 
@@ -215,7 +215,7 @@ def build_overview(
     doubts: tuple[str, ...] = (),
     overdue_days: float = 0,
     failures: Iterable[tuple[str, float]] = (),
-    told: Iterable[ToldFacts] = (),
+    told: Iterable[ReportedFacts] = (),
     links: LinkCoverage | None = None,
     link_days: float = 0,
 ) -> Overview:

@@ -34,7 +34,7 @@ from hpcverify.isolation.search_state import MAX_ATTEMPTS
 CONFIRMING_FAILURES, REFUTING_PASSES = 4, 2
 """What comes first, decides."""
 MORE_FAILURES, DOUBTS = 4, 4
-"""So many more at most, one for each so many groups and members that failed and then passed:
+"""The most repeats to add: one for each `DOUBTS` groups and members that failed and then passed:
 where chance fails that much, it fails four times in a row as well."""
 CONFIRM_CONTROLS = 4
 """Pairs beside them, of those that have passed."""

@@ -31,8 +31,9 @@ from hpcverify.records.collectives import CollectiveRun, CollectiveTiming
 from hpcverify.units import format_count
 
 SLOW_SHARE = 0.75
-"""Of the bandwidth of other groups, on a quiet network. Groups of good nodes differ by less, by
-how many they are and where; a link at half its rate, or one adapter of two, is well below."""
+"""The share of the bandwidth of other groups, on a quiet network. Groups of good nodes differ
+by less, by how many they are and where; a link at half its rate, or one adapter of two, is well
+below."""
 LEAST_SHARE = 0.55
 """On a network however noisy: a link at half its rate must fail."""
 SPREADS = 2.0

@@ -20,7 +20,7 @@ from random import Random
 from msgspec import Struct
 
 NODE_DUE_SHARE, SWITCH_DUE_SHARE = 1 / 3, 0.8
-"""Of the period, from which on a node's link is due, and what is between two switches: of
+"""The share of the period after which a node's link is due, and a link between switches: of
 their nodes, some are idle at nearly any time."""
 
 Pair = tuple[str, str]

@@ -25,9 +25,9 @@ MIN_FAILED_SHARE = 0.5
 MIN_FAILED_CELLS = 2
 """A single cell that fails is a link."""
 REPEATS = 3
-"""Of a cell that nothing else explains, before it is a link: of 240 cells, 5 fail by chance if
-2 % of all tests do, and on a noisy network 6 % do. Twice more named a link of good nodes in one
-of 300 clusters."""
+"""Repeats of a cell that nothing else explains, before it is a link: of 240 cells, 5 fail by
+chance if 2 % of all tests do, and on a noisy network 6 % do. Twice more named a link of good
+nodes in one of 300 clusters."""
 
 Cells = Mapping[tuple[str, str], bool]
 """Whether a test failed in which the first sent to the second."""

@@ -50,14 +50,14 @@ def try_pairs(
         return list(chain.from_iterable(p for p, outcome in results.items() if outcome is wanted))
 
     untested = list_nodes(GroupOutcome.UNKNOWN)
-    found = Isolation()
+    isolation = Isolation()
     if suspects := list_nodes(GroupOutcome.FAILED):
         passed = list_nodes(GroupOutcome.PASSED)
         count = max(MIN_PARTNERS, len(suspects))
         partners = random.sample(passed, min(count, len(passed)))
         partners += random.sample(spare, min(count - len(partners), len(spare)))
-        found = yield from isolate(
+        isolation = yield from isolate(
             [*suspects, *partners], switches, random, inside=inside, gone=gone, tell=tell
         )
-    nodes = replace(found.nodes, untested=(*found.nodes.untested, *untested))
-    return replace(found, nodes=nodes)
+    nodes = replace(isolation.nodes, untested=(*isolation.nodes.untested, *untested))
+    return replace(isolation, nodes=nodes)

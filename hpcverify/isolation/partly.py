@@ -26,7 +26,7 @@ from hpcverify.isolation.group_tests import (
 )
 
 SLOW_PARTNERS, WELL_PARTNERS = 3, 2
-"""So many partners at least must be slow with a node each time, and well with it again: who fails
+"""The fewest partners that must be slow with a node each time, and well with it again: who fails
 with two may have met two such nodes."""
 MAX_RETRIED_PARTNERS = 6
 """The most partners of either kind that are tried again."""

@@ -53,7 +53,7 @@ MAX_SUBMISSION_S = TIMEOUT_S
 MAX_ARRIVAL_S = 10.0
 """How long after its job a document may appear in a folder that is read anew."""
 MAX_AWAY_S = 600.0
-"""For how long a Slurm that does not answer is waited for."""
+"""How long to wait for a Slurm that does not answer."""
 LOST_STATES = frozenset({"DOWN", "ERROR", "FUTURE"})
 LOST_FLAGS = frozenset({"DRAIN", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"})
 """With these a node does not come back while it is waited for. UNKNOWN is not one of them: every
@@ -233,18 +233,18 @@ class RoundTester:
 
         Whoever submitted them was killed, perhaps with the request under way.
         """
-        is_told = False
+        is_reported = False
         while True:
             known = {job.name: job for job in self.slurm.list_jobs(self.prefix).values()}
             missing = (job for job in wanted if job.name not in known)
             ages = [self.clock() - job.at for job in missing if not self._are_all_there(job)]
             if not any(0 <= age < MAX_SUBMISSION_S for age in ages):
                 return known
-            if not is_told:
+            if not is_reported:
                 self.say(
                     "a job was being submitted when we were killed: waiting for Slurm to show it"
                 )
-                is_told = True
+                is_reported = True
             if self.stop():
                 raise Interrupted
             self.sleep(POLL_S)

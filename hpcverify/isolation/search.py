@@ -38,9 +38,9 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 from hpcverify.isolation.search_state import (
-    BLAME_FAILURES,
     CLEARED_PASSES,
     EXTRA_CONTROLS,
+    FAILURES_TO_NAME,
     JUDGING,
     MAX_ATTEMPTS,
     SearchState,
@@ -50,12 +50,12 @@ from hpcverify.isolation.search_state import (
 MAX_BAD_SHARE = 0.2
 """If a larger share of the members is bad, it is not they."""
 MIN_BAD = 10
-"""So many may be bad in the smallest cluster. From then on it is tested whether they fit each
+"""This many may be bad in the smallest cluster. From then on it is tested whether they fit each
 other."""
 FITTING_PAIRS = 0.5
 """If fewer of the pairs of bad members fail, they are not bad."""
 WIDESPREAD_GROUPS, WIDESPREAD_PAIRS = 0.5, 0.4
-"""If larger shares of the first groups fail, and then of pairs, no members can be told apart:
+"""If larger shares of the first groups fail, and then of pairs, no members can be distinguished:
 with a fifth of all bad, 0.36 of the pairs fail; with two versions that do not fit, 0.5."""
 MIN_GROUPS = 4
 """From so many groups on, failures can be widespread."""
@@ -207,7 +207,7 @@ def _choose_halves(state: SearchState) -> Iterator[Members]:
     are_late = any(len(suspicion.members) == 1 for suspicion in state.suspicions)
     for suspicion in state.suspicions:
         first, second = halve(suspicion.members)
-        is_behind = are_late or state.known[first[0]].failures < BLAME_FAILURES - 2
+        is_behind = are_late or state.known[first[0]].failures < FAILURES_TO_NAME - 2
         both = suspicion.is_careful or (is_behind and len(suspicion.members) == TWO)
         yield first
         if both and second:

@@ -24,13 +24,13 @@ from hpcverify.isolation.group_tests import (
     Round,
 )
 
-BLAME_LEAD = 2
+LEAD_TO_NAME = 2
 """Failures more than passes, each with another partner, that make a member bad."""
 LINK_LEAD = 3
 """More passes than failures, each with another partner, of two that fail with each other."""
 OTHER_FAILURES = 1
 """The most of them, with other partners: what fails more often has no single slow link."""
-BLAME_FAILURES = 4
+FAILURES_TO_NAME = 4
 """Failed tests of a bad member in all; with fewer, it takes a lead of one more."""
 MAX_PAIR_TESTS_OF_MEMBER = 8
 """With no such lead after as many, a member is intermittent."""
@@ -282,7 +282,9 @@ class SearchState:
         member = suspicion.members[0]
         record = self.known[member]
         needed = (
-            BLAME_LEAD + (record.failures < BLAME_FAILURES) + min(self.disturbances, EXTRA_CONTROLS)
+            LEAD_TO_NAME
+            + (record.failures < FAILURES_TO_NAME)
+            + min(self.disturbances, EXTRA_CONTROLS)
         )
         if record.lead >= needed:
             self.bad.append(member)

@@ -38,7 +38,7 @@ class RankShares(Struct, frozen=True):
     """Ranks of the same role have the same work, as those of a stage of a pipeline."""
 
     @property
-    def working(self) -> list[float]:
+    def own_work(self) -> list[float]:
         """What it does without the others, in each step."""
         inputs = self.waiting_for_input or (0.0,) * len(self.computing)
         return [a + b for a, b in zip(self.computing, inputs, strict=True)]
@@ -109,7 +109,7 @@ def find_slow_ranks_of_training(shares: Sequence[RankShares]) -> tuple[Straggler
     """
     if not shares:
         return ()
-    work = {share.rank: share.working for share in shares}
+    work = {share.rank: share.own_work for share in shares}
     excess: dict[int, list[float]] = {}
     for role in {share.role for share in shares}:
         like = [share.rank for share in shares if share.role == role]
@@ -133,7 +133,7 @@ def _time_step(shares: Sequence[RankShares]) -> float:
     return median(
         own + with_others
         for share in shares
-        for own, with_others in zip(share.working, share.communicating, strict=True)
+        for own, with_others in zip(share.own_work, share.communicating, strict=True)
     )
 
 
@@ -147,5 +147,5 @@ def _explain(rank: int, shares: Sequence[RankShares]) -> str:
     (own,) = (share for share in shares if share.rank == rank)
     like = [share for share in shares if share.role == own.role]
     computing = median(own.computing) - median(median(share.computing) for share in like)
-    working = median(own.working) - median(median(share.working) for share in like)
+    working = median(own.own_work) - median(median(share.own_work) for share in like)
     return "waits_for_input" if computing < MIN_EXCESS_SHARE * working else "computes_slowly"

@@ -87,13 +87,7 @@ def isolate(
         alone = {node: (node,) for node in nodes}
         bad_inside = yield from _test_inside(alone, GroupPurpose.INSIDE, gone)
     left = [node for node in nodes if node not in {*bad_inside, *gone}]
-    groups = _group_by_switch(left, switches, random)
-    seen: PairResults = {}
-    plan = note_pairs(_search_and_confirm(groups, random, switches, gone, tell), seen)
-    of_nodes = yield from plan
-    of_nodes, partly = yield from _repeat_failures(
-        of_nodes, left, seen=seen, switches=switches, random=random, gone=gone
-    )
+    of_nodes, partly = yield from _search_nodes(left, switches, random, gone, tell)
     judged = {*bad_inside, *of_nodes.bad, *of_nodes.untested}
     lost = tuple(node for node in nodes if node in gone and node not in judged)
     far = yield from _list_between_switches(of_nodes.links, left, switches, random, gone)
@@ -127,6 +121,23 @@ def isolate(
     misfits = tuple(node for node in misfits if switches.get(node) not in matrix.switches)
     of_nodes = _leave_out(of_nodes, misfits)
     return Isolation(bad_inside, of_nodes, of_switches, matrix, partly, misfits)
+
+
+def _search_nodes(
+    nodes: Sequence[str],
+    switches: Mapping[str, str],
+    random: Random,
+    gone: Collection[str],
+    tell: Tell,
+) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
+    groups = _group_by_switch(nodes, switches, random)
+    seen: PairResults = {}
+    plan = note_pairs(_search_and_confirm(groups, random, switches, gone, tell), seen)
+    result = yield from plan
+    repeats = _repeat_failures(
+        result, nodes, seen=seen, switches=switches, random=random, gone=gone
+    )
+    return (yield from repeats)
 
 
 def _name_far_links(
@@ -183,7 +194,7 @@ def _repeat_failures(
     random: Random,
     gone: Collection[str],
 ) -> Generator[Round, Outcomes, tuple[SearchResult, tuple[PartlySlow, ...]]]:
-    """Try nodes again that failed and passed; who is slow with some each time is told apart."""
+    """Try nodes again that failed and passed; those slow with some each time are set apart."""
     alone = [group[0] for group in result.intermittent if len(group) == 1]
     suspects = list(dict.fromkeys((*alone, *chain.from_iterable(result.links))))
     if result.is_widespread or not suspects:

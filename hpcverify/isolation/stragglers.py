@@ -45,7 +45,8 @@ MIN_GAIN = 0.05
 MIN_OWN_SHARE = 0.2
 """The share of its delay: no network makes a rank slower over its own work."""
 MIN_EXCESS = 0.5
-"""Of what all take, over its own work, or in rare delays: less is anybody's on a busy machine."""
+"""The share of what all take, over its own work, or in rare delays: less is usual on a busy
+machine."""
 MIN_PARTNERS = 2
 """With one, a slow transfer may be due to either."""
 LATE = "arrives_late"

@@ -35,7 +35,7 @@ def search_three(members: Members, gone: Collection[str]) -> Plan:
     """
     Yield rounds of tests of three *members*, and take their outcomes, until they are judged.
 
-    Who is *gone* cannot be tested any more; the other two cannot be told apart then.
+    A node that is *gone* cannot be tested; then the other two cannot be distinguished.
     """
     outcome = GroupOutcome.PASSED
     for _ in range(CLEARED_PASSES):

@@ -43,7 +43,7 @@ MODE_MARGINS: Mapping[str, Mapping[str, float]] = {
     "busbw": {"busbw": 1.0},
 }
 """
-For each mode that is judged, the modes whose figures serve, the best first, and how much
+Each mode that is judged, with the modes whose figures serve, the best first, and how much
 of such a figure a healthy part surely reaches. Good parts keep 0.90 (H100) to 0.96 (L4) of
 a burst, 0.73 (B200) to 0.85 (GB200) of the best of many shapes, and in fp32 on Ada 0.70;
 memory is read or written no slower than it is copied.

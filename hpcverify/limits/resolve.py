@@ -154,17 +154,9 @@ def _make_relative_limit(  # a limit is a fraction of a reference, for one part
     rule: Rule, item: Measurement, fraction: float, reference: float, source: str
 ) -> Limit:
     bound = fraction * reference
-    return Limit(
-        name=item.name,
-        part_id=item.part_id,
-        low=bound if fraction <= 1 else None,
-        high=bound if fraction > 1 else None,
-        otherwise=rule.otherwise,
-        remedy=rule.remedy,
-        cause=rule.cause,
-        conclusive=rule.conclusive,
-        source=source,
-    )
+    low, high = (bound, None) if fraction <= 1 else (None, bound)
+    limit = _make_absolute_limit(item.name, replace(rule, low=low, high=high, source=source))
+    return replace(limit, part_id=item.part_id)
 
 
 def _make_unresolved_limit(rule: Rule, item: Measurement, without: str) -> Iterator[Limit]:

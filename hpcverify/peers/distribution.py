@@ -16,7 +16,7 @@ class Distribution(Struct, frozen=True):
     low: float
     high: float
     counts: tuple[int, ...]
-    """One if all values are equal or too far apart to be told apart, else `BINS`."""
+    """One if all values are equal or too far apart to be distinguished, else `BINS`."""
 
 
 def count_values(values: Sequence[float]) -> Distribution:

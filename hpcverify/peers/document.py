@@ -63,10 +63,10 @@ def judge_fleet(
     judged, unjudged = [], []
     for name, parts in sorted(fleet.items()):
         floor = find_floor(name.check, name.metric)
-        if floor.compared:
+        if floor.worse_side:
             entry = reference.find(name) if reference else None
             try:
-                judged.append(judge_metric(name, parts, floor, floor.compared, entry))
+                judged.append(judge_metric(name, parts, floor, floor.worse_side, entry))
             except (ArithmeticError, ValueError) as exc:  # of absurd values; the others are judged
                 unjudged.append(f"{name} ({exc})")
         elif floor.worse is None:

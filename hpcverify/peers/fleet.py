@@ -40,7 +40,7 @@ from hpcverify.units import format_count, format_percent
 MIN_DRAGGED = 2
 """The parts of a node that can drag each other along."""
 MAX_OUTLIER_SHARE = 0.1
-"""Of more parts than this share, and more than one, the bad ones may be a kind of their own."""
+"""The largest share of bad parts: beyond it, several bad ones may be a kind of their own."""
 MAX_UNNAMED_LISTED = 5
 """Parts that are not named are listed, the worst first."""
 
@@ -235,7 +235,7 @@ def build_plain_judgement(
     reference: ReferenceEntry | None = None,
 ) -> MetricJudgement:
     """Build what is said of a metric whose *summary* shows that nothing in it is far."""
-    worse = floor.compared or "high"
+    worse = floor.worse_side or "high"
     return MetricJudgement(
         name=name,
         judgeability=Judgeability.JUDGED,

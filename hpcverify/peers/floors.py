@@ -40,7 +40,7 @@ class PeerFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
 
     @property
-    def compared(self) -> Worse | None:
+    def worse_side(self) -> Worse | None:
         """The side on which parts are compared; None: on neither, or nobody knows on which."""
         return None if self.worse == "neither" else self.worse
 

@@ -54,14 +54,14 @@ def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Che
 
 def load_checks(packages: tuple[str, ...]) -> tuple[dict[str, Check[Any]], list[str]]:
     """Import all checks of *packages*, by name, and say what is wrong with the others."""
-    found: dict[str, Check[Any]] = {}
+    checks: dict[str, Check[Any]] = {}
     mistakes: list[str] = []
     for name in sorted(set(list_check_names(packages))):
         try:
-            found[name] = load_check(name, packages)
+            checks[name] = load_check(name, packages)
         except BrokenCheckError as exc:
             mistakes.append(str(exc))
-    return found, mistakes
+    return checks, mistakes
 
 
 def find_place(path: str, exc: BaseException) -> str:
@@ -165,7 +165,7 @@ def make_side_finder(
 
     def find_side(check: str, metric: str) -> Side | None:
         declared = load(check)
-        found = declared.find_metric(metric) if declared else None
-        return found.worse if found else None
+        declaration = declared.find_metric(metric) if declared else None
+        return declaration.worse if declaration else None
 
     return find_side

@@ -109,7 +109,7 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Checks whose FAIL takes a node out of service, ``"*"`` for all; the others only
     report. By default none."""
     fail_closed: tuple[str, ...] = ()
-    """Enforced checks whose hard evidence makes the prolog refuse a job."""
+    """Enforced checks whose conclusive evidence makes the prolog refuse a job."""
     drain_errors: tuple[Cause, ...] = ()
     """Causes of ERROR for which a node is held for a person."""
     share: Share = 0.1
@@ -330,7 +330,6 @@ def convert_config(raw: object, kind: type[T], subject: str) -> T:
 
 
 def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number in the content of a file, with its place."""
     if isinstance(raw, float):
         yield place, raw
     elif isinstance(raw, Mapping):
@@ -343,11 +342,10 @@ def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _explain_range_error(complaint: str) -> str:
-    """Say where a number is out of range, and what it must be."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
     )
-    return complaint if found is None else f"{found[2]} must be {found[1]}"
+    return complaint if match is None else f"{match[2]} must be {match[1]}"
 
 
 def _suggest_fix(complaint: str, kind: object) -> str:
@@ -365,18 +363,17 @@ def _suggest_fix(complaint: str, kind: object) -> str:
 
 def _list_choices(place: str, kind: object) -> Iterator[str]:
     """List the valid values at *place*, as ``quarantine.backend``."""
-    for found in _find_kinds(place, kind):
-        if isinstance(found, type) and issubclass(found, Enum):
-            yield from (str(each.value) for each in found)
-        elif get_origin(found) is Literal:
-            yield from map(str, get_args(found))
+    for choices in _find_kinds(place, kind):
+        if isinstance(choices, type) and issubclass(choices, Enum):
+            yield from (str(choice.value) for choice in choices)
+        elif get_origin(choices) is Literal:
+            yield from map(str, get_args(choices))
 
 
 def _list_field_names(place: str, kind: object) -> Iterator[str]:
-    """List the fields that a table at *place* may have."""
-    for found in _find_kinds(place, kind):
-        if isinstance(found, type) and issubclass(found, Struct):
-            yield from (field.encode_name for field in msgspec.structs.fields(found))
+    for table in _find_kinds(place, kind):
+        if isinstance(table, type) and issubclass(table, Struct):
+            yield from (field.encode_name for field in msgspec.structs.fields(table))
 
 
 def _find_kinds(place: str, kind: object) -> Iterator[object]:

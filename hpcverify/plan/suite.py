@@ -397,8 +397,8 @@ def _refuse_unmeetable(
 ) -> None:
     """Refuse an override that, with what it changes, bounds nothing or admits no value."""
     covered = [metric for metric in rules if fnmatchcase(metric, override.metric)]
-    found = (find_rule(rules, overrides, m, (override.part,)) for m in (override.metric, *covered))
-    made = [hit[1] for hit in found if hit]
+    hits = (find_rule(rules, overrides, m, (override.part,)) for m in (override.metric, *covered))
+    made = [hit[1] for hit in hits if hit]
     if not any(has_bound(rule) for rule in made):
         raise ConfigError(
             f"{subject}.{override.metric!r}: it has no bound: give low, high or a fraction"
@@ -426,8 +426,8 @@ def _explain_unsound(setting: Setting) -> str | None:
     """Say why a limit makes no sense, if so."""
     low, high = setting.low, setting.high
     fractions = [setting.of_spec, setting.of_siblings, setting.of_baseline]
-    said = (low, high, *fractions, setting.otherwise, setting.remedy, setting.optional)
-    if all(value is None for value in said):
+    settings = (low, high, *fractions, setting.otherwise, setting.remedy, setting.optional)
+    if all(value is None for value in settings):
         return "it has no bound: give low, high or a fraction"
     if low is not None and high is not None and low > high:
         return f"low {low:g} is above high {high:g}"

@@ -75,11 +75,11 @@ class NodeQualifier(Struct, kw_only=True):
     should_stop: Callable[[], bool]
     say: Callable[[str], None]
     announce: Callable[[float], None]
-    """Told how many seconds all steps should take, before the first one begins."""
+    """Called with how many seconds all steps should take, before the first one begins."""
     begin: Callable[[QualificationStep], None]
-    """Told of each step before it begins."""
+    """Called with each step before it begins."""
     end: Callable[[StepReport], None]
-    """Told of what each step came to."""
+    """Called with what each step came to."""
     show_progress: Callable[[], AbstractContextManager[Progress]]
     _started: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
     _began: float = msgspec.field(default_factory=time.monotonic)

@@ -79,7 +79,7 @@ class Straggler(Struct, frozen=True):
     """A rank, or a node with all its ranks, that holds the others up."""
 
     rank: int
-    """For a node, its first rank."""
+    """The rank; of a node, its first."""
     how: str
     """arrives_late, sends_slowly or receives_slowly; in training computes_slowly or
     waits_for_input."""
@@ -173,7 +173,7 @@ class CollectiveRun(Struct, frozen=True, kw_only=True):
     algorithm: str = ""
     """ring, tree, nvls, …; as asked for, since NCCL does not say what it took."""
     settings: dict[str, str] = {}
-    """What the environment told NCCL or gloo."""
+    """What the environment set for NCCL or gloo."""
     wire_share: float = 0.0
     """The share of all bytes that go over the network between nodes, by the algorithm; 0 if
     it is not known."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from hpcverify.check import add_complaints
+from hpcverify.check import LimitIndex, add_complaints
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.model import (
     SCHEMA_VERSION,
@@ -51,6 +51,11 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 DEVICE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Larger documents are not read; a round of eight GPUs has 1 MB."""
+MAX_COMPARISONS = 500_000
+"""
+Comparisons of values with limits in a document. A round of eight GPUs has some thousands, and at
+most 64 such rounds are written.
+"""
 
 
 def write(run: Run, path: Path) -> None:
@@ -230,7 +235,6 @@ def _find_descriptor(path: Path) -> int | None:
 
 @contextmanager
 def _open_target(path: Path, *, make: bool = False) -> Generator[PathEnd]:
-    """Go to *path*, if a file can be written there."""
     try:
         with walk_path(path, refuse_link_of_others, make=make) as target:
             kind = UNWRITABLE_KINDS.get(stat.S_IFMT(_read_mode(target)))
@@ -332,10 +336,17 @@ def parse(text: bytes, subject: str) -> Run:
                 f"{subject} has schema {version}, but this hpcverify knows {SCHEMA_VERSION}: "
                 "upgrade hpcverify"
             )
-        return add_missing_complaints(msgspec.json.decode(text, type=Run))
+        run = msgspec.json.decode(text, type=Run)
     # For text that is not UTF-8, msgspec raises no error of its own.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{subject} is not a complete run document ({exc}): move it away") from exc
+    if sum(map(_count_comparisons, run.results)) > MAX_COMPARISONS:
+        raise StoreError(f"{subject} has more limits for its values than any run: move it away")
+    return add_missing_complaints(run)
+
+
+def _count_comparisons(result: Result) -> int:
+    return LimitIndex(result.limits).count_comparisons(result.measurements)
 
 
 def add_missing_complaints(run: Run) -> Run:
@@ -354,7 +365,6 @@ def add_missing_complaints(run: Run) -> Run:
 
 
 def _lacks_complaints(result: Result) -> bool:
-    """Whether no complaint of *result* explains what it counts as."""
     verdict = effective_verdict(result)
     counted = (cap_beta_verdict(c.verdict, result.maturity) for c in result.complaints)
     return verdict > Verdict.SKIP and all(other < verdict for other in counted)

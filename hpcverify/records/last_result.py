@@ -24,4 +24,4 @@ class LastResult(Struct, frozen=True, kw_only=True):
     cause: Cause
     remedy: Remedy
     complaints: tuple[Complaint, ...] = ()
-    """Those of the round as they count, the gravest first, without their evidence."""
+    """The gravest of the round as they count, the gravest first, without their evidence."""

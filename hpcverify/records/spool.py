@@ -141,14 +141,14 @@ def deposit(run: Run, spool: Path, token: str = "", *, owner: int | None = None)
 
 
 def _refuse_strangers(home: Path) -> None:
-    found = home.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = home.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise StoreError(f"{home} is not a directory: remove it")
     # Root writes the prolog's runs; the directory may belong to the sweep's user.
-    ours = os.geteuid() in (0, found.st_uid)
-    if not ours or found.st_mode & OTHERS_WRITE_BITS:
+    ours = os.geteuid() in (0, status.st_uid)
+    if not ours or status.st_mode & OTHERS_WRITE_BITS:
         raise StoreError(
-            f"{home} belongs to user {found.st_uid}, or others can write to it: "
+            f"{home} belongs to user {status.st_uid}, or others can write to it: "
             f"chown {os.geteuid()} {home} && chmod 700 {home}"
         )
 
@@ -276,7 +276,6 @@ def _open_spool(spool: Path) -> Generator[int]:
 
 
 def _list_nodes(spool: Path, top: int) -> list[str]:
-    """List the possible directories of nodes in the *spool* that is open as *top*."""
     try:
         names = os.listdir(top)
     except OSError as exc:
@@ -329,10 +328,10 @@ class _NodeDirectory(Struct, kw_only=True):
 
     def read_runs(self) -> Iterator[Arrival | Refusal]:
         """Yield the runs here, unless others could have written them."""
-        found = os.fstat(self.home)
-        if found.st_uid not in self.owners or found.st_mode & OTHERS_WRITE_BITS:
+        status = os.fstat(self.home)
+        if status.st_uid not in self.owners or status.st_mode & OTHERS_WRITE_BITS:
             yield self._build_refusal(
-                f"{self.path} belongs to user {found.st_uid}, or others can write to "
+                f"{self.path} belongs to user {status.st_uid}, or others can write to "
                 f"it, so nothing is collected: chown -R {max(self.owners)} {self.path} "
                 f"&& chmod 700 {self.path}"
             )
@@ -393,12 +392,12 @@ class _NodeDirectory(Struct, kw_only=True):
     def _list_leftovers(self, names: Iterable[str]) -> list[tuple[float, str]]:
         """List the leftovers, with the time of their last change."""
         old = (n for n in names if n.startswith(ASIDE_PREFIX) or UNFINISHED_PATTERN.fullmatch(n))
-        found: list[tuple[float, str]] = []
+        leftovers: list[tuple[float, str]] = []
         for name in islice(old, self.quota.leftovers):
             with suppress(FileNotFoundError):
                 there = os.stat(name, dir_fd=self.home, follow_symlinks=False)
-                found.append((there.st_ctime, name))
-        return found
+                leftovers.append((there.st_ctime, name))
+        return leftovers
 
     def _read_document(self, name: str) -> Iterator[Arrival | Refusal]:
         try:
@@ -463,7 +462,6 @@ class _NodeDirectory(Struct, kw_only=True):
 
 
 def _require_fit_file(found: os.stat_result, owners: set[int]) -> int:
-    """Return the size of a file, if it may be read."""
     if not stat.S_ISREG(found.st_mode):
         raise _UnfitFile("it is not a regular file")
     if found.st_nlink != 1:
@@ -476,7 +474,6 @@ def _require_fit_file(found: os.stat_result, owners: set[int]) -> int:
 
 
 def _parse_sound_run(text: bytes, node: str, name: str) -> Run:
-    """Parse *text* into a run that is safe to read."""
     # Each value but the first follows one of these; a key does not.
     if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise _UnfitFile("it holds more values than any run")
@@ -487,7 +484,6 @@ def _parse_sound_run(text: bytes, node: str, name: str) -> Run:
 
 
 def _find_bad_names(run: Run, node: str, name: str) -> Iterator[str]:
-    """Yield what is wrong with the names in *run*."""
     if run.node != node:
         yield f"it names node {run.node[:255]!a}"
     if f"{run.id}.json" != name:
@@ -507,7 +503,6 @@ def read_id_time(run: str) -> datetime:
 
 
 def _find_bad_values(run: Run) -> Iterator[str]:
-    """Yield what is wrong with the values in *run*."""
     if run.started.tzinfo is None or run.started.year not in VALID_YEARS:
         yield "its start is not a valid time with a time zone"
     elif abs(run.started - read_id_time(run.id)) > MAX_DATES_APART:
@@ -524,8 +519,8 @@ def _find_bad_values(run: Run) -> Iterator[str]:
 
 def _is_deep(value: Any, left: int = MAX_PARAM_DEPTH) -> bool:
     inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
-    nested = [each for each in inner if isinstance(each, dict | list)]
-    return bool(nested) and (left == 0 or any(_is_deep(each, left - 1) for each in nested))
+    nested = [item for item in inner if isinstance(item, dict | list)]
+    return bool(nested) and (left == 0 or any(_is_deep(item, left - 1) for item in nested))
 
 
 def _list_sizes(run: Run) -> Iterator[int]:

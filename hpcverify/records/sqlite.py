@@ -145,8 +145,8 @@ def _run_script(db: sqlite3.Connection, script: str, version: int) -> None:
 
 def read_version(db: sqlite3.Connection) -> int:
     """Read the version of the tables."""
-    found: int = db.execute("pragma user_version").fetchone()[0]
-    return found
+    version: int = db.execute("pragma user_version").fetchone()[0]
+    return version
 
 
 def count_free_bytes(db: sqlite3.Connection) -> int:

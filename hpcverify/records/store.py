@@ -39,6 +39,7 @@ from hpcverify.limits.resolve import PastValues
 from hpcverify.model import BMC_SUITE, CarryOver, Complaint, Inventory, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
+from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.records.sqlite import (
     count_free_bytes,
     create_tables,
@@ -60,7 +61,6 @@ from hpcverify.records.tables import (
     insert_run,
     save_mtime,
 )
-from hpcverify.records.told_facts import ToldFacts
 
 FiniteFloat = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 DocumentSize = Annotated[int, Meta(ge=0, le=documents.MAX_DOCUMENT_BYTES)]
@@ -252,15 +252,15 @@ class Store:
         new.sort(key=lambda path: path.stem, reverse=True)
         ahead = self._format_latest_id()
         new.sort(key=lambda path: path.stem > ahead)
-        complaints: list[str] = []
+        unread: list[str] = []
         while new and self._timer() < until:
             batch, new = new[:BATCH_DOCUMENTS], new[BATCH_DOCUMENTS:]
-            runs = list(_read_whole(batch, complaints))
+            runs = list(_read_whole(batch, unread))
             self._run_transaction(partial(self._insert_all, runs=runs), write=True)
-        self.warnings += complaints
+        self.warnings += unread
         if new:  # so that `save` does not record the rest as indexed
             self._seen_mtime = 0
-        seen = 0 if new or complaints else changed
+        seen = 0 if new or unread else changed
         self._run_transaction(lambda db: save_mtime(db, seen), write=True)
 
     def _insert_all(self, db: sqlite3.Connection, runs: Iterable[tuple[Run, int]]) -> None:
@@ -468,9 +468,9 @@ class Store:
 
     def list_facts(
         self, since: datetime | None = None, until: datetime | None = None
-    ) -> list[ToldFacts]:
+    ) -> list[ReportedFacts]:
         """
-        List what was told of every node from *since* to *until*, oldest first.
+        List the facts reported of every node from *since* to *until*, oldest first.
 
         Nodes of one image tell the same: each set of facts is decoded once.
         """
@@ -480,17 +480,17 @@ class Store:
         def parse(moment: object) -> float:
             return msgspec.convert(moment, datetime).timestamp()
 
-        def build(rows: Rows) -> list[ToldFacts]:
+        def build(rows: Rows) -> list[ReportedFacts]:
             known = msgspec.convert(rows, list[tuple[str, str, str, str, bytes]])
             return [
-                ToldFacts(
+                ReportedFacts(
                     node=node,
                     source=source,
                     first=parse(first),
                     last=parse(last),
-                    facts=decode(told),
+                    facts=decode(encoded),
                 )
-                for node, source, first, last, told in known
+                for node, source, first, last, encoded in known
             ]
 
         return self._select(
@@ -504,13 +504,13 @@ class Store:
         self, since: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[str, float]]:
         """List the node and the start, in s since 1970, of each failed run."""
-        found = self._select(
+        selected = self._select(
             "select node, started from runs where verdict = 'fail'"
             " and started between :since and :until",
             {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
             lambda rows: msgspec.convert(rows, list[tuple[str, datetime]]),
         )
-        return [(node, at.timestamp()) for node, at in found]
+        return [(node, at.timestamp()) for node, at in selected]
 
     def _select_entries(self, which: str, values: Mapping[str, str | int | None]) -> list[RunEntry]:
         return self._select_structs(
@@ -563,7 +563,6 @@ class Store:
         return [run for (run,) in self._select_rows(query, wanted, tuple[str])]
 
     def _select_rows(self, query: str, values: Mapping[str, str], kind: type[T]) -> list[T]:
-        """Return the rows of *query* as tuples of this *kind*."""
         return self._select(query, values, lambda rows: msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
 
     def read_documents(self, entries: Iterable[RunEntry]) -> Iterator[Run]:
@@ -619,10 +618,10 @@ class Store:
             {"node": node},
             lambda rows: msgspec.convert(rows, list[tuple[str, str, str, str]]),
         )
-        found: dict[str, tuple[CarryOver, ...]] = {}
+        carry_overs: dict[str, tuple[CarryOver, ...]] = {}
         for check, *mark in rows:
-            found[check] = (*found.get(check, ()), CarryOver(*mark))
-        return found
+            carry_overs[check] = (*carry_overs.get(check, ()), CarryOver(*mark))
+        return carry_overs
 
     def list_runs_judging(self, part: str, checks: Collection[str], run: Run) -> list[RunEntry]:
         """
@@ -718,14 +717,14 @@ def _build_last_results(rows: Rows) -> list[LastResult]:
     ]
 
 
-def _read_whole(paths: Iterable[Path], complaints: list[str]) -> Iterator[tuple[Run, int]]:
+def _read_whole(paths: Iterable[Path], unread: list[str]) -> Iterator[tuple[Run, int]]:
     """Read the complete runs among *paths*, each with its size in bytes."""
     for path in paths:
         try:
             yield _read_run(path), _read_size(path)
         except StoreError as exc:
             if os.path.lexists(path):  # else another process has deleted it
-                complaints.append(str(exc))
+                unread.append(str(exc))
 
 
 def _read_run(path: Path) -> Run:

@@ -53,7 +53,7 @@ create table marks (
     part text not null, value text not null, run text not null,
     primary key (node, name, mark, part)
 );
--- a row for each set of facts that a source told of a node, and when it told it first and last
+-- a row for each set of facts that a source reported of a node, and when first and last
 create table facts (
     node text not null, source text not null, first text not null, last text not null,
     facts blob not null
@@ -68,6 +68,8 @@ Runs that `prune` spares for a mark. A check leaves all its marks in each run, s
 are few: the last run of each check, and one for each time that parts were removed for
 good.
 """
+MAX_COMPLAINTS = 16
+"""The gravest complaints of a result, which say what an overview shows of it."""
 MAX_FACT_ROWS = 32
 """Sets of facts that are kept of a node and a source: what it was before, for rollouts."""
 NEWEST_FIRST_CLAUSE = "order by started > :now, started desc"
@@ -135,7 +137,6 @@ def find_reference(db: sqlite3.Connection, node: str, now: str) -> set[str]:
 
 
 def _find_carry_over_runs(db: sqlite3.Connection, node: str, now: str) -> set[str]:
-    """Find the newest runs that have marks of *node*."""
     rows = db.execute(
         "select id from runs where id in (select run from marks where node = :node)"  # noqa: S608 - our own words
         f" {NEWEST_FIRST_CLAUSE} limit :most",
@@ -180,8 +181,10 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
                 r.reason,
                 r.cause,
                 r.remedy,
-                # The document has the evidence.
-                msgspec.json.encode([replace(c, evidence={}) for c in list_complaints(r)]),
+                # The document has all, and their evidence.
+                msgspec.json.encode(
+                    [replace(c, evidence={}) for c in list_complaints(r)[:MAX_COMPLAINTS]]
+                ),
                 r.seconds,
             )
             for r in choose_worst_rounds(run.results)
@@ -205,12 +208,12 @@ def insert_facts(
     started: str,
 ) -> None:
     """
-    Note that *source* told *facts* of *node* in a run that *started* then.
+    Note that *source* reported *facts* of *node* in a run that *started* then.
 
     In whatever order the runs of a node come, the rows are the same in the end.
     """
-    told = msgspec.json.encode(facts, order="sorted")
-    seen = {"node": node, "source": source, "started": started, "facts": told}
+    encoded = msgspec.json.encode(facts, order="sorted")
+    seen = {"node": node, "source": source, "started": started, "facts": encoded}
     again = db.execute(
         "update facts set first = min(first, :started), last = max(last, :started)"
         " where node = :node and source = :source and facts = :facts",

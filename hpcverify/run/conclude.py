@@ -13,10 +13,10 @@ import msgspec
 
 from hpcverify.check import (
     ENGINE_FINDING_RULES,
+    LimitIndex,
     Rule,
     RuleOverride,
     add_complaints,
-    applies,
     judge,
 )
 from hpcverify.limits.resolve import PastValues, resolve
@@ -56,7 +56,7 @@ def conclude(
     A check skipped on every device is a SKIP; skipped on some, its coverage says so.
     """
     outcomes = {part: answer.outcome for part, answer in answers.items()}
-    found = [item for answer in answers.values() for item in answer.items]
+    items = [item for answer in answers.values() for item in answer.items]
     skipped = {
         part: outcome for part, outcome in outcomes.items() if outcome.verdict is Verdict.SKIP
     }
@@ -67,14 +67,14 @@ def conclude(
         required=step.required,
         seconds=round(seconds, 3),
         coverage=(
-            *(item for item in found if isinstance(item, Coverage)),
+            *(item for item in items if isinstance(item, Coverage)),
             *(Coverage(p, f"skipped: {o.reason}") for p, o in skipped.items()),
         ),
-        measurements=tuple(i for i in found if isinstance(i, Measurement)),
-        findings=tuple(i for i in found if isinstance(i, Finding)),
-        series=tuple(i for i in found if isinstance(i, Series)),
-        marks=tuple(i for i in found if isinstance(i, CarryOver)),
-        facts=tuple(i for i in found if isinstance(i, Fact)),
+        measurements=tuple(i for i in items if isinstance(i, Measurement)),
+        findings=tuple(i for i in items if isinstance(i, Finding)),
+        series=tuple(i for i in items if isinstance(i, Series)),
+        marks=tuple(i for i in items if isinstance(i, CarryOver)),
+        facts=tuple(i for i in items if isinstance(i, Fact)),
         params=to_json_types(msgspec.to_builtins(step.params)),
     )
     if skipped and len(skipped) == len(outcomes):
@@ -175,11 +175,12 @@ def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -
     if others or result.verdict is Verdict.FAIL:
         return result
     short = Coverage("node", "cut short: the suite's time ran out")
+    unmet = frozenset(LimitIndex(result.limits).list_unmet(result.measurements))
     judged = judge(
         msgspec.structs.replace(
             result,
             coverage=(*result.coverage, short),
-            limits=tuple(x for x in result.limits if _applies_to_part_result(x, result)),
+            limits=tuple(x for x in result.limits if _decides(x) and x not in unmet),
             shortfalls=(),
         ),
         inventory,
@@ -187,10 +188,9 @@ def judge_cut_short(result: Result, cut: frozenset[str], inventory: Inventory) -
     return None if judged.verdict is Verdict.PASS else judged
 
 
-def _applies_to_part_result(limit: Limit, result: Result) -> bool:
-    """Whether *limit* applies to half a check: not if it says how much is enough."""
-    decides = limit.otherwise is not Verdict.ERROR and not limit.noisy
-    return decides and _is_measured(limit, result)
+def _decides(limit: Limit) -> bool:
+    """Whether *limit* decides about half a check: not if it says how much is enough."""
+    return limit.otherwise is not Verdict.ERROR and not limit.noisy
 
 
 def build_not_run_result(
@@ -205,7 +205,3 @@ def build_not_run_result(
         required=step.required,
     )
     return judge(result, Inventory())
-
-
-def _is_measured(limit: Limit, result: Result) -> bool:
-    return any(applies(limit, item) for item in result.measurements)

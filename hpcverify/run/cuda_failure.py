@@ -2,7 +2,7 @@
 What a worker says when CUDA ended its task: a finding on the GPU, or an ERROR with the fix.
 
 A GPU that dies under load raises an exception in the check, as a bug in the check does. The
-table `hpcverify.telemetry.cuda_errors` tells them apart, in this one place for all checks.
+table `hpcverify.telemetry.cuda_errors` separates them, in this one place for all checks.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ def explain_cuda_failure(
     if error is None:
         return None
     gpus = _list_used_gpus(task)
-    found: dict[str, CudaError | None] = {}
+    errors: dict[str, CudaError | None] = {}
     broken: dict[str, CudaError] = {}
     if len(gpus) > 1 or not error.is_exact:
         texts = (context_errors or find_context_errors)(gpus)
-        found = {part: find_cuda_error(text, error.platform) for part, text in texts.items()}
-        broken = {part: e for part, e in found.items() if e and e.verdict is Verdict.FAIL}
+        errors = {part: find_cuda_error(text, error.platform) for part, text in texts.items()}
+        broken = {part: e for part, e in errors.items() if e and e.verdict is Verdict.FAIL}
         if broken and (error.verdict is not Verdict.FAIL or not error.is_exact):
             error = next(iter(broken.values()))
     if error.verdict is not Verdict.FAIL or not gpus:
         outcome = _build_outcome(error, exc)
-        refused = {part for part, e in found.items() if e and e.code == error.code}
+        refused = {part for part, e in errors.items() if e and e.code == error.code}
         holders = {_find_full_gpu(exc, gpus)} - {""} or refused
         if isinstance(task, Measure) and 0 < len(holders) < len(gpus):
             labels = task.context.inventory.format_names(sorted(holders))
             outcome = replace(outcome, reason=f"{labels}: {outcome.reason}")
         return CudaFailure((), outcome, error.sticky)
-    guilty = broken if 0 < len(broken) < len(gpus) else {}
+    named = broken if 0 < len(broken) < len(gpus) else {}
     is_alone = len(gpus) == 1 and (bool(broken) or not _is_of_any_gpu(error, task))
-    places = {gpus[0]: error} if is_alone else guilty or {"node": error}
+    places = {gpus[0]: error} if is_alone else named or {"node": error}
     findings = tuple(_build_finding(e, part, exc) for part, e in places.items())
     return CudaFailure(findings, _build_outcome(error, exc), is_sticky=True)
 
@@ -106,7 +106,7 @@ def _is_of_any_gpu(error: CudaError, task: Task) -> bool:
 
 
 def _list_used_gpus(task: Task) -> list[str]:
-    """List the GPUs that the worker of *task* may have used, if it can accuse them."""
+    """List the GPUs that the worker of *task* may have used, if its errors can name them."""
     if not isinstance(task, Measure):
         return []
     if task.context.device.kind == "cuda":
@@ -126,18 +126,17 @@ def find_context_errors(parts: Collection[str]) -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for index, part in _number_gpus(torch, parts).items():
         try:
             with breadcrumb.during("a few kernels after an error", part):
                 _run_kernels(torch, index)
         except RuntimeError as exc:
-            found[part] = str(exc)
-    return found
+            errors[part] = str(exc)
+    return errors
 
 
 def _number_gpus(torch: ModuleType, parts: Collection[str]) -> dict[int, str]:
-    """Give each of the GPUs *parts* by the number that torch has for it."""
     vendor = AMD if _uses_rocm() else NVIDIA
     numbered: dict[int, str] = {}
     for index in range(torch.cuda.device_count()):

@@ -47,7 +47,7 @@ class Executor(Protocol):
         ...
 
     def should_stop(self) -> bool:
-        """Whether the run was told to end."""
+        """Whether the run was asked to end."""
         ...
 
     def close(self, *, hurry: bool = False) -> None:

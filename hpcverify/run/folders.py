@@ -179,13 +179,13 @@ def _read_owner(name: str, top: int) -> int | None:
     To ask a user's FUSE could take for ever, and it may give any answer. Merely to open its
     path does not ask it.
     """
-    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
-        if _read_mount(found) != _read_mount(top):
+        if _read_mount(opened) != _read_mount(top):
             return None
-        return os.fstat(found).st_uid
+        return os.fstat(opened).st_uid
     finally:
-        os.close(found)
+        os.close(opened)
 
 
 def _read_mount(descriptor: int) -> str:
@@ -224,7 +224,6 @@ def remove(path: Path, until: float = float("inf")) -> None:
 
 
 def _empty_folder(top: int, until: float) -> None:
-    """Remove everything in the folder that is open as *top*."""
     todo = _unlink_files(top, until)
     while todo and time.monotonic() < until:
         name = todo.pop()

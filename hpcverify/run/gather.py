@@ -96,7 +96,7 @@ class RunState(Struct, kw_only=True):
     unused: tuple[Finding, ...] = ()
     """The GPUs that did not come back from a check, and are used no more."""
     proven_wrong: frozenset[str] = frozenset()
-    """The parts of which there is hard evidence: they have no vote any more."""
+    """The parts of which there is conclusive evidence: they have no vote any more."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -178,8 +178,8 @@ class StepRun(Struct, kw_only=True):
         if self._is_observed():
             answers[OBSERVED_KEY] = self._observe(start)
         answers = _drop_skipped_telemetry(self._reconcile(answers))
-        if found := tuple(item for item in settled if isinstance(item, Finding)):
-            answers[SETTLED_KEY] = Answer(items=found, outcome=Outcome())
+        if findings := tuple(item for item in settled if isinstance(item, Finding)):
+            answers[SETTLED_KEY] = Answer(items=findings, outcome=Outcome())
         past = now.history.past_values(step.name)
         result = conclude(step, answers, now.inventory, past, now.clock() - start)
         now.state.proven_wrong |= list_proven_wrong(result)
@@ -261,12 +261,11 @@ class StepRun(Struct, kw_only=True):
         return device.kind == "cuda" and self.round.state.gpu_setup_error is not None
 
     def _find_xids(self, late: Mapping[str, LateWorker]) -> GpuXids:
-        """Find the Xids of the GPUs whose workers were *late*."""
-        parts = [one.gpu for one in late.values() if one.gpu]
+        parts = [worker.gpu for worker in late.values() if worker.gpu]
         if not parts:
             return GpuXids()
         now = self.round.clock()
-        longest = max(one.overrun.seconds for one in late.values())
+        longest = max(worker.overrun.seconds for worker in late.values())
         return find_xids(self.round.executor, parts, now - longest - XID_LAG_SECONDS, now)
 
     def _allow(self, contexts: Iterable[Context]) -> Allowance:
@@ -283,7 +282,7 @@ class StepRun(Struct, kw_only=True):
         from hpcverify.run.gpu_errors import explain_gpu_errors  # noqa: PLC0415 - 10 ms of a prolog
 
         def ask(parts: Collection[str], start: float) -> GpuXids:
-            return find_xids(now.executor, parts, start, now.clock(), with_complaints=True)
+            return find_xids(now.executor, parts, start, now.clock(), with_error_states=True)
 
         common = now.state.common_errors
         explained = explain_gpu_errors(answers, now.inventory, ask, now.holders, common)
@@ -400,9 +399,9 @@ def _drop_votes(answer: Answer, wrong: frozenset[str]) -> Answer:
     if not dropped:
         return answer
     text = "has no vote, since an earlier check of this run proved it wrong"
-    said = [Coverage(part_id, text) for part_id in dict.fromkeys(vote.part_id for vote in dropped)]
+    notes = [Coverage(part_id, text) for part_id in dict.fromkeys(vote.part_id for vote in dropped)]
     rest = (item for item in answer.items if item not in dropped)
-    return msgspec.structs.replace(answer, items=(*rest, *said))
+    return msgspec.structs.replace(answer, items=(*rest, *notes))
 
 
 def _make_directory(path: Path) -> None:
@@ -553,7 +552,6 @@ def select_devices(inventory: Inventory, kind: str) -> Inventory:
 
 
 def _drop_skipped_telemetry(answers: Mapping[str, Answer]) -> dict[str, Answer]:
-    """Leave out the telemetry of a check that was skipped."""
     others = {n: a for n, a in answers.items() if n not in (OBSERVED_KEY, RECONCILED_KEY)}
     skipped = [a.outcome.verdict is Verdict.SKIP for a in others.values()]
     return others if skipped and all(skipped) else dict(answers)

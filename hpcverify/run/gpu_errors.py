@@ -63,7 +63,7 @@ def explain_gpu_errors(
         return Explained(named, common)
     xids = ask(gpus, min(answer.outcome.start for answer in named.values()))
     placed = {name: _add_xids(answer, gpus, xids) for name, answer in named.items()}
-    return _acquit_all(_acquit_peers(placed), gpus, common)
+    return _explain_software_errors(_explain_peer_errors(placed), gpus, common)
 
 
 def _list_errors(answer: Answer) -> list[Finding]:
@@ -90,7 +90,7 @@ def _read_log(answer: Answer, worker: str, gpus: Collection[str]) -> Answer:
     """
     Read in the log of a worker that died which error of a GPU it died of, if any.
 
-    A thread of NCCL or a destructor of torch ends the process with what CUDA told it.
+    A thread of NCCL or a destructor of torch ends the process with the error that CUDA gave it.
     """
     outcome = answer.outcome
     error = cuda_errors.find_cuda_error(outcome.trace) if _has_died(outcome) else None
@@ -115,21 +115,22 @@ def _add_xids(answer: Answer, gpus: Collection[str], xids: GpuXids) -> Answer:
         unknown = error.part_id == "node"
         places = marked if unknown and len(marked) < len(gpus) else []
         for part_id in places or [error.part_id]:
-            told = xids.describe(part_id) or ", ".join(xids.complaints.get(part_id, ()) * unknown)
-            text = f"{error.text}; {told}" if told else error.text
+            states = xids.error_states.get(part_id, ()) if unknown else ()
+            cause = xids.describe(part_id) or ", ".join(states)
+            text = f"{error.text}; {cause}" if cause else error.text
             evidence = {**error.evidence, **xids.make_evidence(part_id)}
             errors.append(replace(error, part_id=part_id, text=text, evidence=evidence))
     return _replace_errors(answer, errors, answer.outcome)
 
 
-def _acquit_peers(answers: Answers) -> dict[str, Answer]:
+def _explain_peer_errors(answers: Answers) -> dict[str, Answer]:
     """
-    Acquit GPUs that only met an error over NVLink, where another one failed in the check.
+    Make an ERROR of what GPUs only met over NVLink, where another one failed in the check.
 
     A GPU whose peer dies, or whose peer's process is killed, raises cudaErrorContained:
     "certain types of invalid accesses of peer GPU memory" (driver_types.h).
     """
-    acquitted = dict(answers)
+    explained = dict(answers)
     for name, answer in answers.items():
         errors = _list_errors(answer)
         met = [e for e in errors if e.code == cuda_errors.CONTAINED]
@@ -143,8 +144,8 @@ def _acquit_peers(answers: Answers) -> dict[str, Answer]:
                 remedy=Remedy.RERUN,
                 code="",
             )
-            acquitted[name] = _replace_errors(answer, (), outcome)
-    return acquitted
+            explained[name] = _replace_errors(answer, (), outcome)
+    return explained
 
 
 def _lost_by_itself(answer: Answer) -> bool:
@@ -155,7 +156,9 @@ def _lost_by_itself(answer: Answer) -> bool:
     return _has_died(outcome) or outcome.cause is Cause.HUNG
 
 
-def _acquit_all(answers: Answers, gpus: Collection[str], common: frozenset[str]) -> Explained:
+def _explain_software_errors(
+    answers: Answers, gpus: Collection[str], common: frozenset[str]
+) -> Explained:
     """
     Make an ERROR of what all GPUs raised alike, if software can cause it.
 
@@ -171,31 +174,35 @@ def _acquit_all(answers: Answers, gpus: Collection[str], common: frozenset[str])
     if len(gpus) >= MIN_GPUS_ALIKE:
         common |= {c for c, parts in places.items() if c in software and parts >= set(gpus)}
     unknown = {code for code, parts in places.items() if code in software and "node" in parts}
-    acquitted = {name: _acquit(answer, common, unknown) for name, answer in answers.items()}
-    return Explained(acquitted, common)
+    explained = {
+        name: _explain_without_gpu(answer, common, unknown) for name, answer in answers.items()
+    }
+    return Explained(explained, common)
 
 
-def _acquit(answer: Answer, common: Collection[str], unknown: Collection[str]) -> Answer:
+def _explain_without_gpu(
+    answer: Answer, common: Collection[str], unknown: Collection[str]
+) -> Answer:
     errors = _list_errors(answer)
     left = [e for e in errors if e.code not in common and e.code not in unknown]
     if len(left) == len(errors):
         return answer
     first = next(e for e in errors if e not in left)
-    told = first.evidence.get("error", first.code)
+    title = first.evidence.get("error", first.code)
     reason = (
-        f"a GPU raised an error, or all did, and CUDA did not report which ({told}): {ALONE_FIX}"
+        f"a GPU raised an error, or all did, and CUDA did not report which ({title}): {ALONE_FIX}"
     )
     cause, remedy = Cause.CRASHED, Remedy.INSPECT
     alike = [error.code for error in errors if error.code in common]
     if cuda_errors.UNKNOWN in alike:
         reason = (
-            f"every GPU raised the same error ({told}), so the driver has failed, rather than "
+            f"every GPU raised the same error ({title}), so the driver has failed, rather than "
             f"each GPU: {DRIVER_FIX}"
         )
         cause, remedy = Cause.CRASHED, Remedy.REBOOT
     elif alike:
         reason = (
-            f"every GPU raised the same error ({told}), so the driver or torch is wrong, rather "
+            f"every GPU raised the same error ({title}), so the driver or torch is wrong, rather "
             f"than each GPU broken: {VERSIONS_FIX}"
         )
         cause, remedy = Cause.MISCONFIGURED, Remedy.FIX_CONFIGURATION

@@ -75,5 +75,5 @@ def list_missing_devices(inventory: Inventory, previous: Inventory) -> tuple[Dev
 
 
 def _find_pci_address(inventory: Inventory, part: str) -> str:
-    found = inventory.find_part(part)
-    return found.facts.get("pci_address", "") if found else ""
+    gpu = inventory.find_part(part)
+    return gpu.facts.get("pci_address", "") if gpu else ""

@@ -104,7 +104,6 @@ class WorkerHandle:
     """A worker process, and its files."""
 
     def __init__(self, process: Popen[bytes] | ForkedWorker, files: WorkerFiles) -> None:
-        """Take over a running worker *process*."""
         self._process = process
         self._files = files
         self._written = 0
@@ -206,12 +205,12 @@ class WorkerHandle:
 
     def describe_overrun(self, seconds: float, start: float) -> Overrun:
         """Say what it is doing now that its *seconds* since *start* are up."""
-        found = self.find_whereabouts()
-        since = found.since if found else start
+        place = self.find_whereabouts()
+        since = place.since if place else start
         return Overrun(
             seconds=seconds,
-            doing=found.text if found else "",
-            part=found.part if found else "",
+            doing=place.text if place else "",
+            part=place.part if place else "",
             doing_seconds=time.monotonic() - since,
             hindrance=self.describe_hindrance(start),
         )
@@ -282,7 +281,7 @@ class LocalExecutor(Struct):
                 ends |= dict.fromkeys(waiting, INTERRUPTED_OUTCOME)
             elif waiting and elapsed > timeout:
                 overruns = self._end_overrun(waiting, timeout, start)
-                ends |= {name: describe_overrun(found) for name, found in overruns.items()}
+                ends |= {name: describe_overrun(overrun) for name, overrun in overruns.items()}
             elif waiting:
                 self.tick()
                 pause = min(max(elapsed / 20, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
@@ -324,9 +323,9 @@ class LocalExecutor(Struct):
             self._end([name], hurry=True)
             return INTERRUPTED_OUTCOME
         log = self._workers[name].read_log()
-        found = self._workers[name].find_whereabouts()
+        place = self._workers[name].find_whereabouts()
         self._end([name])  # its children may live on
-        where = f" in {found.text}" if found else ""
+        where = f" in {place.text}" if place else ""
         last = find_last_words(log)
         words = f"; last line of its log: {last}" if last and not where else ""
         reason, cause = f"its worker {died}{where}{words}", Cause.CRASHED
@@ -340,11 +339,11 @@ class LocalExecutor(Struct):
     def _end_overrun(
         self, names: Sequence[str], timeout: float, start: float
     ) -> dict[str, Overrun]:
-        found = {name: self._workers[name].describe_overrun(timeout, start) for name in names}
+        overruns = {name: self._workers[name].describe_overrun(timeout, start) for name in names}
         hung = self._end(names, grace=WORKER_GRACE_SECONDS)
         return {
             name: msgspec.structs.replace(overrun, stuck=hung.get(name, ""))
-            for name, overrun in found.items()
+            for name, overrun in overruns.items()
         }
 
     def _end(
@@ -419,10 +418,10 @@ def find_last_words(log: str) -> str:
     """Find the line that says most of why a process ended: empty if it wrote nothing."""
     before, fatal, after = log.partition(FATAL_WORDS)
     lines = [line.strip() for line in before.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(FRAME_WORDS)]
-    thrown = [line for line in told if line.startswith(CPP_WORDS)]
+    words = [line for line in lines if not line.startswith(FRAME_WORDS)]
+    thrown = [line for line in words if line.startswith(CPP_WORDS)]
     dumped = [fatal + after.partition("\n")[0]] if fatal else []
-    return (thrown or told or dumped or [""])[-1]
+    return (thrown or words or dumped or [""])[-1]
 
 
 def may_use_gpu(task: Task) -> bool:
@@ -450,7 +449,6 @@ def _wait_for(workers: Iterable[WorkerHandle], seconds: float) -> None:
 
 
 def _add_times(outcome: Outcome, start: float) -> Outcome:
-    """Add the times to an outcome that the engine made itself."""
     if outcome.end:
         return outcome
     return msgspec.structs.replace(outcome, start=start, end=time.monotonic())

@@ -191,14 +191,14 @@ def _try_lock(path: Path, taken: list[int]) -> bool:
 def _find_root_holder(folder: Path) -> LockHolder | None:
     """Ask the kernel who holds root's file: see proc_locks(5)."""
     try:
-        found = _find_lock_file(folder).stat()
+        status = _find_lock_file(folder).stat()
         locks = Path("/proc/locks").read_text()
     except OSError:
         return None
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     for line in locks.splitlines():
         _, kind, _, _, pid, inode, *_ = line.split()
-        if (kind, inode) == ("FLOCK", f"{device}:{found.st_ino}"):
+        if (kind, inode) == ("FLOCK", f"{device}:{status.st_ino}"):
             return LockHolder(int(pid), ROOT)
     return None
 
@@ -249,9 +249,9 @@ def _find_socket_inode(name: str) -> str:
 
 
 def _list_open_files(process: Path) -> Iterator[str]:
-    for each in (process / "fd").iterdir():
+    for link in (process / "fd").iterdir():
         with suppress(FileNotFoundError):
-            yield str(each.readlink())
+            yield str(link.readlink())
 
 
 def _read_user(process: Path) -> int:

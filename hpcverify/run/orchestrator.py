@@ -86,7 +86,7 @@ class Verification(Struct, kw_only=True):
     _began: float = field(default_factory=time.monotonic)
     _state: RunState = field(default_factory=RunState)
     _skipped: dict[str, str] = {}
-    """Why checks were skipped, as far as it was told: later rounds do not repeat it."""
+    """Why checks were skipped, as far as it was reported: later rounds do not repeat it."""
 
     def run(self) -> Run:
         """Verify the node; a request to stop ends it early with the results so far."""
@@ -173,7 +173,6 @@ class Verification(Struct, kw_only=True):
     def _explain_no_more_rounds(
         self, now: Round, results: tuple[Result, ...], costs: Sequence[tuple[float, int]]
     ) -> str:
-        """Say why no round follows *now*, if none does."""
         if why := self._explain_cut_short(now, results):
             return why
         if now.number == 1 and all(map(could_not_run, results)):
@@ -342,13 +341,13 @@ def collect_versions() -> dict[str, str]:
     `importlib.metadata` takes longer to import than the passive checks of eight GPUs
     take to run.
     """
-    found = {"python": sys.version.split()[0], "kernel": os.uname().release}
+    versions = {"python": sys.version.split()[0], "kernel": os.uname().release}
     for folder in {*site.getsitepackages(), *sys.path}:
         for name in _list_folder(folder):
             package, _, version = name.removesuffix(".dist-info").partition("-")
             if package in VERSIONED_PACKAGES and name.endswith(".dist-info"):
-                found[package.replace("_", "-")] = version
-    return found
+                versions[package.replace("_", "-")] = version
+    return versions
 
 
 def _list_folder(folder: str) -> list[str]:

@@ -1,7 +1,7 @@
 """
 What it means that a worker did not end in time: a part that hangs, or a plan that is short.
 
-A GPU is accused only by its siblings: one that does not come back from an operation of
+Only its siblings show that a GPU hangs: one that does not come back from an operation of
 its own, long after at least as many like GPUs have ended the same check. All else is an
 ERROR that says what was going on, since the host, the driver or the plan may be at fault.
 """
@@ -92,7 +92,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
         return own if self.is_gpu else self.overrun.part.removeprefix(own)
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """What it was doing, without the device."""
         return self.overrun.doing.removesuffix(f" on {self.context.device.label}")
 
@@ -103,7 +103,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
         return self.is_gpu and own and not self.overrun.hindrance
 
     @property
-    def is_accused(self) -> bool:
+    def is_hung_alone(self) -> bool:
         """Whether its GPU hangs, by the word of its siblings."""
         if not self.is_within_gpu or not self.ended or len(self.ended) <= self.late:
             return False
@@ -117,7 +117,7 @@ class LateWorker(Struct, frozen=True, kw_only=True):
         if self.overrun.stuck:
             return self.is_gpu
         longer = self.overrun.doing_seconds > (self.allowance.estimate or 0.0)
-        return self.is_accused or (self.is_within_gpu and longer)
+        return self.is_hung_alone or (self.is_within_gpu and longer)
 
     @property
     def is_short_of_budget(self) -> bool:
@@ -140,7 +140,7 @@ def explain_overruns(
     """
     answers = {name: answer for phase in phases for name, answer in phase.answers.items()}
     return answers | {
-        name: _explain(answers[name], one, budget, xids) for name, one in late.items()
+        name: _explain(answers[name], worker, budget, xids) for name, worker in late.items()
     }
 
 
@@ -195,7 +195,7 @@ def _explain(answer: Answer, late: LateWorker, budget: float, xids: GpuXids) -> 
     noted = f" (the kernel log has {seen})" if seen else ""
     if late.overrun.stuck or late.overrun.hindrance:
         return replace(answer, outcome=replace(outcome, reason=f"{outcome.reason}{noted}"))
-    if late.is_accused:
+    if late.is_hung_alone:
         finding = _build_finding(late, noted, xids)
         return replace(answer, items=(*answer.items, finding))
     if late.is_short_of_budget:
@@ -222,12 +222,12 @@ def _write_log_command(inventory: Inventory) -> str:
 def _build_finding(late: LateWorker, noted: str, xids: GpuXids) -> Finding:
     overrun, slowest, part = late.overrun, max(late.ended), late.context.device.part
     text = (
-        f"it hung in {late.doing} for {overrun.doing_seconds:.0f} s until it was ended; "
+        f"it hung in {late.activity} for {overrun.doing_seconds:.0f} s until it was ended; "
         f"{len(late.ended)} other GPUs finished the whole check in {slowest:.0f} s{noted}: reset "
         "it, and run again"
     )
     evidence = {
-        "operation": late.doing,
+        "operation": late.activity,
         "seconds": f"{overrun.doing_seconds:.0f}",
         "siblings": f"{len(late.ended)} ended within {slowest:.0f} s",
         **xids.make_evidence(part),
@@ -264,11 +264,11 @@ def describe_overrun(overrun: Overrun) -> Outcome:
 
 def describe_unused_gpus(late: Mapping[str, LateWorker], check: str) -> Iterator[Finding]:
     """Name the GPUs that did not come back: nothing else in this run waits for them."""
-    for one in late.values():
-        if one.is_lost_to_run:
-            part_id = one.context.device.part
+    for worker in late.values():
+        if worker.is_lost_to_run:
+            part_id = worker.context.device.part
             text = (
-                f"it did not come back from {one.doing or 'its work'} in {check}, so nothing "
+                f"it did not come back from {worker.activity or 'its work'} in {check}, so nothing "
                 f"more runs on it: see {check}"
             )
             yield Finding(NOT_USED, part_id, text)

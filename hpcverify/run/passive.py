@@ -60,7 +60,6 @@ def merge_results(
 
 
 def _list_gone(first: Result, last: Result) -> Iterator[Finding]:
-    """List the findings that only the first result has, and say so."""
     seen = {(finding.code, finding.part_id) for finding in last.findings}
     for finding in first.findings:
         if (finding.code, finding.part_id) not in seen:
@@ -84,7 +83,6 @@ def _identify(item: Measurement) -> tuple[str, str]:
 
 
 def _list_outside(result: Result) -> set[tuple[str, str]]:
-    """List the measurements of *result* that are outside a limit."""
     return {(c.name, c.part_id) for c in result.complaints if c.kind is ComplaintKind.OUTSIDE}
 
 
@@ -95,8 +93,8 @@ def _merge_marks(first: Result, last: Result) -> tuple[CarryOver, ...]:
     Then the next run reads what has happened since the first: nothing is lost, and what
     the first reported is not read again.
     """
-    one, other = (last, first) if last.shortfalls else (first, last)
+    fallback, preferred = (last, first) if last.shortfalls else (first, last)
     marks: Mapping[tuple[str, str], CarryOver] = {
-        (mark.name, mark.part_id): mark for mark in (*one.marks, *other.marks)
+        (mark.name, mark.part_id): mark for mark in (*fallback.marks, *preferred.marks)
     }
     return tuple(marks.values())

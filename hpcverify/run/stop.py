@@ -14,7 +14,6 @@ class StopFlag:
     """Remembers the first signal."""
 
     def __init__(self) -> None:
-        """Begin with no signal."""
         self.signal: signal.Signals | None = None
 
     def __call__(self) -> bool:

@@ -76,7 +76,7 @@ class ReadBmc(CheckTask, frozen=True, kw_only=True):
     params: dict[str, Any]
     context: Context
     access: BmcAccess
-    is_log_told: bool
+    is_log_reported: bool
     """Whether the node reports its event log itself: an entry counts once."""
 
 
@@ -109,8 +109,8 @@ class FindXids(Struct, frozen=True, tag=True):
     parts: tuple[str, ...]
     start: float
     end: float
-    with_complaints: bool = False
-    """Whether to list what the driver holds against them, too."""
+    with_error_states: bool = False
+    """Whether to list the error states that the driver reports of them, too."""
 
 
 Task = Probe | Settle | Measure | ReadBmc | Observe | Reconcile | RunSelftest | FindXids

@@ -159,14 +159,14 @@ class WorkerServer:
         return items
 
     def _probe(self, task: Probe) -> Iterator[ProbeResult]:
-        found, self._ahead = self._ahead, None
-        if found is None or time.monotonic() - found.probed_at > MAX_PROBE_AGE_SECONDS:
-            found = probe_hardware()
+        probed, self._ahead = self._ahead, None
+        if probed is None or time.monotonic() - probed.probed_at > MAX_PROBE_AGE_SECONDS:
+            probed = probe_hardware()
         if task.folder is not None:
-            whole = add_mount(found.inventory, task.folder)
-            found = msgspec.structs.replace(found, inventory=whole)
-        self._inventory = found.inventory
-        yield found
+            whole = add_mount(probed.inventory, task.folder)
+            probed = msgspec.structs.replace(probed, inventory=whole)
+        self._inventory = probed.inventory
+        yield probed
         if task.sample and self._sampler is None:
             self._start_sampling()
 
@@ -183,7 +183,7 @@ class WorkerServer:
     def _mark_log(self) -> None:
         from hpcverify.telemetry.xids import read_cursor  # noqa: PLC0415 - the log of a GPU
 
-        with suppress(Unable):  # whoever asks for the Xids is told so
+        with suppress(Unable):  # the answer about Xids says so
             self._log_cursor = read_cursor()
 
     def _find_xids(self, task: FindXids) -> Iterator[Finding | Coverage]:
@@ -200,10 +200,10 @@ class WorkerServer:
         for event in xids.merge_xids([*xids.list_sampled(samples, now)], logged, task.parts):
             evidence = {"line": event.line} if event.line else {}
             yield Finding("xid", event.part_id, event.text, evidence)
-        if task.with_complaints:
-            from hpcverify.telemetry.complaints import list_complaints  # noqa: PLC0415 - as above
+        if task.with_error_states:
+            from hpcverify.telemetry.error_states import list_error_states  # noqa: PLC0415 - as above
 
-            yield from (c for c in list_complaints(self._inventory) if c.part_id in task.parts)
+            yield from (c for c in list_error_states(self._inventory) if c.part_id in task.parts)
 
     def _settle(self, check: Check[Any], task: Settle) -> Iterator[Coverage | Finding]:
         from hpcverify.telemetry.settling import settle  # noqa: PLC0415 - only one worker does
@@ -257,7 +257,6 @@ class WorkerServer:
 
 
 def _explain_node_failure(exc: BaseException, task: Task) -> Outcome | None:
-    """Build the outcome if *exc* is no bug but a failure of the node."""
     reason, cause = explain_shortage(exc), Cause.NO_RESOURCES
     if isinstance(task, Measure) and not task.context.scratch.is_dir():
         reason = (
@@ -323,8 +322,8 @@ def _read_bmc(check: Check[Any], task: ReadBmc) -> Iterator[CheckItem]:
     reading = read_chassis(task.access)
     for note in reading.notes:
         yield Coverage("node", note)
-    log = msgspec.structs.replace(reading.chassis.log, is_told=task.is_log_told)
-    if task.is_log_told:
+    log = msgspec.structs.replace(reading.chassis.log, is_reported=task.is_log_reported)
+    if task.is_log_reported:
         yield Coverage("node", "the node itself reports the event log")
     chassis = msgspec.structs.replace(reading.chassis, log=log)
     yield from check.interpret(chassis, task.context, msgspec.convert(task.params, check.params))

@@ -10,7 +10,7 @@ from hpcverify.check import TELEMETRY_WORKER
 from hpcverify.model import Coverage, Finding, Verdict
 from hpcverify.run.executor import Executor
 from hpcverify.run.wire import FindXids
-from hpcverify.telemetry.complaints import COMPLAINT_CODE
+from hpcverify.telemetry.error_states import ERROR_STATE_CODE
 
 XIDS_SECONDS = 15.0
 """The time to read the kernel log, which may be tens of MB, and one more round of samples."""
@@ -23,7 +23,7 @@ class GpuXids(Struct, frozen=True):
     """In words, as ``Xid 94 at 03:12:05 UTC``; a part without any is not here."""
     lines: Mapping[str, tuple[str, ...]] = {}
     """Their lines in the kernel log."""
-    complaints: Mapping[str, tuple[str, ...]] = {}
+    error_states: Mapping[str, tuple[str, ...]] = {}
     """What the driver holds against some of them, if that was asked."""
     problem: str = ""
     """Why the kernel log could not be read, if so: there may be more than we know."""
@@ -35,7 +35,7 @@ class GpuXids(Struct, frozen=True):
     def list_marked(self, parts: Collection[str]) -> list[str]:
         """List those of *parts* that had an Xid, or else those that the driver complains of."""
         marked = [part for part in parts if part in self.by_part]
-        return marked or [part for part in parts if part in self.complaints]
+        return marked or [part for part in parts if part in self.error_states]
 
     def make_evidence(self, part: str) -> dict[str, str]:
         """Make what stands beside a finding about *part*: also that nobody could look."""
@@ -51,7 +51,7 @@ def find_xids(
     start: float,
     end: float,
     *,
-    with_complaints: bool = False,
+    with_error_states: bool = False,
 ) -> GpuXids:
     """
     Find the Xids that the GPUs *parts* had from *start* to *end*.
@@ -60,18 +60,18 @@ def find_xids(
     hung, and put `GpuXids.describe` into the text and `GpuXids.make_evidence` beside it.
     A log that nobody may read is no error: it is said in `GpuXids.problem`.
     """
-    task = FindXids(parts=tuple(parts), start=start, end=end, with_complaints=with_complaints)
+    task = FindXids(parts=tuple(parts), start=start, end=end, with_error_states=with_error_states)
     answer = executor.run({TELEMETRY_WORKER: task}, XIDS_SECONDS)[TELEMETRY_WORKER]
     by_part: dict[str, tuple[str, ...]] = {}
     lines: dict[str, tuple[str, ...]] = {}
-    complaints: dict[str, tuple[str, ...]] = {}
+    error_states: dict[str, tuple[str, ...]] = {}
     for item in answer.items:
-        if isinstance(item, Finding) and item.code == COMPLAINT_CODE:
-            complaints[item.part_id] = (*complaints.get(item.part_id, ()), item.text)
+        if isinstance(item, Finding) and item.code == ERROR_STATE_CODE:
+            error_states[item.part_id] = (*error_states.get(item.part_id, ()), item.text)
         elif isinstance(item, Finding):
             by_part[item.part_id] = (*by_part.get(item.part_id, ()), item.text)
             lines[item.part_id] = (*lines.get(item.part_id, ()), *item.evidence.values())
     problem = "; ".join(item.text for item in answer.items if isinstance(item, Coverage))
     if answer.outcome.verdict is not Verdict.PASS:
         problem = f"the telemetry worker did not answer: {answer.outcome.reason}"
-    return GpuXids(by_part, lines, complaints, problem)
+    return GpuXids(by_part, lines, error_states, problem)

@@ -44,7 +44,6 @@ class CaseSampler:
     """Learns of outages, one after the other, and keeps the last as cases."""
 
     def __init__(self, history: FleetHistory, seed: int = 0) -> None:
-        """Begin before the first outage."""
         self.state = FleetState(history)
         self.cases: deque[Case] = deque(maxlen=MAX_CASES)
         self._history = history

@@ -80,7 +80,6 @@ class FleetState:
     """The fleet at a moment: moved by `advance`, asked for the traits of nodes."""
 
     def __init__(self, history: FleetHistory) -> None:
-        """Begin before the first outage."""
         self._nodes = history.nodes
         self._sizes = Counter(
             group for node in history.nodes.values() for group in node.list_groups()

@@ -58,10 +58,10 @@ class Slurm:
     @cached_property
     def _version(self) -> tuple[int, int]:
         printed = self.run(["scontrol", "--version"])
-        found = re.search(r" (\d+)\.(\d+)", printed)
-        if found is None:
+        match = re.search(r" (\d+)\.(\d+)", printed)
+        if match is None:
             raise SlurmError(f"scontrol does not print its version: {printed[:80]!r}")
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
     def read_slurm_user(self) -> str:
         """Return the user that Slurm itself runs as, ``SlurmUser``."""
@@ -106,8 +106,8 @@ class Slurm:
     def list_partitions(self) -> dict[str, Partition]:
         """Read all partitions by name, including hidden ones."""
         shown = self.run(["scontrol", "show", "partition", "-a", "-o"])
-        found = [_parse_partition(line) for line in shown.splitlines() if line.strip()]
-        return {partition.name: partition for partition in found}
+        partitions = [_parse_partition(line) for line in shown.splitlines() if line.strip()]
+        return {partition.name: partition for partition in partitions}
 
     def read_preemption(self) -> Preemption:
         """Read how jobs are preempted in this cluster."""
@@ -165,10 +165,10 @@ class Slurm:
     def submit(self, script: Path, *options: str) -> int:
         """Submit *script* with sbatch's *options*; return the job's id."""
         printed = self.run(["sbatch", "--parsable", *options, str(script)])
-        found = re.match(r"(\d+)(?:;|\s|$)", printed)
-        if found is None:
+        match = re.match(r"(\d+)(?:;|\s|$)", printed)
+        if match is None:
             raise SlurmError(f"sbatch gave no job id but {printed[:80]!r}")
-        return int(found[1])
+        return int(match[1])
 
     def cancel(self, *ids: int) -> None:
         """Cancel jobs; this does nothing to one that has ended."""
@@ -232,10 +232,10 @@ class Slurm:
 
 
 def _find_setting(name: str, config: str) -> str:
-    found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
+    if match is None:
         raise SlurmError(f"scontrol show config does not name {name}")
-    return found[1]
+    return match[1]
 
 
 def _parse_partition(line: str) -> Partition:
@@ -266,10 +266,10 @@ def parse_minutes(limit: str) -> float:
     """
     if limit == "UNLIMITED":
         return math.inf
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+    if match is None:
         raise SlurmError(f"{limit!r} is not a time limit")
-    days, hours, rest, seconds = (int(part or 0) for part in found.groups())
+    days, hours, rest, seconds = (int(part or 0) for part in match.groups())
     return days * 1440 + hours * 60 + rest + seconds / 60
 
 

@@ -123,7 +123,7 @@ def from_text(printed: str) -> dict[str, Host]:
 def _parse_record(text: str) -> Host:
     name = _NAME.match(text)
     # The first of each: what people write (reason, comment) comes after them all.
-    fields = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(text)))}
+    fields = {match[1]: match[2] for match in reversed(list(_FIELD.finditer(text)))}
     if name is None or not {"State", "BootTime"} <= fields.keys():
         raise SlurmError(f"scontrol's answer is incomplete: {text[:80]!r}")
     state, flags = read_state(fields["State"].split("+"))
@@ -143,10 +143,10 @@ def _parse_record(text: str) -> Host:
 
 def _parse_reason(text: str) -> tuple[str, str, int]:
     """Parse the reason, who set it and when: the first line ends in these two."""
-    found = _REASON.search(text)
-    if found is None or not _SET_BY.sub("", found[1]).strip():
+    match = _REASON.search(text)
+    if match is None or not _SET_BY.sub("", match[1]).strip():
         return "", "", 0
-    first, *more = found[1].split("\n")
+    first, *more = match[1].split("\n")
     more = [line[10:] for line in more]
     by = _SET_BY.search(first)
     if by is None:

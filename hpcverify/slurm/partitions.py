@@ -43,8 +43,8 @@ def check_partitions(
     if ours is None:
         yield f"fleet.partition: Slurm has no partition {fleet.partition}"
         return
-    others = [each for each in partitions.values() if each is not ours]
-    nodes = {name: _expand_nodes(each) for name, each in partitions.items()}
+    others = [partition for partition in partitions.values() if partition is not ours]
+    nodes = {name: _expand_nodes(partition) for name, partition in partitions.items()}
     yield from _check_job_access(fleet, ours)
     yield from _check_preemption(fleet, preemption, ours)
     if preemption.kind == PREEMPT_BY_PARTITION:
@@ -125,9 +125,9 @@ def _check_user_preemption(
     other: Partition, all_of_them: list[Partition], nodes: Mapping[str, AbstractSet[str]]
 ) -> Iterator[str]:
     above = [
-        each.name
-        for each in all_of_them
-        if each.tier > other.tier and nodes[each.name] & nodes[other.name]
+        partition.name
+        for partition in all_of_them
+        if partition.tier > other.tier and nodes[partition.name] & nodes[other.name]
     ]
     if other.is_preemptible and above:
         yield (

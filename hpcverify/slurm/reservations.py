@@ -25,12 +25,12 @@ def from_text(printed: str) -> dict[str, Reservation]:
         return {}
     if not lines:
         raise SlurmError("scontrol says nothing about reservations, not even that there are none")
-    found = [_parse_reservation(line) for line in lines]
-    return {reservation.name: reservation for reservation in found}
+    reservations = [_parse_reservation(line) for line in lines]
+    return {reservation.name: reservation for reservation in reservations}
 
 
 def _parse_reservation(line: str) -> Reservation:
-    fields = {found[1]: found[2] for found in reversed(list(_FIELD.finditer(line)))}
+    fields = {match[1]: match[2] for match in reversed(list(_FIELD.finditer(line)))}
     if fields.keys() != {"ReservationName", "Nodes", "Flags", "State"}:
         raise SlurmError(f"scontrol's answer is incomplete: {line[:80]!r}")
     return Reservation(

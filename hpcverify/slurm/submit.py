@@ -241,10 +241,10 @@ def check_option(option: str) -> str:
 
     sbatch accepts abbreviated names of options (getopt_long(3)).
     """
-    found = OPTION_PATTERN.fullmatch(option)
-    if found is None:
+    match = OPTION_PATTERN.fullmatch(option)
+    if match is None:
         return "write it as --name=value"
-    name = found[1]
+    name = match[1]
     if name in ("account", "qos"):
         return f"set fleet.{name}"
     for known in sorted(OWN_OPTIONS | HARMFUL_OPTIONS):

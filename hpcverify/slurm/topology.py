@@ -55,8 +55,8 @@ def index_switches(switches: Iterable[tuple[str, str]]) -> dict[str, str]:
         ConfigError: a host list is none.
 
     """
-    found: dict[str, str] = {}
+    index: dict[str, str] = {}
     for name, nodes in switches:
         for node in expand(nodes):
-            found.setdefault(node, name)
-    return found
+            index.setdefault(node, name)
+    return index

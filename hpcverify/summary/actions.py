@@ -167,22 +167,29 @@ def list_deciding(result: Result) -> list[Complaint]:
     return [c for c in list_complaints(result) if c.verdict is verdict]
 
 
-def find_complaints(item: Measurement | Finding, result: Result) -> list[Complaint]:
-    """Find the complaints of *result* about *item*, the gravest first."""
-    about = [c for c in result.complaints if (c.name, c.part_id) == (_get_name(item), item.part_id)]
-    if isinstance(item, Measurement):
-        return [c for c in about if c.limit and c.value == item.value]
-    return [c for c in about if c.kind is ComplaintKind.FINDING and item.text in c.text]
+class ComplaintIndex:
+    """The complaints of a result, by what they are about."""
 
+    def __init__(self, result: Result) -> None:
+        self._rulings = result.rulings
+        self._complaints: dict[tuple[object, ...], dict[Limit | None, Complaint]] = {}
+        for c in result.complaints:
+            subject = c.text if c.kind is ComplaintKind.FINDING else (c.value,)
+            alike = self._complaints.setdefault((c.name, c.part_id, subject), {})
+            alike.setdefault(c.limit, c)
 
-def rank_item(item: Measurement | Finding, result: Result) -> tuple[Verdict, int, float]:
-    """Rank *item* by the gravest complaint of *result* about it; without one it passed."""
-    keys = map(check.make_severity_key, find_complaints(item, result))
-    return max(keys, default=check.severity_sort_key(Verdict.PASS, Remedy.NONE))
+    def find(self, item: Measurement | Finding) -> list[Complaint]:
+        """Find the complaints about *item*, the gravest first; one for each limit."""
+        if isinstance(item, Measurement):
+            alike = self._complaints.get((item.name, item.part_id, (item.value,)), {})
+            return [c for limit, c in alike.items() if limit]
+        text = check.write_finding_text(item, self._rulings)
+        return [*self._complaints.get((item.code, item.part_id, text), {}).values()]
 
-
-def _get_name(item: Measurement | Finding) -> str:
-    return item.name if isinstance(item, Measurement) else item.code
+    def rank(self, item: Measurement | Finding) -> tuple[Verdict, int, float]:
+        """Rank *item* by the gravest complaint about it; without one it passed."""
+        keys = map(check.make_severity_key, self.find(item))
+        return max(keys, default=check.severity_sort_key(Verdict.PASS, Remedy.NONE))
 
 
 def make_cause_key(complaint: Complaint) -> tuple[str, ...]:
@@ -203,15 +210,8 @@ def make_cause_key(complaint: Complaint) -> tuple[str, ...]:
 
 def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
     """Pair each measurement of *result* with each limit that judges it."""
-    limits = [limit for limit in result.limits if not limit.noisy]
-    return [(m, lim) for m in result.measurements for lim in limits if check.applies(lim, m)]
-
-
-def find_unmet_limits(result: Result) -> Iterator[Limit]:
-    """Yield the limits of *result* without a measurement."""
-    for limit in result.limits:
-        if not any(check.applies(limit, item) for item in result.measurements):
-            yield limit
+    limits = check.LimitIndex(limit for limit in result.limits if not limit.noisy)
+    return [(item, limit) for item in result.measurements for limit in limits.find(item)]
 
 
 def map_remedies(run: Run) -> dict[str, Remedy]:

@@ -17,7 +17,7 @@ from hpcverify.check import format_quantity
 from hpcverify.model import PLURAL_NAMES, Inventory, Part, Run, Verdict
 from hpcverify.summary.actions import (
     AffectedPart,
-    find_complaints,
+    ComplaintIndex,
     list_affected_parts,
     pair_with_limits,
 )
@@ -135,7 +135,8 @@ def _find_like_parts(part: AffectedPart, run: Run) -> tuple[list[Part], list[Par
         for complaint in other.complaints
         if not set(complaint.checks).isdisjoint(part.checks)
     }
-    good = [p for p in like if p.id not in bad and _is_covered_by(p, part.checks, run)]
+    covered = _list_covered_ids(part.checks, run)
+    good = [p for p in like if p.id not in bad and all(p.id in ids for ids in covered)]
     return like, good
 
 
@@ -161,23 +162,23 @@ def _is_alike(one: Part, other: Part) -> bool:
     return one.id != other.id and all(one.facts.get(f) == other.facts.get(f) for f in facts)
 
 
-def _is_covered_by(part: Part, checks: Sequence[str], run: Run) -> bool:
-    """Whether each of *checks* covered *part*."""
-    seen = {
-        result.check
-        for result in run.results
-        if part.id in {m.part_id for m in result.measurements}
-        or part.id in {covered.part_id for covered in result.coverage}
-    }
-    return set(checks) <= seen
+def _list_covered_ids(checks: Sequence[str], run: Run) -> list[set[str]]:
+    """List for each of *checks* the ids of the parts that it covered."""
+    covered = {check: set[str]() for check in checks}
+    for result in run.results:
+        if result.check in covered:
+            covered[result.check] |= {m.part_id for m in result.measurements}
+            covered[result.check] |= {c.part_id for c in result.coverage}
+    return [covered[check] for check in checks]
 
 
 def _rule_out_causes(part: AffectedPart, run: Run) -> Iterator[tuple[str, str]]:
     """Yield the causes outside the part of which all measurements were within limits."""
     for cause, names in EXTERNAL_CAUSES.items():
         pairs = [
-            (item, find_complaints(item, result))
+            (item, index.find(item))
             for result in run.results
+            for index in [ComplaintIndex(result)]
             for item, _ in pair_with_limits(result)
             if item.part_id == part.part_id and item.name in names
         ]

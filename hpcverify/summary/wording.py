@@ -66,7 +66,6 @@ class PlainProgress:
     """
 
     def __init__(self) -> None:
-        """Start with nothing printed."""
         self._told: dict[str, str] = {}
 
     def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:
@@ -98,7 +97,6 @@ class TolerantProgress:
     """Progress that survives a closed terminal."""
 
     def __init__(self, inner: Progress) -> None:
-        """Pass everything on to *inner*."""
         self.inner = inner
 
     def begin_step(self, step: Step, place: int, plan: Plan, target: str) -> None:

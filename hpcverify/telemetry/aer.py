@@ -44,7 +44,7 @@ class Link(Struct, frozen=True):
 
 
 def read_link(address: str, root: Path = Path("/")) -> Link | None:
-    """Read what the link of the device at *address* carries now, if that is told."""
+    """Read what the link of the device at *address* carries now, if that is known."""
     return _read_link_end(root / pci.PCI_DEVICES_FOLDER / address, "current")
 
 
@@ -52,7 +52,7 @@ def find_best_link(address: str, root: Path = Path("/")) -> Link | None:
     """Say what the device at *address* and the port above it can do together."""
     ends = (address, *list_ports(address, root)[:1])
     links = [_read_link_end(root / pci.PCI_DEVICES_FOLDER / end, "max") for end in ends]
-    known = [one for one in links if one]
+    known = [link for link in links if link]
     if len(known) < len(ends):
         return None
     return Link(min(k.generation for k in known), min(k.width for k in known))
@@ -89,8 +89,8 @@ def read_errors(address: str, root: Path = Path("/")) -> Mapping[str, Mapping[st
     device that reports none (no AER) has no kind.
     """
     device = root / pci.PCI_DEVICES_FOLDER / address
-    told = {kind: sysfs.read_text(f"{device}/{name}") for kind, name in ERROR_FILES.items()}
-    return {kind: _parse_counts(text) for kind, text in told.items() if text}
+    texts = {kind: sysfs.read_text(f"{device}/{name}") for kind, name in ERROR_FILES.items()}
+    return {kind: _parse_counts(text) for kind, text in texts.items() if text}
 
 
 def _parse_counts(text: str) -> dict[str, int]:
@@ -103,6 +103,6 @@ def _parse_counts(text: str) -> dict[str, int]:
 
 
 def list_local_cpus(address: str, root: Path = Path("/")) -> frozenset[int]:
-    """List the cores on the same socket as *address*; none if that is not told."""
+    """List the cores on the same socket as *address*; none if that is not known."""
     listed = sysfs.read_text(root / pci.PCI_DEVICES_FOLDER / address / "local_cpulist") or ""
     return frozenset(sysfs.parse_cpu_list(listed))

@@ -69,16 +69,16 @@ def list_hidden(asked: Iterable[Mount], table: Sequence[Mount]) -> frozenset[int
             if parent is None or parent is chain[-1]:
                 break
             chain.append(parent)
-        for one in reversed(chain):
-            if one.number in covered:
+        for upper in reversed(chain):
+            if upper.number in covered:
                 continue
-            siblings, above = children.get(one.parent, set()), numbered.get(one.parent)
-            covered[one.number] = any(point in siblings for point in one.point.parents) or (
+            siblings, above = children.get(upper.parent, set()), numbered.get(upper.parent)
+            covered[upper.number] = any(point in siblings for point in upper.point.parents) or (
                 above is not None
-                and above is not one
+                and above is not upper
                 and (
                     covered.get(above.number, False)
-                    or (above.point != one.point and above.point in children[above.number])
+                    or (above.point != upper.point and above.point in children[above.number])
                 )
             )
     return frozenset(
@@ -106,7 +106,7 @@ def describe_mount(folder: Path, inventory: Inventory, root: Path = Path("/")) -
     Describe what is mounted below *folder*, where checks write, by what stays the same.
 
     That is a disk of *inventory* and the volume on it. The name of the device, which
-    may be another one after a reboot, is told only where neither is known.
+    may be another one after a reboot, is given only where neither is known.
     """
     there = next(p for p in (folder, *folder.parents) if p.exists())
     mount = find_mount(there, root)
@@ -131,7 +131,7 @@ def find_disk(path: Path, root: Path = Path("/")) -> str | None:
     Name the one whole disk that holds *path* as the kernel does: nvme0n1, sda.
 
     None for a network file system, for memory, and for what spreads over several
-    disks: no one part could then be blamed.
+    disks: no one part could then be named.
     """
     number = _find_device(path, root)
     return None if number is None else find_whole_disk(number, root)
@@ -182,8 +182,8 @@ def find_network_below(path: Path, root: Path = Path("/")) -> str | None:
     """Name the way over the network to a disk that holds *path*; None if all are local."""
     number = _find_device(path, root)
     disks = list_whole_disks(number, root) if number else ()
-    found = (find_network(root / "sys/block" / disk) for disk in sorted(disks))
-    return next(filter(None, found), None)
+    networks = (find_network(root / "sys/block" / disk) for disk in sorted(disks))
+    return next(filter(None, networks), None)
 
 
 def is_local(disk: Path) -> bool:

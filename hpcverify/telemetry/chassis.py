@@ -154,7 +154,7 @@ class EventLog(Struct, frozen=True, kw_only=True):
     """Whether new entries are dropped."""
     unread_reason: str = ""
     """Why there are no events, if they could not be read."""
-    is_told: bool = False
+    is_reported: bool = False
     """Whether somebody else reports these events, so that they are only passed over."""
 
 

@@ -82,8 +82,8 @@ def is_virtual(root: Path) -> bool:
 
 def list_limits(root: Path, prefixes: tuple[str, ...] = LIMITS) -> list[str]:
     """List the arguments of the kernel by which it leaves out cores or memory."""
-    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
-    return [argument for argument in given if argument.startswith(prefixes)]
+    arguments = (sysfs.read_text(root / "proc/cmdline") or "").split()
+    return [argument for argument in arguments if argument.startswith(prefixes)]
 
 
 def list_native_dtypes(flags: frozenset[str]) -> frozenset[str]:
@@ -216,13 +216,13 @@ class CpuReader:
 
 def _find_throttle_files(cpus: Path, scope: str, name: str) -> list[Path]:
     """Find one counter for each package or core: its threads share the same."""
-    found: dict[tuple[str | None, str | None], Path] = {}
+    files: dict[tuple[str | None, str | None], Path] = {}
     for folder in sysfs.list_entries(cpus, "cpu[0-9]*"):
         counter = folder / "thermal_throttle" / name
         if counter.exists():
             package = sysfs.read_text(folder / "topology/physical_package_id")
-            found.setdefault((package, sysfs.read_text(folder / "topology" / scope)), counter)
-    return list(found.values())
+            files.setdefault((package, sysfs.read_text(folder / "topology" / scope)), counter)
+    return list(files.values())
 
 
 def _read_ticks(root: Path) -> list[int]:

@@ -38,7 +38,6 @@ class EdacReader:
     """Reads the corrected and uncorrected errors of each DIMM."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Find the counters once."""
         self._counters = list(_list_counters(root))
 
     def read(self) -> Iterator[Reading]:

@@ -57,19 +57,19 @@ def _read_statistics(
     room = count + SPARE
     head = struct.pack("=III", GET_STRINGS, STATISTICS_SET, count)
     listed = _ask(asked, interface, head.ljust(12 + room * NAME_BYTES, b"\0"))
-    found = {
+    places = {
         name: place
         for place in range(min(count, struct.unpack_from("=III", listed)[2]))
         if (name := _decode_name(listed, 12 + place * NAME_BYTES)) in names
     }
-    if not found:
+    if not places:
         return {}
     head = struct.pack("=II", GET_STATISTICS, count)
     values = _ask(asked, interface, head.ljust(8 + room * 8, b"\0"))
     known = struct.unpack_from("=II", values)[1]
     return {
         name: struct.unpack_from("=Q", values, 8 + place * 8)[0]
-        for name, place in found.items()
+        for name, place in places.items()
         if place < known
     }
 

@@ -68,7 +68,7 @@ class NvlinkFabric(Struct, frozen=True, kw_only=True):
     """Some of ``degraded_bandwidth``, ``route_recovery``, ``route_unhealthy``,
     ``access_timeout``, ``incorrect_configuration``, ``partition``, ``manager``."""
     summary: str
-    """``healthy``, ``unhealthy``, ``limited``, or nothing where it is not told."""
+    """``healthy``, ``unhealthy``, ``limited``, or nothing where it is not known."""
 
 
 class Linkage(Struct, frozen=True, kw_only=True):

@@ -83,16 +83,16 @@ def _merge_by_part(
     for sensor, value in values:
         key = (sensor.name, sensor.unit, sensor.part_id)
         parts.setdefault(key, []).append(value)
-    for (name, unit, part_id), each in parts.items():
-        yield Reading(name, combine(each), unit, part_id)
+    for (name, unit, part_id), readings in parts.items():
+        yield Reading(name, combine(readings), unit, part_id)
 
 
 def _find_sensors(root: Path, disks: Sequence[Part]) -> Iterator[Sensor]:
-    found: list[Sensor] = []
+    sensors: list[Sensor] = []
     for chip in sysfs.list_entries(root / "sys/class/hwmon", "hwmon*"):
-        found += _list_chip_sensors(chip, disks)
-    yield from found
-    if not any(s.part_id == "cpu" and s.name == "temperature" for s in found):
+        sensors += _list_chip_sensors(chip, disks)
+    yield from sensors
+    if not any(s.part_id == "cpu" and s.name == "temperature" for s in sensors):
         yield from _list_zone_sensors(root)
 
 

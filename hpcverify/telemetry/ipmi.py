@@ -261,21 +261,21 @@ def _read_log(ask: _Asker, identity: str) -> EventLog:
 
 def _quote(done: CompletedTool) -> str:
     """Quote the last line that ipmitool complained with."""
-    said = done.stderr.decode(errors="replace").strip()
-    return said.rpartition("\n")[2] or "ipmitool says nothing"
+    message = done.stderr.decode(errors="replace").strip()
+    return message.rpartition("\n")[2] or "ipmitool says nothing"
 
 
 def _parse_count(text: str) -> int | None:
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else None
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else None
 
 
 def parse_moment(text: str) -> float | None:
     """Parse a date and time in UTC; None for a clock that counts from the start of the BMC."""
-    found = re.match(r"(\d\d)/(\d\d)/(\d{2,4}) (\d\d):(\d\d):(\d\d)\b", text)
-    if not found:
+    match = re.match(r"(\d\d)/(\d\d)/(\d{2,4}) (\d\d):(\d\d):(\d\d)\b", text)
+    if not match:
         return None
-    month, day, year, *hms = map(int, found.groups())
+    month, day, year, *hms = map(int, match.groups())
     full_year = year + 2000 if year < 100 else year  # noqa: PLR2004 - two digits, since 1.8.19
     try:
         return float(calendar.timegm((full_year, month, day, *hms)))
@@ -291,17 +291,17 @@ def parse_events(listed: str) -> Iterator[ChassisEvent]:
             continue
         number, date, clock, source, rest = columns
         moment = None if PRE_INIT in date else parse_moment(f"{date} {clock}")
-        told = DIRECTION.match(rest)
+        match = DIRECTION.match(rest)
         known = SOURCE.match(source)
-        more = told["more"] if told else None
-        text = (told["text"] if told else rest).strip().removesuffix("()").strip()
+        more = match["more"] if match else None
+        text = (match["text"] if match else rest).strip().removesuffix("()").strip()
         yield ChassisEvent(
             id=number.strip(),
             time=moment,
             sensor=source,
             subject=known["subject"] if known else source,
             text=f"{text}, {more}" if more else text,
-            asserted=told["way"] == "Asserted" if told else None,
+            asserted=match["way"] == "Asserted" if match else None,
         )
 
 
@@ -335,8 +335,8 @@ def parse_sensors(
         state = next((s for word, s in REDUNDANCY if _says(unique.states, word)), None)
         kind = GROUP_KINDS.get(unique.type, SensorKind.OTHER)
         if state and kind in (SensorKind.FAN, SensorKind.POWER_SUPPLY):
-            said = ", ".join(unique.states)
-            groups.append(Redundancy(name=unique.name, kind=kind, state=state, said=said))
+            states = ", ".join(unique.states)
+            groups.append(Redundancy(name=unique.name, kind=kind, state=state, said=states))
         sensors.append((_make_sensor(unique), f"{unique.type} #0x{unique.number}"))
     return sensors, tuple(groups)
 
@@ -392,12 +392,12 @@ def _parse_record(text: str) -> tuple[dict[str, str], tuple[str, ...], tuple[str
     last = ""
     for line in text.splitlines():
         bracketed = re.fullmatch(r" +\[(.*)\]", line)
-        found = FIELD.match(line)
+        match = FIELD.match(line)
         if bracketed:
             (states if last == "States Asserted" else supported).append(bracketed[1])
-        elif found:
-            last = found[1].strip()
-            fields[last] = found[2].strip()
+        elif match:
+            last = match[1].strip()
+            fields[last] = match[2].strip()
     return fields, tuple(states), tuple(supported)
 
 
@@ -429,10 +429,10 @@ def _make_sensor(record: SensorRecord) -> ChassisSensor:
 
 
 def _parse_reading(reading: str) -> tuple[float | None, str]:
-    found = READING.match(reading)
-    if not found:  # states as hexadecimal digits
+    match = READING.match(reading)
+    if not match:  # states as hexadecimal digits
         return None, ""
-    return float(found[1]), UNITS.get(found[2].strip(), found[2].strip())
+    return float(match[1]), UNITS.get(match[2].strip(), match[2].strip())
 
 
 def _find_kind(record: SensorRecord, unit: str) -> SensorKind:
@@ -478,9 +478,9 @@ def _read_threshold(record: SensorRecord, *names: str) -> float | None:
 
 def _name_part(record: SensorRecord, kind: SensorKind) -> str:
     entity, instance = record.entity
-    found = SUPPLY_NAME.search(record.name)
-    if found and (entity == POWER_SUPPLY_ENTITY or kind is SensorKind.POWER_SUPPLY):
-        return f"PSU {int(found[1])}"
+    match = SUPPLY_NAME.search(record.name)
+    if match and (entity == POWER_SUPPLY_ENTITY or kind is SensorKind.POWER_SUPPLY):
+        return f"PSU {int(match[1])}"
     return f"PSU {instance}" if entity == POWER_SUPPLY_ENTITY else record.name
 
 

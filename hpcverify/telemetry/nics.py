@@ -302,7 +302,7 @@ def read_ports(
     their own. A port that is unplugged meanwhile is left out.
     """
     places: list[PortPlace] = []
-    found = threading.Event()
+    done = threading.Event()
     answers: dict[str, PortReading] = {}
     deadline = time.monotonic() + patience
 
@@ -310,7 +310,7 @@ def read_ports(
         try:
             places.extend(find_ports(root))
         finally:  # or who waits for it would take a bug for a port that hangs
-            found.set()
+            done.set()
         read(places)
 
     def read(several: Sequence[PortPlace]) -> None:
@@ -327,7 +327,7 @@ def read_ports(
 
     first = start(find_and_read)
     first.join(patience / 2)
-    if not found.wait(wait()):
+    if not done.wait(wait()):
         return PortReadings((), silent=(NETWORK,))
     unread = [place for place in places if place.part.id not in answers]
     others = [start(read, [place]) for place in unread[1:]]  # the first is what holds it up
@@ -338,7 +338,7 @@ def read_ports(
     in_time = dict(answers)
     here = [place for place in places if place.part.id in in_time]
     return PortReadings(
-        tuple(one for place in here if (one := in_time[place.part.id]).state),
+        tuple(port for place in here if (port := in_time[place.part.id]).state),
         silent=tuple(place.name for place in places if place.part.id not in in_time),
         refusing=tuple(
             place.name
@@ -450,14 +450,14 @@ def _parse_flags(shown: str) -> int:
 
 
 def _read_rdma_state(port: Path, common: Callable[..., PortReading]) -> PortReading:
-    told = sysfs.read_text(port / "state") or ""
-    state = told.rpartition(": ")[2]
+    text = sysfs.read_text(port / "state") or ""
+    state = text.rpartition(": ")[2]
     physical = (sysfs.read_text(port / "phys_state") or "").rpartition(": ")[2]
     shown = sysfs.read_text(port / "rate") or ""
     rate, lanes = _parse_rate(shown)
     is_up = state == "ACTIVE"
     return common(
-        state=f"{state}, {physical or '?'}" if told else "",
+        state=f"{state}, {physical or '?'}" if text else "",
         is_up=is_up,
         is_disabled=physical == "Disabled",
         is_linked=physical == "LinkUp",
@@ -546,8 +546,8 @@ def _read_counts(place: PortPlace, statistics: StatisticsReader) -> dict[str, in
         if text and text.isdecimal():
             counts[f"{folder} {name}"] = int(text)
     if place.net is not None:
-        told = statistics(place.net.name, ETHTOOL_NAMES)
-        counts |= {f"ethtool {name}": count for name, count in told.items()}
-        if any(name.startswith(LINK_FALLS) for name in told):
+        counted = statistics(place.net.name, ETHTOOL_NAMES)
+        counts |= {f"ethtool {name}": count for name, count in counted.items()}
+        if any(name.startswith(LINK_FALLS) for name in counted):
             counts.pop(CARRIER_FALLS, None)  # the adapter itself knows better
     return counts

@@ -100,7 +100,7 @@ def describe_memory(root: Path) -> Part:
 
     The blocks that the kernel manages count what is plugged in, whatever it keeps
     for itself; MemTotal, the next best, varies a little with the kernel. Where NUMA nodes
-    without cores have some of it (a GPU's, CXL), the rest is told as well: a driver or
+    without cores have some of it (a GPU's, CXL), the rest is listed as well: a driver or
     daxctl gives and takes the former.
     """
     blocks = root / "sys/devices/system/memory"

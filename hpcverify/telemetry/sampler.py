@@ -59,7 +59,6 @@ class Window(Samples):
     """What was sampled in a span, in 16 bytes a reading until somebody asks for it."""
 
     def __init__(self, tracks: Mapping[tuple[str, str, str], Track]) -> None:
-        """Take over *tracks*, by name, unit and part."""
         self._tracks = tracks
 
     def __len__(self) -> int:

@@ -34,13 +34,13 @@ DRIVER_WORDS = "NVRM version: NVIDIA UNIX "
 
 def read_settings(root: Path = Path("/")) -> dict[str, str]:
     """
-    Read what the node as a whole has, by the name of each; what is not told is left out.
+    Read what the node as a whole has, by the name of each; what is not known is left out.
 
-    What is told not to be there is "none": a fleet shall see which node lacks it.
+    What is reported as absent is "none": a fleet shall see which node lacks it.
     """
     cpus, base = root / CPUS, os.fspath(root)
     frequency = cpus / "cpufreq/policy0"
-    found = {
+    settings = {
         "BIOS date": sysfs.read_text(root / "sys/class/dmi/id/bios_date"),
         "GPU kernel modules": _read_driver_kind(root),
         "CUDA toolkit": _find_cuda(root),
@@ -58,7 +58,7 @@ def read_settings(root: Path = Path("/")) -> dict[str, str]:
         "NUMA balancing": sysfs.read_text(root / "proc/sys/kernel/numa_balancing"),
         "CPU vulnerable to": _list_vulnerabilities(cpus),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _read_choice(path: Path) -> str | None:
@@ -68,8 +68,8 @@ def _read_choice(path: Path) -> str | None:
 
 def _read_driver_kind(root: Path) -> str | None:
     """Say which of NVIDIA's two kinds of kernel modules is loaded."""
-    _, found, rest = (sysfs.read_text(root / NVIDIA_VERSION) or "").partition(DRIVER_WORDS)
-    return ("open" if rest.startswith("Open ") else "proprietary") if found else None
+    _, separator, rest = (sysfs.read_text(root / NVIDIA_VERSION) or "").partition(DRIVER_WORDS)
+    return ("open" if rest.startswith("Open ") else "proprietary") if separator else None
 
 
 def _find_cuda(root: Path) -> str | None:
@@ -100,7 +100,7 @@ def _read_link(path: str) -> str:
 
 
 def _read_command_line(root: Path) -> str | None:
-    """Read what the kernel was told at boot, but for what is this node's own; in order."""
+    """Read the arguments of the kernel at boot, but for what is this node's own; in order."""
     words = (sysfs.read_text(root / "proc/cmdline") or "").partition(" -- ")[0].split()
     kept = {
         word
@@ -154,8 +154,8 @@ def _read_iommu(root: Path) -> str | None:
 
 def _list_vulnerabilities(cpus: Path) -> str | None:
     """List what the kernel does nothing against: ``mitigations=off`` or old microcode."""
-    told = {path.name: sysfs.read_text(path) for path in (cpus / "vulnerabilities").glob("*")}
-    if not told:
+    texts = {path.name: sysfs.read_text(path) for path in (cpus / "vulnerabilities").glob("*")}
+    if not texts:
         return None
-    open_to = sorted(name for name, text in told.items() if (text or "").startswith("Vulnerable"))
+    open_to = sorted(name for name, text in texts.items() if (text or "").startswith("Vulnerable"))
     return " ".join(open_to) or "nothing"

@@ -121,8 +121,8 @@ def parse(output: bytes) -> Health:
 
 def _explain_no_values(document: Mapping[str, Any]) -> str:
     messages = document.get("smartctl", {}).get("messages", [])
-    said = "; ".join(message["string"] for message in messages)
-    return said or "the disk has no SMART"
+    text = "; ".join(message["string"] for message in messages)
+    return text or "the disk has no SMART"
 
 
 NVME_LOG_BYTES = 512

@@ -69,11 +69,11 @@ def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
         return []
     if first != "*":
         names = fnmatch.filter(names, first)
-    entries = [folder / name for name in sorted(names, key=_counting_order)]
+    entries = [folder / name for name in sorted(names, key=_make_natural_key)]
     return [e for entry in entries for e in list_entries(entry, rest)] if rest else entries
 
 
-def _counting_order(name: str) -> list[tuple[int, str]]:
+def _make_natural_key(name: str) -> list[tuple[int, str]]:
     words = re.findall(r"\d+|\D+", name)
     return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
 

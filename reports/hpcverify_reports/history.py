@@ -14,7 +14,7 @@ from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
-from hpcverify.check import applies
+from hpcverify.check import LimitIndex
 from hpcverify.model import Inventory, Run, Verdict, effective_verdict
 from hpcverify.stats import MAD_SCALE, find_mad
 from hpcverify.summary.rounds import choose_worst_rounds, compute_medians, group_by_check
@@ -130,8 +130,9 @@ def _compare(run: Run, past: Sequence[Run]) -> Iterator[PastComparison]:
     judged = {
         MetricKey(result.check, item.name, item.part_id, item.unit)
         for result in run.results
+        for limits in [LimitIndex(result.limits)]
         for item in result.measurements
-        if any(applies(limit, item) for limit in result.limits)
+        if limits.find(item)
     }
     earlier: defaultdict[MetricKey, list[float]] = defaultdict(list)
     for before in past:

@@ -89,7 +89,7 @@ def _build_section(place: int, faulty: FaultyNode) -> PageSection:
         for outcome, record in sorted(records, key=lambda pair: pair[1].round)
     ]
     intro = (f"It {faulty.summary}",)
-    anchor, shown = f"accused-{place}", len(rows)
+    anchor, shown = f"faulty-{place}", len(rows)
     return build_list(anchor, faulty.node, intro, EVIDENCE_HEADS, rows, shown=shown)
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from hpcverify.check import applies
+from hpcverify.check import LimitIndex
 from hpcverify.model import Complaint, Limit, Measurement, Result, Verdict
-from hpcverify.summary.actions import find_complaints
+from hpcverify.summary.actions import ComplaintIndex
 from hpcverify.summary.wording import format_bounds
 from hpcverify.units import choose_unit
 from hpcverify_reports.labels import format_number
@@ -40,18 +40,26 @@ def pair_measurements(result: Result) -> tuple[JudgedMeasurement, ...]:
     for item in result.measurements:
         values.setdefault((item.name, item.unit), []).append(item.value)
     units = {(name, unit): choose_unit(some, unit) for (name, unit), some in values.items()}
-    return tuple(_pair(item, result, *units[item.name, item.unit]) for item in result.measurements)
+    limits, complaints = LimitIndex(result.limits), ComplaintIndex(result)
+    return tuple(
+        _scale_judged(
+            JudgedMeasurement(item, tuple(limits.find(item)), tuple(complaints.find(item))),
+            *units[item.name, item.unit],
+        )
+        for item in result.measurements
+    )
 
 
-def _pair(item: Measurement, result: Result, unit: str, factor: float) -> JudgedMeasurement:
-    """Multiply everything about *item* by *factor*, which makes it a value in *unit*."""
+def _scale_judged(judged: JudgedMeasurement, unit: str, factor: float) -> JudgedMeasurement:
+    """Multiply everything by *factor*, which makes it a value in *unit*."""
+    item = judged.item
     value = _scale(item.value, factor)
     return JudgedMeasurement(
         replace(item, value=value, unit=unit),
-        tuple(_scale_limit(limit, factor) for limit in result.limits if applies(limit, item)),
+        tuple(_scale_limit(limit, factor) for limit in judged.limits),
         tuple(
             replace(c, value=value, unit=unit, limit=c.limit and _scale_limit(c.limit, factor))
-            for c in find_complaints(item, result)
+            for c in judged.complaints
         ),
     )
 

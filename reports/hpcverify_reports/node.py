@@ -42,7 +42,7 @@ from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, INFO_ICON, format_t
 from hpcverify_reports.pages import render_page
 from hpcverify_reports.remedies import Repetitions, describe_machine, group_demanded, group_milder
 from hpcverify_reports.sections import (
-    Fact,
+    LabeledText,
     Link,
     Section,
     build_finding,
@@ -200,7 +200,7 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
         yield f"median of {figure.parts}; worst: {part} {value}"
 
 
-def _list_facts(run: Run) -> Iterator[Fact]:
+def _list_facts(run: Run) -> Iterator[LabeledText]:
     if machine := describe_machine(run):
         yield "Machine", machine
     yield "Suite", run.suite
@@ -211,7 +211,7 @@ def _list_facts(run: Run) -> Iterator[Fact]:
     yield "Run", "complete" if run.complete else "interrupted"
 
 
-def _group_sensors(inventory: Inventory) -> Iterator[Fact]:
+def _group_sensors(inventory: Inventory) -> Iterator[LabeledText]:
     """Yield the parts with the same sensors, and these sensors."""
     by_part: dict[str, list[str]] = {}
     for sensor in inventory.sensors:

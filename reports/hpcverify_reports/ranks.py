@@ -23,7 +23,7 @@ from hpcverify_reports.squares import Block, MapRow, Panel, Square, draw_map
 MAX_RANK_ROWS = 64
 """More ranks are shown by node."""
 MAX_NODE_ROWS = 128
-"""Of more nodes, those with the most delay are shown."""
+"""The most rows; of more nodes, those with the most delay are shown."""
 
 Column = tuple[str, int]
 """Operation and size in bytes; 0 if that does not matter."""

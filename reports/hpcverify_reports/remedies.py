@@ -16,7 +16,7 @@ from hpcverify.summary.actions import (
 from hpcverify.summary.exclusions import Repetition, list_open_causes, list_ruled_out
 from hpcverify.summary.verdict import list_deciding_actions, write_sentence
 from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
-from hpcverify_reports.sections import Fact
+from hpcverify_reports.sections import LabeledText
 
 Repetitions = Mapping[str, Repetition]
 """How often each part has failed, by its id."""
@@ -37,7 +37,7 @@ class AffectedRow:
     label: str
     model: str
     id: str
-    facts: tuple[Fact, ...]
+    facts: tuple[LabeledText, ...]
     evidence: tuple[str, ...]
     past: tuple[str, ...]
     ruled_out: tuple[str, ...]

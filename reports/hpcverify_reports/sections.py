@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from hpcverify.check import make_severity_key
+from hpcverify.check import LimitIndex, make_severity_key
 from hpcverify.insight.node_names import make_natural_key
 from hpcverify.model import (
     PLURAL_NAMES,
@@ -23,10 +23,9 @@ from hpcverify.model import (
     effective_verdict,
 )
 from hpcverify.summary.actions import (
+    ComplaintIndex,
     find_common_remedy,
-    find_unmet_limits,
     list_complaints,
-    rank_item,
 )
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
@@ -53,7 +52,7 @@ EXCERPT_CHARACTERS = 4096
 LIMIT_SUFFIXES = frozenset({"", "max", "min", "mean", "peak"})
 """Suffixes of measurements whose limit can be drawn into the series' chart."""
 
-Fact = tuple[str, str]
+LabeledText = tuple[str, str]
 """A name and its value, ready to print."""
 Link = tuple[str, str]
 """An anchor and its text."""
@@ -82,7 +81,7 @@ class FindingItem:
     part: str
     code: str
     text: str
-    evidence: tuple[Fact, ...]
+    evidence: tuple[LabeledText, ...]
     remedy: str
 
 
@@ -107,11 +106,11 @@ class Section:
     findings: tuple[FindingItem, ...]
     parts: tuple[tuple[str, str, Icon | None], ...]
     """The anchor, name and icon of each part that the check covered."""
-    coverage: tuple[Fact, ...]
+    coverage: tuple[LabeledText, ...]
     grids: tuple[Grid, ...]
     charts: tuple[Chart, ...]
     unmet_limits: tuple[str, ...]
-    params: tuple[Fact, ...]
+    params: tuple[LabeledText, ...]
     other_rounds: tuple[Section, ...] = ()
     shown_note: str = ""
     """Which of several rounds this is."""
@@ -134,7 +133,8 @@ def build_section(
     place = make_anchor(result.check) + ("" if main else f"/{result.round}")
     is_open = verdict >= Verdict.WARN
     broken = _list_complaints(result, everything, inventory, remedies, place)
-    ranked = [(rank_item(finding, result), finding) for finding in result.findings]
+    complaints = ComplaintIndex(result)
+    ranked = [(complaints.rank(finding), finding) for finding in result.findings]
     ranked.sort(key=itemgetter(0), reverse=True)
     remedy = find_common_remedy(result, remedies)
     return Section(
@@ -158,7 +158,8 @@ def build_section(
         grids=build_grids(everything, inventory),
         charts=_draw_charts(result, everything, inventory) if main or is_open else (),
         unmet_limits=tuple(
-            f"{lim.name} {format_range(lim)} ({lim.source})" for lim in find_unmet_limits(result)
+            f"{limit.name} {format_range(limit)} ({limit.source})"
+            for limit in LimitIndex(result.limits).list_unmet(result.measurements)
         ),
         params=tuple(
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -251,7 +252,8 @@ def _cut_excerpt(text: str) -> str:
 def _list_parts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory, place: str
 ) -> Iterator[tuple[str, str, Icon | None]]:
-    ranked = ((finding.part_id, rank_item(finding, result)[0]) for finding in result.findings)
+    complaints = ComplaintIndex(result)
+    ranked = ((finding.part_id, complaints.rank(finding)[0]) for finding in result.findings)
     by_part: dict[str, list[Verdict]] = {}
     for part_id, verdict in (
         *((covered.part_id, None) for covered in result.coverage),
@@ -265,7 +267,7 @@ def _list_parts(
         yield f"{place}.{make_anchor(part_id)}", labels[part_id], icon
 
 
-def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
+def _group_coverage(result: Result, inventory: Inventory) -> Iterator[LabeledText]:
     """Yield the parts with the same coverage, and that coverage."""
     alike: dict[str, list[str]] = {}
     for covered in result.coverage:
@@ -277,7 +279,7 @@ def _group_coverage(result: Result, inventory: Inventory) -> Iterator[Fact]:
 def _draw_charts(
     result: Result, everything: Sequence[JudgedMeasurement], inventory: Inventory
 ) -> tuple[Chart, ...]:
-    blamed = {complaint.part_id for complaint in list_complaints(result)}
+    complained = {complaint.part_id for complaint in list_complaints(result)}
     alike: dict[tuple[str, str], list[Series]] = {}
     for series in result.series:
         alike.setdefault((series.name, series.unit), []).append(series)
@@ -289,7 +291,7 @@ def _draw_charts(
                 inventory.find_label(s.part_id),
                 s.t,
                 tuple(value * factor for value in s.values),
-                flagged=s.part_id in blamed,
+                flagged=s.part_id in complained,
             )
             for s in some
         ]

@@ -10,10 +10,10 @@ from xml.etree import ElementTree as ET
 
 from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, effective_verdict
 from hpcverify.summary.actions import (
+    ComplaintIndex,
     find_common_remedy,
     list_complaints,
     map_remedies,
-    rank_item,
     recall_gone_parts,
 )
 from hpcverify.summary.facts import describe_gpus
@@ -183,8 +183,9 @@ def _list_details(result: Result, remedies: Mapping[str, Remedy]) -> Iterator[st
         own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
         yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
         yield from (f"  {name}: {text}" for name, text in one.evidence.items())
+    complaints = ComplaintIndex(result)
     for finding in result.findings:
-        if rank_item(finding, result)[0] is Verdict.PASS:
+        if complaints.rank(finding)[0] is Verdict.PASS:
             yield f"{finding.part_id}: {finding.code}: {finding.text}"
             yield from (f"  {name}: {text}" for name, text in finding.evidence.items())
 

@@ -14,11 +14,11 @@ from hpcverify.errors import ActionError, SlurmError
 from hpcverify.fleet.holds import (
     HoldReading,
     Intent,
+    apply_hold,
     format_reason,
     parse_hold_id,
     plan_next_write,
     read_hold_history,
-    settle,
     take_over_hook_drain,
 )
 from hpcverify.fleet.states import Hold, Node, State
@@ -197,8 +197,8 @@ def reserved(*, busy: bool = False, reason: str = "") -> Shelf:
     return Shelf(reserved=True, drained=drain, reason=reason, busy=busy, book=book)
 
 
-def settled(node: Node, shelf: Shelf) -> Node:
-    return settle(node, shelf, shelf)
+def applied(node: Node, shelf: Shelf) -> Node:
+    return apply_hold(node, shelf, shelf)
 
 
 # -- from what stands to what is wanted
@@ -226,20 +226,20 @@ def test_the_new_hold_stands_before_the_old_one_goes(
 ) -> None:
     there = shelf.drained or shelf.reserved
 
-    after = settled(wants(hold, MARK if there else ""), shelf)
+    after = applied(wants(hold, MARK if there else ""), shelf)
 
     assert shelf.writes == acts
     assert shelf.drained is (hold is Hold.DRAIN)
     assert shelf.reserved is (hold is Hold.RESERVATION)
     assert bool(after.hold_id) is (hold is not Hold.NONE)
     assert len(shelf.outcomes) == len(acts)
-    assert settled(after, shelf) == after
+    assert applied(after, shelf) == after
 
 
 def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
     shelf = Shelf()
 
-    after = settled(wants(Hold.DRAIN), shelf)
+    after = applied(wants(Hold.DRAIN), shelf)
 
     assert shelf.reason == f"{after.hold_id} gemm is slow"
     assert parse_hold_id(shelf.reason) == after.hold_id
@@ -248,14 +248,14 @@ def test_a_drain_says_why_after_the_mark_of_its_hold() -> None:
 def test_a_hold_keeps_its_mark_from_reservation_to_drain() -> None:
     shelf = reserved()
 
-    assert settled(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
+    assert applied(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
     assert shelf.reason == OURS
 
 
 def test_a_drain_that_the_ledger_did_not_see_done_is_ours_all_the_same() -> None:
     shelf = drained()
 
-    assert settled(wants(Hold.DRAIN), shelf).hold_id == MARK
+    assert applied(wants(Hold.DRAIN), shelf).hold_id == MARK
     assert shelf.writes == []
 
 
@@ -264,7 +264,7 @@ def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
         drained=True, reason=f"{OLD} x", book=[was_drained(f"{OLD} x", seen=False), was_reserved()]
     )
 
-    settled(wants(Hold.NONE), shelf)
+    applied(wants(Hold.NONE), shelf)
 
     assert not shelf.drained
 
@@ -272,7 +272,7 @@ def test_a_late_drain_of_a_hold_that_is_over_is_taken_back() -> None:
 def test_the_book_has_what_stood_there_before_each_write() -> None:
     shelf = drained()
 
-    settled(wants(Hold.RESERVATION, MARK), shelf)
+    applied(wants(Hold.RESERVATION, MARK), shelf)
 
     assert shelf.log == [f"reserve ({OURS})", f"resume ({OURS})"]
     assert shelf.outcomes == {2: f"it is reserved and drained ({OURS})", 3: "it is reserved"}
@@ -281,7 +281,7 @@ def test_the_book_has_what_stood_there_before_each_write() -> None:
 def test_a_reservation_stays_while_our_job_is_in_it() -> None:
     shelf = reserved(busy=True)
 
-    assert settled(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
+    assert applied(wants(Hold.DRAIN, MARK), shelf).hold_id == MARK
     assert shelf.drained
     assert shelf.reserved
 
@@ -289,14 +289,14 @@ def test_a_reservation_stays_while_our_job_is_in_it() -> None:
 @pytest.mark.parametrize("hold", [Hold.RESERVATION, Hold.DRAIN])
 def test_a_write_that_does_not_take_is_an_error(hold: Hold) -> None:
     with pytest.raises(ActionError, match="had no effect: it is free"):
-        settled(wants(hold), Shelf(deaf=True))
+        applied(wants(hold), Shelf(deaf=True))
 
 
 def test_a_read_that_fails_has_nothing_done() -> None:
     shelf = drained(silent=True)
 
     with pytest.raises(SlurmError):
-        settled(wants(Hold.NONE, MARK), shelf)
+        applied(wants(Hold.NONE, MARK), shelf)
 
     assert shelf.writes == []
 
@@ -306,7 +306,7 @@ def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
     shelf.admin[2] = lambda: setattr(shelf, "silent", True)
 
     with pytest.raises(SlurmError):
-        settled(wants(Hold.DRAIN), shelf)
+        applied(wants(Hold.DRAIN), shelf)
 
     assert shelf.writes == []
     assert shelf.outcomes == {}
@@ -322,7 +322,7 @@ def test_a_read_that_fails_after_the_intent_has_nothing_done() -> None:
 def test_a_drain_of_others_is_left_alone(hold: Hold, reason: str) -> None:
     shelf = Shelf(drained=True, reason=reason, book=[was_drained()])
 
-    after = settled(wants(hold), shelf)
+    after = applied(wants(hold), shelf)
 
     assert (shelf.writes, shelf.reason) == ([], reason)
     assert (after.foreign, after.hold_id) == (reason, "")
@@ -335,7 +335,7 @@ def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> 
     shelf = dataclasses.replace(shelf, unavailable="DOWN", writes=[], book=[was_drained()])
     mark = MARK if shelf.drained or shelf.reserved else ""
 
-    after = settled(wants(hold, mark), shelf)
+    after = applied(wants(hold, mark), shelf)
 
     assert shelf.writes == []
     assert after.hold_id == mark
@@ -345,7 +345,7 @@ def test_a_node_in_a_state_of_others_is_left_alone(hold: Hold, shelf: Shelf) -> 
 def test_a_reservation_in_our_name_that_no_book_knows_is_left_alone() -> None:
     shelf = Shelf(reserved=True)
 
-    after = settled(wants(Hold.NONE), shelf)
+    after = applied(wants(Hold.NONE), shelf)
 
     assert shelf.writes == []
     assert "reserved in our name" in after.foreign
@@ -354,7 +354,7 @@ def test_a_reservation_in_our_name_that_no_book_knows_is_left_alone() -> None:
 def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
     shelf = reserved(reason=THEIRS)
 
-    after = settled(wants(Hold.RESERVATION, MARK), shelf)
+    after = applied(wants(Hold.RESERVATION, MARK), shelf)
 
     assert (shelf.reserved, after.foreign, after.hold_id) == (True, THEIRS, MARK)
     assert after.state is State.SUSPECT
@@ -363,7 +363,7 @@ def test_who_drains_a_node_that_we_reserve_leaves_it_reserved() -> None:
 def test_only_the_reservation_goes_of_a_node_that_others_drain() -> None:
     shelf = reserved(reason=THEIRS)
 
-    after = settled(wants(Hold.NONE, MARK), shelf)
+    after = applied(wants(Hold.NONE, MARK), shelf)
 
     assert (shelf.writes, shelf.reason) == (["unreserve"], THEIRS)
     assert (after.foreign, after.hold_id) == (THEIRS, "")
@@ -373,9 +373,9 @@ def test_who_edits_our_reason_takes_the_node_over() -> None:
     shelf = drained()
     shelf.reason = THEIRS
 
-    after = settled(wants(Hold.DRAIN, MARK), shelf)
+    after = applied(wants(Hold.DRAIN, MARK), shelf)
     shelf.they_resume()
-    later = settled(after, shelf)
+    later = applied(after, shelf)
 
     assert (after.state, after.foreign, after.hold_id) == (State.UNVERIFIED, THEIRS, "")
     assert "took it over" in after.reason
@@ -386,20 +386,20 @@ def test_who_edits_our_reason_takes_the_node_over() -> None:
 def test_who_lifts_our_hold_is_not_worked_against(hold: Hold) -> None:
     shelf = Shelf(book=[was_drained()])
 
-    after = settled(wants(hold, MARK), shelf)
+    after = applied(wants(hold, MARK), shelf)
 
     assert shelf.writes == []
     assert (after.state, after.enforced, after.hold_id) == (State.UNVERIFIED, False, "")
     assert after.reason.startswith("somebody else released it; it was")
-    assert settled(after, shelf) == after
+    assert applied(after, shelf) == after
 
 
 def test_what_failed_while_others_held_it_is_drained_in_the_turn_after() -> None:
     shelf = Shelf()
 
-    after = settled(wants(Hold.DRAIN, foreign=THEIRS), shelf)
+    after = applied(wants(Hold.DRAIN, foreign=THEIRS), shelf)
     assert (after.foreign, shelf.writes) == ("", [])
-    settled(after, shelf)
+    applied(after, shelf)
 
     assert shelf.writes == ["drain"]
 
@@ -412,7 +412,7 @@ def test_a_drain_of_others_keeps_its_reason_whenever_it_comes(read: int) -> None
     shelf = Shelf()
     shelf.admin[read] = shelf.they_drain
 
-    after = settled(wants(Hold.DRAIN), shelf)
+    after = applied(wants(Hold.DRAIN), shelf)
 
     assert (shelf.reason, after.foreign, after.hold_id) == (THEIRS, THEIRS, "")
     assert shelf.writes == (["drain"] if read == 3 else [])
@@ -423,7 +423,7 @@ def test_who_takes_over_while_we_resume_stays_drained(read: int) -> None:
     shelf = drained()
     shelf.admin[read] = shelf.they_drain
 
-    after = settled(wants(Hold.NONE, MARK), shelf)
+    after = applied(wants(Hold.NONE, MARK), shelf)
 
     assert (shelf.drained, shelf.reason, after.foreign) == (True, THEIRS, THEIRS)
 
@@ -431,7 +431,7 @@ def test_who_takes_over_while_we_resume_stays_drained(read: int) -> None:
 def test_a_late_write_of_ours_gives_their_reason_back() -> None:
     shelf = drained()
 
-    after = settled(wants(Hold.DRAIN, foreign=THEIRS), shelf)
+    after = applied(wants(Hold.DRAIN, foreign=THEIRS), shelf)
 
     assert (shelf.reason, shelf.writes) == (THEIRS, ["restore"])
     assert (after.foreign, after.hold_id) == (THEIRS, "")
@@ -441,16 +441,16 @@ def test_a_reason_that_was_given_back_is_never_taken_for_ours() -> None:
     theirs = f"{OLD} of another cluster's controller"
     shelf = drained()
 
-    after = settled(wants(Hold.NONE, foreign=theirs), shelf)
+    after = applied(wants(Hold.NONE, foreign=theirs), shelf)
 
     assert shelf.reason == theirs
-    assert settled(after, shelf).foreign == theirs
+    assert applied(after, shelf).foreign == theirs
 
 
 def test_a_reason_of_ours_that_a_resume_left_behind_is_wiped_out() -> None:
     shelf = Shelf(reason=OURS)
 
-    after = settled(wants(Hold.DRAIN, MARK), shelf)
+    after = applied(wants(Hold.DRAIN, MARK), shelf)
 
     assert (shelf.writes, shelf.reason, shelf.drained) == (["restore"], " ", False)
     assert (after.state, after.hold_id) == (State.UNVERIFIED, "")
@@ -491,7 +491,7 @@ def test_the_drain_of_a_hook_on_a_node_that_we_reserved_is_made_ours_too() -> No
     shelf = Shelf(drained=True, reason="Prolog error", hook_failed=True, reserved=True)
 
     found = take_over_hook_drain(wants(Hold.DRAIN, MARK), shelf.read_hold("n1"), shelf, shelf)
-    after = settled(found, shelf)
+    after = applied(found, shelf)
 
     assert shelf.writes == ["drain", "unreserve"]
     assert (after.hold_id, after.foreign, shelf.reserved) == (MARK, "", False)
@@ -533,11 +533,11 @@ def runs_again(node: Node, shelf: Shelf, kills: list[int]) -> Node:
     for lives in kills:
         shelf.lives = lives
         try:
-            node = settled(node, shelf)
+            node = applied(node, shelf)
         except KilledError:
             continue
     shelf.lives = -1
-    return settled(settled(node, shelf), shelf)
+    return applied(applied(node, shelf), shelf)
 
 
 KILLS = st.lists(st.integers(1, 7), max_size=6)
@@ -581,10 +581,10 @@ def test_killed_anywhere_it_never_touches_a_drain_of_others(
 
 def test_only_the_reason_that_stood_last_makes_a_drain_ours() -> None:
     shelf = Shelf()
-    held = settled(wants(Hold.DRAIN), shelf)
+    held = applied(wants(Hold.DRAIN), shelf)
     first = shelf.reason
-    free = settled(wants(Hold.NONE, held.hold_id), shelf)
-    settled(replace(wants(Hold.DRAIN), hold_id=free.hold_id), shelf)
+    free = applied(wants(Hold.NONE, held.hold_id), shelf)
+    applied(replace(wants(Hold.DRAIN), hold_id=free.hold_id), shelf)
 
     assert read_hold_history(free, shelf).owns_drain(shelf.read_hold("n1"))
     shelf.reason = first
@@ -610,7 +610,7 @@ def test_a_reason_that_a_person_has_changed_is_theirs(reason: str, *, ours: bool
     shelf = drained()
     shelf.reason = reason
 
-    after = settled(wants(Hold.DRAIN, MARK), shelf)
+    after = applied(wants(Hold.DRAIN, MARK), shelf)
 
     assert bool(after.hold_id) is ours
     assert (shelf.reason, shelf.writes) == (reason, [])
@@ -618,31 +618,31 @@ def test_a_reason_that_a_person_has_changed_is_theirs(reason: str, *, ours: bool
 
 def test_a_drain_whose_command_was_killed_is_ours_until_somebody_lifts_it() -> None:
     shelf = Shelf(drained=True, reason=OURS, book=[was_drained(seen=False)])
-    held = settled(wants(Hold.DRAIN), shelf)
+    held = applied(wants(Hold.DRAIN), shelf)
     assert held.hold_id == MARK
     shelf.they_resume()
-    left = settled(held, shelf)
+    left = applied(held, shelf)
     shelf.drained, shelf.reason = True, OURS
 
-    assert settled(left, shelf).foreign == OURS
+    assert applied(left, shelf).foreign == OURS
     assert shelf.writes == []
 
 
 def test_a_drain_that_is_late_though_its_command_went_well_is_ours() -> None:
     shelf = Shelf(deaf=True)
     with pytest.raises(ActionError, match="had no effect"):
-        settled(wants(Hold.DRAIN), shelf)
+        applied(wants(Hold.DRAIN), shelf)
     shelf.deaf, shelf.drained = False, True
     shelf.reason = shelf.book[0].reason
 
-    assert settled(wants(Hold.DRAIN), shelf).hold_id == parse_hold_id(shelf.reason)
+    assert applied(wants(Hold.DRAIN), shelf).hold_id == parse_hold_id(shelf.reason)
 
 
 def test_a_reason_that_slurm_has_added_to_is_resumed_as_ours() -> None:
     shelf = drained()
     shelf.reason = f"{OURS} : reboot complete"
 
-    settled(wants(Hold.RESERVATION, MARK), shelf)
+    applied(wants(Hold.RESERVATION, MARK), shelf)
 
     assert (shelf.drained, shelf.writes) == (False, ["reserve", "resume"])
 
@@ -656,7 +656,7 @@ def test_what_is_foreseen_is_what_settling_does(hold: Hold, shelf: Shelf) -> Non
     node = wants(hold, MARK if shelf.reserved or shelf.book else "")
     found, act = plan_next_write(node, shelf.read_hold("n1"), read_hold_history(node, shelf))
 
-    after = settled(node, shelf)
+    after = applied(node, shelf)
 
     assert bool(shelf.writes) is bool(act)
     assert act or found == after
@@ -669,7 +669,7 @@ def test_who_puts_a_node_back_that_failed_is_told_what_it_failed() -> None:
     shelf = Shelf(book=[was_drained()])
     bad = replace(wants(Hold.DRAIN, MARK), checks=("gemm", "sdc"))
 
-    after = settled(bad, shelf)
+    after = applied(bad, shelf)
 
     assert (after.state, after.owed_checks) == (State.UNVERIFIED, ("gemm", "sdc"))
     assert after.reason == (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.errors import ActionError, ConfigError
-from hpcverify.fleet.holds import HoldReading, settle
+from hpcverify.fleet.holds import HoldReading, apply_hold
 from hpcverify.fleet.holds_script import ScriptBackend
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Node, State
@@ -85,7 +85,7 @@ def test_a_node_is_held_through_its_life(
     node = Node(name="n1")
     for state in states:
         node = Node(name="n1", state=state, enforced=True, reason=ODD, hold_id=node.hold_id)
-        node = settle(node, keeper, ledger)
+        node = apply_hold(node, keeper, ledger)
         seen = keeper.read_hold("n1")
         assert seen.drained is (state is State.QUARANTINED)
         assert seen.reserved is (state in {State.VERIFYING, State.SUSPECT})

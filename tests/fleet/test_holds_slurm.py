@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcverify.errors import SlurmError
-from hpcverify.fleet.holds import HoldReading, settle, take_over_hook_drain
+from hpcverify.fleet.holds import HoldReading, apply_hold, take_over_hook_drain
 from hpcverify.fleet.holds_slurm import SlurmBackend, build_reading, list_untouchable_states
 from hpcverify.fleet.ledger import Ledger
 from hpcverify.fleet.states import Node, State
@@ -71,29 +71,29 @@ def interposed(cluster: Cluster, before: str, act: Callable[[], object]) -> Slur
 
 def test_a_node_is_held_through_its_life(cluster: Cluster, ledger: Ledger) -> None:
     keeper = SlurmBackend(cluster.slurm)
-    node = settle(a_node(State.SUSPECT), keeper, ledger)
+    node = apply_hold(a_node(State.SUSPECT), keeper, ledger)
     assert keeper.read_hold("n1") == HoldReading(node="n1", reserved=True)
     mark = node.hold_id
 
-    node = settle(a_node(State.QUARANTINED, mark), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED, mark), keeper, ledger)
     seen = keeper.read_hold("n1")
     assert (seen.drained, seen.reserved, seen.hold_id) == (True, False, mark)
     assert seen.reason == f"{mark} gemm: slow"
 
-    node = settle(a_node(State.VERIFYING, mark), keeper, ledger)
+    node = apply_hold(a_node(State.VERIFYING, mark), keeper, ledger)
     assert keeper.read_hold("n1") == HoldReading(node="n1", reserved=True)
 
-    assert settle(a_node(State.HEALTHY, mark), keeper, ledger).hold_id == ""
+    assert apply_hold(a_node(State.HEALTHY, mark), keeper, ledger).hold_id == ""
     assert keeper.read_holds() == {name: HoldReading(node=name) for name in ("n1", "n2")}
 
 
 def test_a_drain_of_others_before_ours_is_left_alone(cluster: Cluster, ledger: Ledger) -> None:
     admin_drains(cluster, ODD)
 
-    node = settle(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), ledger)
+    node = apply_hold(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), ledger)
 
     assert node.foreign == cluster.slurm.list_hosts("n1")["n1"].reason
-    assert settle(a_node(State.HEALTHY), SlurmBackend(cluster.slurm), ledger).foreign
+    assert apply_hold(a_node(State.HEALTHY), SlurmBackend(cluster.slurm), ledger).foreign
     assert SlurmBackend(cluster.slurm).read_hold("n1").drained
 
 
@@ -109,7 +109,7 @@ def test_a_drain_of_others_after_our_first_read_keeps_its_reason(
             return super().record_intent(node, act, reason, before)
 
     book = Book(ledger.path.parent)
-    node = settle(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), book)
+    node = apply_hold(a_node(State.QUARANTINED), SlurmBackend(cluster.slurm), book)
 
     assert intents == ["drain"]
     assert (node.foreign, node.hold_id) == (THEIRS, "")
@@ -122,17 +122,17 @@ def test_a_drain_of_others_right_before_our_write_leaves_the_node_drained(
     # Slurm keeps no reason but the last: theirs is lost, the node is not let go.
     keeper = interposed(cluster, "update", lambda: admin_drains(cluster))
 
-    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
 
     assert keeper.read_hold("n1").hold_id == node.hold_id != ""
 
 
 def test_a_drain_of_others_after_ours_takes_the_node_over(cluster: Cluster, ledger: Ledger) -> None:
     keeper = SlurmBackend(cluster.slurm)
-    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
     admin_drains(cluster, ODD)
 
-    node = settle(node, keeper, ledger)
+    node = apply_hold(node, keeper, ledger)
 
     assert (node.state, node.foreign) == (State.UNVERIFIED, keeper.read_hold("n1").reason)
     assert keeper.read_hold("n1").drained
@@ -140,10 +140,10 @@ def test_a_drain_of_others_after_ours_takes_the_node_over(cluster: Cluster, ledg
 
 def test_who_resumes_a_node_of_ours_is_not_worked_against(cluster: Cluster, ledger: Ledger) -> None:
     keeper = SlurmBackend(cluster.slurm)
-    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
 
-    assert settle(node, keeper, ledger).state is State.UNVERIFIED
+    assert apply_hold(node, keeper, ledger).state is State.UNVERIFIED
     assert keeper.read_hold("n1") == HoldReading(node="n1")
 
 
@@ -154,11 +154,11 @@ def test_a_reason_that_our_late_write_replaced_is_given_back_word_for_word(
     keeper = SlurmBackend(cluster.slurm)
     ledger.record_intent("n1", "drain", "hpcverify[aa11bb] gemm: slow")
     keeper.drain("n1", reason)
-    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
     assert node.foreign == reason
     keeper.drain("n1", "hpcverify[aa11bb] gemm: slow")  # it comes about only now
 
-    assert settle(node, keeper, ledger).foreign == reason
+    assert apply_hold(node, keeper, ledger).foreign == reason
     assert keeper.read_hold("n1").reason == reason
 
 
@@ -169,7 +169,7 @@ def test_a_controller_that_does_not_answer_has_nothing_done(
         raise SlurmError(f"{command[0]}: Unable to contact slurm controller")
 
     with pytest.raises(SlurmError):
-        settle(a_node(State.QUARANTINED), SlurmBackend(Slurm(run=away)), ledger)
+        apply_hold(a_node(State.QUARANTINED), SlurmBackend(Slurm(run=away)), ledger)
 
     assert SlurmBackend(cluster.slurm).read_hold("n1") == HoldReading(node="n1")
     assert ledger.list_intents("n1") == []
@@ -179,7 +179,7 @@ def test_a_node_that_is_down_is_left_alone(cluster: Cluster, ledger: Ledger) -> 
     keeper = SlurmBackend(cluster.slurm)
     cluster.run("scontrol", "update", "nodename=n1", "state=down", f"reason={THEIRS}")
 
-    node = settle(a_node(State.QUARANTINED), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED), keeper, ledger)
 
     assert (node.foreign, keeper.read_hold("n1").drained) == (THEIRS, False)
     cluster.run("scontrol", "update", "nodename=n1", "state=resume")
@@ -192,7 +192,7 @@ def test_a_node_in_the_reservation_of_others_is_left_alone(
     cluster.slurm.reserve("works", "n1")
     cluster.until(lambda: keeper.read_hold("n1").unavailable)
 
-    assert "MAINT" in settle(a_node(State.QUARANTINED), keeper, ledger).foreign
+    assert "MAINT" in apply_hold(a_node(State.QUARANTINED), keeper, ledger).foreign
     assert not keeper.read_hold("n1").drained
 
 
@@ -205,32 +205,32 @@ def test_a_node_in_a_reservation_of_users_is_reserved_verified_and_drained_all_t
     cluster.until(lambda: "RESERVED" in cluster.slurm.list_hosts("n1")["n1"].flags)
     assert keeper.read_hold("n1") == HoldReading(node="n1")
 
-    node = settle(a_node(State.SUSPECT), keeper, ledger)
+    node = apply_hold(a_node(State.SUSPECT), keeper, ledger)
     assert (keeper.read_hold("n1").reserved, node.foreign) == (True, "")
     ours = ["--reservation=hpcverify-n1", "-w", "n1", "-o", "/dev/null", "-J", "ours"]
     cluster.run("sbatch", *ours, "--wrap", "true")
     asked = ["squeue", "-h", "-t", "all", "-n", "ours", "-o", "%T"]
     cluster.until(lambda: cluster.run(*asked).strip() == "COMPLETED")
 
-    node = settle(a_node(State.QUARANTINED, node.hold_id), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED, node.hold_id), keeper, ledger)
     assert (keeper.read_hold("n1").drained, keeper.read_hold("n1").reserved) == (True, False)
-    assert settle(a_node(State.HEALTHY, node.hold_id), keeper, ledger).hold_id == ""
+    assert apply_hold(a_node(State.HEALTHY, node.hold_id), keeper, ledger).hold_id == ""
     assert keeper.read_hold("n1") == HoldReading(node="n1")
     assert "team" in cluster.slurm.list_reservations()
 
 
 def test_our_reservation_stays_until_our_job_in_it_ends(cluster: Cluster, ledger: Ledger) -> None:
     keeper = SlurmBackend(cluster.slurm)
-    node = settle(a_node(State.SUSPECT), keeper, ledger)
+    node = apply_hold(a_node(State.SUSPECT), keeper, ledger)
     options = ["--reservation=hpcverify-n1", "-w", "n1", "-o", "/dev/null"]
     cluster.run("sbatch", *options, "--begin=now+1hour", "--wrap", "true")
 
-    node = settle(a_node(State.QUARANTINED, node.hold_id), keeper, ledger)
+    node = apply_hold(a_node(State.QUARANTINED, node.hold_id), keeper, ledger)
     assert (keeper.read_hold("n1").drained, keeper.read_hold("n1").reserved) == (True, True)
 
     cluster.run("scancel", "--name=wrap")
     cluster.until(lambda: not cluster.run("squeue", "-h"))
-    settle(node, keeper, ledger)
+    apply_hold(node, keeper, ledger)
     assert not keeper.read_hold("n1").reserved
 
 
@@ -243,7 +243,7 @@ def test_the_drain_of_a_prolog_that_failed_can_be_made_ours(
     node = take_over_hook_drain(a_node(State.QUARANTINED), keeper.read_hold("n1"), keeper, ledger)
 
     assert keeper.read_hold("n1").reason == f"{node.hold_id} gemm: slow"
-    settle(a_node(State.HEALTHY, node.hold_id), keeper, ledger)
+    apply_hold(a_node(State.HEALTHY, node.hold_id), keeper, ledger)
     assert keeper.read_hold("n1") == HoldReading(node="n1")
 
 
@@ -325,13 +325,13 @@ def test_a_node_that_we_drained_stays_ours_when_it_is_rebooted(
 ) -> None:
     keeper = SlurmBackend(rebooting.slurm)
     bad = replace(a_node(State.QUARANTINED), reason=ODD)
-    node = settle(bad, keeper, ledger)
+    node = apply_hold(bad, keeper, ledger)
     said = keeper.read_hold("n1").reason
     reboot(rebooting)
 
     assert keeper.read_hold("n1").reason != said
-    assert settle(node, keeper, ledger) == node
-    assert settle(a_node(State.HEALTHY, node.hold_id), keeper, ledger).hold_id == ""
+    assert apply_hold(node, keeper, ledger) == node
+    assert apply_hold(a_node(State.HEALTHY, node.hold_id), keeper, ledger).hold_id == ""
     assert not keeper.read_hold("n1").drained
 
 
@@ -340,10 +340,10 @@ def test_a_node_that_is_rebooted_into_service_is_not_acquitted(
 ) -> None:
     keeper = SlurmBackend(rebooting.slurm)
     bad = replace(a_node(State.QUARANTINED), checks=("gemm",))
-    node = settle(bad, keeper, ledger)
+    node = apply_hold(bad, keeper, ledger)
     reboot(rebooting, "ASAP", "nextstate=RESUME")
 
-    after = settle(node, keeper, ledger)
+    after = apply_hold(node, keeper, ledger)
 
     assert (after.state, after.owed_checks) == (State.UNVERIFIED, ("gemm",))
     assert after.reason.startswith("returned to service by somebody else, not verified")

@@ -84,7 +84,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
         failures=failed,
         suppressed_checks=known,
         passed_checks=frozenset(c for c, k in said.items() if k in {"passed", "standing"}),
-        standing_checks=frozenset(check for check, k in said.items() if k == "standing"),
+        unresolved_checks=frozenset(check for check, k in said.items() if k == "standing"),
         not_applicable=frozenset(check for check, k in said.items() if k == "gone"),
         unanswered_checks=silent,
         unjudged=unjudged,
@@ -181,7 +181,7 @@ def test_no_sequence_of_events_leaves_the_table_or_frees_who_neither_passed_nor_
             assert found.complete
             assert found.ticket > before.not_before_ticket
             owed = {c for c in before.checks if is_enforced([c], site)}
-            assert found.settled_checks >= owed
+            assert found.cleared_checks >= owed
             assert not (before.by and (found.failures or before.repeat_offender))
 
 

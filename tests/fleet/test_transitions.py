@@ -692,7 +692,7 @@ KEPT = [(State.SUSPECT, ""), (State.VERIFYING, "ann")]
 
 
 def spared(state: State, by: str, **changes: Any) -> Node:
-    """Make a node with hard evidence that the brakes kept us from acting on."""
+    """Make a node with conclusive evidence that the brakes kept us from acting on."""
     kept = {"checks": ("sdc",), "conclusive": True, "run": "a", **BRAKED, **changes}
     return in_state(state, by=by, **kept)
 

@@ -61,5 +61,5 @@ def write_runs(state: Path, *runs: Run, night: int = 0, keep_nights: int = 100) 
     writer = MeasurementWriter(state, print, lambda: FIRST + timedelta(days=night))
     for run in runs:
         writer.add(run)
-    writer.settle()
+    writer.flush()
     writer.write(keep_nights)

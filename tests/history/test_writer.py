@@ -123,7 +123,7 @@ def test_the_queue_of_a_killed_writer_is_written_once(tmp_path: Path, *, written
     killed = MeasurementWriter(tmp_path, print)
     for run in (one, other):
         killed.add(run)
-    killed.settle()
+    killed.flush()
     queue = tmp_path / "measurements" / QUEUE_NAME
     left = queue.read_bytes()
     if written:  # it was killed after the file had got its name
@@ -141,7 +141,7 @@ def test_of_a_killed_writers_queue_only_judged_runs_are_written(tmp_path: Path) 
     killed = MeasurementWriter(tmp_path, print)
     for run in (one, other):
         killed.add(run)
-    killed.settle()
+    killed.flush()
 
     MeasurementWriter(tmp_path, print).recover(one.id.__eq__)
 
@@ -168,7 +168,7 @@ def test_a_run_that_claims_too_much_is_told_of_and_the_others_are_kept(
     writer = MeasurementWriter(tmp_path, said.append)
     for run in (big, make_run("n1")):
         writer.add(run)
-    writer.settle()
+    writer.flush()
     writer.write(100)
 
     assert set(read_measurements(tmp_path)["node"]) == {"n1"}

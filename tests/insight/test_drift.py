@@ -25,7 +25,7 @@ from hpcverify.insight.drift_wording import (
     list_drift_lines,
     summarize_drift,
 )
-from hpcverify.records.told_facts import ToldFacts
+from hpcverify.records.reported_facts import ReportedFacts
 
 NOW = 1_800_000_000.0
 H100 = {"system": "Supermicro SYS-821GE", "CPU": "2 x Xeon 8480", "GPU": "NVIDIA H100"}
@@ -38,9 +38,9 @@ def make_told(
     first: float = 30,
     last: float = 0.1,
     source: str = "parts",
-) -> ToldFacts:
+) -> ReportedFacts:
     """Let *node* tell *facts* from *first* to *last* days ago."""
-    return ToldFacts(
+    return ReportedFacts(
         node=node,
         source=source,
         first=NOW - first * DAY_S,
@@ -51,7 +51,7 @@ def make_told(
 
 def tell(
     node: str, first: float = 30, last: float = 0.1, source: str = "parts", **facts: str
-) -> ToldFacts:
+) -> ReportedFacts:
     """Let *node* tell *facts*, given by keyword."""
     return make_told(node, facts, first, last, source)
 
@@ -60,14 +60,14 @@ def name_nodes(count: int, start: int = 1) -> list[str]:
     return [f"gpu{i:03d}" for i in range(start, start + count)]
 
 
-def stay(nodes: Iterable[str], **facts: str) -> list[ToldFacts]:
+def stay(nodes: Iterable[str], **facts: str) -> list[ReportedFacts]:
     """Let *nodes* tell the same for a month."""
     return [make_told(node, facts) for node in nodes]
 
 
 def move(
     nodes: Iterable[str], days: float, old: str = OLD, new: str = NEW, name: str = "GPU_driver"
-) -> list[ToldFacts]:
+) -> list[ReportedFacts]:
     """Let *nodes* change from *old* to *new* that many *days* ago."""
     return [
         row
@@ -79,7 +79,7 @@ def move(
     ]
 
 
-def compare(told: Iterable[ToldFacts], out_of_service: Iterable[str] = ()) -> Drift:
+def compare(told: Iterable[ReportedFacts], out_of_service: Iterable[str] = ()) -> Drift:
     ordered = sorted(told, key=lambda row: row.last)
     return compare_nodes(gather_node_facts(ordered, set(out_of_service)), NOW)
 
@@ -175,7 +175,7 @@ def test_what_each_node_has_for_itself_is_no_version() -> None:
 
 def test_only_like_nodes_are_compared() -> None:
     others = [
-        ToldFacts(
+        ReportedFacts(
             node=f"cpu{i}",
             source="parts",
             first=NOW - DAY_S,
@@ -191,7 +191,7 @@ def test_only_like_nodes_are_compared() -> None:
 
 def test_nodes_of_which_nobody_knows_what_they_are_are_not_compared() -> None:
     told = [
-        ToldFacts(
+        ReportedFacts(
             node=name,
             source="bmc chassis",
             first=NOW - DAY_S,
@@ -381,7 +381,7 @@ VALUES = st.sampled_from(["A", "B", "C"])
 HISTORIES = st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=24)
 
 
-def write_history(histories: list[list[str]], days: float) -> list[ToldFacts]:
+def write_history(histories: list[list[str]], days: float) -> list[ReportedFacts]:
     """Let each node have the values of its history, one after the other, *days* apart."""
     return [
         tell(
@@ -419,7 +419,7 @@ def test_every_node_is_in_one_place_whatever_its_fleet_went_through(
     renamed = dict(zip(name_nodes(len(histories)), names, strict=True))
     again = compare(
         [
-            ToldFacts(
+            ReportedFacts(
                 node=renamed[t.node], source=t.source, first=t.first, last=t.last, facts=t.facts
             )
             for t in told
@@ -456,11 +456,13 @@ def test_a_node_that_leaves_its_fleet_alone_is_never_a_rollout(count: int) -> No
 def test_a_large_fleet_in_which_every_tenth_node_differs_is_told_in_a_few_lines() -> None:
     usual = H100 | {f"fact {i}": f"version {i}" for i in range(60)}
     before = usual | {"fact 1": "version 0"}
-    told: list[ToldFacts] = []
+    told: list[ReportedFacts] = []
     for place, name in enumerate(name_nodes(3000)):
         odd = {f"fact {place % 60}": f"odd {place % 7}"} if place % 10 == 0 else {}
         told += (
-            ToldFacts(node=name, source="parts", first=NOW - first, last=NOW - last, facts=facts)
+            ReportedFacts(
+                node=name, source="parts", first=NOW - first, last=NOW - last, facts=facts
+            )
             for first, last, facts in ((9e5, 3e5, before), (2e5, 100, {**usual, **odd}))
         )
     drift = compare(told)

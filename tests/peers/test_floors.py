@@ -88,6 +88,6 @@ def test_the_site_may_turn_a_side_around_or_take_a_metric_out() -> None:
     ]
     find = make_floor_finder(lines, make_side_finder())
 
-    assert find("gemm", "bf16.step_p95").compared == "low"
-    assert find("gemm", "bf16.sustained").compared is None
-    assert find("storage", "seq_read.bandwidth").compared == "low"
+    assert find("gemm", "bf16.step_p95").worse_side == "low"
+    assert find("gemm", "bf16.sustained").worse_side is None
+    assert find("storage", "seq_read.bandwidth").worse_side == "low"

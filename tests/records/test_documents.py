@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Generator
@@ -29,6 +30,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.records import documents
+from hpcverify.records.documents import MAX_COMPARISONS
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
@@ -228,8 +230,8 @@ def test_what_was_judged_is_not_judged_again_when_it_is_read() -> None:
 
 def test_values_that_break_as_many_limits_do_not_fill_the_memory() -> None:
     """A node can write a short document in which each value breaks each limit."""
-    values = tuple(Measurement(f"m{i}", 5.0) for i in range(1000))
-    limits = tuple(Limit("m*", high=float(i % 5), source=f"limit {i}") for i in range(1000))
+    values = tuple(Measurement(f"m{i}", 5.0) for i in range(600))
+    limits = tuple(Limit("m*", high=float(i % 5), source=f"limit {i}") for i in range(600))
     result = Result(
         check="gemm", verdict=Verdict.FAIL, reason="slow", measurements=values, limits=limits
     )
@@ -238,3 +240,19 @@ def test_values_that_break_as_many_limits_do_not_fill_the_memory() -> None:
     assert read.verdict is Verdict.FAIL
     assert 0 < len(read.complaints) <= MAX_COMPLAINTS
     assert read.complaints[0].verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("name", ["m{}*", "*", "m1"])
+def test_a_document_with_more_comparisons_than_any_run_is_refused(name: str) -> None:
+    count = math.isqrt(MAX_COMPARISONS) + 1
+    result = Result(
+        check="gemm",
+        verdict=Verdict.FAIL,
+        measurements=tuple(
+            Measurement("m1" if name == "m1" else f"m{i}", 5.0) for i in range(count)
+        ),
+        limits=tuple(Limit(name.format(i), high=float(i)) for i in range(count)),
+    )
+
+    with pytest.raises(StoreError, match="more limits for its values"):
+        documents.parse(msgspec.json.encode(replace(a_run(), results=(result,))), "it")

@@ -16,7 +16,7 @@ from hpcverify.insight.reliability_report import ReliabilityReport
 from hpcverify.model import Cause, Complaint, ComplaintKind, Limit, Remedy, Verdict
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
-from hpcverify.records.told_facts import ToldFacts
+from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.reliability.jobs import forecast_job
 from hpcverify.reliability.outages import Estimate, FleetReliability
@@ -199,7 +199,7 @@ def rotten(count: int, one_in: int) -> Overview:
     return build_overview(nodes, (), results, now=NOW)
 
 
-def tell_versions(count: int) -> list[ToldFacts]:
+def tell_versions(count: int) -> list[ReportedFacts]:
     """
     Let *count* nodes tell their versions, oldest first, two runs of each node.
 
@@ -208,8 +208,8 @@ def tell_versions(count: int) -> list[ToldFacts]:
     """
     kind = {"system": "Supermicro SYS-821GE-TNHR", "CPU": "2 x Xeon 8480", "GPU": "NVIDIA H100"}
     line = "default_hugepagesz=2M iommu=pt nouveau.modeset=0 pci=realloc=off quiet rw"
-    before: list[ToldFacts] = []
-    after: list[ToldFacts] = []
+    before: list[ReportedFacts] = []
+    after: list[ReportedFacts] = []
     for place in range(count):
         kernel = "6.8.0-50-generic" if place < 4 else "6.8.0-40-generic"
         odd = place in (30, 41, 42)
@@ -220,12 +220,12 @@ def tell_versions(count: int) -> list[ToldFacts]:
         moved = NOW - 3 * DAY + place * HOUR / 2
         node = name_of(place)
         before.append(
-            ToldFacts(
+            ReportedFacts(
                 node=node, source="parts", first=NOW - 20 * DAY, last=moved - HOUR, facts=facts
             )
         )
         after.append(
-            ToldFacts(node=node, source="parts", first=moved, last=NOW - 3 * HOUR, facts=new)
+            ReportedFacts(node=node, source="parts", first=moved, last=NOW - 3 * HOUR, facts=new)
         )
     return [*before, *after]
 

@@ -13,7 +13,7 @@ from hpcverify.fleet.ledger import Malfunction
 from hpcverify.fleet.states import Caveat, Node, State
 from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.model import Remedy, Verdict
-from hpcverify.records.told_facts import ToldFacts
+from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
     MAX_NODE_ROWS,
@@ -536,7 +536,7 @@ def test_hostile_text_of_a_judgement_comes_out_as_text() -> None:
 
 def test_very_many_differences_are_folded_and_counted() -> None:
     odd = [
-        ToldFacts(
+        ReportedFacts(
             node=f"n{i}",
             source="parts",
             first=fleets.NOW - 9,
@@ -554,7 +554,7 @@ def test_very_many_differences_are_folded_and_counted() -> None:
 
 def test_no_version_can_be_more_than_text() -> None:
     evil = [
-        ToldFacts(
+        ReportedFacts(
             node=f"n{i}",
             source="parts",
             first=fleets.NOW - 9,

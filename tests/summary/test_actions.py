@@ -25,7 +25,7 @@ from hpcverify.model import (
     Verdict,
     verdict_of,
 )
-from hpcverify.summary.actions import list_actions, list_affected_parts
+from hpcverify.summary.actions import ComplaintIndex, list_actions, list_affected_parts
 from hpcverify.summary.verdict import explain_verdict, format_next_steps, summarize_reason
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
@@ -320,3 +320,28 @@ def test_a_run_that_ended_early_asks_for_another(results: tuple[Result, ...], te
     (part,) = list_affected_parts(cut)
 
     assert (list_actions(cut)[0].remedy, part.complaints[0].text) == (Remedy.RERUN, text)
+
+
+def test_a_complaint_is_found_by_what_it_is_about() -> None:
+    slow, fast = (Measurement("speed", value, "", "gpu-1") for value in (50.0, 70.0))
+    lost, unruled = Finding("gpu_lost", "gpu-1", "lost"), Finding("odd", "gpu-1", "lost")
+    judged = result("ecc", slow, fast, slow, lost, unruled)
+    complaints = ComplaintIndex(judged)
+
+    assert [(c.name, c.value) for c in complaints.find(slow)] == [("speed", 50.0)]
+    assert [(c.name, c.value) for c in complaints.find(fast)] == [("speed", 70.0)]
+    assert [c.verdict for c in complaints.find(lost)] == [Verdict.FAIL]
+    assert [c.cause for c in complaints.find(unruled)] == [Cause.CHECKER]
+    assert complaints.find(Measurement("speed", 50.0, "", "gpu-2")) == []
+    assert complaints.rank(Finding("gpu_lost", "gpu-2", "lost"))[0] is Verdict.PASS
+
+
+def test_complaints_are_found_without_comparing_each_with_each() -> None:
+    count = 50
+    judged = result("ecc", *(Finding("gpu_lost", f"gpu-{i}", "lost") for i in range(count)))
+    complaints = ComplaintIndex(judged)
+    CountedId.compared.clear()
+    sought = [Finding("gpu_lost", CountedId(f"gpu-{i}"), "lost") for i in range(count)]
+
+    assert sum(len(complaints.find(finding)) for finding in sought) == count
+    assert len(CountedId.compared) <= 4 * count

@@ -140,5 +140,5 @@ def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
     assert describe_group(CauseGroup(result=left), a_run(results=(left,))) == (
         "CPU: memory.leftover 1 MiB, limit ≤ 1 GiB (default)"
     )
-    _, _, value, bounds, _ = format_row(leftover, left, a_run(results=(left,)))
+    _, _, value, bounds, _ = format_row(leftover, left.limits, a_run(results=(left,)))
     assert (value, bounds) == ("1 MiB", "≤ 1 GiB")

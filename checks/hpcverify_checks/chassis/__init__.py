@@ -156,7 +156,7 @@ def _report_log(chassis: Chassis, mark: LogMark | None) -> Iterator[CheckItem]:
         if mark is not None:
             yield CarryOver(LOG_MARK, msgspec.json.encode(mark).decode())
         return
-    part = LogPart(()) if log.is_told else select_new(log, mark)
+    part = LogPart(()) if log.is_reported else select_new(log, mark)
     yield from report_events(part.new, chassis)
     faults = [e for e in part.older if (row := find_row(e)) and row.verdict > Verdict.PASS]
     if faults:

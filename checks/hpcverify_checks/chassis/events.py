@@ -160,7 +160,7 @@ def report_events(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[
     for (part_id, _), group in groups.items():
         begun = [entry for entry in group if entry.event.asserted is not False]
         if begun:
-            yield _report_group(part_id, begun, stands=_find_standing(group, states))
+            yield _report_group(part_id, begun, stands=_is_unresolved(group, states))
 
 
 def _read_entries(events: Sequence[ChassisEvent], chassis: Chassis) -> Iterator[LogEntry]:
@@ -188,7 +188,7 @@ def _list_states(chassis: Chassis) -> dict[str, bool]:
     }
 
 
-def _find_standing(group: Sequence[LogEntry], states: Mapping[str, bool]) -> bool | None:
+def _is_unresolved(group: Sequence[LogEntry], states: Mapping[str, bool]) -> bool | None:
     """
     Say whether a fault of *group* still stands; None if its sensors report it now.
 

@@ -136,9 +136,9 @@ def _report_supplies(sensors: Sequence[ChassisSensor]) -> Iterator[Finding]:
             findings.setdefault(sensor.part, made)
     dead = [part for part, finding in findings.items() if finding.code in DEAD_SUPPLY_CODES]
     if dead and len(dead) == len({s.part for s in there}):
-        said = "; ".join(f"{part} {findings[part].text.partition(':')[0]}" for part in dead)
+        clause = "; ".join(f"{part} {findings[part].text.partition(':')[0]}" for part in dead)
         text = (
-            f"the BMC calls every power supply dead ({said}), and the node runs: restart the BMC "
+            f"the BMC calls every power supply dead ({clause}), and the node runs: restart the BMC "
             "(ipmitool mc reset cold) and update its firmware; then look at the supplies"
         )
         yield Finding("supplies_doubtful", "node", text)
@@ -222,14 +222,14 @@ def _report_other(sensor: ChassisSensor) -> Iterator[Finding]:
 def _report_redundancy(group: Redundancy, seen: SeenParts) -> Iterator[Finding]:
     if group.state not in NOT_REDUNDANT or group.name in seen.accepted:
         return
-    said = f"the BMC says {group.said}"
+    clause = f"the BMC says {group.said}"
     if group.name not in seen.redundant:
-        yield Finding("redundancy_none", group.name, f"is not redundant ({said}): {ACCEPT}")
+        yield Finding("redundancy_none", group.name, f"is not redundant ({clause}): {ACCEPT}")
     elif group.state is RedundancyState.LOST:
-        text = f"can lose no more of its parts ({said}), and could before: look at each of them"
+        text = f"can lose no more of its parts ({clause}), and could before: look at each of them"
         yield Finding("redundancy_lost", group.name, text)
     else:
-        text = f"has less to spare than before ({said}): look at each of its parts"
+        text = f"has less to spare than before ({clause}): look at each of its parts"
         yield Finding("redundancy_degraded", group.name, text)
 
 

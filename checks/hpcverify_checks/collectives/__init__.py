@@ -83,7 +83,7 @@ class CollectivesParams(Params, frozen=True):
     sizes: tuple[Annotated[int, Meta(ge=1)], ...] = SIZES
     """In bytes, as nccl-tests counts them. What does not fit is left out."""
     seconds: Annotated[float, Meta(gt=0)] = 2.0
-    """For all operations and sizes together."""
+    """The time for all operations and sizes together."""
     ranks: Annotated[int, Meta(ge=0)] = 0
     """Processes on a CPU; each GPU is one rank."""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0

@@ -133,7 +133,7 @@ def _choose_algorithm(order: LaunchOrder, nodes: Sequence[str]) -> str:
 
 def choose_settings(order: LaunchOrder, algorithm: str, own_address: str) -> dict[str, str]:
     """
-    Choose what NCCL and gloo are told, besides what the environment tells them.
+    Choose the settings of NCCL and gloo, besides those of the environment.
 
     gloo takes the interface that leads to the other nodes: this node's own name may
     resolve to its loopback (Debian's 127.0.1.1). NCCL finds it by itself between nodes.

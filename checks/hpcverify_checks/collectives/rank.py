@@ -93,7 +93,6 @@ def main() -> None:
 
 
 def _measure(order: RankOrder, job: CollectiveJob, board: Board, device: torch.device) -> None:
-    """Measure, and post each result at once."""
     for number, times in enumerate(measure_collectives(job, order.rank, device)):
         board.post(times_topic(number), order.rank, msgspec.msgpack.encode(times))
     if job.timeline:

@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 180.0
 """The time for all sizes together: each starts NCCL, which takes seconds on eight GPUs."""
 STEPS = 20
 ELEMENT_BYTES = 4
-"""It sums float32 unless told otherwise."""
+"""It sums float32 by default."""
 STEP_PREFIXES = ("SLURM_", "PMI", "OMPI_")
 """Variables that make a program built with MPI take itself for a rank of this step."""
 

@@ -40,7 +40,6 @@ class StandIn:
     """A launcher's view of the second board, which one of the launchers keeps."""
 
     def __init__(self, arrivals: Sequence[LauncherArrival], rank: int, board: SocketBoard) -> None:
-        """Be the launcher whose first rank is *rank*."""
         self.arrivals, self.rank, self.board = arrivals, rank, board
         self.server: BoardServer | None = None
         self.second: SocketBoard | None = None

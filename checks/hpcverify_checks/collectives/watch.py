@@ -54,7 +54,6 @@ class RankWatch:
     """Looks at the board until nothing more will come."""
 
     def __init__(self, order: LaunchOrder, server: BoardServer) -> None:
-        """Watch the ranks of *order* at the board of *server*."""
         self.order, self.server = order, server
         self.hangs = HangWatch(monotonic(), order.timeout)
         self.unreadable: dict[int, str] = {}

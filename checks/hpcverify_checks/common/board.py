@@ -37,17 +37,17 @@ from hpcverify_checks.common.seal import (
 
 SCHEME = "tcp://"
 MAX_MESSAGE_BYTES = 4 * 2**20
-"""Of one message: the times of a rank are far fewer."""
+"""The longest message: the times of a rank are far fewer."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Of the messages of all ranks about one topic."""
+"""The most for the messages of all ranks about one topic."""
 MAX_RANKS = 2**16
 CONNECT_SECONDS = 5.0
-"""For one try of a request, besides the time that the server is asked to wait."""
+"""The time for one try of a request, besides the time that the server is asked to wait."""
 PATIENCE_SECONDS = 9.0
-"""For a rank to begin another try: a busy server may be slow to accept. With the last try it is
-less than the 15 s after which a rank that stands still is missing."""
+"""How long a rank begins new tries: a busy server may be slow to accept. With the last try this
+is less than the 15 s after which a rank that stands still is missing."""
 TRANSFER_SECONDS = 60.0
-"""For an answer of any length, however slowly it comes."""
+"""The time for an answer of any length, however slowly it comes."""
 QUESTION = b"?"
 TIME = struct.Struct("!d")
 """The answer to it, in seconds."""
@@ -101,11 +101,11 @@ class FolderBoard:
 
         """
         try:
-            found = folder.lstat()
+            status = folder.lstat()
         except OSError as exc:
             raise BoardError(f"{folder} is gone: {exc.strerror}") from exc
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if not own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BoardError(f"{folder} is not a folder that only this user can write to")
         self.folder = folder
 
@@ -118,8 +118,8 @@ class FolderBoard:
 
     def read(self, topic: str, enough: int = 0) -> dict[int, bytes]:  # noqa: ARG002 - never waits
         """Read the files that are there."""
-        found = {path.name.removeprefix(topic): path for path in self.folder.glob(f"{topic}[0-9]*")}
-        return {int(rank): _read_file(path) for rank, path in found.items() if rank.isdigit()}
+        paths = {path.name.removeprefix(topic): path for path in self.folder.glob(f"{topic}[0-9]*")}
+        return {int(rank): _read_file(path) for rank, path in paths.items() if rank.isdigit()}
 
     def make_round_trips(self, count: int) -> list[RoundTrip]:  # noqa: ARG002 - one node, one clock
         """Make none."""
@@ -145,7 +145,7 @@ class BoardRequest(Struct, omit_defaults=True):
 
 
 MAX_REQUEST_BYTES = MAX_MESSAGE_BYTES + 2**10
-"""Of one request, encoded."""
+"""The longest request, encoded."""
 
 
 class SocketBoard:

@@ -42,12 +42,12 @@ from hpcverify_checks.common.seal import (
 )
 
 STRANGER_SECONDS = 5.0
-"""For a client to prove that it knows the secret."""
+"""The time for a client to prove that it knows the secret."""
 MIN_STRANGERS, STRANGERS_FOR_RANK = 128, 4
 """Connections that may be about to prove it: at the start all ranks come at once. If more
 never do, strangers crowd the board."""
 MAX_RANK_BYTES = 16 * 2**20
-"""Of all messages that are kept of one rank."""
+"""The most that is kept of one rank's messages."""
 MAX_TOPICS = 2**12
 BACKLOG = 1024
 """Connections that wait to be taken: all ranks may come at once."""
@@ -210,13 +210,13 @@ class BoardServer:
             self._keep(request)
             return b""
         until = self._loop.time() + request.seconds
-        while len(found := self.read(request.topic)) < request.enough:
+        while len(messages := self.read(request.topic)) < request.enough:
             try:
                 async with asyncio.timeout_at(until):
                     await self._news.wait()
             except TimeoutError:
                 break
-        return msgspec.msgpack.encode(found)
+        return msgspec.msgpack.encode(messages)
 
     def _keep(self, request: BoardRequest) -> None:
         with self._lock:
@@ -235,7 +235,6 @@ class BoardServer:
             self._tell()
 
     def _tell(self) -> None:
-        """Wake all that wait for a message."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -266,10 +265,10 @@ async def _tell_time(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, times: int
 ) -> bytes:
     """Tell the time as often as asked, and at the end all of it once more, to be signed."""
-    told = b""
+    received = b""
     for _ in range(times):
         await reader.readexactly(len(QUESTION))
         now = TIME.pack(perf_counter())
         writer.write(now)
-        told += now
-    return told
+        received += now
+    return received

@@ -36,7 +36,7 @@ from hpcverify_checks.common.process_group import (
     join_group,
     reduce_minimum,
 )
-from hpcverify_checks.common.progress import waiting
+from hpcverify_checks.common.progress import wait_for_ranks
 from hpcverify_checks.common.ranks import start_peers
 from hpcverify_checks.common.rendezvous import RankGroup
 from hpcverify_checks.common.step_data import (
@@ -71,7 +71,7 @@ class CollectiveJob(RankGroup, frozen=True):
     sizes: tuple[int, ...]
     """Message sizes in bytes, as nccl-tests counts them."""
     seconds: float
-    """For all operations and sizes together."""
+    """The time for all operations and sizes together."""
     seed: int = 0
     """The seed of the data."""
     timeline: bool = True
@@ -110,7 +110,7 @@ def all_reduce(tensor: Tensor) -> None:
 
 def finish(works: Sequence[Any], device: torch.device) -> None:
     """Wait for *works*: on a GPU its stream waits, and not the host."""
-    with waiting():
+    with wait_for_ranks():
         for work in works:
             if device.type == "cuda":
                 work.synchronize()

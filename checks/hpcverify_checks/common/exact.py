@@ -346,7 +346,6 @@ def _multiply_b(made: Operands, weights: Tensor) -> tuple[Tensor, int]:
 
 
 def _sum_squares(block: Tensor, bias: int, *, dim: int) -> Tensor:
-    """Sum the squares along k, without those of the bias."""
     skipped = 1 if bias else 0
     return block.narrow(dim, skipped, block.shape[dim] - skipped).square().sum(dim)
 

@@ -30,7 +30,7 @@ from hpcverify_checks.common.board import (
     describe_unreadable,
     open_board,
 )
-from hpcverify_checks.common.progress import waiting
+from hpcverify_checks.common.progress import wait_for_ranks
 from hpcverify_checks.common.rendezvous import (
     LOOPBACK,
     POLL_SECONDS,
@@ -319,7 +319,7 @@ def reduce_minimum(group: RankGroup, value: int, device: torch.device) -> int:
 
 
 def _reduce_within(group: RankGroup, tensor: Tensor, operation: str) -> None:
-    with waiting():
+    with wait_for_ranks():
         _reduce(group, tensor, operation)
 
 

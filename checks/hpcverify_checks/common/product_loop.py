@@ -318,7 +318,6 @@ class BlindComparison(Unable):
     """Raised if the comparison on the part or core *part_id* misses flipped bits."""
 
     def __init__(self, part_id: str, reason: str) -> None:
-        """Keep *part_id*, for the finding."""
         super().__init__(f"{part_id}: {reason}", Cause.CHECKER, Remedy.FIX_CHECKER)
         self.part_id = part_id
 

@@ -38,7 +38,7 @@ def read_position(descriptor: int) -> int:
 
 
 @contextmanager
-def waiting() -> Generator[None]:
+def wait_for_ranks() -> Generator[None]:
     """Wait for other ranks in this block; if it fails, the position stays within."""
     _advance()
     yield

@@ -62,7 +62,6 @@ class LostRanks(Unable):
     """Raised by a rank that cannot go on without others; its own part is not judged."""
 
     def __init__(self, lost: Mapping[int, str]) -> None:
-        """Keep why each rank that was *lost* is gone."""
         reasons = "; ".join(f"rank {rank} {why}" for rank, why in lost.items())
         super().__init__(f"{reasons}: run the check again", Cause.TIMEOUT, Remedy.RERUN)
         self.lost = dict(lost)

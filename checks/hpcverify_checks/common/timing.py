@@ -100,7 +100,6 @@ class StepClock:
     """Marks of time: the host's, or events in a GPU's stream of work."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin without marks."""
         self._marks: list[Any] = []
         self._device = device
 

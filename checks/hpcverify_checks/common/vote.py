@@ -64,7 +64,7 @@ PRODUCT_FINDING_RULES = {
     "disagreement": FindingRule(Verdict.ERROR, Remedy.RERUN, Cause.NOISY),
     "inexact": FindingRule(Verdict.ERROR, Remedy.FIX_CHECKER, Cause.CHECKER),
     UNWITNESSED_CODE: FindingRule(Verdict.ERROR, Remedy.INSPECT, Cause.CHECKER),
-    # Not hard: it may have been the core that wrote them.
+    # Not conclusive: it may have been the core that wrote them.
     MEMORY_CODE: FindingRule(Verdict.FAIL, Remedy.INSPECT),
     ANSWER_CODE: FindingRule(Verdict.PASS, Remedy.NONE),
 }
@@ -170,8 +170,8 @@ def _dispute(
     items: Sequence[JudgedItem], moved: Sequence[ReportedFault], faults: Sequence[ReportedFault]
 ) -> Iterator[JudgedItem]:
     """Yield *items* without the *moved* ones of *faults*, whose words count as disputed."""
-    standing = {(f.part_id, fault.metric) for f, fault in faults if (f, fault) not in moved}
-    disputed = {(f.part_id, fault.metric) for f, fault in moved} - standing
+    remaining = {(f.part_id, fault.metric) for f, fault in faults if (f, fault) not in moved}
+    disputed = {(f.part_id, fault.metric) for f, fault in moved} - remaining
     moved_findings = [finding for finding, _ in moved]
     for item in items:
         if isinstance(item, Measurement) and (item.part_id, item.name) in disputed:

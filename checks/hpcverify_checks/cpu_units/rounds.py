@@ -20,12 +20,18 @@ from hpcverify_checks.cpu_units.digests import SHIPPED_DRAWS
 from hpcverify_checks.cpu_units.sharing import (
     SHARED_EVERY,
     SharedUnit,
+    find_wrong_core,
     pair_cores,
     run_pairs,
-    settle_pair,
 )
 from hpcverify_checks.cpu_units.units import Unit, compute_digest
-from hpcverify_checks.cpu_units.witnesses import DEFECTIVE_CODE, CoreSet, MadeAnswer, Review, settle
+from hpcverify_checks.cpu_units.witnesses import (
+    DEFECTIVE_CODE,
+    CoreSet,
+    MadeAnswer,
+    Review,
+    ask_witnesses,
+)
 
 BLIND_CODE = "blind"
 ANSWERS_PER_ROUND = 4
@@ -71,7 +77,7 @@ class Examination:
                 text = f"{unit}: core {review.core} accepted an answer with one flipped bit"
                 yield Finding(BLIND_CODE, f"cpu{review.core}", text)
             elif review.is_disputed:
-                yield self._close(unit, settle(review, self.cores))
+                yield self._close(unit, ask_witnesses(review, self.cores))
         if number % SHARED_EVERY == 0:
             yield from self._share(number // SHARED_EVERY)
 
@@ -135,8 +141,8 @@ class Examination:
                     tally.draws.add(f"{number} {min(result.pair)} {max(result.pair)}")
                     tally.seconds += result.seconds / 2
             for result in ran:
-                if result.complaint and all((unit.name, c) not in self.closed for c in result.pair):
-                    yield self._close(unit.name, settle_pair(unit, self.cores, result))
+                if result.fault and all((unit.name, c) not in self.closed for c in result.pair):
+                    yield self._close(unit.name, find_wrong_core(unit, self.cores, result))
 
 
 def review_answer(answer: MadeAnswer, core: int, *, canary: bool) -> Review:

@@ -92,7 +92,6 @@ class SharedLines:
     """What two cores share: words, locks and a place to meet."""
 
     def __init__(self, patience: int = PATIENCE) -> None:
-        """Make them, all words 0."""
         import torch
 
         self.words = torch.zeros(SHARED_WORDS, dtype=torch.int64)
@@ -185,7 +184,7 @@ class PairResult:
     """What came of a unit on a pair of cores."""
 
     pair: Pair
-    complaint: str = ""
+    fault: str = ""
     seconds: float = 0.0
     """The CPU time of both."""
 
@@ -200,8 +199,8 @@ def run_pairs(
     def work(core: int) -> tuple[str, float]:
         pair, turn = places[core]
         began = time.thread_time()
-        complaint = _run(unit, shared[pair], turn)
-        return complaint, time.thread_time() - began
+        fault = _run(unit, shared[pair], turn)
+        return fault, time.thread_time() - began
 
     done = dict(zip(places, cores.run(list(places), work), strict=True))
     return [
@@ -225,21 +224,21 @@ def _run(unit: SharedUnit, shared: SharedLines, turn: int) -> str:
     return f"{wrong} of {SHARED_WORDS // 2} words of a core were wrong" if wrong else ""
 
 
-def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
+def find_wrong_core(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
     """
     Find out who is wrong in a pair: repeat it, and ask each core with others.
 
     A pair that has failed is not repeated again.
     """
-    pair, complaint = first.pair, first.complaint
-    results: dict[Pair, list[str]] = {pair: [complaint]}
+    pair, fault = first.pair, first.fault
+    results: dict[Pair, list[str]] = {pair: [fault]}
     for other in combinations(cores.pick_witnesses(*pair), 2):
         for _ in range(PAIR_REPEATS):
             [result] = run_pairs(unit, cores, [other], REPEAT_PATIENCE)
-            results.setdefault(other, []).append(result.complaint)
-            if result.complaint:
+            results.setdefault(other, []).append(result.fault)
+            if result.fault:
                 break
-    failed = {p: sum(map(bool, complaints)) for p, complaints in results.items()}
+    failed = {p: sum(map(bool, faults)) for p, faults in results.items()}
     core = find_common_core(failed)
     evidence = {
         "unit": unit.name,
@@ -247,7 +246,7 @@ def settle_pair(unit: SharedUnit, cores: CoreSet, first: PairResult) -> Finding:
             f"cores {a} and {b}": f"{failed[a, b]} of {len(results[a, b])} wrong" for a, b in failed
         },
     }
-    text = f"{unit.name}, cores {pair[0]} and {pair[1]}: {complaint}"
+    text = f"{unit.name}, cores {pair[0]} and {pair[1]}: {fault}"
     if core is None:
         text += "; which of them is at fault, or what lies between, is not known"
         return Finding(UNATTRIBUTED_CODE, HOST, text, evidence, {"unit": unit.name})

@@ -51,7 +51,6 @@ def list_vector_units() -> Iterator[Unit]:
 
 
 def _view(data: bytes, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """View the halves of *data* as two vectors."""
     import torch
 
     both = torch.frombuffer(bytearray(data), dtype=dtype)

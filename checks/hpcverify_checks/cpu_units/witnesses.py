@@ -100,14 +100,14 @@ class Review:
     """Whether it also accepted the answer with a flipped bit."""
 
     @property
-    def shipped(self) -> str:
+    def reference_digest(self) -> str:
         """The digest that the answer must have, if it ships."""
         return SHIPPED_DIGESTS.get((self.answer.unit.name, self.answer.seed), "")
 
     @property
     def is_disputed(self) -> bool:
         """Whether anything about the answer is not as it should be."""
-        is_known = self.answer.digest == self.digest == (self.shipped or self.digest)
+        is_known = self.answer.digest == self.digest == (self.reference_digest or self.digest)
         return not (self.accepted and is_known)
 
 
@@ -131,7 +131,7 @@ class Testimony:
         return answer if 2 * count > len(self.answers) else None
 
 
-def settle(review: Review, cores: CoreSet) -> Finding:
+def ask_witnesses(review: Review, cores: CoreSet) -> Finding:
     """Ask witnesses who is wrong in *review*."""
     witnesses = cores.pick_witnesses(review.answer.core, review.core)
 
@@ -182,7 +182,7 @@ def _find_right(
         if count >= MIN_VOTES and 2 * count > len(voters):
             return answer
     # Of those that make the shipped answer; several if they differ in what they accept.
-    known = [a for a in votes if review.shipped and a[0] == review.shipped]
+    known = [a for a in votes if review.reference_digest and a[0] == review.reference_digest]
     return known[0] if len(known) == 1 else None
 
 
@@ -197,7 +197,7 @@ def _find_contradicted(testimonies: Sequence[Testimony]) -> Testimony | None:
 def _decide_by_digests(review: Review, testimonies: Sequence[Testimony], right: Answer) -> Finding:
     digest, accepted = right
     once = "once, and in no repeat"
-    if review.shipped not in ("", digest):
+    if review.reference_digest not in ("", digest):
         text = "all cores make the same, which is not what ships with hpcverify"
         return _report(review, testimonies, INEXACT_CODE, HOST, text)
     if review.answer.digest != digest:
@@ -226,7 +226,7 @@ def _report(
         "data": review.answer.seed,
         "made_on": f"cpu{review.answer.core}: {review.answer.digest}",
         "verified_on": f"cpu{review.core}: {review.digest}",
-        **({"shipped": review.shipped} if review.shipped else {}),
+        **({"shipped": review.reference_digest} if review.reference_digest else {}),
         **answers,
     }
     asked = format_ranges([t.core for t in testimonies])

@@ -12,8 +12,8 @@ that can be left behind (`apart`), within a deadline. An expectation that is not
 ERROR, misconfigured: no part need be bad. Only what the hardware lost or says of itself
 fails: cores, sockets, disks, a file system that the kernel turned read-only.
 
-What takes one look to be wrong is told at once. A process that waits, or was left over, is
-told when two runs saw it.
+What takes one look to be wrong is reported at once. A process that waits, or was left over,
+is reported when two runs saw it.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ from hpcverify_checks.host.resources import (
 from hpcverify_checks.host.services import compare_files, compare_services, measure_names
 
 LEFT_OVER_SHARE = 0.01
-"""Of the memory, from which files in /dev/shm of users who are gone are told."""
+"""The share of the memory from which files of users who are gone, in /dev/shm, are reported."""
 SHARED_MEMORY = "dev/shm"
 LEAST_SHARE = 0.25
-"""Of the deadline, for names and disks where mounts or daemons hang."""
+"""The share of the deadline for names and disks where mounts or daemons hang."""
 
 
 class HostSeams(Struct, frozen=True):
@@ -160,14 +160,14 @@ def _compare_bounds(needs: list[Expectation], shown: list[CheckItem]) -> Iterato
     values = {m.name: m for m in shown if isinstance(m, Measurement)}
     for need in needs:
         for name, bound in need.bounds.items():
-            found = values.get(name)
-            if found is None or found.value is None:
+            measured = values.get(name)
+            if measured is None or measured.value is None:
                 text = f"{name} is not measured on this node: take it out of bounds"
                 yield Finding("outside_bounds", "node", text)
-            elif not bound.admits(found.value):
-                value = f"{found.value:.6g} {found.unit}".rstrip()
+            elif not bound.admits(measured.value):
+                value = f"{measured.value:.6g} {measured.unit}".rstrip()
                 text = f"{name} is {value}, the site needs {bound}: correct the node, or the site"
-                yield Finding("outside_bounds", found.part_id, f"{text}'s params.host.expect")
+                yield Finding("outside_bounds", measured.part_id, f"{text}'s params.host.expect")
 
 
 NHC_SOURCE = "NHC's sample configuration"

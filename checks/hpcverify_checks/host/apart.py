@@ -27,7 +27,7 @@ from hpcverify.processes import DEATH_SECONDS, KernelWait, die_with_parent, read
 Question = Callable[[], object]
 """Answers in what JSON can hold, or raises OSError."""
 REAP_SECONDS = 0.1
-"""For a child that waits in the kernel to be gone after KILL, before it is left behind."""
+"""How long a child that waits in the kernel may outlive KILL before it is left behind."""
 
 
 class Hung(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Hung(Struct, frozen=True):
     seconds: float
     pid: int = 0
     started: int = 0
-    """Of the process, as in /proc/PID/stat: with the pid it names one process for good."""
+    """When it started, as in /proc/PID/stat: with the pid it names one process for good."""
     waits_in: str = ""
     """The kernel function."""
 
@@ -117,9 +117,9 @@ class _Child:
 
     def hear(self) -> bool:
         """Take what it says; False once it has ended."""
-        said = os.read(self.reading, 65536)
+        received = os.read(self.reading, 65536)
         self.heard = time.monotonic()
-        *lines, self._unread = (self._unread + said).split(b"\n")
+        *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
             answer, number, words = msgspec.json.decode(line)
             name = self.pending.pop(0)
@@ -127,7 +127,7 @@ class _Child:
                 self.answers[name] = answer
             else:
                 self.errors[name] = OSError(number, words)
-        return bool(said)
+        return bool(received)
 
     def finish(self) -> None:
         """

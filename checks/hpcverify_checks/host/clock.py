@@ -20,12 +20,12 @@ STA_NANO = 0x2000
 TIMEX_BYTES = 208
 """struct timex of 64-bit Linux."""
 CHRONY_OFFSET_FIELD, CHRONY_LEAP_FIELD = 4, 13
-"""Of the line that chronyc -c tracking prints."""
+"""Fields of the line that chronyc -c tracking prints."""
 FIX = "see chronyc sources or ntpq -p, and that the node reaches its time servers (UDP 123)"
 
 
 class KernelClock(Struct, frozen=True):
-    """What a time daemon told the kernel."""
+    """What a time daemon set in the kernel."""
 
     in_step: bool
     estimated_error: float
@@ -114,9 +114,9 @@ def _ask_chrony(tool: ToolRunner, seconds: float) -> tuple[float | None, bool | 
 def _ask_ptp(tool: ToolRunner, seconds: float) -> tuple[float | None, bool | None]:
     command = ["pmc", "-u", "-b", "0", "GET TIME_STATUS_NP"]
     done = tool(command, timeout=seconds, package="linuxptp")
-    said = done.stdout.decode(errors="replace")
-    offset = re.search(r"master_offset\s+(-?\d+)", said)
-    present = re.search(r"gmPresent\s+(\w+)", said)
+    output = done.stdout.decode(errors="replace")
+    offset = re.search(r"master_offset\s+(-?\d+)", output)
+    present = re.search(r"gmPresent\s+(\w+)", output)
     if done.returncode or not offset or not present:
         return None, None
     return abs(int(offset[1])) * 1e-9, present[1] == "true"

@@ -16,10 +16,10 @@ from hpcverify_checks.common.disk_health import measure_health
 from hpcverify_checks.host.apart import Question, ask_apart
 
 COUNTS = "smart"
-"""Of the `CarryOver` with the error counts of a disk."""
+"""The name of the `CarryOver` with the error counts of a disk."""
 NVME = re.compile(r"nvme\d+n\d+")
 SMARTCTL_SECONDS = 10.0
-"""For one disk, which is not woken for this."""
+"""The time for one disk, which is not woken for this."""
 
 
 def measure_disks(

@@ -27,14 +27,14 @@ from hpcverify_checks.host.apart import Hung, Question, ask_apart, read_start
 from hpcverify_checks.host.needs import MountNeed, SpaceNeed, fits
 
 LEFT_BEHIND = "left_behind"
-"""Of the `CarryOver` that names processes of ours which still wait for a mount."""
+"""The name of the `CarryOver` with the processes of ours which still wait for a mount."""
 WRITABLE = "writable"
-"""Of the `CarryOver` that names the file systems that were writable."""
+"""The name of the `CarryOver` with the file systems that were writable."""
 READ_ONLY = "read_only"
-"""Of the `CarryOver` that names the file systems of which it was reported that they may have
-been made read-only on purpose."""
+"""The name of the `CarryOver` with the file systems reported as perhaps made read-only on
+purpose."""
 ERRORS = "file_system_errors"
-"""Of the `CarryOver` with the errors that each ext4 has counted."""
+"""The name of the `CarryOver` with the errors that each ext4 has counted."""
 DISK_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 """Those that the kernel turns read-only, or shuts down, after an error."""
 MEASURED = ("/", "/tmp", "/dev/shm", "/scratch")  # noqa: S108 - they are only looked at
@@ -119,7 +119,7 @@ def _list_questions(
         if point not in waiting
     }
     for want in space:  # which a symbolic link may lead elsewhere
-        holding = _holding(table, want.path)
+        holding = _find_mount(table, want.path)
         if holding and str(holding.point) not in {want.path, *waiting}:
             questions.setdefault(want.path, partial(_probe, want.path, write=False))
     return questions
@@ -130,7 +130,7 @@ def _find(table: Iterable[Mount], path: str) -> Mount | None:
     return there[-1] if there else None
 
 
-def _holding(table: Iterable[Mount], path: str) -> Mount | None:
+def _find_mount(table: Iterable[Mount], path: str) -> Mount | None:
     # By its name only: to resolve a path on a hung mount would hang us.
     above = Path(path)
     points = {above, *above.parents}
@@ -144,7 +144,7 @@ def _choose(
     """Choose what to ask: what is needed, what a server answers for, what jobs write to."""
     chosen = {n.path: m for n in needs if (m := _find(table, n.path))}
     for path in (*MEASURED, str(scratch), *(need.path for need in space)):
-        if mount := _holding(table, path):
+        if mount := _find_mount(table, path):
             chosen[str(mount.point)] = mount
     seen = {mount.device for mount in chosen.values()}
     others = [m for m in table if is_remote(m.kind) or m.kind in DISK_FILE_SYSTEMS]
@@ -169,7 +169,7 @@ def _enter(path: str) -> None:
 def _probe(point: str, *, write: bool) -> dict[str, int | str]:
     os.stat(point)  # noqa: PTH116 - XFS that was shut down answers this with EIO, and not statvfs
     answer = os.statvfs(point)
-    told: dict[str, int | str] = {
+    fields: dict[str, int | str] = {
         "size": answer.f_blocks * answer.f_frsize,
         "free": answer.f_bavail * answer.f_frsize,
         "used": (answer.f_blocks - answer.f_bfree) * answer.f_frsize,
@@ -181,8 +181,8 @@ def _probe(point: str, *, write: bool) -> dict[str, int | str]:
         try:
             _write_block(point)
         except OSError as exc:
-            told |= {"write_errno": exc.errno or 0, "write_error": exc.strerror or str(exc)}
-    return told
+            fields |= {"write_errno": exc.errno or 0, "write_error": exc.strerror or str(exc)}
+    return fields
 
 
 def _write_block(point: str) -> None:
@@ -393,7 +393,7 @@ def list_space(answer: Mapping[str, int]) -> dict[str, float]:
 def _compare_space(
     want: SpaceNeed, table: Sequence[Mount], answers: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    mount = _holding(table, want.path)
+    mount = _find_mount(table, want.path)
     answer = answers.get(want.path) or (answers.get(str(mount.point)) if mount else None)
     if answer is None:
         return

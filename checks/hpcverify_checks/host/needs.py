@@ -269,9 +269,9 @@ def _names_one(item: str, node: str) -> bool:
     globs, ranges = _split_name(item)
     # `translate` ends a pattern in \Z, which only the last may have.
     pattern = r"(\d+)".join(translate(glob).removesuffix(r"\Z") for glob in globs)
-    found = re.fullmatch(pattern, node)
-    return found is not None and all(
-        _is_within(number, listed) for number, listed in zip(found.groups(), ranges, strict=True)
+    match = re.fullmatch(pattern, node)
+    return match is not None and all(
+        _is_within(number, listed) for number, listed in zip(match.groups(), ranges, strict=True)
     )
 
 
@@ -287,8 +287,8 @@ def _is_within(number: str, listed: str) -> bool:
 
 
 def _parse_range(part: str) -> tuple[str, str] | None:
-    found = re.fullmatch(r"\s*([0-9]+)(?:-([0-9]+))?\s*", part)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+)(?:-([0-9]+))?\s*", part)
+    if match is None:
         return None
-    first, last = found[1], found[2] or found[1]
+    first, last = match[1], match[2] or match[1]
     return (first, last) if int(first) <= int(last) else None

@@ -29,8 +29,8 @@ FIRST_USER_ID = 1000
 """From here on, accounts belong to people (UID_MIN in login.defs)."""
 NOBODY_ID = 65534
 STUCK, LEFT_OVER = "stuck", "left_over"
-"""Of the `CarryOver`s with what was seen once, and is told if it is seen again."""
-MAX_TOLD = 5
+"""The names of the `CarryOver`s with what was seen once, and is reported if seen again."""
+MAX_NAMED = 5
 FROZEN = frozenset({"__refrigerator", "do_freezer_trap"})
 """The kernel functions in which a paused container waits (cgroup v1 calls that D)."""
 MAX_FILES = 10000
@@ -130,13 +130,13 @@ def _count_switches(root: Path, pid: int) -> int:
 
 
 def _name_tasks(tasks: Sequence[Task], root: Path) -> str:
-    told = [
+    names = [
         f"{task.name} (pid {task.pid}"
         + (f", in {where})" if (where := _read_wait(root, task.pid)) else ")")
-        for task in tasks[:MAX_TOLD]
+        for task in tasks[:MAX_NAMED]
     ]
-    more = len(tasks) - MAX_TOLD
-    return ", ".join(told) + (f" and {more} more" if more > 0 else "")
+    more = len(tasks) - MAX_NAMED
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def _read_wait(root: Path, pid: int) -> str:
@@ -151,7 +151,7 @@ def _report_left_over(
     Report processes in the cgroup of a Slurm job that has no step on this node any more.
 
     Each step has a slurmstepd, which outlives its processes. It is known by its title or
-    by its own cgroup; if one is known by neither, nothing is told, for what it runs is not
+    by its own cgroup; if one is known by neither, nothing is reported, for what it runs is not
     to be killed. One look is not enough: a step may just be ending.
     """
     if not any(task.name.startswith("slurmd") for task in tasks):
@@ -172,7 +172,7 @@ def _report_left_over(
     yield Measurement("processes.left_over", len(again))
     if again:
         listed = ", ".join(dict.fromkeys(f"job {over[t]}" for t in again))
-        pids = " ".join(str(t.pid) for t in again[:MAX_TOLD])
+        pids = " ".join(str(t.pid) for t in again[:MAX_NAMED])
         text = (
             f"{listed} is over and left behind {_name_tasks(again, root)}: kill -9 {pids}, and "
             "see why Slurm did not (ProctrackType, UnkillableStepTimeout)"
@@ -181,8 +181,8 @@ def _report_left_over(
 
 
 def _find_job(root: Path, pid: int) -> str:
-    found = re.search(JOB_FOLDER, sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
-    return found[1] if found else ""
+    match = re.search(JOB_FOLDER, sysfs.read_text(root / f"proc/{pid}/cgroup") or "")
+    return match[1] if match else ""
 
 
 def _read_command(root: Path, pid: int) -> str:

@@ -18,7 +18,7 @@ CPU_FACTS = ("sockets", "cores", "threads", "numa_nodes")
 HELD_FACTS = {"sockets": "cores_missing", "cores": "cores_missing", "numa_nodes": "numa_missing"}
 """What a CPU is held to, and the code of the finding if it has less."""
 COUNTS_MARK = "counts"
-"""Of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
+"""The name of the `CarryOver` with the most that a CPU has had of `HELD_FACTS`."""
 SMT_OFF = frozenset({"off", "forceoff", "notsupported", "notimplemented"})
 
 
@@ -41,7 +41,7 @@ def measure_cores(ctx: Context, root: Path) -> Iterator[CheckItem]:
     """
     Count sockets, cores, threads and NUMA nodes, and report those that are gone.
 
-    What is gone is told in each run until it is back, or accepted: otherwise the rerun that
+    What is gone is reported in each run until it is back, or accepted: otherwise the rerun that
     is to confirm it would find nothing missing.
     """
     parts = ctx.inventory.of_kind("cpu")
@@ -180,13 +180,13 @@ def _is_loaded(module: str, root: Path) -> bool:
 
 
 def _compare_arguments(wanted: Iterable[str], root: Path) -> Iterator[Finding]:
-    given = (sysfs.read_text(root / "proc/cmdline") or "").split()
+    arguments = (sysfs.read_text(root / "proc/cmdline") or "").split()
     for pattern in wanted:
         if pattern.startswith("!"):
-            there = [argument for argument in given if fits(argument, pattern[1:])]
+            there = [argument for argument in arguments if fits(argument, pattern[1:])]
             text = f"the kernel was started with {' '.join(there)}: take it out" if there else ""
         else:
-            there = [argument for argument in given if fits(argument, pattern)]
+            there = [argument for argument in arguments if fits(argument, pattern)]
             text = "" if there else f"the kernel was started without {pattern}: add it"
         if text:
             yield Finding("kernel_argument", "node", f"{text} (grub), and reboot the node")

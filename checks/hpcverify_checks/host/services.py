@@ -32,7 +32,7 @@ TYPES = {
     "socket": stat.S_ISSOCK,
 }
 MAX_FILE_BYTES = 2**20
-"""Of what is no regular file, and may never end."""
+"""The most to read of what is not a regular file, and may never end."""
 
 
 def compare_services(
@@ -52,13 +52,15 @@ def compare_services(
         yield Finding("service_unknown", "node", f"whether {names} runs is not known: {exc}")
         return
     answers = done.stdout.decode(errors="replace").strip().split("\n\n")
-    told = [_parse_properties(text) for text in answers]
-    if len(told) != len(unsure) or not all("ActiveState" in fields for fields in told):
-        said = done.stderr.decode(errors="replace").strip().partition("\n")[0].rstrip(".")
-        text = f"whether {', '.join(unsure)} runs is not known: systemctl says {said or 'nothing'}"
+    properties = [_parse_properties(text) for text in answers]
+    if len(properties) != len(unsure) or not all("ActiveState" in fields for fields in properties):
+        message = done.stderr.decode(errors="replace").strip().partition("\n")[0].rstrip(".")
+        text = (
+            f"whether {', '.join(unsure)} runs is not known: systemctl says {message or 'nothing'}"
+        )
         yield Finding("service_unknown", "node", f"{text}: list processes instead of services")
         return
-    for unit, fields in zip(unsure, told, strict=True):
+    for unit, fields in zip(unsure, properties, strict=True):
         state = fields["ActiveState"]
         if fields.get("LoadState") == "not-found":
             text = f"{unit} is not installed: install it, or take it out of params.host.expect"
@@ -165,9 +167,9 @@ def _list_wrongs(need: FileNeed) -> list[str]:
     about = path.lstat() if need.type == "link" else path.stat()
     wrong: list[str] = []
     if need.type and not TYPES[need.type](about.st_mode):
-        found = next((name for name, test in TYPES.items() if test(about.st_mode)), "unknown")
+        kind = next((name for name, test in TYPES.items() if test(about.st_mode)), "unknown")
         fix = "see who made it, or correct params.host.expect"
-        wrong.append(f"is of type {found}, not {need.type}: {fix}")
+        wrong.append(f"is of type {kind}, not {need.type}: {fix}")
     have, wanted = stat.S_IMODE(about.st_mode), int(need.mode.removeprefix("=") or "0", 8)
     if wanted & ~have or (need.mode.startswith("=") and have != wanted):
         wrong.append(f"has mode {have:04o}: chmod {wanted:04o} {path}")

@@ -100,7 +100,7 @@ def read_log(ctx: Context, root: Path) -> Iterator[CheckItem]:
         if not row.ends:
             suffix = row.choose_suffix(len(group), ended=_has_ended(group, groups))
             yield make_finding(part_id, group, suffix, count)
-    yield from report_unresolved(ctx, log, groups, _choose_standing_code)
+    yield from report_unresolved(ctx, log, groups, _choose_unresolved_code)
     yield from report_older(read_events(log.older), lambda _: "node")
     faults = (group for group in groups.values() if group[0].row.verdict > Verdict.PASS)
     yield Measurement("lines", float(sum(len(group) for group in faults)), "")
@@ -156,7 +156,7 @@ def _has_ended(group: Sequence[LineEvent], groups: Groups) -> bool:
     return all(name in ends and ends[name] >= when for name, when in last.items())
 
 
-def _choose_standing_code(code: str) -> str:
+def _choose_unresolved_code(code: str) -> str:
     row = ROWS.get(code)  # none if another version wrote it
     return "kernel_standing" if row and row.conclusive else "kernel_event_standing"
 

@@ -39,7 +39,7 @@ from hpcverify_checks.gemm import WARM_UP_SECONDS, choose_size
 from hpcverify_checks.qualification import require_gpu
 
 ROW_SHARE = 0.02
-"""Of the time, about what the products between two looks at the clock take."""
+"""The share of the time, about what the products between two looks at the clock take."""
 
 
 class BareGemmParams(Params, frozen=True):

@@ -40,7 +40,8 @@ from hpcverify_checks.sdc.prepare import (
 )
 
 PRODUCTS_SECONDS = 30.0
-"""For nine products of each plan: of a tenth of a second at most, in fp64 on a small GPU."""
+"""The time for nine products of each plan, each a tenth of a second at most, in fp64 on a
+small GPU."""
 
 
 def estimate(_ctx: Context, _params: SdcParams) -> float:

@@ -50,7 +50,7 @@ READY_LINE = b"ready\n"
 SLACK_BYTES = 64 * MIB
 """Memory that may stay in use: the driver's own bookkeeping changes a little."""
 USUAL_SECONDS = 20.0
-"""For torch and CUDA to start, most of the memory to be taken, and all of it to be freed."""
+"""The usual time to start torch and CUDA, take most of the memory, and free all of it."""
 POLL_SECONDS = 0.005
 """Between looks: the resolution of what is measured."""
 
@@ -59,11 +59,11 @@ class MemoryReleaseParams(Params, frozen=True):
     """How much memory to take, and how long to wait."""
 
     share: Annotated[float, Meta(gt=0, le=1)] = 0.8
-    """Of what is free."""
+    """The share of what is free."""
     start_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """For the process to start and to take the memory."""
+    """The time for the process to start and to take the memory."""
     patience_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """For the memory to be free again."""
+    """The time for the memory to be free again."""
 
 
 def estimate(_ctx: Context, _params: MemoryReleaseParams) -> float:

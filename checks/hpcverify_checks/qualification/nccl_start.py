@@ -34,7 +34,7 @@ from hpcverify_checks.common.rendezvous import (
 from hpcverify_checks.qualification import require_gpu
 
 USUAL_SECONDS = 20.0
-"""For NCCL to start, reduce once and end."""
+"""The usual time for NCCL to start, reduce once and end."""
 
 
 class NcclStartParams(Params, frozen=True):

@@ -39,7 +39,7 @@ def list_versions() -> dict[str, str]:
     """List the versions that torch knows of, and the architectures that it has kernels for."""
     import torch
 
-    found = {
+    versions = {
         "torch": torch.__version__,
         "CUDA of torch": torch.version.cuda,
         "ROCm of torch": torch.version.hip,
@@ -48,7 +48,7 @@ def list_versions() -> dict[str, str]:
         "Triton": find_version("triton"),
         "kernels for": " ".join(torch.cuda.get_arch_list()),
     }
-    return {name: str(version) for name, version in found.items() if version}
+    return {name: str(version) for name, version in versions.items() if version}
 
 
 def _find_nccl_version() -> str:

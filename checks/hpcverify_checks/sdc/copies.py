@@ -414,7 +414,6 @@ def trace_error(way: CopyPath, piece: PlannedCopy, right: Tensor) -> dict[str, s
 def _locate_fault(
     way: CopyPath, piece: PlannedCopy, right: Tensor, part_id: str
 ) -> tuple[str, str]:
-    """Say which memory is wrong, if the copy is not at fault, and the part that has it."""
     for memory, does in ((way.source, "copied from"), (way.expected, "compared with")):
         if not memory[piece.source_slice].cpu().equal(right):
             owner = HOST_MEMORY if memory.device.type == "cpu" else part_id

@@ -30,7 +30,7 @@ node has."""
 CAP_SYS_ADMIN = 21
 """The number in linux/capability.h."""
 
-UNTOLD = "it does not say why"
+UNEXPLAINED = "it does not say why"
 
 
 class Opinion(Struct, frozen=True):
@@ -89,7 +89,7 @@ def read_stressapptest(text: str) -> Opinion:
     return Opinion(
         compared=f"{float(copied):.0f} MiB of copies" if float(copied) else "",
         errors=errors,
-        first=first[1] if first else UNTOLD,
+        first=first[1] if first else UNEXPLAINED,
     )
 
 
@@ -112,7 +112,7 @@ def read_cpu_check(text: str) -> Opinion:
     return Opinion(
         compared=f"{successes} rounds" if successes else "",
         errors=errors,
-        first=failures[0].replace('"', "") if failures else UNTOLD,
+        first=failures[0].replace('"', "") if failures else UNEXPLAINED,
         suspects=tuple(int(core) for core in SUSPECT.findall(text)),
     )
 

@@ -294,7 +294,6 @@ def _compute_busy_share(observed: LoadSamples) -> float | None:
 
 
 def _average_watts(observed: LoadSamples) -> float | None:
-    """Average the power of the steady load, from the energy counter if there is one."""
     if observed.account is None:
         return None
     energy = observed.steady.get("energy", ())

@@ -511,13 +511,13 @@ def describe_training(job: TrainingJob, outcome: TrainingOutcome) -> str:
 
 def reconcile(items: Sequence[JudgedItem], inventory: Inventory) -> Iterator[JudgedItem]:
     """Hold the vote; excuse wrong sums of gradients that were not the same."""
-    settled = list(settle_reruns(list(merge_lost_ranks(items, inventory))))
-    yield from report_misfed(settled, inventory)
-    with_gradients = (f for f in settled if isinstance(f, Finding) and "gradients" in f.data)
+    merged = list(merge_reruns(list(merge_lost_ranks(items, inventory))))
+    yield from report_misfed(merged, inventory)
+    with_gradients = (f for f in merged if isinstance(f, Finding) and "gradients" in f.data)
     ranks = [finding.data_as(RankGradients) for finding in with_gradients]
     gradients = {(rank.rank, rank.replay): rank.gradients for rank in ranks}
     sums: list[Finding] = []
-    for item in vote.reconcile(settled, inventory):
+    for item in vote.reconcile(merged, inventory):
         if not isinstance(item, Finding) or item.code != WRONG_SUM_CODE:
             yield item
         elif had_unequal_gradients(item.data_as(WrongSum), gradients):
@@ -533,7 +533,7 @@ def read_place(wrong: Finding) -> tuple[int, int]:
     return place.replay, place.step
 
 
-def settle_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
+def merge_reruns(items: Iterable[JudgedItem]) -> Iterator[JudgedItem]:
     """Drop what was reported before the reruns, or say that there were none."""
     pairs = [(item, _read_difference(item)) for item in items]
     # The reruns may have shown that another replay was wrong.

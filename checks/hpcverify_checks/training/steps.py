@@ -145,7 +145,6 @@ class PhaseTimer:
     """Times the phases of steps on their device, without waiting for it."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin without phases."""
         self._clock = StepClock(device)
         self._phases: list[tuple[int, str]] = []
 
@@ -254,7 +253,6 @@ class Trainer:
         yield "parameters", digest_on_device(self.parameters)
 
     def _backward(self, batch: Tensor) -> Tensor:
-        """Compute the gradients, and return the loss."""
         self.working.copy_(self.parameters)
         self.gradients.zero_()
         loss = self.model.compute_loss(batch)

@@ -1,1 +1,1 @@
-"""What LBNL's Node Health Check (mej/nhc) is told, as expectations of the check `host`."""
+"""The configuration of LBNL's Node Health Check (mej/nhc), as expectations of the check `host`."""

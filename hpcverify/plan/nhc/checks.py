@@ -2,7 +2,7 @@
 Each check of NHC 1.4.3 and 1.5, with what it becomes or why it becomes nothing.
 
 What it becomes is a piece of an `Expectation` of the check `host`: a key, and what to add
-to it. A check that repairs (``-r``, ``-e``) is turned without the repair, and that is told.
+to it. A check that repairs (``-r``, ``-e``) is turned without the repair, and that is reported.
 """
 
 from __future__ import annotations
@@ -280,11 +280,11 @@ def _turn_ethernet(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # n
 
 def _turn_dmi(name: str, arguments: Sequence[str]) -> Iterator[Piece]:  # noqa: ARG001
     options, rest = parse_options(arguments, "!n", "ht")
-    found = re.fullmatch(r"(BIOS|System|Base Board) Information: ([\w ]+): (.+)", " ".join(rest))
-    file = DMI_FILES.get((found[1], found[2])) if found else None
-    if found is None or file is None or set(options) - {"t"}:
+    match = re.fullmatch(r"(BIOS|System|Base Board) Information: ([\w ]+): (.+)", " ".join(rest))
+    file = DMI_FILES.get((match[1], match[2])) if match else None
+    if match is None or file is None or set(options) - {"t"}:
         raise CannotTurn(DMI)
-    yield "files", {"path": f"/sys/class/dmi/id/{file}", "contains": [turn_pattern(found[3])]}
+    yield "files", {"path": f"/sys/class/dmi/id/{file}", "contains": [turn_pattern(match[3])]}
 
 
 DMI_FILES = {

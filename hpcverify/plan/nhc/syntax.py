@@ -200,5 +200,5 @@ def parse_count(text: str) -> float:
 
 def parse_share(text: str) -> float | None:
     """Parse ``5%`` as 0.05; None if it is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
-    return float(found[1]) / 100 if found else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
+    return float(match[1]) / 100 if match else None

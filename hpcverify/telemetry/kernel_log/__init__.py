@@ -11,8 +11,8 @@ After a reboot the ring is a new one, and what the kernel said last before it, w
 often why somebody pulled the plug, is in the journal or in the files, if anywhere.
 They are asked for what came since the time of the cursor. If they reach over the
 reboot but not back to that time, that is a gap. If nothing on the node ever keeps the
-log over a reboot (a ring alone, a journal in memory), it is told as
-`KernelLog.unseen`: a gap would then be told after each planned reboot, and
+log over a reboot (a ring alone, a journal in memory), it is reported as
+`KernelLog.unseen`: a gap would then be reported after each planned reboot, and
 nobody could mend it here.
 
 Only messages of the kernel count. A process can write to ``/dev/kmsg`` and to

@@ -112,7 +112,6 @@ def _is_same(one: re.Match[str], other: re.Match[str]) -> bool:
 
 
 def _parse_line(line: bytes) -> re.Match[str] | None:
-    """Understand a line of the kernel's."""
     match = re.match(LINE_PATTERN, line.decode(errors="replace"))
     if match and match["priority"] and int(match["priority"]) >= KERNEL_PRIORITIES:
         return None
@@ -180,7 +179,6 @@ def _read_new_part(
 
 
 def _identify(files: Sequence[Path]) -> tuple[int, ...]:
-    """Tell what files are from what they were before."""
     known = [path.stat() for path in files]
     return tuple(n for status in known for n in (status.st_ino, status.st_size, status.st_mtime_ns))
 

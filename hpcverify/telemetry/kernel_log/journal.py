@@ -110,8 +110,8 @@ def _run_journalctl(query: LogQuery, *options: str) -> list[bytes]:
 def _ask(tool: ToolRunner, command: tuple[str, ...], _look: int) -> tuple[bytes, ...]:
     """Run *command* once in a look, whichever checks ask: it reads a day of the journal."""
     done = tool(command, timeout=JOURNAL_TIMEOUT_SECONDS)
-    complaint = done.stderr.decode(errors="replace").strip()
+    message = done.stderr.decode(errors="replace").strip()
     # Without permission it succeeds, shows nothing, and says so in passing.
-    if done.returncode or (complaint and not done.stdout):
-        raise PermissionError(complaint or f"journalctl ended with {done.returncode}")
+    if done.returncode or (message and not done.stdout):
+        raise PermissionError(message or f"journalctl ended with {done.returncode}")
     return tuple(done.stdout.splitlines())

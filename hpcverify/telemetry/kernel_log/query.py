@@ -101,12 +101,12 @@ class LogQuery(Struct, frozen=True, kw_only=True):
         missing: tuple[str, str] = ("", ""),
     ) -> KernelLog:
         """Build the answer, which read up to *position*; *missing* are `gap` and `unseen`."""
-        found = tuple(messages)
+        lines = tuple(messages)
         return KernelLog(
             boot=self.boot,
             source=self.source,
-            messages=tuple(m for m in found if not self.is_old(m)),
-            older=tuple(m for m in found if self.is_old(m)),
+            messages=tuple(m for m in lines if not self.is_old(m)),
+            older=tuple(m for m in lines if self.is_old(m)),
             message_count=looked_at,
             first=span[0],
             last=span[1],

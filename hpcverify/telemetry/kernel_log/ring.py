@@ -91,7 +91,6 @@ class _Ring:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open *path*."""
         self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         self._records: list[tuple[bytes, ...]] = []
 

@@ -45,8 +45,8 @@ class XidEvents:
         step = self._drain if begun else lambda: self._register(listed)
         visited = call_each([step], lambda todo: todo(), EVENTS_TIMEOUT_SECONDS)
         self._is_stuck = bool(visited.timed_out)
-        for _, found in visited.answers:
-            yield from found
+        for _, readings in visited.answers:
+            yield from readings
 
     def _register(self, gpus: tuple[Gpu, ...]) -> list[Reading]:
         breadcrumb.leave("nvmlDeviceRegisterEvents")
@@ -62,14 +62,14 @@ class XidEvents:
 
     def _drain(self) -> list[Reading]:
         breadcrumb.leave("nvmlEventSetWait")
-        found: list[Reading] = []
+        readings: list[Reading] = []
         with suppress(nv.NVMLError):  # a timeout: nothing (more) has happened
             while True:
                 event = nv.nvmlEventSetWait_v2(self._set, 0)
                 # By a table: a GPU that is lost tells nobody its name any more.
                 uuid = self._uuids.get(_read_address(event.device), "node")
-                found.append(Reading("xid", float(event.eventData), "", uuid))
-        return found
+                readings.append(Reading("xid", float(event.eventData), "", uuid))
+        return readings
 
     def close(self) -> None:
         """Free the set, unless somebody is stuck in it."""

@@ -62,7 +62,6 @@ class NvmlReader:
     """Reads all GPUs; a GPU that is in trouble yields that beside what it answers."""
 
     def __init__(self) -> None:
-        """Wait with NVML until the first reading."""
         self._events = XidEvents()
 
     def read(self) -> Iterator[Reading]:
@@ -92,12 +91,12 @@ def read_all(gpu: GpuQuery) -> list[Reading]:
 
 def read_gauges(gpu: GpuQuery) -> list[Reading]:
     """Read everything but the links, which take as long as all the rest."""
-    found = [
+    gauges = [
         Reading(name, float(value), unit, gpu.gpu.uuid)
         for name, unit, value in (*_read_calls(gpu), *_read_fields(gpu))
         if value is not None
     ]
-    return [*found, *read_memory_errors(gpu)]
+    return [*gauges, *read_memory_errors(gpu)]
 
 
 def _read_link_errors(gpu: GpuQuery) -> Iterator[Reading]:

@@ -92,18 +92,17 @@ def _is_odd(call: str, like: Sequence[GpuQuery]) -> bool:
     return silent * 2 < len(like)
 
 
-def _merge_coverage(told: Sequence[Sequence[Coverage]]) -> tuple[Coverage, ...]:
+def _merge_coverage(coverage: Sequence[Sequence[Coverage]]) -> tuple[Coverage, ...]:
     """Say once what is the same for all GPUs, as it is for like ones."""
-    if len(told) > 1 and len({tuple(c.text for c in items) for items in told}) == 1:
-        return tuple(Coverage("node", f"all GPUs: {c.text}") for c in told[0])
-    return tuple(c for items in told for c in items)
+    if len(coverage) > 1 and len({tuple(c.text for c in items) for items in coverage}) == 1:
+        return tuple(Coverage("node", f"all GPUs: {c.text}") for c in coverage[0])
+    return tuple(c for items in coverage for c in items)
 
 
 class NvmlSource:
     """Asks NVML; the session begins with the first question and is never ended."""
 
     def __init__(self, timeout: float = GPU_TIMEOUT_SECONDS) -> None:
-        """Wait with NVML until something is asked."""
         self._timeout = timeout
         self._devices: DeviceList | None = None
         self._hangs = _Hangs()
@@ -116,19 +115,19 @@ class NvmlSource:
 
     def ask_all(self, question: Callable[[GpuQuery], T]) -> GpuAnswers[T]:
         """Put *question* to all GPUs but those that hang."""
-        told: list[tuple[GpuQuery, T]] = []
+        answers: list[tuple[GpuQuery, T]] = []
         visited: set[str] = set()
         # An answer can show that GPUs which an earlier question left out can be asked.
         while queries := [GpuQuery(g) for g in self.list_reachable() if g.uuid not in visited]:
             answered = self._call_each(queries, question)
-            told += answered.answers
+            answers += answered.answers
             visited |= {query.gpu.uuid for query in queries} - {
                 query.gpu.uuid for query in answered.unasked
             }
-        told.sort(key=lambda pair: pair[0].gpu.index)
-        spoken = [query for query, _ in told]
+        answers.sort(key=lambda pair: pair[0].gpu.index)
+        spoken = [query for query, _ in answers]
         return GpuAnswers(
-            answers={who.gpu.uuid: answer for who, answer in told},
+            answers={who.gpu.uuid: answer for who, answer in answers},
             findings=(
                 *self.list_devices().unlisted_findings,
                 *self._hangs.list_findings(),

@@ -72,7 +72,6 @@ class GpuQuery:
     """Asks one GPU, and keeps what was no answer."""
 
     def __init__(self, gpu: Gpu) -> None:
-        """Begin with nothing asked."""
         self.gpu = gpu
         self.call = ""
         """The call that is under way, or was the last."""
@@ -108,7 +107,6 @@ class GpuQuery:
             return nv.NVML_ERROR_UNKNOWN, None
 
     def _retry_field(self, value: Any, wanted: Field) -> float | None:
-        """Make of a field that was not read what can be made of it."""
         of_link = " of a link" if isinstance(wanted, tuple) else ""
         self.call = f"nvmlDeviceGetFieldValues({value.fieldId}){of_link}"
         attempts = self._attempt_field(value, wanted)
@@ -116,7 +114,6 @@ class GpuQuery:
         return read
 
     def _attempt_field(self, value: Any, wanted: Field) -> Iterator[_Answer]:
-        """Give the answer that there is, and then that to another call."""
         yield value.nvmlReturn, None
         code, values = self._call(nv.nvmlDeviceGetFieldValues, ([wanted],))
         if code == nv.NVML_SUCCESS:

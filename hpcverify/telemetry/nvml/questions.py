@@ -51,13 +51,15 @@ BANK_LEVELS = ("max", "high", "partial", "low", "none")
 def read_memory_errors(gpu: GpuQuery) -> tuple[Reading, ...]:
     """Read the counters of memory errors, and what came of them."""
     names = MEMORY_FIELDS.values()
-    found = dict(zip(names, gpu.read_fields(list(MEMORY_FIELDS)), strict=True))
-    found |= _read_sram_errors(gpu)
+    values = dict(zip(names, gpu.read_fields(list(MEMORY_FIELDS)), strict=True))
+    values |= _read_sram_errors(gpu)
     histogram = gpu.ask(nv.nvmlDeviceGetRowRemapperHistogram)
     for bank in BANK_LEVELS if histogram else ():
-        found[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
+        values[f"remap.banks.{bank}"] = float(getattr(histogram, bank))
     return tuple(
-        Reading(name, value, "", gpu.gpu.uuid) for name, value in found.items() if value is not None
+        Reading(name, value, "", gpu.gpu.uuid)
+        for name, value in values.items()
+        if value is not None
     )
 
 
@@ -281,7 +283,7 @@ def _read_memory_used(gpu: GpuQuery) -> int | None:
 
 
 def list_processes(gpu: GpuQuery) -> tuple[Process, ...] | None:
-    """List the processes that compute or draw on the GPU; None if that is not told."""
+    """List the processes that compute or draw on the GPU; None if that is not known."""
     # The versioned names: without a version pynvml raises an error of another
     # family on a driver that is too old.
     computing = gpu.ask(nv.nvmlDeviceGetComputeRunningProcesses_v3)

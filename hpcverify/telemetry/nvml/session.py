@@ -71,7 +71,7 @@ def start_nvml(timeout: float) -> DeviceList:
         raise _build_start_error("gpu_hung", f"nvmlInit has not returned within {timeout:g} s")
     ((_, (count, driver)),) = start.answers
     handles = call_each(range(count), _find_gpu, timeout, timeout / 2)
-    found = [gpu for _, gpu in handles.answers]
+    gpus = [gpu for _, gpu in handles.answers]
     hanging = (
         Finding(
             "gpu_hung",
@@ -83,8 +83,8 @@ def start_nvml(timeout: float) -> DeviceList:
         for index in (*(left.item for left in handles.timed_out), *handles.unasked)
     )
     return DeviceList(
-        gpus=tuple(gpu for gpu in found if isinstance(gpu, Gpu)),
-        unlisted_findings=(*(gpu for gpu in found if isinstance(gpu, Finding)), *hanging),
+        gpus=tuple(gpu for gpu in gpus if isinstance(gpu, Gpu)),
+        unlisted_findings=(*(gpu for gpu in gpus if isinstance(gpu, Finding)), *hanging),
         driver=driver,
     )
 
@@ -107,7 +107,6 @@ def _read_name(handle: Any) -> str:
 
 
 def _find_gpu(index: int) -> Gpu | Finding:
-    """Find the GPU at *index*, or say why it has no handle."""
     breadcrumb.leave(f"nvmlDeviceGetHandleByIndex({index})")
     try:
         handle = nv.nvmlDeviceGetHandleByIndex(index)

@@ -83,7 +83,7 @@ def read_logins(path: Path) -> BmcLogins:
 
 def refuse_bad_ca(path: str) -> None:
     """
-    Refuse the file of ``[bmc] ca``: whoever trusts nobody would blame each BMC.
+    Refuse the file of ``[bmc] ca``: without trust in any, each BMC would seem at fault.
 
     Raises:
         ConfigError: it cannot be read, or has no certificate.
@@ -110,29 +110,29 @@ def find_addresses(nodes: Collection[str], bmc: Bmcs, path: str) -> dict[str, st
         ConfigError: an address cannot be one, or a list has another length.
 
     """
-    found = {node: bmc.address.replace(NODE_PLACE, node) for node in nodes if bmc.address}
-    for hostlist, given in bmc.addresses.items():
+    addresses = {node: bmc.address.replace(NODE_PLACE, node) for node in nodes if bmc.address}
+    for hostlist, template in bmc.addresses.items():
         try:
             names = expand(hostlist)
-            if NODE_PLACE in given:
-                there = [given.replace(NODE_PLACE, name) for name in names]
+            if NODE_PLACE in template:
+                there = [template.replace(NODE_PLACE, name) for name in names]
             else:
-                there = [given] if len(names) == 1 else _expand_addresses(given)
+                there = [template] if len(names) == 1 else _expand_addresses(template)
         except ConfigError as exc:
             raise ConfigError(f"{path}: bmc.addresses: {exc}") from exc
         if len(there) != len(names):
             raise ConfigError(
-                f"{path}: bmc.addresses: {hostlist!r} are {len(names)} nodes and {given!r} are "
+                f"{path}: bmc.addresses: {hostlist!r} are {len(names)} nodes and {template!r} are "
                 f"{len(there)} addresses: write as many, or one with {NODE_PLACE}"
             )
-        found |= {name: at for name, at in zip(names, there, strict=True) if name in nodes}
-    for node, address in found.items():
+        addresses |= {name: at for name, at in zip(names, there, strict=True) if name in nodes}
+    for node, address in addresses.items():
         if not ADDRESS_PATTERN.fullmatch(address):
             raise ConfigError(
                 f"{path}: bmc: {address!r}, for node {node}, is not an address: write a name or an "
                 "IP address, with :port if it is not 443, and nothing before or after it"
             )
-    return found
+    return addresses
 
 
 def _expand_addresses(given: str) -> list[str]:
@@ -161,8 +161,8 @@ def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
         refuse_bad_ca(bmc.ca)
     logins = read_logins(Path(bmc.credentials))
     by_node: dict[str, tuple[str, str]] = {}
-    for one in reversed(logins.login):
-        by_node |= dict.fromkeys(expand(one.nodes), (one.user, one.password))
+    for login in reversed(logins.login):
+        by_node |= dict.fromkeys(expand(login.nodes), (login.user, login.password))
     return {
         node: _make_access(node, address, by_node, logins, bmc)
         for node, address in sorted(find_addresses(nodes, bmc, site.path).items())

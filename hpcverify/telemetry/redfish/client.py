@@ -216,12 +216,12 @@ class _Session:
         if answer.status != HTTP_OK:
             raise Unreadable(f"{name}: HTTP {answer.status}")
         try:
-            found = msgspec.json.decode(answer.read)
+            decoded = msgspec.json.decode(answer.read)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise Unreadable(f"{name}: no JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(decoded, dict):
             raise Unreadable(f"{name}: no resource")
-        return found
+        return decoded
 
 
 def list_members(service: Service, path: str) -> Iterator[Mapping[str, Any]]:
@@ -242,7 +242,7 @@ def list_members(service: Service, path: str) -> Iterator[Mapping[str, Any]]:
         page = service.get(path)
         if page is None:
             return
-        members = [each for each in as_list(page.get("Members")) if isinstance(each, dict)]
+        members = [member for member in as_list(page.get("Members")) if isinstance(member, dict)]
         yield from members
         link = page.get("Members@odata.nextLink") or page.get("@odata.nextLink")
         path = urljoin(path, link) if members and isinstance(link, str) else ""
@@ -329,13 +329,13 @@ def _list_causes(exc: BaseException) -> Iterator[BaseException]:
     """Yield *exc* and what it came of, through what requests and urllib3 wrap."""
     todo, seen = [exc], set[int]()
     while todo:
-        one = todo.pop(0)
-        if id(one) in seen:
+        cause = todo.pop(0)
+        if id(cause) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        inner = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
-        todo += [each for each in inner if isinstance(each, BaseException)]
+        seen.add(id(cause))
+        yield cause
+        inner = (cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args)
+        todo += [e for e in inner if isinstance(e, BaseException)]
 
 
 def _find_status(exc: BaseException, library: Any) -> int:
@@ -346,8 +346,8 @@ def _find_status(exc: BaseException, library: Any) -> int:
     if isinstance(exc, rest.InvalidCredentialsError | rest.RedfishPasswordChangeRequiredError):
         return HTTP_UNAUTHORIZED
     if isinstance(exc, rest.SessionCreationError):
-        found = re.match(r"HTTP ([0-9]{3}):", str(exc))
-        return int(found[1]) if found else 0
+        match = re.match(r"HTTP ([0-9]{3}):", str(exc))
+        return int(match[1]) if match else 0
     return 0
 
 

@@ -30,7 +30,7 @@ def list_newest_entries(service: Service, path: str) -> list[Resource]:
 
     """
     page = service.get(path) if path else None
-    first = [each for each in as_list((page or {}).get("Members")) if isinstance(each, dict)]
+    first = [member for member in as_list((page or {}).get("Members")) if isinstance(member, dict)]
     if page is None or not first:
         return []
     count = int(get_number(page, "Members@odata.count") or len(first))
@@ -60,12 +60,12 @@ def _enter_near_end(service: Service, path: str, skip: int, first: Resource) -> 
     """Read from entry *skip* on; nothing if the BMC gives the *first* again, or an error."""
     try:
         pages = list_members(service, f"{path}?$skip={skip}")
-        found = next(pages, None)
+        page = next(pages, None)
     except Unreadable:
         return []
-    if found is None or get_text(found, "Id", "@odata.id") == get_text(first, "Id", "@odata.id"):
+    if page is None or get_text(page, "Id", "@odata.id") == get_text(first, "Id", "@odata.id"):
         return []
-    return list(deque(chain([found], pages), MAX_EVENTS))
+    return list(deque(chain([page], pages), MAX_EVENTS))
 
 
 def _follow(service: Service, links: deque[Resource]) -> Iterator[Resource]:

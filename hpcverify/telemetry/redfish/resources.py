@@ -34,7 +34,7 @@ HEALTH_BY_WORD = {
     "Warning": SensorHealth.WARNING,
     "Critical": SensorHealth.CRITICAL,
 }
-COMPLAINTS = (SensorHealth.WARNING, SensorHealth.CRITICAL)
+BAD_HEALTH = (SensorHealth.WARNING, SensorHealth.CRITICAL)
 ABSENT_STATE = "Absent"
 WORKING_STATES = frozenset({"Enabled", "StandbySpare", ""})
 """In which an OK says something of the part; most sensors have no state at all."""
@@ -142,11 +142,11 @@ def _build_fan(
 ) -> ChassisSensor:
     sensor = _build_sensor(fan, SensorKind.FAN, value=speed, unit=unit, thresholds=thresholds)
     unlimited = thresholds.low_critical is None and thresholds.low_warning is None
-    if speed is None or not unlimited or sensor.health not in COMPLAINTS:
+    if speed is None or not unlimited or sensor.health not in BAD_HEALTH:
         return sensor
-    # The complaint is of the fan, and no threshold says that its speed is why.
-    said = f"{sensor.said}, at {speed:g} {unit}"
-    return replace(sensor, value=None, unit="", said=said)
+    # It is the fan that is unhealthy, and no threshold says that its speed is why.
+    text = f"{sensor.said}, at {speed:g} {unit}"
+    return replace(sensor, value=None, unit="", said=text)
 
 
 def read_old_temperature(one: Resource) -> ChassisSensor:
@@ -193,7 +193,7 @@ def read_supply(supply: Resource) -> ChassisSensor:
     health = read_health(supply)
     defect = INPUT_DEFECTS.get(get_text(supply, "LineInputStatus"), Defect.NONE)
     # The old schema has no word for it: a bay that complains, and a cable without power.
-    if health in COMPLAINTS and not defect:
+    if health in BAD_HEALTH and not defect:
         lost = get_number(supply, "LineInputVoltage") == 0
         defect = Defect.INPUT_LOST if lost else Defect.NONE
     return _build_sensor(supply, SensorKind.POWER_SUPPLY, defect=defect)

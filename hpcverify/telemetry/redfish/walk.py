@@ -1,7 +1,7 @@
 """
 Goes through the resources of a BMC that say something of its node's chassis.
 
-What a BMC cannot show of one resource (HTTP 500, no JSON) is told, and the others are read
+What a BMC cannot show of one resource (HTTP 500, no JSON) is reported, and the others are read
 all the same. Many BMCs show the same parts in both generations of the schema: fans and power
 supplies count as the newer one has them, which tells a cable from a supply; temperatures as
 the older one has them, which is one question and not one for each sensor.
@@ -126,11 +126,11 @@ class _Walk(Struct):
         root = service.get(SERVICE_ROOT) or {}
         systems = self._list_parts(service, get_link(root, "Systems"))
         managers = self._list_parts(service, get_link(root, "Managers"))
-        self.system, self.bmc = (some[0] if some else {} for some in (systems, managers))
-        for one in self._list_parts(service, get_link(root, "Chassis")):
-            if get_text(get_inner(one, "Status"), "State") != ABSENT_STATE:
-                self._read_cooling(service, one)
-                self._read_power(service, one)
+        self.system, self.bmc = (members[0] if members else {} for members in (systems, managers))
+        for part in self._list_parts(service, get_link(root, "Chassis")):
+            if get_text(get_inner(part, "Status"), "State") != ABSENT_STATE:
+                self._read_cooling(service, part)
+                self._read_power(service, part)
         for system in systems:
             self.sensors += read_summaries(system)
         with suppress(Unreadable):  # it says nothing of the chassis
@@ -182,11 +182,11 @@ class _Walk(Struct):
     def _list_parts(self, service: Service, path: str) -> list[Resource]:
         """List the members of a collection, each as it is at its own place."""
         try:
-            links = [get_text(one, "@odata.id") for one in list_members(service, path)]
+            links = [get_text(member, "@odata.id") for member in list_members(service, path)]
         except Unreadable as exc:
             self.unreadable.append(str(exc))
             return []
-        return [found for link in dict.fromkeys(links) if (found := self._get(service, link))]
+        return [part for link in dict.fromkeys(links) if (part := self._get(service, link))]
 
     def _read_cooling(self, service: Service, one: Resource) -> None:
         new = self._get(service, get_link(one, "ThermalSubsystem"))
@@ -202,7 +202,9 @@ class _Walk(Struct):
     def _list_temperatures(self, service: Service, path: str) -> list[Resource]:
         """List the sensors that `ThermalMetrics` names: only these measure temperatures."""
         readings = as_list(self._get(service, path).get("TemperatureReadingsCelsius"))
-        links = [get_text(one, "DataSourceUri") for one in readings if isinstance(one, dict)]
+        links = [
+            get_text(reading, "DataSourceUri") for reading in readings if isinstance(reading, dict)
+        ]
         return [self._get(service, link) for link in dict.fromkeys(links)]
 
     def _read_power(self, service: Service, one: Resource) -> None:
@@ -217,7 +219,7 @@ class _Walk(Struct):
 
     def _add(self, found: object, read: Callable[[Resource], ChassisSensor]) -> bool:
         """Add the sensors of the resources *found*; return whether there are any."""
-        whole = [each for each in as_list(found) if isinstance(each, dict) and each]
+        whole = [item for item in as_list(found) if isinstance(item, dict) and item]
         for resource in whole:
             sensor = read(resource)
             self.sensors.append(sensor)
@@ -252,19 +254,23 @@ class _Walk(Struct):
 def _drop_copies(events: Iterable[ChassisEvent]) -> Iterator[ChassisEvent]:
     """Yield the events, the oldest first: a system and its manager may show the same log."""
     seen: set[tuple[Any, ...]] = set()
-    for one in sorted(events, key=lambda event: event.time or 0.0):
-        key = (one.time, one.text, one.sensor) if one.time else (one.id,)
+    for candidate in sorted(events, key=lambda event: event.time or 0.0):
+        key = (
+            (candidate.time, candidate.text, candidate.sensor)
+            if candidate.time
+            else (candidate.id,)
+        )
         if key not in seen:
             seen.add(key)
-            yield one
+            yield candidate
 
 
 def _name_apart(found: Iterable[N]) -> tuple[N, ...]:
     """Add a number to a name that was there before: two chassis may call their fans alike."""
     counts: Counter[str] = Counter()
     named: list[N] = []
-    for one in found:
-        counts[one.name] += 1
-        number = counts[one.name]
-        named.append(one if number == 1 else replace(one, name=f"{one.name} ({number})"))
+    for part in found:
+        counts[part.name] += 1
+        number = counts[part.name]
+        named.append(part if number == 1 else replace(part, name=f"{part.name} ({number})"))
     return tuple(named)

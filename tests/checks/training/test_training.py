@@ -264,7 +264,7 @@ def test_what_was_said_before_the_reruns_gives_way_to_what_they_showed(tmp_path:
     outcomes = list(steps.train(job(), 0, CPU, seams))
     ctx = node(tmp_path, gpus(1))[0]
     items = [f for f in by_rank(ctx, *outcomes, world=1) if isinstance(f, Finding)]
-    left = [f for f in training.settle_reruns(items) if isinstance(f, Finding)]
+    left = [f for f in training.merge_reruns(items) if isinstance(f, Finding)]
     codes = [f.evidence["replay"] for f in left if f.code == "irreproducible"]
     assert codes == ["0"]
 

@@ -1,4 +1,4 @@
-"""What the driver holds against a GPU right now: where CUDA failed and named none, it names it."""
+"""The error states that the driver reports of GPUs: they name the GPU where CUDA does not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hpcverify.telemetry import vendors
 from hpcverify.telemetry.gpus import NotStartedError
 from hpcverify.telemetry.vendors import SourceFinder
 
-COMPLAINT_CODE = "complaint"
+ERROR_STATE_CODE = "error_state"
 UNCORRECTED = "ecc.uncorrected"
 """The reading that counts since the driver was loaded."""
-BLAMELESS_ACTIONS = frozenset({"none", "drain_p2p", "recover_imex"})
+OTHER_ACTIONS = frozenset({"none", "drain_p2p", "recover_imex"})
 """Recovery actions that are not about the GPU itself."""
 
 
-def list_complaints(
+def list_error_states(
     inventory: Inventory, find: SourceFinder = vendors.find_source
 ) -> Iterator[Finding]:
     """List the GPUs with uncorrected memory errors, and those that need a reset or a reboot."""
@@ -31,8 +31,8 @@ def list_complaints(
         count = sum(r.value for r in readings if r.name == UNCORRECTED)
         if count:
             text = f"the driver counts {count:.0f} uncorrected memory errors since it was loaded"
-            yield Finding(COMPLAINT_CODE, part_id, text)
-    for part_id, one in recovery.items():
-        if one.action is not None and one.action not in BLAMELESS_ACTIONS:
-            action = one.action.replace("_", " ")
-            yield Finding(COMPLAINT_CODE, part_id, f"the driver asks for this action: {action}")
+            yield Finding(ERROR_STATE_CODE, part_id, text)
+    for part_id, state in recovery.items():
+        if state.action is not None and state.action not in OTHER_ACTIONS:
+            action = state.action.replace("_", " ")
+            yield Finding(ERROR_STATE_CODE, part_id, f"the driver asks for this action: {action}")

@@ -1,4 +1,4 @@
-"""The facts that a source told of a node for some time, as the store returns them."""
+"""The facts that a source reported of a node for some time, as the store returns them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class ToldFacts(Struct, frozen=True, kw_only=True):
-    """What *source* told of *node* in its runs from *first* to *last*, in s since 1970."""
+class ReportedFacts(Struct, frozen=True, kw_only=True):
+    """What *source* reported of *node* in its runs from *first* to *last*, in s since 1970."""
 
     node: str
     source: str

@@ -1,4 +1,4 @@
-"""Hard evidence: what no rerun can take back, by the data of the checks."""
+"""Conclusive evidence: what no rerun can take back, by the data of the checks."""
 
 from __future__ import annotations
 
