@@ -136,7 +136,7 @@ def inspect_configuration() -> Iterator[Advice]:
         return
     for mistake in mistakes:
         yield Advice("check of the site", mistake, "correct the file")
-    yield Advice("configuration", site.path)
+    yield Advice("configuration", ", ".join(file.path for file in site.files))
     if not site.scratch:
         return
     if not Path(site.scratch).is_dir():
