@@ -37,6 +37,7 @@ STAGES = {
     Stage.VERIFY: "Verify idle nodes: the sweep's jobs give way to those of users.",
     Stage.REFUSE: "Refuse jobs on nodes that are held: the prolog reads the gate file.",
 }
+CONF_PLACES = (Place.ABOVE, Place.REPLACE, Place.END)
 UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
 UNIT = "hpcverify-sweep"
 UNIT_PROGRAM = "/opt/hpcverify/bin/hpcverify"
@@ -149,17 +150,11 @@ def write_plan(requirements: Sequence[Requirement]) -> Iterator[str]:
             if requirement.fix and not requirement.instructions:
                 yield f"      {requirement.fix}"
         for place in Place:
-            instructions = [
-                a for requirement in todo for a in requirement.instructions if a.place is place
-            ]
-            if instructions:
+            lines = [line for requirement in todo for line in requirement.list_lines(place)]
+            if lines:
                 yield f"   {place.value}:"
-                yield from (
-                    f"      {line}" for instruction in instructions for line in instruction.lines
-                )
-    if any(
-        a.place in (Place.ABOVE, Place.REPLACE, Place.END) for r in missing for a in r.instructions
-    ):
+                yield from (f"      {line}" for line in lines)
+    if any(requirement.list_lines(*CONF_PLACES) for requirement in missing):
         yield "\nThen have Slurm read its file again: scontrol reconfigure"
     yield "\n" + ("Then run it again; it prints what is left." if missing else "nothing is missing")
 

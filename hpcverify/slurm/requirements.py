@@ -74,6 +74,10 @@ class Requirement(Struct, frozen=True):
         """Whether nothing is left to do."""
         return not (self.instructions or self.fix)
 
+    def list_lines(self, *places: Place) -> list[str]:
+        """List the lines that go to *places*."""
+        return [line for i in self.instructions if i.place in places for line in i.lines]
+
 
 def list_hook_requirements(settings: HookSettings, hooks: Path) -> Iterator[Requirement]:
     """List what Slurm's *settings* need to start the hooks that lie in *hooks*."""
@@ -90,7 +94,7 @@ def _need_health_check(settings: HookSettings, hook: Path) -> Requirement:
     if not value:
         instructions: tuple[Instruction, ...] = (Instruction(Place.END, how),)
     elif not _starts(value, hook):
-        if _is_copy(value):
+        if _is_copy(value, hook):
             instructions = (Instruction(Place.REPLACE, how[:1]),)
         else:
             both = _find_folder(settings) / "healthchecks"
@@ -109,7 +113,7 @@ def _need_program(
 ) -> Requirement:
     """Require that *hook* is among the programs of the setting *name*."""
     ours = Instruction(Place.END, (f"{name}={hook}",))
-    copies = [value for value in values if _is_copy(value)]
+    copies = [value for value in values if _is_copy(value, hook)]
     state = _describe(", ".join(values), hook)
     instructions: tuple[Instruction, ...] = ()
     if any(_starts(value, hook) for value in values):
@@ -129,9 +133,8 @@ def _chain(name: str, value: str, hook: Path, settings: HookSettings) -> Iterato
     if glob.has_magic(value):
         folder, pattern = Path(value).parent, Path(value).name
         end = pattern.rpartition("*")[2]
-        yield Instruction(
-            Place.NODES, (_write_script(wrapper.format(hook), folder / f"90-ours{end}"),)
-        )
+        script = _write_script(wrapper.format(hook), folder / f"90-hpcverify{end}")
+        yield Instruction(Place.NODES, (script,))
         return
     folder = _find_folder(settings) / f"{name.lower()}.d"
     yield Instruction(
@@ -241,9 +244,12 @@ def _read_script(path: Path) -> str:
         return ""
 
 
-def _is_copy(value: str) -> bool:
-    """Whether *value* is a hook of ours in another folder."""
-    return (Path(value).parent / HOOK_LIBRARY).exists()
+def _is_copy(value: str, hook: Path) -> bool:
+    """Whether *value* is *hook* in another folder: a copy, or where it was before an upgrade."""
+    path = Path(value)
+    if path.name != hook.name:
+        return False
+    return (path.parent / HOOK_LIBRARY).exists() or ("hpcverify" in value and not path.exists())
 
 
 def _describe(value: str, hook: Path) -> str:
@@ -251,7 +257,7 @@ def _describe(value: str, hook: Path) -> str:
         return "is not set"
     if value == str(hook):
         return value
-    return f"{value}, a copy that no upgrade renews" if _is_copy(value) else value
+    return f"{value}, which no upgrade renews" if _is_copy(value, hook) else value
 
 
 def _find_folder(settings: HookSettings) -> Path:
