@@ -15,12 +15,11 @@ from hpcverify.errors import ConfigError
 from hpcverify.fleet.surroundings import check_accounting
 from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.plan.drop_ins import find_file
-from hpcverify.slurm import HookSettings, Preemption
+from hpcverify.slurm import NO_PREEMPTION, HookSettings, Preemption
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hooks import find_hooks, find_slurm_files
 from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
 from hpcverify.slurm.requirements import (
-    NO_PREEMPTION,
     QOS,
     Instruction,
     Place,

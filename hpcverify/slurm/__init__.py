@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+NO_PREEMPTION = "preempt/none"
+"""The ``PreemptType`` of a cluster that names none."""
+
 
 class Host(Struct, frozen=True, kw_only=True):
     """A node as Slurm sees it; once, even if it is in several partitions."""

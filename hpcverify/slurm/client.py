@@ -18,6 +18,7 @@ from pathlib import Path
 from hpcverify.errors import SlurmError
 from hpcverify.plan.hostlist import NODE_NAME_PATTERN
 from hpcverify.slurm import (
+    NO_PREEMPTION,
     HookSettings,
     Host,
     Job,
@@ -118,7 +119,7 @@ class Slurm:
     def read_preemption(self) -> Preemption:
         """Read how jobs are preempted in this cluster."""
         return Preemption(
-            kind=_find_setting("PreemptType", self._config),
+            kind=next(iter(self._list_values("PreemptType")), NO_PREEMPTION),
             exempt=_find_setting("PreemptExemptTime", self._config),
         )
 

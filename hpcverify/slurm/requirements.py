@@ -16,13 +16,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcverify.plan.config import Fleet
-from hpcverify.slurm import HookSettings, Partition, Preemption
+from hpcverify.slurm import NO_PREEMPTION, HookSettings, Partition, Preemption
 from hpcverify.slurm.hooks import HOOK_LIBRARY
 from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS
 
 SEVERAL_PROGRAMS_VERSION = (24, 11)
 """Takes several lines Prolog= and Epilog= (measured); in 22.05 the last one wins (measured)."""
-NO_PREEMPTION = "preempt/none"
 DEFAULT_FOLDER = Path("/etc/slurm")
 MAX_SCRIPT_BYTES = 1 << 16
 RUN_TIME_FOLDER = "/run"

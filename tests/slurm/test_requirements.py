@@ -72,6 +72,13 @@ def test_settings_are_read_as_either_version_prints_them() -> None:
     assert new.enforced == ("associations", "limits")
 
 
+@pytest.mark.parametrize("printed", ["(null)", "preempt/none"])
+def test_a_slurm_without_preemption_is_known_as_either_version_prints_it(printed: str) -> None:
+    lines = f"PreemptType             = {printed}\nPreemptExemptTime       = 00:00:00\n"
+
+    assert Slurm(run=lambda _: lines).read_preemption() == OFF
+
+
 def test_a_bare_slurm_needs_each_hook_where_it_lies() -> None:
     missing = list_missing(HookSettings(version=OLD))
 

@@ -8,7 +8,8 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,6 +89,10 @@ class Administrator:
         self.cluster.until(self.cluster.idle)
         self.cluster.run("runuser", "-u", SOMEBODY, "--", "srun", "-D/", "-w", "n1", "true")
 
+    def list_left(self) -> set[str]:
+        """List the subjects of what is still missing."""
+        return set(re.findall(r"^   (\w.*?): ", self.setup("--write"), re.MULTILINE))
+
     def list_runs(self) -> list[Path]:
         return [*self.spool.glob("n1/*.json")]
 
@@ -114,18 +119,26 @@ def config() -> Iterator[None]:
         CONFIG.rmdir()
 
 
-@pytest.fixture
-def bare(config: None, tmp_path: Path, cli: Cli) -> Iterator[Administrator]:  # noqa: ARG001 - it is mounted
+@contextmanager
+def a_bare_site(
+    folder: Path, cli: Cli, *settings: str, accounting: bool = False
+) -> Generator[Administrator]:
     """Have a Slurm that knows nothing of hpcverify, and a site without a configuration."""
-    with a_cluster(2) as up:
+    with a_cluster(2, accounting=accounting) as up:
         ours = ("Preempt", "PartitionName", "Include")
         lines = [x for x in up.conf.read_text().splitlines() if not x.startswith(ours)]
         batch = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE"
-        up.conf.write_text("\n".join([*lines, batch, ""]))
+        up.conf.write_text("\n".join([*lines, *settings, batch, ""]))
         up.run("scontrol", "reconfigure")
         up.until(up.answers)
         environment = {k: v for k, v in cli.environment.items() if k != "HPCVERIFY_CONFIG"}
-        yield Administrator(up, replace(cli, environment=environment | up.env), tmp_path / "spool")
+        yield Administrator(up, replace(cli, environment=environment | up.env), folder / "spool")
+
+
+@pytest.fixture
+def bare(config: None, tmp_path: Path, cli: Cli) -> Iterator[Administrator]:  # noqa: ARG001 - it is mounted
+    with a_bare_site(tmp_path, cli) as site:
+        yield site
 
 
 def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
@@ -152,9 +165,8 @@ def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
     nodes = json.loads(bare.cli("nodes", "--json").stdout)
     assert "n1" in {node["name"] for node in nodes["nodes"] if node["heard"]}
 
-    again = bare.setup("--write")
-    assert "made:" not in again
-    assert set(re.findall(r"^   (\w.*?): ", again, re.MULTILINE)) <= {"sweeps"}
+    assert "made:" not in bare.setup("--write")
+    assert bare.list_left() <= {"sweeps"}
     notes = bare.cli("config", "check").stdout
     assert [line for line in notes.splitlines() if line.startswith("note:")] == []
 
@@ -182,9 +194,7 @@ def test_the_sites_own_programs_run_beside_ours(bare: Administrator) -> None:
     bare.observe()
     bare.cluster.until(lambda: set(ran.read_text().split()) == set(map(str, scripts.values())))
     assert bare.list_fixes() == before
-    assert not {"HealthCheckProgram", "Prolog", "Epilog"} & set(
-        re.findall(r"^   (\w.*?): ", bare.setup(), re.MULTILINE)
-    )
+    assert bare.list_left() <= {"sweeps"}
 
 
 def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> None:
@@ -217,3 +227,21 @@ def test_without_slurm_it_says_so_in_one_line_and_writes_nothing(
     assert done.stderr.count("\n") == 1
     assert os.listdir(CONFIG) == []  # noqa: PTH208 - a count
     assert not (tmp_path / "spool").exists()
+
+
+def test_a_site_that_preempts_by_qos_gets_a_qos_for_verifications(
+    config: None,  # noqa: ARG001 - it is mounted
+    tmp_path: Path,
+    cli: Cli,
+) -> None:
+    settings = ("PreemptType=preempt/qos", "PreemptMode=REQUEUE")
+    with a_bare_site(tmp_path, cli, *settings, accounting=True) as site:
+        site.follow(site.setup("--spool", str(site.spool), "--write"))
+
+        rows = site.cluster.run("sacctmgr", "-nP", "show", "qos", "format=name,preempt,preemptmode")
+        assert {"normal|verify|cluster", "verify||cancel"} <= set(rows.split())
+        shown = json.loads(site.cli("config", "show", "--json").stdout)
+        assert ("fleet.qos", "verify") in {(item["setting"], item["value"]) for item in shown}
+        assert site.list_left() <= {"sweeps"}
+        notes = site.cli("config", "check").stdout.splitlines()
+        assert [line for line in notes if line.startswith("note:")] == []
