@@ -33,8 +33,8 @@ def list_own_requirements(site: Site, fleet: Fleet) -> Iterator[Requirement]:
         state = "no file of the site names one"
         yield Requirement(Stage.OBSERVE, "spool", state, fix=CHOOSE_SPOOL)
         return
-    yield from _need_settings(site, fleet)
     yield _need_spool(fleet)
+    yield from _need_settings(site, fleet)
     yield _need_hook_settings(site_path().with_name("hooks.conf"), fleet)
 
 

@@ -30,6 +30,7 @@ from hpcverify.slurm.requirements import (
     list_partition_requirements,
     propose_partition,
 )
+from hpcverify.summary.printable import make_printable
 
 STAGES = {
     Stage.OBSERVE: "Observe: the hooks read the hardware, and no job waits.",
@@ -77,10 +78,9 @@ def slurm(*, spool: str | None, write: bool) -> None:
     requirements = [*list_own_requirements(site, fleet), *requirements]
     major, minor = settings.version
     click.echo(f"Slurm {major}.{minor:02}, {settings.conf}; hooks in {find_hooks()}")
-    for line in write_plan(requirements):
-        click.echo(line)
-    for note in _list_notes(fleet, client, preemption):
-        click.echo(f"note: {note}")
+    notes = (f"note: {note}" for note in _list_notes(fleet, client, preemption))
+    for line in chain(write_plan(requirements), notes):
+        click.echo(make_printable(line))
 
 
 def _choose_fleet(site: Site, spool: str | None, preemption: Preemption) -> Fleet:
@@ -143,7 +143,7 @@ def write_plan(requirements: Sequence[Requirement]) -> Iterator[str]:
         todo = [requirement for requirement in missing if requirement.stage is stage]
         if not todo:
             continue
-        yield f"\n{stage.value}. {title}"
+        yield from ("", f"{stage.value}. {title}")
         for requirement in todo:
             yield f"   {requirement.subject}: {requirement.state}"
             if requirement.fix and not requirement.instructions:
@@ -154,8 +154,9 @@ def write_plan(requirements: Sequence[Requirement]) -> Iterator[str]:
                 yield f"   {place.value}:"
                 yield from (f"      {line}" for line in lines)
     if any(requirement.list_lines(*CONF_PLACES) for requirement in missing):
-        yield "\nThen have Slurm read its file again: scontrol reconfigure"
-    yield "\n" + ("Then run it again; it prints what is left." if missing else "nothing is missing")
+        yield from ("", "Then have Slurm read its file again: scontrol reconfigure")
+    yield ""
+    yield "Then run it again; it prints what is left." if missing else "nothing is missing"
 
 
 def _list_notes(fleet: Fleet, client: Slurm, preemption: Preemption) -> Iterator[str]:

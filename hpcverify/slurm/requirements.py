@@ -117,8 +117,10 @@ def _need_program(
     instructions: tuple[Instruction, ...] = ()
     if any(_starts(value, hook) for value in values):
         pass
-    elif copies and len(values) == 1:
+    elif len(copies) == len(values) == 1:
         instructions = (Instruction(Place.REPLACE, ours.lines),)
+    elif copies:  # one line of several
+        return Requirement(stage, name, state, fix=f"write {hook} in place of {copies[0]}")
     elif not values or settings.version >= SEVERAL_PROGRAMS_VERSION:
         instructions = (ours,)
     else:

@@ -179,6 +179,16 @@ def test_a_copy_of_a_hook_is_replaced_by_the_hook(tmp_path: Path) -> None:
     ]
 
 
+def test_a_copy_among_several_programs_is_named_and_none_is_added(tmp_path: Path) -> None:
+    for name in ("prolog", "hooks.sh"):
+        (tmp_path / name).touch()
+    several = HookSettings(version=NEW, prolog=("/site/prolog", f"{tmp_path}/prolog"))
+
+    prolog = list_missing(several)["Prolog"]
+    assert prolog.list_lines(*Place) == []
+    assert prolog.fix == f"write {HOOKS}/prolog in place of {tmp_path}/prolog"
+
+
 def test_a_program_of_the_site_that_is_elsewhere_is_never_replaced() -> None:
     gone = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", prolog=("/site/prolog",))
 
