@@ -105,7 +105,7 @@ def test_on_a_full_disk_no_part_of_a_file_is_left(config: Path, name: str) -> No
         else:
             (folder / "filler").write_text("x")
         with pytest.raises(StoreError, match=rf"{name} cannot be written: No space left"):
-            [*put_in_place(load_site(), wanted(config))]
+            [*_] = put_in_place(load_site(), wanted(config))
         assert not (config.parent / name).exists()
         assert list_missing(load_site(), wanted(config)) >= {"hooks"}
     finally:
@@ -117,7 +117,7 @@ def test_a_spool_below_a_folder_that_is_missing_is_not_made(config: Path) -> Non
     fleet = Fleet(spool=str(config.parents[1] / "not/mounted"))
 
     with pytest.raises(ConfigError, match="cannot be made: No such file"):
-        [*put_in_place(load_site(), fleet)]
+        [*_] = put_in_place(load_site(), fleet)
 
 
 def test_a_drop_in_of_that_name_with_other_settings_is_left_as_it_is(config: Path) -> None:
