@@ -97,6 +97,8 @@ def _need_hook_settings(path: Path, fleet: Fleet) -> Requirement:
     ]
     if "HPCVERIFY_SPOOL" not in settings:
         wrong.append("HPCVERIFY_SPOOL is not set: nothing reaches the controller")
+    if (uid := str(look_up_uid(fleet.user))) not in settings.get("HPCVERIFY_USERS", "0").split():
+        wrong.append(f"HPCVERIFY_USERS lacks {uid}, the user of [fleet]: a held node stays held")
     if wrong:
         state = f"{path}: {'; '.join(wrong)}"
         return Requirement(Stage.OBSERVE, "hooks", state, fix="correct the file")

@@ -76,6 +76,15 @@ def test_the_settings_of_the_hooks_are_the_file_that_ships_with_the_values_of_th
 
 
 @AS_ROOT
+def test_hooks_that_would_refuse_our_own_jobs_are_named(config: Path) -> None:
+    fleet = Fleet(spool=wanted(config).spool, user="nobody")
+    [*_] = put_in_place(load_site(), wanted(config))
+
+    named = {item.subject: item.state for item in list_own_requirements(load_site(), fleet)}
+    assert "HPCVERIFY_USERS lacks 65534" in named["hooks"]
+
+
+@AS_ROOT
 def test_a_spool_that_a_kill_left_half_made_is_completed_and_one_in_use_is_not_touched(
     config: Path,
 ) -> None:

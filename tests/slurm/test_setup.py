@@ -21,6 +21,7 @@ from hpcverify.slurm.requirements import SEVERAL_PROGRAMS_VERSION, Place
 from tests.cli import Cli
 from tests.slurm_lab.lab import PATIENCE_S, Cluster, a_cluster
 
+pytestmark = pytest.mark.slurm
 CONFIG = Path("/etc/hpcverify")
 """Where the hooks look for their settings, whoever starts them."""
 SOMEBODY = "nobody"
@@ -88,6 +89,21 @@ class Administrator:
         """Run a job of an ordinary user: that starts the prolog and the epilog."""
         self.cluster.until(self.cluster.idle)
         self.cluster.run("runuser", "-u", SOMEBODY, "--", "srun", "-D/", "-w", "n1", "true")
+
+    def preempt(self) -> None:
+        """Have a user's job take a node from a job in our partition."""
+        options = ("--parsable", "--exclusive", "-w", "n1", "-D/", "-o", "/dev/null")
+        submit = ("sbatch", *options, "--wrap", "sleep 600", "-p")
+        ours = self.cluster.run(*submit, "verify").strip()
+        self.cluster.until(lambda: self.read_state(ours) == "RUNNING")
+        users = self.cluster.run("runuser", "-u", SOMEBODY, "--", *submit, "batch").strip()
+        self.cluster.until(lambda: self.read_state(users) == "RUNNING")
+        assert self.read_state(ours) == "PREEMPTED"
+        self.cluster.run("scancel", users)
+
+    def read_state(self, job: str) -> str:
+        shown = self.cluster.run("squeue", "-ah", "-t", "all", "-j", job, "-o", "%T")
+        return shown.strip()
 
     def list_left(self) -> set[str]:
         """List the subjects of what is still missing."""
@@ -160,6 +176,7 @@ def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
     assert not partitions["batch"].is_preemptible
 
     assert bare.list_fixes() == before
+    bare.preempt()
     bare.observe()
     assert bare.cli("collect").returncode == 0
     nodes = json.loads(bare.cli("nodes", "--json").stdout)
@@ -212,6 +229,15 @@ def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> 
     other = bare.cli("setup", "slurm", "--spool", "/other", "--write")
     assert other.returncode == 2
     assert str(CONFIG / "site.d/50-slurm.toml") in other.stderr
+
+
+def test_where_it_may_not_write_it_says_so_in_one_line(bare: Administrator) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", CONFIG], check=True)
+
+    done = bare.cli("setup", "slurm", "--spool", str(bare.spool), "--write")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{CONFIG}/site.d/50-slurm.toml cannot be written: Read-only" in done.stderr
 
 
 def test_without_slurm_it_says_so_in_one_line_and_writes_nothing(
