@@ -159,8 +159,15 @@ def write_plan(requirements: Sequence[Requirement]) -> Iterator[str]:
     yield "Then run it again; it prints what is left." if missing else "nothing is missing"
 
 
+def is_on_root(path: Path) -> bool:
+    """Whether *path* is on the file system of the root, as where nothing is mounted."""
+    return path.exists() and path.stat().st_dev == Path("/").stat().st_dev
+
+
 def _list_notes(fleet: Fleet, client: Slurm, preemption: Preemption) -> Iterator[str]:
     """Say what will surprise once the lines above are in place; a person decides about it."""
+    if fleet.spool and is_on_root(Path(fleet.spool)):
+        yield f"{fleet.spool} is on the disk of this host: do the nodes see it? is it mounted?"
     partitions = client.list_partitions()
     if fleet.partition not in partitions:
         partitions = {**partitions, fleet.partition: propose_partition(fleet, partitions)}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcverify.commands._own_files import list_own_requirements, put_in_place
+from hpcverify.commands.setup import is_on_root
 from hpcverify.errors import ConfigError, StoreError
 from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.slurm.hooks import find_slurm_files, parse_hook_settings
@@ -139,6 +140,12 @@ def test_a_drop_in_of_that_name_with_other_settings_is_left_as_it_is(config: Pat
     assert not item.instructions
     assert str(path) in item.fix
     assert "spool = " in item.state
+
+
+def test_a_spool_that_no_other_host_sees_is_known_by_its_file_system(tmp_path: Path) -> None:
+    assert is_on_root(Path("/usr/.."))
+    assert not is_on_root(Path("/proc/self"))
+    assert not is_on_root(tmp_path / "none")
 
 
 def test_without_a_spool_there_is_one_thing_to_choose(config: Path) -> None:
