@@ -1,31 +1,44 @@
-"""``hpcverify config check``: find mistakes before the next run does."""
+"""``hpcverify config``: find mistakes before the next run does, and show what is in force."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import click
+from msgspec import Struct, json
 
+from hpcverify.commands._toml import write_key, write_value
 from hpcverify.console import report_mistakes
 from hpcverify.errors import ConfigError
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import Site, load_site, state_dir
+from hpcverify.plan.drop_ins import find_file, is_list_of_tables, merge_files
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
+
+
+class SettingInForce(Struct, frozen=True):
+    """One setting of the site, and the file that decides it."""
+
+    setting: str
+    """As ``fleet.spool``, or ``suppress[0]`` for the first table of a list."""
+    value: Any
+    file: str
 
 
 @click.group("config")
 def command() -> None:
-    """Check the site's configuration."""
+    """Check the site's configuration, or show it."""
 
 
 @command.command("check")
 def check() -> None:
     """
-    Read the site file and plan every suite; exit with 2 on a mistake.
+    Read the site file and its drop-ins, and plan every suite; exit with 2 on a mistake.
 
     If the site has a spool, check in Slurm too that verifications give way to users'
     jobs, and that no other jobs do.
@@ -38,7 +51,8 @@ def check() -> None:
 
     site = load_site()
     refuse_mistakes(site)
-    click.echo(f"site: {site.path}")
+    for file in site.files:
+        click.echo(f"site: {file.path}")
     surroundings = _check_surroundings(site) if site.fleet.spool else ()
     for note in chain(list_notes(site, time.time()), surroundings):
         click.echo(f"note: {note}")
@@ -54,6 +68,73 @@ def check() -> None:
         limits = sum(len(step.rules) for step in planned.steps)
         click.echo(f"suite {name}: {len(planned.steps)} checks, {limits} limits: ok")
     report_mistakes(mistakes)
+
+
+@command.command("show")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(*, as_json: bool) -> None:
+    """
+    Print what the site file and its drop-ins say together, as TOML.
+
+    Each value is followed by the file that decides it. What no file says has its default.
+
+    \b
+    Example:
+      hpcverify config show
+    """  # noqa: D301 - \b is click's mark for text that is not to be wrapped
+    site = load_site()
+    if as_json:
+        click.echo(json.format(json.encode([*list_settings(site)]), indent=1))
+        return
+    text = "\n".join(write_settings(site)).lstrip("\n")
+    click.echo(text or "# there is no site file: every setting has its default")
+
+
+def list_settings(site: Site) -> Iterator[SettingInForce]:
+    """List what the files of *site* set; each table of a list is one value."""
+    for names, table in _list_tables(_merge(site)):
+        for key, value in table.items():
+            place = write_key(*names, key)
+            if not _is_list(value):
+                yield SettingInForce(place, value, find_file(site, *names, key))
+                continue
+            for index, inner in enumerate(value):
+                file = find_file(site, *names, key, index)
+                yield SettingInForce(f"{place}[{index}]", inner, file)
+
+
+def write_settings(site: Site) -> Iterator[str]:
+    """Write what the files of *site* set as TOML, with the file of each value as a comment."""
+    for names, table in _list_tables(_merge(site)):
+        single = {key: value for key, value in table.items() if not _is_list(value)}
+        if single and names:
+            yield f"\n[{write_key(*names)}]"
+        for key, value in single.items():
+            file = find_file(site, *names, key)
+            yield f"{write_key(key)} = {write_value(value)}  # {file}"
+        for key in (key for key in table if key not in single):
+            for index, inner in enumerate(table[key]):
+                yield f"\n[[{write_key(*names, key)}]]  # {find_file(site, *names, key, index)}"
+                yield from (f"{write_key(k)} = {write_value(v)}" for k, v in inner.items())
+
+
+def _merge(site: Site) -> Mapping[str, Any]:
+    merged: Mapping[str, Any] = merge_files([source.raw for source in site.sources])
+    return merged
+
+
+def _list_tables(
+    table: Mapping[str, Any], names: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """List *table* and the tables in it by their names, each without those in it."""
+    yield names, {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _list_tables(value, (*names, key))
+
+
+def _is_list(value: Any) -> bool:
+    return bool(value) and is_list_of_tables(value)
 
 
 def _check_surroundings(site: Site) -> Iterator[str]:

@@ -17,7 +17,8 @@ import click
 import msgspec
 
 from hpcverify.check import Context, Rule, find_rules
-from hpcverify.errors import ConfigError, HpcverifyError, write_install_command
+from hpcverify.commands._own_files import list_own_requirements
+from hpcverify.errors import ConfigError, HpcverifyError, SlurmError, write_install_command
 from hpcverify.limits.floors import SPEED_SETTINGS, Floor, find_floor, list_floored
 from hpcverify.limits.specs import Spec, count_missing_from_board, explain_unknown, find_spec
 from hpcverify.model import (
@@ -32,7 +33,7 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.plan.catalog import load_check, load_checks
-from hpcverify.plan.config import Site, load_site, node_name, site_path, state_dir
+from hpcverify.plan.config import Site, load_site, node_name, state_dir
 from hpcverify.plan.suite import Step, list_suites, load_suite, make_plan, refuse_endless
 from hpcverify.records.store import Store
 from hpcverify.run.executor import Answer
@@ -40,17 +41,19 @@ from hpcverify.run.gather import describe_holders, probe_node
 from hpcverify.run.local import LocalExecutor
 from hpcverify.run.lock import find_lock_holder
 from hpcverify.run.wire import GpuHolder, Measure
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.hooks import find_hooks
+from hpcverify.slurm.requirements import Requirement, Stage, list_hook_requirements
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.verdict import REMEDY_STEPS
 from hpcverify.telemetry import ipmi, pci
 from hpcverify.telemetry.problems import PROBLEM_RULES
-from hpcverify.trust import ROOT, refuse_folder_of_others, refuse_if_others_can_change
+from hpcverify.trust import ROOT, refuse_folder_of_others
 from hpcverify.units import format_count
 
 UNVERIFIED_STATUS = 3
-MAX_HOOK_S = 50
-"""slurmd kills a health check after 60 s."""
+SETUP = "hpcverify setup slurm prints what is missing"
 START_CHECK = "gemm"
 """Starts CUDA as all checks do, and runs a kernel: that alone shows one that is missing."""
 START_SUBJECT = "computing"
@@ -136,7 +139,7 @@ def inspect_configuration() -> Iterator[Advice]:
         return
     for mistake in mistakes:
         yield Advice("check of the site", mistake, "correct the file")
-    yield Advice("configuration", site.path)
+    yield Advice("configuration", ", ".join(file.path for file in site.files))
     if not site.scratch:
         return
     if not Path(site.scratch).is_dir():
@@ -215,59 +218,26 @@ def inspect_fleet() -> Iterator[Advice]:
         return
     if not site.fleet.spool:
         return
-    there = os.path.isdir(site.fleet.spool)  # noqa: PTH112 - Path's raises where it may not look
-    create = f"install -d -o {site.fleet.user} -m 0755 {site.fleet.spool}"
-    fix = "" if there else f"mount it, or create it on a shared file system: {create}"
-    yield Advice("spool", site.fleet.spool + ("" if there else " is not a directory"), fix)
+    try:
+        yield from map(_advise, list_own_requirements(site, site.fleet))
+    except ConfigError as exc:
+        yield Advice("fleet", str(exc), "correct the file")
     if shutil.which("scontrol") is None:
         yield Advice("scontrol", "not in PATH", "install Slurm's client tools")
-    yield from _inspect_hooks(site_path().with_name("hooks.conf"), site.fleet.spool)
-
-
-def _inspect_hooks(path: Path, spool: str) -> Iterator[Advice]:
-    """Inspect the file that Slurm's hooks read; they silently ignore what is wrong."""
-    if not path.exists():
-        yield Advice("hooks", f"{path} is missing", "copy slurm/hooks.conf from the source there")
         return
     try:
-        refuse_if_others_can_change(path)
-        settings = parse_hook_settings(path.read_text(encoding="utf-8", errors="replace"))
-    except (HpcverifyError, OSError) as exc:
-        yield Advice("hooks", str(exc), "correct that: until then the hooks ignore the file")
+        settings = Slurm(user=site.fleet.user).read_hook_settings()
+    except SlurmError as exc:
+        yield Advice("Slurm", f"its settings are not known: {exc}")
         return
-    wrong = [
-        f"{name} = {value!r}: {why}"
-        for name, value in settings.items()
-        if (why := _explain_wrong_setting(name, value, spool))
-    ]
-    for mistake in wrong:
-        yield Advice("hooks", f"{path}: {mistake}", "correct the file")
-    if not wrong:
-        yield Advice("hooks", str(path))
+    for requirement in list_hook_requirements(settings, find_hooks()):
+        if requirement.stage is Stage.OBSERVE:
+            yield _advise(requirement)
 
 
-def parse_hook_settings(text: str) -> dict[str, str]:
-    """Read the lines of hooks.conf as the hooks do: KEY=value, with no quotes."""
-    lines = (line.partition("=") for line in text.splitlines())
-    return {key: value for key, equals, value in lines if equals and "#" not in key}
-
-
-def _explain_wrong_setting(name: str, value: str, spool: str) -> str:
-    match name:
-        case "HPCVERIFY":
-            return "" if os.access(value, os.X_OK) else "is not a program"
-        case "HPCVERIFY_STATE":
-            return "" if Path(value).is_absolute() else "is not an absolute path"
-        case "HPCVERIFY_SPOOL":
-            return "" if value == spool else f"the site file says {spool}"
-        case "HPCVERIFY_DEADLINE":
-            whole = value.isdecimal() and 1 <= int(value) <= MAX_HOOK_S
-            return "" if whole else f"is not a number of seconds from 1 to {MAX_HOOK_S}"
-        case "HPCVERIFY_USERS":
-            ids = all(word.isdecimal() for word in value.split())
-            return "" if ids else "must be user ids separated by spaces"
-        case _:
-            return "is not a known setting"
+def _advise(requirement: Requirement) -> Advice:
+    fix = "" if requirement.is_met else requirement.fix or SETUP
+    return Advice(requirement.subject, requirement.state, fix)
 
 
 def inspect_hardware() -> Iterator[Advice]:

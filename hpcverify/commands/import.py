@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
+from hpcverify.commands._toml import write_value
 from hpcverify.errors import ConfigError, StoreError
-from hpcverify.plan.config import Site, convert_config
+from hpcverify.plan.config import Site, SiteFile, convert_config
 from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify.records import documents
 from hpcverify.summary.printable import make_printable
@@ -50,7 +50,8 @@ def nhc(file: Path, out: Path | None) -> None:
         raise ConfigError(f"{file} cannot be read: {exc.strerror}") from exc
     if not imported.turned and all("||" not in line.text for line in imported.unturned):
         raise ConfigError(f"{file} has no line as NHC writes them: target || check arguments")
-    make_plan(load_suite(SUITE), convert_config(imported.site, Site, str(file)))
+    site = convert_config(imported.site, SiteFile, str(file))
+    make_plan(load_suite(SUITE), Site(**asdict(site), path=str(file)))
     head = f"# From {_make_line(file.name)}."
     text = "\n".join([head, *_write_site(imported), *_list_comments(imported)])
     if out is None:
@@ -87,24 +88,7 @@ def _write_site(imported: Imported) -> list[str]:
         lines += ["", "[[params.host.expect]]"]
         for key, value in expectation.items():
             if isinstance(value, list):
-                lines += [f"{key} = [", *(f"    {_write_value(item)}," for item in value), "]"]
+                lines += [f"{key} = [", *(f"    {write_value(item)}," for item in value), "]"]
             else:
-                lines.append(f"{key} = {_write_value(value)}")
+                lines.append(f"{key} = {write_value(value)}")
     return lines
-
-
-def _write_value(value: Any) -> str:
-    if isinstance(value, dict):
-        inside = ", ".join(f"{_write_key(key)} = {_write_value(v)}" for key, v in value.items())
-        return f"{{ {inside} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_write_value, value))}]"
-    if isinstance(value, str):
-        # TOML and JSON escape alike; what a terminal would act on is escaped too.
-        quoted = json.dumps(value, ensure_ascii=False)
-        return "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in quoted)
-    return str(value).lower() if isinstance(value, bool) else f"{value:.10g}"
-
-
-def _write_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _write_value(key)

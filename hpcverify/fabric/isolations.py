@@ -20,6 +20,7 @@ from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_
 from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.plan.config import Site
+from hpcverify.plan.drop_ins import find_file
 from hpcverify.slurm.topology import index_switches
 
 
@@ -37,7 +38,8 @@ def read_switches(controller: Controller) -> dict[str, str]:
     try:
         return index_switches(named.items())
     except ConfigError as exc:
-        raise ConfigError(f"{controller.site.path}: fabric.switches: {exc}") from exc
+        file = find_file(controller.site, "fabric", "switches")
+        raise ConfigError(f"{file}: fabric.switches: {exc}") from exc
 
 
 def order_isolation(

@@ -24,6 +24,7 @@ from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression, suites_dir
+from hpcverify.plan.drop_ins import find_file
 from hpcverify.plan.hostlist import expand
 from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify.slurm.submit import check_option
@@ -42,6 +43,9 @@ MAX_FRESH_HOURS = 30 * 24.0
 PROLOG_SUITE = "prolog"
 PEER_VERDICTS = (Verdict.WARN, Verdict.FAIL)
 
+Mistake = tuple[tuple[str | int, ...], str]
+"""Where it is in the configuration, by which its file is found, and what is wrong."""
+
 
 def refuse_mistakes(site: Site) -> None:
     """
@@ -52,7 +56,7 @@ def refuse_mistakes(site: Site) -> None:
 
     """
     known = set(list_check_names(site.packages))
-    for mistake in chain(
+    for place, mistake in chain(
         _check_quarantine(site.quarantine, known),
         _check_fleet(site.fleet),
         _check_bmc(site),
@@ -60,7 +64,7 @@ def refuse_mistakes(site: Site) -> None:
         _check_switches(site.fabric),
         _check_peers(site.peers, known),
     ):
-        raise ConfigError(f"{site.path}: {mistake}")
+        raise ConfigError(f"{find_file(site, *place)}: {mistake}")
 
 
 def list_notes(site: Site, now: float) -> Iterator[str]:
@@ -178,78 +182,95 @@ def _list_bmc_notes(bmc: Bmcs) -> Iterator[str]:
         yield f"bmc: {exc}"
 
 
-def _check_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[str]:
-    yield from _find_unknown_checks("quarantine.enforce", policy.enforce, {ALL_CHECKS, *known})
-    yield from _find_unknown_checks("quarantine.fail_closed", policy.fail_closed, known)
+def _check_quarantine(policy: Quarantine, known: Collection[str]) -> Iterator[Mistake]:
+    for name, checks, allowed in (
+        ("enforce", policy.enforce, {ALL_CHECKS, *known}),
+        ("fail_closed", policy.fail_closed, known),
+    ):
+        for unknown in _find_unknown_checks(f"quarantine.{name}", checks, allowed):
+            yield ("quarantine", name), unknown
     if policy.backend == "command" and not Path(policy.command).is_absolute():
-        yield 'quarantine.command: backend = "command" needs the path of a program'
+        place = ("quarantine", "backend")
+        yield place, 'quarantine.command: backend = "command" needs the path of a program'
     if policy.on_transition and not Path(policy.on_transition).is_absolute():
-        yield f"quarantine.on_transition: {policy.on_transition!r} is not an absolute path"
+        name = "on_transition"
+        text = f"quarantine.{name}: {policy.on_transition!r} is not an absolute path"
+        yield ("quarantine", name), text
 
 
-def _check_fleet(fleet: Fleet) -> Iterator[str]:
+def _check_fleet(fleet: Fleet) -> Iterator[Mistake]:
     try:
         load_suite(fleet.suite)
     except ConfigError as exc:
-        yield f"fleet.suite: {exc}"
+        yield ("fleet", "suite"), f"fleet.suite: {exc}"
     if fleet.spool and not Path(fleet.spool).is_absolute():
-        yield f"fleet.spool: {fleet.spool!r} is not an absolute path"
+        yield ("fleet", "spool"), f"fleet.spool: {fleet.spool!r} is not an absolute path"
     for word in fleet.planned_reasons:
         if not word.strip("* _"):
-            yield f"fleet.planned_reasons: {word!r} fits every reason, so no drain would count"
+            text = f"fleet.planned_reasons: {word!r} fits every reason, so no drain would count"
+            yield ("fleet", "planned_reasons"), text
     for option in fleet.sbatch_options:
         if why := check_option(option):
-            yield f"fleet.sbatch_options: {option!r}: {why}"
+            yield ("fleet", "sbatch_options"), f"fleet.sbatch_options: {option!r}: {why}"
 
 
-def _check_switches(fabric: Fabric) -> Iterator[str]:
+def _check_switches(fabric: Fabric) -> Iterator[Mistake]:
     for name, nodes in fabric.switches.items():
         try:
             expand(nodes)
         except ConfigError as exc:
-            yield f"fabric.switches.{name}: {exc}"
+            yield ("fabric", "switches", name), f"fabric.switches.{name}: {exc}"
 
 
-def _check_peers(floors: Iterable[PeerFloor], known: Collection[str]) -> Iterator[str]:
-    for rule in floors:
-        if not any(fnmatchcase(check, rule.check) for check in known):
-            yield f"peers.check: {UnknownNameError('check', rule.check, known)}"
-        if rule.otherwise not in PEER_VERDICTS:
-            yield f'peers.otherwise of {rule.check}: "{rule.otherwise.value}" must be warn or fail'
+def _check_peers(floors: Iterable[PeerFloor], known: Collection[str]) -> Iterator[Mistake]:
+    for index, floor in enumerate(floors):
+        place = ("peers", index)
+        if not any(fnmatchcase(check, floor.check) for check in known):
+            yield place, f"peers.check: {UnknownNameError('check', floor.check, known)}"
+        if floor.otherwise not in PEER_VERDICTS:
+            wrong = f'"{floor.otherwise.value}" must be warn or fail'
+            yield place, f"peers.otherwise of {floor.check}: {wrong}"
 
 
-def _check_bmc(site: Site) -> Iterator[str]:
+def _check_bmc(site: Site) -> Iterator[Mistake]:
     bmc = site.bmc
     if bmc.address and NODE_PLACE not in bmc.address:
-        yield f"bmc.address: {bmc.address!r} is one BMC for all nodes: put {NODE_PLACE} into it"
+        text = f"bmc.address: {bmc.address!r} is one BMC for all nodes: put {NODE_PLACE} into it"
+        yield ("bmc", "address"), text
     for name in ("credentials", "ca"):
         path = getattr(bmc, name)
         if path and not Path(path).is_absolute():
-            yield f"bmc.{name}: {path!r} is not an absolute path"
+            yield ("bmc", name), f"bmc.{name}: {path!r} is not an absolute path"
     if bmc.ca and not bmc.verify:
-        yield "bmc.ca: verify = false, so it is not used: take one of them out"
+        text = "bmc.ca: verify = false, so it is not used: take one of them out"
+        yield ("bmc", "verify"), text
     for suite in (BMC_SUITE, JOBS_SUITE, PEERS_SUITE):
         if (suites_dir() / f"{suite}.toml").exists():
-            yield f"the suite {suite} has the name of runs that the controller makes: rename it"
-    try:
-        find_addresses((), bmc, site.path)
-        # Of the pattern for all, any name shows whether it makes addresses.
-        named = [name for hostlist in bmc.addresses for name in expand(hostlist)]
-        find_addresses(named or ["n1"], bmc, site.path)
-    except ConfigError as exc:
-        yield str(exc).removeprefix(f"{site.path}: ")
+            text = f"the suite {suite} has the name of runs that the controller makes: rename it"
+            yield (), text
+    # Of the pattern for all, any name shows whether it makes addresses.
+    find_addresses(["n1"], Bmcs(address=bmc.address), find_file(site, "bmc", "address"))
+    for hostlist, addresses in bmc.addresses.items():
+        file = find_file(site, "bmc", "addresses", hostlist)
+        entry = Bmcs(addresses={hostlist: addresses})
+        find_addresses((), entry, file)  # is the host list one?
+        find_addresses(expand(hostlist), entry, file)
 
 
-def _check_suppressions(suppressed: Iterable[Suppression], known: Collection[str]) -> Iterator[str]:
-    for suppression in suppressed:
-        yield from _find_unknown_checks("suppress.check", [suppression.check], known)
+def _check_suppressions(
+    suppressed: Iterable[Suppression], known: Collection[str]
+) -> Iterator[Mistake]:
+    for index, suppression in enumerate(suppressed):
+        place = ("suppress", index)
+        for unknown in _find_unknown_checks("suppress.check", [suppression.check], known):
+            yield place, unknown
         try:
             expand(suppression.nodes)
         except ConfigError as exc:
-            yield f"suppress.nodes: {exc}"
+            yield place, f"suppress.nodes: {exc}"
         for name in ("reason", "by"):
             if not getattr(suppression, name).strip():
-                yield f"suppress.{name} of {suppression.check} must not be empty"
+                yield place, f"suppress.{name} of {suppression.check} must not be empty"
 
 
 def _find_unknown_checks(place: str, given: Iterable[str], known: Collection[str]) -> Iterator[str]:

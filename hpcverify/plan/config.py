@@ -1,22 +1,23 @@
 """
-The site's configuration: ``site.toml`` and where things are kept.
+The site's configuration: ``site.toml``, its drop-ins, and where things are kept.
 
 TOML in, typed values out. An unknown key is an error that names its path and a likely
 correction; root refuses a file that others can write.
+
+A package, Ansible and a person each have a file of their own: ``site.d/*.toml`` beside
+``site.toml``, read after it in the order of their names. A later file is stronger.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -185,8 +186,8 @@ class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     by: str
 
 
-class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The site file; every field has a default, so that no file is needed."""
+class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``site.toml`` and each drop-in may say; every field has a default."""
 
     check_packages: tuple[str, ...] = ()
     """Packages with the site's own checks, besides those that ship."""
@@ -204,12 +205,34 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     suppress: tuple[Suppression, ...] = ()
     peers: tuple[PeerFloor, ...] = ()
     """From which distance parts are outliers among their peers: before the table that ships."""
+
+
+class SiteSource(Struct, frozen=True):
+    """One file of the site."""
+
+    path: str
+    content: SiteFile
+    raw: Mapping[str, Any] = {}
+    """Its content as TOML has it: what the file says, without defaults."""
+
+
+class Site(SiteFile, frozen=True, kw_only=True):
+    """What all files of the site say together."""
+
     path: str = "(no site file)"
+    """Of ``site.toml``, where a person adds what is missing."""
+    sources: tuple[SiteSource, ...] = ()
+    """The files, the strongest last."""
 
     @property
     def packages(self) -> tuple[str, ...]:
         """All packages with checks, the site's own first."""
         return (*self.check_packages, "hpcverify_checks")
+
+    @property
+    def files(self) -> tuple[SiteSource, ...]:
+        """The files that limits and parameters are from, the strongest last."""
+        return self.sources or (SiteSource(self.path, self),)
 
 
 def site_path() -> Path:
@@ -217,12 +240,17 @@ def site_path() -> Path:
     return Path(os.environ.get("HPCVERIFY_CONFIG", "/etc/hpcverify/site.toml"))
 
 
+def drop_in_folder(path: Path) -> Path:
+    """Return the folder of the drop-ins of the site file *path*: ``site.d`` of ``site.toml``."""
+    return path.with_name(f"{path.stem}.d") if path.name else path / ".d"
+
+
 def load_site(path: Path | None = None) -> Site:
     """
-    Read the site file; without one, the defaults apply.
+    Read the site file and its drop-ins; without any, the defaults apply.
 
     Raises:
-        ConfigError: it is wrong, or HPCVERIFY_CONFIG names it and it is missing.
+        ConfigError: one is wrong, or HPCVERIFY_CONFIG names a file and it is missing.
 
     """
     path = path or site_path()
@@ -230,15 +258,40 @@ def load_site(path: Path | None = None) -> Site:
         there = path.exists()
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
-    if not there and "HPCVERIFY_CONFIG" not in os.environ:
-        return Site()
-    if not there and path == site_path():
+    if not there and "HPCVERIFY_CONFIG" in os.environ and path == site_path():
         raise ConfigError(
             f"HPCVERIFY_CONFIG names {path}, which does not exist: create it, or unset the variable"
         )
+    files = [*([path] if there else []), *_list_drop_ins(drop_in_folder(path))]
+    if not files:
+        return Site()
+    sources = tuple(map(_read_source, files))
+    content = sources[0].content
+    if len(sources) > 1:
+        from hpcverify.plan.drop_ins import merge_files  # noqa: PLC0415 - most hooks need it not
+
+        content = convert_config(merge_files([s.raw for s in sources]), SiteFile, str(path))
+    return Site(**msgspec.structs.asdict(content), path=str(path), sources=sources)
+
+
+def _list_drop_ins(folder: Path) -> list[Path]:
+    """List the drop-ins in *folder*, the strongest last; names with a dot first are of editors."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - cheaper: each hook does this
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as exc:
+        raise ConfigError(f"{folder} cannot be read: {exc.strerror}") from exc
+    refuse_if_others_can_change(folder)
+    if strange := next((name for name in names if not name.isprintable()), None):
+        raise ConfigError(f"{folder}: the name {strange!r} is not printable UTF-8: rename it")
+    return [folder / name for name in names if name.endswith(".toml") and name[0] != "."]
+
+
+def _read_source(path: Path) -> SiteSource:
     refuse_if_others_can_change(path)
-    site = read_toml(path, Site)
-    return msgspec.structs.replace(site, path=str(path))
+    raw = load_toml(path)
+    return SiteSource(str(path), convert_config(raw, SiteFile, str(path)), raw)
 
 
 def suites_dir() -> Path:
@@ -301,8 +354,19 @@ def read_toml(path: Path, kind: type[T]) -> T:
         ConfigError: one line that names the file, the place and the fix.
 
     """
+    return convert_config(load_toml(path), kind, str(path))
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """
+    Read the TOML file *path* as it stands.
+
+    Raises:
+        ConfigError: one line that names the file, the place and the fix.
+
+    """
     try:
-        return convert_config(tomllib.loads(path.read_text(encoding="utf-8")), kind, str(path))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as exc:
@@ -325,8 +389,9 @@ def convert_config(raw: object, kind: type[T], subject: str) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as exc:
-        reason = _explain_range_error(str(exc))
-        raise ConfigError(f"{subject}: {reason}{_suggest_fix(reason, kind)}") from exc
+        from hpcverify.plan.config_errors import explain_mismatch  # noqa: PLC0415 - seldom needed
+
+        raise ConfigError(f"{subject}: {explain_mismatch(str(exc), kind)}") from exc
 
 
 def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
@@ -339,55 +404,6 @@ def _list_numbers(raw: object, place: str = "") -> Iterator[tuple[str, float]]:
         for index, inner in enumerate(raw):
             name = inner.get("name", index) if isinstance(inner, Mapping) else index
             yield from _list_numbers(inner, f"{place}[{name}]")
-
-
-def _explain_range_error(complaint: str) -> str:
-    match = re.fullmatch(
-        r"Expected `(?:float|int)` ([<>]=? \S+?)(?:\.0)? - at `\$\.?(.*)`", complaint
-    )
-    return complaint if match is None else f"{match[2]} must be {match[1]}"
-
-
-def _suggest_fix(complaint: str, kind: object) -> str:
-    if choice := re.match(r"Invalid enum value .* at (?:`key` in )?`\$\.(.*)`", complaint):
-        return f"; known: {', '.join(filter(None, _list_choices(choice[1], kind)))}"
-    unknown = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", complaint)
-    if unknown is None:
-        return ""
-    known = list(dict.fromkeys(_list_field_names(unknown[2] or "", kind)))
-    from difflib import get_close_matches  # noqa: PLC0415 - nobody should need it
-
-    near = get_close_matches(unknown[1], known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
-
-
-def _list_choices(place: str, kind: object) -> Iterator[str]:
-    """List the valid values at *place*, as ``quarantine.backend``."""
-    for choices in _find_kinds(place, kind):
-        if isinstance(choices, type) and issubclass(choices, Enum):
-            yield from (str(choice.value) for choice in choices)
-        elif get_origin(choices) is Literal:
-            yield from map(str, get_args(choices))
-
-
-def _list_field_names(place: str, kind: object) -> Iterator[str]:
-    for table in _find_kinds(place, kind):
-        if isinstance(table, type) and issubclass(table, Struct):
-            yield from (field.encode_name for field in msgspec.structs.fields(table))
-
-
-def _find_kinds(place: str, kind: object) -> Iterator[object]:
-    """Find the types of a value at *place* of a *kind*, as ``expect[0].mounts[1]``."""
-    name, _, rest = re.sub(r"\[.*?\]", "", place).partition(".")
-    if name and isinstance(kind, type) and issubclass(kind, Struct):
-        for field in msgspec.structs.fields(kind):
-            if field.encode_name == name:
-                yield from _find_kinds(rest, field.type)
-    elif get_args(kind) and get_origin(kind) is not Literal:
-        for inner in get_args(kind):
-            yield from _find_kinds(place, inner)
-    elif not name:
-        yield kind
 
 
 def to_json_types(values: Mapping[str, Any]) -> dict[str, Any]:

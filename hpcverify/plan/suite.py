@@ -181,10 +181,11 @@ def make_plan(
     for name in only:
         if name not in known:
             raise UnknownNameError("check", name, known)
-    for table, named in (("limits", site.limits), ("params", site.params)):
-        for name in named.keys() - known:
-            unknown = UnknownNameError("check", name, known)
-            raise ConfigError(f"{site.path}: {table}: {unknown}")
+    for file in site.files:
+        for table, named in (("limits", file.content.limits), ("params", file.content.params)):
+            for name in named.keys() - known:
+                unknown = UnknownNameError("check", name, known)
+                raise ConfigError(f"{file.path}: {table}: {unknown}")
     entries = [
         entry
         for entry in _expand_entries(suite, known)
@@ -241,16 +242,22 @@ def _refuse_untrusted_packages(site: Site) -> None:
         try:  # find it without running it: it may be anybody's
             spec = find_spec(package)
         except (ImportError, ValueError, TypeError) as exc:
-            raise ConfigError(f"{site.path}: check package {package!r}: {exc}") from exc
+            raise ConfigError(f"{_name_packages_file(site)} {package!r}: {exc}") from exc
         if spec is None or spec.submodule_search_locations is None:
             raise ConfigError(
-                f"{site.path}: check package {package!r} cannot be imported: install "
+                f"{_name_packages_file(site)} {package!r} cannot be imported: install "
                 "it, or take it out of check_packages"
             )
         for folder in spec.submodule_search_locations:
             # If others can add a module, theirs may be imported instead of ours.
             refuse_if_others_can_change(Path(folder).parent)
             refuse_tree_others_can_change(Path(folder))
+
+
+def _name_packages_file(site: Site) -> str:
+    from hpcverify.plan.drop_ins import find_file  # noqa: PLC0415 - only for a mistake
+
+    return f"{find_file(site, 'check_packages')}: check package"
 
 
 def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:
@@ -300,14 +307,14 @@ def _build_step(
         if entry.name in chosen or entry in suite.check:
             raise
         return _build_broken_step(entry.name, str(exc))
-    own = site.params.get(entry.name, {})
-    if own:  # first by itself, so that a mistake in it is reported as one of the site file
-        convert_config(own, check.params, f"{site.path}: params.{entry.name}")
-    params = convert_config(entry.params | own, check.params, f"{subject}: params")
+    for file in site.files:  # first by itself, so that a mistake is reported as one of its file
+        if own := file.content.params.get(entry.name):
+            convert_config(own, check.params, f"{file.path}: params.{entry.name}")
+    params = entry.params | site.params.get(entry.name, {})
     overrides: tuple[RuleOverride, ...] = ()
     for settings, source in (
         (entry.limits, f"suite {suite.name}"),
-        (site.limits.get(entry.name, {}), site.path),
+        *((file.content.limits.get(entry.name, {}), file.path) for file in site.files),
     ):
         stronger = _build_overrides(check, entry.name, settings, source, node)
         overrides = (*stronger, *overrides)
@@ -316,7 +323,7 @@ def _build_step(
     return Step(
         name=entry.name,
         check=check,
-        params=params,
+        params=convert_config(params, check.params, f"{subject}: params"),
         overrides=overrides,
         required=entry.required,
         timeout=check.timeout if entry.timeout is None else entry.timeout,

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+NO_PREEMPTION = "preempt/none"
+"""The ``PreemptType`` of a cluster that names none."""
+
 
 class Host(Struct, frozen=True, kw_only=True):
     """A node as Slurm sees it; once, even if it is in several partitions."""
@@ -90,3 +93,23 @@ class Preemption(Struct, frozen=True, kw_only=True):
     """``PreemptType``: preempt/none, preempt/partition_prio, preempt/qos."""
     exempt: str
     """``PreemptExemptTime``: how long after its start a job cannot be preempted."""
+
+
+class HookSettings(Struct, frozen=True, kw_only=True):
+    """What Slurm's settings say about hooks, and about who may submit jobs."""
+
+    version: tuple[int, int]
+    conf: str = ""
+    """The path of slurm.conf."""
+    prolog: tuple[str, ...] = ()
+    """Paths or patterns, in their order."""
+    epilog: tuple[str, ...] = ()
+    health_check: str = ""
+    health_seconds: int = 0
+    """Between two health checks; 0: there are none."""
+    prolog_timeout: int | None = None
+    """``PrologEpilogTimeout`` in seconds; None: there is no limit."""
+    scheduler: tuple[str, ...] = ()
+    """``SchedulerParameters``."""
+    enforced: tuple[str, ...] = ()
+    """``AccountingStorageEnforce``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ from pathlib import Path
 from hpcverify.errors import SlurmError
 from hpcverify.plan.hostlist import NODE_NAME_PATTERN
 from hpcverify.slurm import (
+    NO_PREEMPTION,
+    HookSettings,
     Host,
     Job,
     Partition,
@@ -34,6 +36,11 @@ from hpcverify.slurm.command import RunCommand, run_command
 
 MIN_JSON_VERSION = (23, 2)
 """The first version whose ``scontrol show nodes`` has JSON."""
+
+UNSET_VALUES = frozenset({"(null)", "none", "N/A"})
+
+NO_LIMIT = 65534
+"""How ``scontrol show config`` prints a time that is not limited."""
 
 MAX_NAMED_NODES = 200
 """To ask for more nodes than this, it is simpler to ask for all."""
@@ -112,9 +119,30 @@ class Slurm:
     def read_preemption(self) -> Preemption:
         """Read how jobs are preempted in this cluster."""
         return Preemption(
-            kind=_find_setting("PreemptType", self._config),
+            kind=next(iter(self._list_values("PreemptType")), NO_PREEMPTION),
             exempt=_find_setting("PreemptExemptTime", self._config),
         )
+
+    def read_hook_settings(self) -> HookSettings:
+        """Read which hooks Slurm starts, and how it accounts for jobs."""
+        timeouts = map(_parse_number, self._list_values("PrologEpilogTimeout", "PrologTimeout"))
+        return HookSettings(
+            version=self._version,
+            conf=" ".join(self._list_values("SLURM_CONF")),
+            prolog=self._list_values("Prolog"),
+            epilog=self._list_values("Epilog"),
+            health_check=" ".join(self._list_values("HealthCheckProgram")),
+            health_seconds=sum(map(_parse_number, self._list_values("HealthCheckInterval"))),
+            prolog_timeout=next((number for number in timeouts if number < NO_LIMIT), None),
+            scheduler=_split_words(self._list_values("SchedulerParameters")),
+            enforced=_split_words(self._list_values("AccountingStorageEnforce")),
+        )
+
+    def _list_values(self, *names: str) -> tuple[str, ...]:
+        """List the values of settings; newer versions number those that may be several."""
+        line = re.compile(rf"^(?:{'|'.join(names)})(?:\[\d+\])?\s*= *(\S.*)$", re.MULTILINE)
+        values = (value.strip() for value in line.findall(self._config))
+        return tuple(value for value in values if value not in UNSET_VALUES)
 
     def list_jobs(self, prefix: str, wanted: Collection[int] = ()) -> dict[int, Job]:
         """
@@ -229,6 +257,16 @@ class Slurm:
     def unreserve(self, name: str) -> None:
         """Delete a reservation."""
         self.run(["scontrol", "delete", f"reservationname={_require_single_name(name)}"])
+
+
+def _split_words(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word for value in values for word in value.split(",") if word)
+
+
+def _parse_number(value: str) -> int:
+    """Read the number that *value* begins with, as ``300 sec``."""
+    found = re.match(r"\d+", value)
+    return int(found[0]) if found else 0
 
 
 def _find_setting(name: str, config: str) -> str:

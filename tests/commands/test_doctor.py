@@ -282,4 +282,4 @@ def test_a_fleet_without_its_spool_or_hooks_is_named(cli: Cli, tmp_path: Path) -
 
     found = advice(cli, 3)
     assert "mount it" in found["spool"]["fix"]
-    assert "copy slurm/hooks.conf" in found["hooks"]["fix"]
+    assert "hpcverify setup slurm" in found["hooks"]["fix"]

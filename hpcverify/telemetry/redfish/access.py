@@ -18,6 +18,7 @@ from msgspec import Struct
 from hpcverify.errors import ConfigError
 from hpcverify.plan.bmc import BmcAccess
 from hpcverify.plan.config import Bmcs, Site, convert_config
+from hpcverify.plan.drop_ins import find_file
 from hpcverify.plan.hostlist import expand
 from hpcverify.trust import refuse_if_others_can_change, refuse_if_others_can_read
 
@@ -159,13 +160,14 @@ def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
         )
     if bmc.ca:
         refuse_bad_ca(bmc.ca)
+    file = find_file(site, "bmc", "addresses" if bmc.addresses else "address")
     logins = read_logins(Path(bmc.credentials))
     by_node: dict[str, tuple[str, str]] = {}
     for login in reversed(logins.login):
         by_node |= dict.fromkeys(expand(login.nodes), (login.user, login.password))
     return {
         node: _make_access(node, address, by_node, logins, bmc)
-        for node, address in sorted(find_addresses(nodes, bmc, site.path).items())
+        for node, address in sorted(find_addresses(nodes, bmc, file).items())
     }
 
 

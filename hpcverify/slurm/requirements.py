@@ -1,0 +1,274 @@
+"""
+What hpcverify needs of a site's Slurm: one table, for `setup slurm` and for `doctor`.
+
+Each requirement has the lines that meet it, for the version of Slurm that answers. Nothing
+of the site's is replaced: a prolog, epilog or health check of its own runs first, then ours.
+"""
+
+from __future__ import annotations
+
+import glob
+import shlex
+from collections.abc import Iterator, Mapping
+from enum import IntEnum, StrEnum
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpcverify.plan.config import Fleet
+from hpcverify.slurm import NO_PREEMPTION, HookSettings, Partition, Preemption
+from hpcverify.slurm.hooks import HOOK_LIBRARY
+from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS
+
+SEVERAL_PROGRAMS_VERSION = (24, 11)
+"""Takes several lines Prolog= and Epilog= (measured); in 22.05 the last one wins (measured)."""
+DEFAULT_FOLDER = Path("/etc/slurm")
+MAX_SCRIPT_BYTES = 1 << 16
+RUN_TIME_FOLDER = "/run"
+"""Where nodes without a slurm.conf of their own keep what the controller sent them."""
+QOS = "verify"
+"""What `setup slurm` proposes, if the site preempts by QOS and has named none."""
+NOHOLD = "nohold_on_prolog_fail"
+
+
+class Stage(IntEnum):
+    """In which order to switch on; each is useful by itself."""
+
+    OBSERVE = 1
+    VERIFY = 2
+    REFUSE = 3
+
+
+class Place(StrEnum):
+    """Where the lines of a requirement go."""
+
+    OURS = "hpcverify setup slurm --write puts in place on this host"
+    NODES = "run on every node, as root"
+    ABOVE = "add above the first PartitionName line of slurm.conf"
+    REPLACE = "write in slurm.conf, in place of the line of that name"
+    END = "add at the end of slurm.conf"
+    ONCE = "run once, as root on the controller's host"
+
+
+class Instruction(Struct, frozen=True):
+    """Lines to add or to run."""
+
+    place: Place
+    lines: tuple[str, ...]
+
+
+class Requirement(Struct, frozen=True):
+    """One thing that hpcverify needs."""
+
+    stage: Stage
+    subject: str
+    state: str
+    instructions: tuple[Instruction, ...] = ()
+    """What meets it."""
+    fix: str = ""
+    """The same in words, where lines cannot say it."""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.instructions or self.fix)
+
+    def list_lines(self, *places: Place) -> list[str]:
+        """List the lines that go to *places*."""
+        return [line for i in self.instructions if i.place in places for line in i.lines]
+
+
+def list_hook_requirements(settings: HookSettings, hooks: Path) -> Iterator[Requirement]:
+    """List what Slurm's *settings* need to start the hooks that lie in *hooks*."""
+    yield _need_health_check(settings, hooks / "healthcheck")
+    yield _need_program(Stage.OBSERVE, "Epilog", settings.epilog, hooks / "epilog", settings)
+    yield _need_program(Stage.REFUSE, "Prolog", settings.prolog, hooks / "prolog", settings)
+    yield _need_prolog_timeout(settings)
+    yield _need_requeue(settings)
+
+
+def _need_health_check(settings: HookSettings, hook: Path) -> Requirement:
+    name, value = "HealthCheckProgram", settings.health_check
+    how = (f"{name}={hook}", "HealthCheckInterval=300", "HealthCheckNodeState=IDLE,CYCLE")
+    if not value:
+        instructions: tuple[Instruction, ...] = (Instruction(Place.END, how),)
+    elif not _starts(value, hook):
+        if _is_copy(value, hook):
+            instructions = (Instruction(Place.REPLACE, how[:1]),)
+        else:
+            both = _find_folder(settings) / "healthchecks"
+            lines = f'#!/bin/sh\\n{value} "$@"\\nexec {hook}\\n'
+            instructions = (
+                Instruction(Place.NODES, (_write_script(lines, both),)),
+                Instruction(Place.REPLACE, (f"{name}={both}",)),
+            )
+    else:
+        instructions = () if settings.health_seconds else (Instruction(Place.END, how[1:2]),)
+    return Requirement(Stage.OBSERVE, name, _describe(value, hook), instructions)
+
+
+def _need_program(
+    stage: Stage, name: str, values: tuple[str, ...], hook: Path, settings: HookSettings
+) -> Requirement:
+    """Require that *hook* is among the programs of the setting *name*."""
+    ours = Instruction(Place.END, (f"{name}={hook}",))
+    copies = [value for value in values if _is_copy(value, hook)]
+    state = _describe(", ".join(values), hook)
+    instructions: tuple[Instruction, ...] = ()
+    if any(_starts(value, hook) for value in values):
+        pass
+    elif len(copies) == len(values) == 1:
+        instructions = (Instruction(Place.REPLACE, ours.lines),)
+    elif copies:  # one line of several
+        return Requirement(stage, name, state, fix=f"write {hook} in place of {copies[0]}")
+    elif not values or settings.version >= SEVERAL_PROGRAMS_VERSION:
+        instructions = (ours,)
+    else:
+        instructions = (*_chain(name, values[0], hook, settings),)
+    return Requirement(stage, name, state, instructions)
+
+
+def _chain(name: str, value: str, hook: Path, settings: HookSettings) -> Iterator[Instruction]:
+    """Have Slurm run all programs of a folder: that is one value in every version."""
+    wrapper = '#!/bin/sh\\nexec {} "$@"\\n'
+    if glob.has_magic(value):
+        folder, pattern = Path(value).parent, Path(value).name
+        end = pattern.rpartition("*")[2]
+        script = _write_script(wrapper.format(hook), folder / f"90-hpcverify{end}")
+        yield Instruction(Place.NODES, (script,))
+        return
+    folder = _find_folder(settings) / f"{name.lower()}.d"
+    yield Instruction(
+        Place.NODES,
+        (
+            f"install -d -m 0755 {shlex.quote(str(folder))}",
+            _write_script(wrapper.format(value), folder / "10-site"),
+            _write_script(wrapper.format(hook), folder / "90-hpcverify"),
+        ),
+    )
+    yield Instruction(Place.REPLACE, (f"{name}={folder}/*",))
+
+
+def _need_prolog_timeout(settings: HookSettings) -> Requirement:
+    name = "PrologEpilogTimeout"
+    limited = settings.prolog_timeout is not None
+    state = f"{settings.prolog_timeout} s" if limited else "Slurm waits for a prolog without limit"
+    instructions = () if limited else (Instruction(Place.END, (f"{name}=120",)),)
+    return Requirement(Stage.REFUSE, name, state, instructions)
+
+
+def _need_requeue(settings: HookSettings) -> Requirement:
+    name, values = "SchedulerParameters", settings.scheduler
+    if NOHOLD in values:
+        return Requirement(Stage.REFUSE, name, NOHOLD)
+    place = Place.REPLACE if values else Place.END
+    instruction = Instruction(place, (f"{name}={','.join((*values, NOHOLD))}",))
+    state = "the job of a user that our prolog refuses would be held"
+    return Requirement(Stage.REFUSE, name, state, (instruction,))
+
+
+def list_partition_requirements(
+    fleet: Fleet, preemption: Preemption, partitions: Mapping[str, Partition]
+) -> Iterator[Requirement]:
+    """List what the sweep's jobs need: a partition, and that they give way to users' jobs."""
+    if preemption.kind == NO_PREEMPTION:
+        # Of partitions that say nothing, Slurm takes the mode of the cluster: off until now.
+        above = Instruction(Place.ABOVE, ("PartitionName=DEFAULT PreemptMode=OFF",))
+        lines = (f"PreemptType={PREEMPT_BY_PARTITION}", "PreemptMode=REQUEUE")
+        state = f"{preemption.kind}: users' jobs would wait for verifications"
+        instructions: tuple[Instruction, ...] = (above, Instruction(Place.END, lines))
+    else:
+        state, instructions = preemption.kind, ()
+    yield Requirement(Stage.VERIFY, "PreemptType", state, instructions)
+    subject = f"partition {fleet.partition}"
+    if fleet.partition in partitions:
+        yield Requirement(Stage.VERIFY, subject, "is there")
+        return
+    access = "RootOnly=YES" if fleet.user == "root" else f"AllowGroups={fleet.user}"
+    line = (
+        f"PartitionName={fleet.partition} Nodes=ALL PriorityTier=0 PreemptMode=CANCEL GraceTime=0 "
+        f"Hidden=YES {access} MaxTime=2-00:00:00"
+    )
+    yield Requirement(Stage.VERIFY, subject, "is missing", (Instruction(Place.END, (line,)),))
+
+
+def propose_partition(fleet: Fleet, partitions: Mapping[str, Partition]) -> Partition:
+    """Return the partition of the sweep's jobs as `list_partition_requirements` has it."""
+    nodes = ",".join(p.hostlist for p in partitions.values() if p.hostlist)
+    return Partition(
+        name=fleet.partition,
+        max_minutes=2 * 24 * 60.0,
+        preempt_mode="CANCEL",
+        tier=0,
+        root_only=fleet.user == "root",
+        hostlist=nodes,
+    )
+
+
+def list_account_requirements(
+    fleet: Fleet, settings: HookSettings, preemption: Preemption, names: Mapping[str, set[str]]
+) -> Iterator[Requirement]:
+    """
+    List what the sweep's jobs need where Slurm keeps accounts.
+
+    *names* are those of users and of QOS in the accounting.
+    """
+    commands: list[str] = []
+    if "associations" in settings.enforced and fleet.user not in names["user"]:
+        account = fleet.account or "root"
+        commands.append(f"sacctmgr -i add user {fleet.user} account={account}")
+    if preemption.kind == PREEMPT_BY_QOS:
+        qos = fleet.qos or QOS
+        others = ",".join(sorted(names["qos"] - {qos}))
+        if qos not in names["qos"]:
+            commands += [
+                f"sacctmgr -i add qos {qos} set priority=0 preemptmode=cancel gracetime=0",
+                f"sacctmgr -i modify qos {others} set preempt+={qos}",
+                f"sacctmgr -i modify user {fleet.user} set qos+={qos}",
+            ]
+    state = f"{fleet.user} lacks what the sweep's jobs need" if commands else "complete"
+    instructions = (Instruction(Place.ONCE, tuple(commands)),) if commands else ()
+    yield Requirement(Stage.VERIFY, "accounting", state, instructions)
+
+
+def _starts(value: str, hook: Path) -> bool:
+    """Whether the program or pattern *value* starts *hook*, by what lies on this host."""
+    found = glob.glob(value)  # noqa: PTH207 - a whole path may be a pattern
+    return value == str(hook) or any(str(hook) in _read_script(Path(path)) for path in found)
+
+
+def _read_script(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_SCRIPT_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_copy(value: str, hook: Path) -> bool:
+    """Whether *value* is *hook* in another folder: a copy, or where it was before an upgrade."""
+    path = Path(value)
+    if path.name != hook.name:
+        return False
+    return (path.parent / HOOK_LIBRARY).exists() or ("hpcverify" in value and not path.exists())
+
+
+def _describe(value: str, hook: Path) -> str:
+    if not value:
+        return "is not set"
+    if value == str(hook):
+        return value
+    return f"{value}, which no upgrade renews" if _is_copy(value, hook) else value
+
+
+def _find_folder(settings: HookSettings) -> Path:
+    """Return the folder of slurm.conf, where a script of the site may lie."""
+    folder = Path(settings.conf).parent
+    temporary = settings.conf.startswith(f"{RUN_TIME_FOLDER}/") or not folder.is_absolute()
+    return DEFAULT_FOLDER if temporary else folder
+
+
+def _write_script(lines: str, path: Path) -> str:
+    """Write the command that makes the script *path*; *lines* are as printf takes them."""
+    name = shlex.quote(str(path))
+    return f"printf {shlex.quote(lines.replace('%', '%%'))} >{name} && chmod 0755 {name}"

@@ -1,0 +1,281 @@
+"""What a site's Slurm lacks is a table; its own programs are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcverify.plan.config import Fleet
+from hpcverify.slurm import HookSettings, Partition, Preemption
+from hpcverify.slurm.client import Slurm
+from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
+from hpcverify.slurm.requirements import (
+    SEVERAL_PROGRAMS_VERSION,
+    Place,
+    Requirement,
+    Stage,
+    list_account_requirements,
+    list_hook_requirements,
+    list_partition_requirements,
+    propose_partition,
+)
+
+OLD, NEW = (22, 5), SEVERAL_PROGRAMS_VERSION
+HOOKS = Path("/usr/libexec/hpcverify")
+BATCH = Partition(
+    name="batch",
+    max_minutes=60,
+    preempt_mode="OFF",
+    tier=1,
+    root_only=False,
+    hostlist="n[1-4]",
+    open_to_all=True,
+)
+OFF = Preemption(kind="preempt/none", exempt="00:00:00")
+BY_QOS = Preemption(kind=PREEMPT_BY_QOS, exempt="00:00:00")
+
+
+def read_settings(*lines: str, version: str = "22.05.8") -> HookSettings:
+    """Read settings as scontrol prints them."""
+
+    def answer(command: Any) -> str:
+        return f"slurm-wlm {version}" if "--version" in command else "\n".join(lines)
+
+    return Slurm(run=answer).read_hook_settings()
+
+
+def list_missing(settings: HookSettings, hooks: Path = HOOKS) -> dict[str, Requirement]:
+    requirements = list_hook_requirements(settings, hooks)
+    return {item.subject: item for item in requirements if not item.is_met}
+
+
+def test_settings_are_read_as_either_version_prints_them() -> None:
+    shared = (
+        "HealthCheckInterval     = 300 sec",
+        "HealthCheckProgram      = /usr/sbin/nhc",
+        "PrologSlurmctld         = /other",
+        "SLURM_CONF              = /etc/slurm/slurm.conf",
+        "SchedulerParameters     = bf_interval=1,nohold_on_prolog_fail",
+        "AccountingStorageEnforce = associations,limits",
+    )
+    old = read_settings("Epilog = (null)", "Prolog = /a", "PrologEpilogTimeout = 65534", *shared)
+    new = read_settings(
+        "Prolog[0] = /a", "Prolog[1] = /b", "PrologTimeout = 120 sec", *shared, version="24.11.5"
+    )
+
+    assert (old.version, old.prolog, old.epilog, old.prolog_timeout) == (OLD, ("/a",), (), None)
+    assert (new.version, new.prolog, new.epilog, new.prolog_timeout) == (NEW, ("/a", "/b"), (), 120)
+    assert (new.health_check, new.health_seconds) == ("/usr/sbin/nhc", 300)
+    assert new.scheduler == ("bf_interval=1", "nohold_on_prolog_fail")
+    assert new.enforced == ("associations", "limits")
+
+
+@pytest.mark.parametrize("printed", ["(null)", "preempt/none"])
+def test_a_slurm_without_preemption_is_known_as_either_version_prints_it(printed: str) -> None:
+    lines = f"PreemptType             = {printed}\nPreemptExemptTime       = 00:00:00\n"
+
+    assert Slurm(run=lambda _: lines).read_preemption() == OFF
+
+
+def test_a_bare_slurm_needs_each_hook_where_it_lies() -> None:
+    missing = list_missing(HookSettings(version=OLD))
+
+    assert missing["HealthCheckProgram"].list_lines(Place.END) == [
+        "HealthCheckProgram=/usr/libexec/hpcverify/healthcheck",
+        "HealthCheckInterval=300",
+        "HealthCheckNodeState=IDLE,CYCLE",
+    ]
+    assert missing["Epilog"].list_lines(Place.END) == ["Epilog=/usr/libexec/hpcverify/epilog"]
+    assert missing["Prolog"].list_lines(Place.END) == ["Prolog=/usr/libexec/hpcverify/prolog"]
+    assert {item.subject for item in missing.values() if item.stage is Stage.REFUSE} == {
+        "Prolog",
+        "PrologEpilogTimeout",
+        "SchedulerParameters",
+    }
+
+
+def test_a_slurm_with_all_of_it_needs_nothing() -> None:
+    complete = HookSettings(
+        version=OLD,
+        prolog=(f"{HOOKS}/prolog",),
+        epilog=("/site/epilog", f"{HOOKS}/epilog"),
+        health_check=f"{HOOKS}/healthcheck",
+        health_seconds=60,
+        prolog_timeout=300,
+        scheduler=("nohold_on_prolog_fail",),
+    )
+
+    assert list_missing(complete) == {}
+
+
+def test_a_health_check_that_never_runs_needs_an_interval() -> None:
+    idle = HookSettings(version=OLD, health_check=f"{HOOKS}/healthcheck")
+
+    assert list_missing(idle)["HealthCheckProgram"].list_lines(Place.END) == [
+        "HealthCheckInterval=300"
+    ]
+
+
+def test_where_slurm_takes_several_programs_ours_is_one_more_line() -> None:
+    missing = list_missing(HookSettings(version=NEW, prolog=("/site/prolog",)))
+
+    assert missing["Prolog"].list_lines(*Place) == [f"Prolog={HOOKS}/prolog"]
+
+
+def test_where_it_takes_one_both_lie_in_a_folder() -> None:
+    settings = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", prolog=("/site/it's",))
+    prolog = list_missing(settings)["Prolog"]
+
+    assert prolog.list_lines(Place.REPLACE) == ["Prolog=/etc/slurm/prolog.d/*"]
+    folder, site, ours = prolog.list_lines(Place.NODES)
+    assert folder == "install -d -m 0755 /etc/slurm/prolog.d"
+    assert site.endswith(">/etc/slurm/prolog.d/10-site && chmod 0755 /etc/slurm/prolog.d/10-site")
+    assert "exec /usr/libexec/hpcverify/prolog" in ours
+    assert prolog.list_lines(Place.END) == []
+
+
+@pytest.mark.parametrize(("pattern", "name"), [("*", "90-hpcverify"), ("*.sh", "90-hpcverify.sh")])
+def test_a_folder_of_programs_gets_one_more_until_ours_is_there(
+    tmp_path: Path, pattern: str, name: str
+) -> None:
+    settings = HookSettings(version=OLD, epilog=(f"{tmp_path}/{pattern}",))
+    epilog = list_missing(settings)["Epilog"]
+    assert [line.partition(" >")[2].partition(" ")[0] for line in epilog.list_lines(*Place)] == [
+        f"{tmp_path}/{name}"
+    ]
+
+    (tmp_path / name).write_text(f'#!/bin/sh\nexec {HOOKS}/epilog "$@"\n')
+    assert "Epilog" not in list_missing(settings)
+
+
+@pytest.mark.parametrize("conf", ["/run/slurm/conf/slurm.conf", ""])
+def test_what_slurm_itself_fetched_is_no_place_for_a_script(conf: str) -> None:
+    settings = HookSettings(version=OLD, conf=conf, health_check="/usr/sbin/nhc")
+
+    assert list_missing(settings)["HealthCheckProgram"].list_lines(Place.REPLACE) == [
+        "HealthCheckProgram=/etc/slurm/healthchecks"
+    ]
+
+
+def test_a_copy_of_a_hook_is_replaced_by_the_hook(tmp_path: Path) -> None:
+    for name in ("prolog", "epilog", "healthcheck", "hooks.sh"):
+        (tmp_path / name).touch()
+    copies = HookSettings(
+        version=NEW,
+        prolog=(f"{tmp_path}/prolog",),
+        epilog=("/opt/hpcverify/lib/python3.1/epilog",),  # gone with that Python
+        health_check=f"{tmp_path}/healthcheck",
+        health_seconds=60,
+    )
+    missing = list_missing(copies)
+
+    for name, hook in (("Prolog", "prolog"), ("Epilog", "epilog")):
+        assert missing[name].list_lines(*Place) == missing[name].list_lines(Place.REPLACE)
+        assert missing[name].list_lines(Place.REPLACE) == [f"{name}={HOOKS}/{hook}"]
+    assert missing["HealthCheckProgram"].list_lines(*Place) == [
+        f"HealthCheckProgram={HOOKS}/healthcheck"
+    ]
+
+
+def test_a_copy_among_several_programs_is_named_and_none_is_added(tmp_path: Path) -> None:
+    for name in ("prolog", "hooks.sh"):
+        (tmp_path / name).touch()
+    several = HookSettings(version=NEW, prolog=("/site/prolog", f"{tmp_path}/prolog"))
+
+    prolog = list_missing(several)["Prolog"]
+    assert prolog.list_lines(*Place) == []
+    assert prolog.fix == f"write {HOOKS}/prolog in place of {tmp_path}/prolog"
+
+
+def test_a_program_of_the_site_that_is_elsewhere_is_never_replaced() -> None:
+    gone = HookSettings(version=OLD, conf="/etc/slurm/slurm.conf", prolog=("/site/prolog",))
+
+    assert any("exec /site/prolog" in x for x in list_missing(gone)["Prolog"].list_lines(*Place))
+
+
+def test_parameters_of_the_scheduler_are_added_to() -> None:
+    settings = HookSettings(version=OLD, scheduler=("bf_interval=1", "sched_interval=2"))
+
+    assert list_missing(settings)["SchedulerParameters"].list_lines(Place.REPLACE) == [
+        "SchedulerParameters=bf_interval=1,sched_interval=2,nohold_on_prolog_fail"
+    ]
+
+
+def list_partition_lines(
+    preemption: Preemption, *partitions: Partition, fleet: Fleet
+) -> dict[Place, list[str]]:
+    there = {partition.name: partition for partition in partitions}
+    requirements = [*list_partition_requirements(fleet, preemption, there)]
+    return {
+        place: lines
+        for place in Place
+        if (lines := [line for item in requirements for line in item.list_lines(place)])
+    }
+
+
+def test_without_preemption_the_modes_of_users_partitions_are_kept_off() -> None:
+    lines = list_partition_lines(OFF, BATCH, fleet=Fleet())
+
+    assert lines[Place.ABOVE] == ["PartitionName=DEFAULT PreemptMode=OFF"]
+    assert lines[Place.END][:2] == ["PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
+    assert lines[Place.END][2].startswith("PartitionName=verify Nodes=ALL PriorityTier=0 ")
+    assert "RootOnly=YES" in lines[Place.END][2]
+
+
+def test_with_preemption_only_the_partition_is_added() -> None:
+    preemption = Preemption(kind=PREEMPT_BY_PARTITION, exempt="0")
+    lines = list_partition_lines(preemption, BATCH, fleet=Fleet(user="verifier", partition="hv"))
+
+    (line,) = lines.pop(Place.END)
+    assert line.startswith("PartitionName=hv ")
+    assert "AllowGroups=verifier" in line
+    assert "RootOnly" not in line
+    assert lines == {}
+    ours = Partition(name="hv", max_minutes=60, preempt_mode="CANCEL", tier=0, root_only=False)
+    assert list_partition_lines(preemption, BATCH, ours, fleet=Fleet(partition="hv")) == {}
+
+
+def test_the_partition_that_is_proposed_surprises_nobody() -> None:
+    fleet = Fleet(suite="prolog")
+    proposed = propose_partition(fleet, {"batch": BATCH})
+    on = Preemption(kind=PREEMPT_BY_PARTITION, exempt="00:00:00")
+
+    assert [*check_partitions(fleet, on, {"batch": BATCH, "verify": proposed})] == []
+
+
+@pytest.mark.parametrize(
+    ("fleet", "preemption", "enforced", "lines"),
+    [
+        (Fleet(), OFF, (), []),
+        (Fleet(), OFF, ("associations",), []),
+        (
+            Fleet(user="verifier", account="ops"),
+            OFF,
+            ("associations", "limits"),
+            ["sacctmgr -i add user verifier account=ops"],
+        ),
+        (Fleet(user="verifier"), OFF, ("limits",), []),
+        (
+            Fleet(),
+            BY_QOS,
+            (),
+            [
+                "sacctmgr -i add qos verify set priority=0 preemptmode=cancel gracetime=0",
+                "sacctmgr -i modify qos high,normal set preempt+=verify",
+                "sacctmgr -i modify user root set qos+=verify",
+            ],
+        ),
+        (Fleet(qos="normal"), BY_QOS, (), []),
+    ],
+)
+def test_the_accounting_gets_what_the_sweeps_jobs_lack(
+    fleet: Fleet, preemption: Preemption, enforced: tuple[str, ...], lines: list[str]
+) -> None:
+    settings = HookSettings(version=OLD, enforced=enforced)
+    names = {"user": {"root"}, "qos": {"normal", "high"}}
+
+    (accounting,) = list_account_requirements(fleet, settings, preemption, names)
+    assert accounting.list_lines(Place.ONCE) == lines
+    assert accounting.is_met == (not lines)

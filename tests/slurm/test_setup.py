@@ -1,0 +1,273 @@
+"""From a bare Slurm, by what `hpcverify setup slurm` prints, to hooks that observe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hpcverify.slurm import HookSettings
+from hpcverify.slurm.hooks import find_hooks
+from hpcverify.slurm.requirements import SEVERAL_PROGRAMS_VERSION, Place
+from tests.cli import Cli
+from tests.slurm_lab.lab import PATIENCE_S, Cluster, a_cluster
+
+pytestmark = pytest.mark.slurm
+CONFIG = Path("/etc/hpcverify")
+"""Where the hooks look for their settings, whoever starts them."""
+SOMEBODY = "nobody"
+HOST_ONLY = re.compile(r"systemctl|/etc/cron\.d|ln -s")
+"""Of a line that would change this machine itself; the rest is of the cluster."""
+SCRIPT = '#!/bin/sh\necho "$0" >>{}\n'
+
+
+@dataclass(frozen=True)
+class Administrator:
+    """Follows to the letter what is printed."""
+
+    cluster: Cluster
+    cli: Cli
+    spool: Path
+
+    def setup(self, *options: str) -> str:
+        done = self.cli("setup", "slurm", *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def follow(self, printed: str) -> None:
+        """Add and run the lines, each where its heading says."""
+        place: Place | None = None
+        for line in printed.splitlines():
+            heading = line.strip().removesuffix(":")
+            if heading in set(Place):
+                place = Place(heading)
+            elif place is not None and line.startswith(" " * 6):
+                self.apply(place, line.strip())
+            else:
+                place = None
+        self.cluster.run("scontrol", "reconfigure")
+        self.cluster.until(self.cluster.answers)
+        self.cluster.until(self.cluster.idle)
+
+    def apply(self, place: Place, line: str) -> None:
+        conf = self.cluster.conf
+        lines = conf.read_text().splitlines()
+        match place:
+            case Place.NODES | Place.ONCE:
+                if not HOST_ONLY.search(line):
+                    self.cluster.run("sh", "-ec", line)
+                return
+            case Place.ABOVE:
+                first = next(i for i, old in enumerate(lines) if old.startswith("PartitionName="))
+                lines.insert(first, line)
+            case Place.REPLACE:
+                name = line.partition("=")[0]
+                lines = [*(old for old in lines if not old.startswith(f"{name}=")), line]
+            case Place.END:
+                lines.append(line)
+            case Place.OURS:
+                return
+        conf.write_text("\n".join([*lines, ""]))
+
+    def read_settings(self) -> HookSettings:
+        return self.cluster.slurm.read_hook_settings()
+
+    def list_fixes(self) -> list[dict[str, str]]:
+        """List what doctor would have fixed; on a node that lacks tools, there is always some."""
+        return [item for item in json.loads(self.cli("doctor", "--json").stdout) if item["fix"]]
+
+    def run_job(self) -> None:
+        """Run a job of an ordinary user: that starts the prolog and the epilog."""
+        self.cluster.until(self.cluster.idle)
+        self.cluster.run("runuser", "-u", SOMEBODY, "--", "srun", "-D/", "-w", "n1", "true")
+
+    def preempt(self) -> None:
+        """Have a user's job take a node from a job in our partition."""
+        options = ("--parsable", "--exclusive", "-w", "n1", "-D/", "-o", "/dev/null")
+        submit = ("sbatch", *options, "--wrap", "sleep 600", "-p")
+        ours = self.cluster.run(*submit, "verify").strip()
+        self.cluster.until(lambda: self.read_state(ours) == "RUNNING")
+        users = self.cluster.run("runuser", "-u", SOMEBODY, "--", *submit, "batch").strip()
+        self.cluster.until(lambda: self.read_state(users) == "RUNNING")
+        assert self.read_state(ours) == "PREEMPTED"
+        self.cluster.run("scancel", users)
+
+    def read_state(self, job: str) -> str:
+        shown = self.cluster.run("squeue", "-ah", "-t", "all", "-j", job, "-o", "%T")
+        return shown.strip()
+
+    def list_left(self) -> set[str]:
+        """List the subjects of what is still missing."""
+        return set(re.findall(r"^   (\w.*?): ", self.setup("--write"), re.MULTILINE))
+
+    def list_runs(self) -> list[Path]:
+        return [*self.spool.glob("n1/*.json")]
+
+    def observe(self) -> None:
+        """Run jobs until a hook has left a run: on a busy machine its deadline may end one."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.list_runs():
+            assert time.monotonic() < end, self.cluster.look()
+            self.run_job()
+            time.sleep(1)
+
+
+@pytest.fixture
+def config() -> Iterator[None]:
+    """Have an empty /etc/hpcverify that this test's namespace of mounts alone sees."""
+    networks = [name for _, name in socket.if_nameindex()]
+    assert networks == ["lo"], "run this test by .ci/apart: it mounts something"
+    made = not CONFIG.exists()
+    CONFIG.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", CONFIG], check=True)
+    yield
+    subprocess.run(["umount", "--lazy", CONFIG], check=True)
+    if made:
+        CONFIG.rmdir()
+
+
+@contextmanager
+def a_bare_site(
+    folder: Path, cli: Cli, *settings: str, accounting: bool = False
+) -> Generator[Administrator]:
+    """Have a Slurm that knows nothing of hpcverify, and a site without a configuration."""
+    with a_cluster(2, accounting=accounting) as up:
+        ours = ("Preempt", "PartitionName", "Include")
+        lines = [x for x in up.conf.read_text().splitlines() if not x.startswith(ours)]
+        batch = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE"
+        up.conf.write_text("\n".join([*lines, *settings, batch, ""]))
+        up.run("scontrol", "reconfigure")
+        up.until(up.answers)
+        environment = {k: v for k, v in cli.environment.items() if k != "HPCVERIFY_CONFIG"}
+        yield Administrator(up, replace(cli, environment=environment | up.env), folder / "spool")
+
+
+@pytest.fixture
+def bare(config: None, tmp_path: Path, cli: Cli) -> Iterator[Administrator]:  # noqa: ARG001 - it is mounted
+    with a_bare_site(tmp_path, cli) as site:
+        yield site
+
+
+def test_from_a_bare_slurm_the_printed_lines_lead_to_hooks_that_observe(
+    bare: Administrator,
+) -> None:
+    before = bare.list_fixes()
+    printed = bare.setup("--spool", str(bare.spool), "--write")
+    named = {item["subject"] for item in bare.list_fixes() if item not in before}
+    assert named == {"HealthCheckProgram", "Epilog"}
+    bare.follow(printed)
+    hooks, settings = find_hooks(), bare.read_settings()
+    assert settings.health_check == str(hooks / "healthcheck")
+    assert settings.prolog == (str(hooks / "prolog"),)
+    assert settings.epilog == (str(hooks / "epilog"),)
+    assert settings.prolog_timeout == 120
+    assert "nohold_on_prolog_fail" in settings.scheduler
+    partitions = bare.cluster.slurm.list_partitions()
+    assert partitions["verify"].tier < partitions["batch"].tier
+    assert not partitions["batch"].is_preemptible
+
+    assert bare.list_fixes() == before
+    bare.preempt()
+    bare.observe()
+    assert bare.cli("collect").returncode == 0
+    nodes = json.loads(bare.cli("nodes", "--json").stdout)
+    assert "n1" in {node["name"] for node in nodes["nodes"] if node["heard"]}
+
+    assert "made:" not in bare.setup("--write")
+    assert bare.list_left() <= {"sweeps"}
+    notes = bare.cli("config", "check").stdout
+    assert [line for line in notes.splitlines() if line.startswith("note:")] == []
+
+
+def test_the_sites_own_programs_run_beside_ours(bare: Administrator) -> None:
+    ran = bare.cluster.folder / "ran"
+    scripts = {
+        name: bare.cluster.folder / f"site-{name}" for name in ("health", "prolog", "epilog")
+    }
+    for script in scripts.values():
+        script.write_text(SCRIPT.format(ran))
+        script.chmod(0o755)
+    with bare.cluster.conf.open("a") as conf:
+        conf.write(
+            f"HealthCheckProgram={scripts['health']}\nHealthCheckInterval=1\n"
+            f"Prolog={scripts['prolog']}\nEpilog={scripts['epilog']}\n"
+        )
+    bare.cluster.run("scontrol", "reconfigure")
+    bare.cluster.until(bare.cluster.answers)
+    before = bare.list_fixes()
+
+    bare.follow(bare.setup("--spool", str(bare.spool), "--write"))
+    if bare.cluster.slurm.read_version() >= SEVERAL_PROGRAMS_VERSION:
+        assert bare.read_settings().prolog == (str(scripts["prolog"]), f"{find_hooks()}/prolog")
+    bare.observe()
+    bare.cluster.until(lambda: set(ran.read_text().split()) == set(map(str, scripts.values())))
+    assert bare.list_fixes() == before
+    assert bare.list_left() <= {"sweeps"}
+
+
+def test_what_somebody_has_written_is_never_overwritten(bare: Administrator) -> None:
+    bare.setup("--spool", str(bare.spool), "--write")
+    for name in ("hooks.conf", "site.d/50-slurm.toml"):
+        path = CONFIG / name
+        path.write_text(path.read_text() + "# by hand\n")
+    (CONFIG / "hooks.conf").write_text("HPCVERIFY_SPOOL=/elsewhere\n")
+    before = {path: path.read_bytes() for path in CONFIG.rglob("*") if path.is_file()}
+
+    printed = bare.setup("--write")
+    assert {path: path.read_bytes() for path in CONFIG.rglob("*") if path.is_file()} == before
+    assert "made:" not in printed
+    assert "HPCVERIFY_SPOOL = '/elsewhere': the site file says" in printed
+    other = bare.cli("setup", "slurm", "--spool", "/other", "--write")
+    assert other.returncode == 2
+    assert str(CONFIG / "site.d/50-slurm.toml") in other.stderr
+
+
+def test_where_it_may_not_write_it_says_so_in_one_line(bare: Administrator) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", CONFIG], check=True)
+
+    done = bare.cli("setup", "slurm", "--spool", str(bare.spool), "--write")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{CONFIG}/site.d/50-slurm.toml cannot be written: Read-only" in done.stderr
+
+
+def test_without_slurm_it_says_so_in_one_line_and_writes_nothing(
+    config: None,  # noqa: ARG001 - it is mounted
+    cli: Cli,
+    tmp_path: Path,
+) -> None:
+    environment = {k: v for k, v in cli.environment.items() if k != "HPCVERIFY_CONFIG"}
+    lost = replace(cli, environment=environment | {"SLURM_CONF": str(tmp_path / "none")})
+
+    done = lost("setup", "slurm", "--spool", str(tmp_path / "spool"), "--write")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(CONFIG) == []  # noqa: PTH208 - a count
+    assert not (tmp_path / "spool").exists()
+
+
+def test_a_site_that_preempts_by_qos_gets_a_qos_for_verifications(
+    config: None,  # noqa: ARG001 - it is mounted
+    tmp_path: Path,
+    cli: Cli,
+) -> None:
+    settings = ("PreemptType=preempt/qos", "PreemptMode=REQUEUE")
+    with a_bare_site(tmp_path, cli, *settings, accounting=True) as site:
+        site.follow(site.setup("--spool", str(site.spool), "--write"))
+
+        rows = site.cluster.run("sacctmgr", "-nP", "show", "qos", "format=name,preempt,preemptmode")
+        assert {"normal|verify|cluster", "verify||cancel"} <= set(rows.split())
+        shown = json.loads(site.cli("config", "show", "--json").stdout)
+        assert ("fleet.qos", "verify") in {(item["setting"], item["value"]) for item in shown}
+        assert site.list_left() <= {"sweeps"}
+        notes = site.cli("config", "check").stdout.splitlines()
+        assert [line for line in notes if line.startswith("note:")] == []
