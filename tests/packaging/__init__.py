@@ -1,0 +1,1 @@
+"""Tests of what installs hpcverify on a site's machines."""
