@@ -1,8 +1,8 @@
 """
-The packages that a site installs.
+The packages that a site installs: those that HPCVERIFY_DEB names, with a space between two,
+or those of `make packages`.
 
-HPCVERIFY_DEB names them, with a space between two. Without it, they are made here: the
-same files at the same places, with the Python of the Debian that they are for.
+Without that target, they are made here: the same files at the same places.
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ DEPENDS = {
 
 def find_debs(debian: Path, folder: Path) -> tuple[Path, ...]:
     """Return the packages of the node and of the controller, in the order of their needs."""
-    if named := os.environ.get("HPCVERIFY_DEB"):
-        (python,) = (path.name for path in debian.glob("usr/bin/python3.*") if path.suffix != ".py")
-        version = python.removeprefix("python")
-        names = [name for name in named.split() if f"+py{version}_" in name or "+py" not in name]
-        return tuple(
-            sorted((Path(name).resolve() for name in names), key=lambda path: len(path.name))
-        )
+    (python,) = (path.name for path in debian.glob("usr/bin/python3.[0-9][0-9]"))
+    version = python.removeprefix("python")
+    named = os.environ.get("HPCVERIFY_DEB", "").split()
+    target = ("make", "--directory", PROJECT, "packages", f"PYTHONS={version}")
+    if (
+        not named
+        and subprocess.run([*target, "--dry-run"], capture_output=True, check=False).returncode == 0
+    ):
+        subprocess.run(target, check=True, capture_output=True)
+        named = [str(path) for path in (PROJECT / "dist").glob("*.deb")]
+    if named:
+        fitting = [Path(name).resolve() for name in named if f"+py{version}_" in name]
+        return tuple(sorted(fitting, key=lambda path: len(path.name)))
     root = make_root(debian, folder / "build")
-    wheel = build_wheel(folder)
+    wheel = build_wheel(folder / "wheel")
     shutil.copy(wheel, root.upper)
     root.run("python3", "-m", "venv", "/opt/hpcverify")
     root.run("/opt/hpcverify/bin/pip", "install", "--quiet", f"/{wheel.name}[report,cluster]")
@@ -47,14 +53,20 @@ def find_debs(debian: Path, folder: Path) -> tuple[Path, ...]:
     return _pack(node), _pack(controller)
 
 
-def build_wheel(folder: Path, *, wheelhouse: bool = False) -> Path:
-    """Return the wheel of this checkout, in a folder of its own or with what it needs."""
-    wheels = folder / "wheels"
-    pip = (sys.executable, "-m", "pip", "--quiet", "wheel", "--wheel-dir", wheels)
-    what = [f"{PROJECT}[cluster]"] if wheelhouse else ["--no-deps", PROJECT]
-    subprocess.run([*pip, *what], check=True, capture_output=True)
-    (wheel,) = wheels.glob("hpcverify-*.whl")
+def build_wheel(folder: Path) -> Path:
+    """Return the wheel of this checkout, in a new folder."""
+    pip = (sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir", folder)
+    subprocess.run([*pip, PROJECT], check=True, capture_output=True)
+    (wheel,) = folder.glob("hpcverify-*.whl")
     return wheel
+
+
+def download_wheels(folder: Path, *requirements: str) -> Path:
+    """Put what these need into a new folder, for the Python of Debian 12, and return it."""
+    pip = (sys.executable, "-m", "pip", "--quiet", "download", "--dest", folder)
+    wanted = ("--only-binary", ":all:", "--python-version", "3.11", *requirements)
+    subprocess.run([*pip, *wanted], check=True, capture_output=True)
+    return folder
 
 
 def _copy_all(names: Iterable[str], to: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import CalledProcessError, run
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from hpcverify.plan.config import Site
-from tests.packaging.debs import build_wheel, find_debs
+from tests.packaging.debs import build_wheel, download_wheels, find_debs
 from tests.packaging.root import PROJECT, Root, find_debian, make_root, run_with
 
 pytestmark = pytest.mark.installs
@@ -43,6 +44,8 @@ class Cluster:
 
     folder: Path
     settings: dict[str, Any]
+    packages: tuple[Path, ...] = ()
+    """That of a node, and what the controller has beside it."""
 
     @property
     def node(self) -> Root:
@@ -63,8 +66,14 @@ class Cluster:
             for root in (self.node, self.controller)
         }
         groups: dict[str, Any] = {
-            "hpcverify_nodes": {"hosts": {"node": {}}},
-            "hpcverify_controller": {"hosts": {"controller": {}}},
+            f"hpcverify_{part}": {
+                "hosts": {host: {}},
+                "vars": {"hpcverify_package_files": [str(file) for file in files]},
+            }
+            for part, host, files in (
+                ("nodes", "node", self.packages[:1]),
+                ("controller", "controller", self.packages),
+            )
         }
         inventory = {"all": {"hosts": hosts, "children": groups, "vars": self.settings}}
         return play(self.folder, inventory, *options, roots=(self.node, self.controller))
@@ -108,7 +117,7 @@ def play(
         failures={
             host: f"{task}: {json.dumps(answer)}"
             for host, task, answer in answers
-            if answer.get("failed") and answer.get("failed_when_result", True)
+            if answer.get("failed")
         },
         changes={
             name: frozenset(
@@ -129,11 +138,13 @@ def debs(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return find_debs(debian, tmp_path_factory.mktemp("debs"))
 
 
-def make_cluster(debian: Path, folder: Path, **settings: Any) -> Cluster:
+def make_cluster(
+    debian: Path, folder: Path, packages: tuple[Path, ...] = (), **settings: Any
+) -> Cluster:
     for name in ("node", "controller"):
         root = make_root(debian, folder / name)
         (root.upper / "etc/slurm").mkdir(parents=True)
-    return Cluster(folder, {"hpcverify_spool": SPOOL, **settings})
+    return Cluster(folder, {"hpcverify_spool": SPOOL, **settings}, packages)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +156,7 @@ def installed(
         debian,
         tmp_path_factory.mktemp("cluster"),
         hpcverify_source="file",
-        hpcverify_package_files=[str(deb) for deb in debs],
+        packages=debs,
         hpcverify_slurm_conf_directory="/etc/slurm",
     )
     done = cluster.play()
@@ -164,7 +175,7 @@ def test_check_mode_on_new_hosts_shows_each_change_and_makes_none(
         debian,
         tmp_path,
         hpcverify_source="file",
-        hpcverify_package_files=[str(deb) for deb in debs],
+        packages=debs,
         hpcverify_slurm_conf_directory="/etc/slurm",
     )
     shown = cluster.play("--check", "--diff")
@@ -280,13 +291,16 @@ def test_nothing_is_removed_while_slurm_calls_the_hooks(installed: Cluster, tmp_
 
 
 def test_a_wheelhouse_serves_hosts_without_a_package_index(tmp_path: Path) -> None:
-    wheelhouse = build_wheel(tmp_path, wheelhouse=True).parent
+    torch = f"torch=={version('torch')}"
+    wheel = build_wheel(tmp_path / "wheel")
+    wheelhouse = download_wheels(tmp_path / "wheels", f"{wheel}[cluster]", torch)
     cluster = make_cluster(
         find_debian("bookworm"),
         tmp_path / "cluster",
         hpcverify_source="wheelhouse",
         hpcverify_wheelhouse="/srv/wheels",
         hpcverify_wheels=["hpcverify[cluster]"],
+        hpcverify_torch=torch,
     )
     for root in (cluster.node, cluster.controller):
         (root.upper / "srv").mkdir()
@@ -297,6 +311,7 @@ def test_a_wheelhouse_serves_hosts_without_a_package_index(tmp_path: Path) -> No
     again = cluster.play()
     assert again.changes == {"node": frozenset(), "controller": frozenset()}
     cluster.node.run("test", "-x", "/usr/libexec/hpcverify/healthcheck")
+    cluster.node.run("/opt/hpcverify/bin/python", "-c", "import torch")
     state = cluster.controller.run("systemctl", "is-enabled", "hpcverify-sweep.timer")
     assert state.strip() == "enabled"
     absent = replace(cluster, settings=cluster.settings | {"hpcverify_state": "absent"})

@@ -13,6 +13,7 @@ import pytest
 
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
+from tests.packaging.debs import download_wheels
 from tests.packaging.root import PROJECT, Root, find_debian, make_root, run_with
 
 pytestmark = pytest.mark.installs
@@ -57,9 +58,7 @@ ALL_CAPABILITIES = (
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a wheelhouse of the torch of these tests, for the Python of Debian 12."""
     folder = tmp_path_factory.mktemp("wheels")
-    pip = (sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--dest", folder)
-    wanted = ("--only-binary", ":all:", "--python-version", "3.11", f"torch=={version('torch')}")
-    subprocess.run([*pip, *wanted], check=True, capture_output=True)
+    download_wheels(folder, f"torch=={version('torch')}")
     (folder / "pip.conf").write_text(
         "[global]\nfind-links = /mnt\ncert = /etc/ssl/certs/ca-certificates.crt\n"
     )
