@@ -290,13 +290,16 @@ def test_nothing_is_removed_while_slurm_calls_the_hooks(installed: Cluster, tmp_
     cluster.node.run("test", "-x", "/usr/libexec/hpcverify/prolog")
 
 
-def test_a_wheelhouse_serves_hosts_without_a_package_index(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def from_wheels(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Run the role once on hosts without a package index, from a wheelhouse with torch."""
+    folder = tmp_path_factory.mktemp("offline")
     torch = f"torch=={version('torch')}"
-    wheel = build_wheel(tmp_path / "wheel")
-    wheelhouse = download_wheels(tmp_path / "wheels", f"{wheel}[cluster]", torch)
+    wheel = build_wheel(folder / "wheel")
+    wheelhouse = download_wheels(folder / "wheels", f"{wheel}[cluster]", torch)
     cluster = make_cluster(
         find_debian("bookworm"),
-        tmp_path / "cluster",
+        folder / "cluster",
         hpcverify_source="wheelhouse",
         hpcverify_wheelhouse="/srv/wheels",
         hpcverify_wheels=["hpcverify[cluster]"],
@@ -304,20 +307,34 @@ def test_a_wheelhouse_serves_hosts_without_a_package_index(tmp_path: Path) -> No
     )
     for root in (cluster.node, cluster.controller):
         (root.upper / "srv").mkdir()
-        run(["cp", "-a", wheelhouse, root.upper / "srv/wheels"], check=True)
+        run(["cp", "-al", wheelhouse, root.upper / "srv/wheels"], check=True)
         (root.upper / "etc/pip.conf").write_text("[global]\nno-index = yes\n")
     assert not cluster.play("--check", "--diff").failures
     assert not cluster.play().failures
-    again = cluster.play()
-    assert again.changes == {"node": frozenset(), "controller": frozenset()}
-    cluster.node.run("test", "-x", "/usr/libexec/hpcverify/healthcheck")
-    cluster.node.run("/opt/hpcverify/bin/python", "-c", "import torch")
-    state = cluster.controller.run("systemctl", "is-enabled", "hpcverify-sweep.timer")
+    return cluster
+
+
+def test_hosts_without_a_package_index_install_from_a_wheelhouse(from_wheels: Cluster) -> None:
+    node, controller = from_wheels.node, from_wheels.controller
+    node.run("test", "-x", "/usr/libexec/hpcverify/healthcheck")
+    node.run("/opt/hpcverify/bin/python", "-c", "import torch")
+    state = controller.run("systemctl", "is-enabled", "hpcverify-sweep.timer")
     assert state.strip() == "enabled"
-    absent = replace(cluster, settings=cluster.settings | {"hpcverify_state": "absent"})
+
+
+def test_a_second_run_from_a_wheelhouse_changes_nothing(from_wheels: Cluster) -> None:
+    again = from_wheels.play()
+    assert not again.failures
+    assert again.changes == {"node": frozenset(), "controller": frozenset()}
+
+
+def test_what_came_from_a_wheelhouse_is_removed(from_wheels: Cluster) -> None:
+    """Last, because it takes away what the tests before it look at."""
+    absent = replace(from_wheels, settings=from_wheels.settings | {"hpcverify_state": "absent"})
     assert not absent.play().failures
-    left = cluster.node.list_files() | cluster.controller.list_files()
-    assert not [path for path in left if path.startswith(("/opt/hpcverify", "/usr/libexec"))]
+    left = from_wheels.node.list_files() | from_wheels.controller.list_files()
+    ours = ("/opt/hpcverify", "/usr/libexec", "/etc/systemd/system/hpcverify")
+    assert not [path for path in left if path.startswith(ours)]
 
 
 def test_settings_of_every_kind_arrive_as_they_are(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.installs
 
 CONTAINER = PROJECT / "packaging/container"
 NODE = "node17"
+IMAGE = "/opt/hpcverify-image/hpcverify-image"
 RUN = (
     *("run", "--suite", "quick", "--check", "inventory", "--check", "sdc"),
     *("--wait", "400"),  # one node has one lock, which other tests may hold
@@ -110,6 +111,11 @@ def host(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Ro
     )
     (host.upper / "opt/hpcverify-image").mkdir(parents=True)
     host.run(*ALL_CAPABILITIES, "sh", "-c", build, binds=binds)
+    (host.upper / "etc/hpcverify").mkdir()
+    (host.upper / "etc/hpcverify/hooks.conf").write_text("HPCVERIFY_SPOOL=/shared\n")
+    for name in ("var/lib/hpcverify", "shared/spool"):
+        (host.upper / name).mkdir(parents=True)
+    shutil.copy(CONTAINER / "hpcverify-image", host.upper / "opt/hpcverify-image")
     yield host
     shutil.rmtree(folder)
 
@@ -135,20 +141,29 @@ def test_the_image_of_the_dockerfile_verifies_a_node_and_leaves_the_run_outside(
     assert read_only_run(image / "spool" / NODE) == kept
 
 
+def run_image(host: Root, script: str) -> None:
+    host.run(*ALL_CAPABILITIES, "sh", "-euc", f"hostname {NODE}; {script}", "sh", IMAGE, *RUN)
+
+
 def test_the_image_of_apptainer_is_the_program_of_a_sweep(host: Root) -> None:
-    (host.upper / "etc/hpcverify").mkdir()
-    (host.upper / "etc/hpcverify/hooks.conf").write_text("HPCVERIFY_SPOOL=/shared/spool\n")
-    for folder in ("var/lib/hpcverify", "shared/spool"):
-        (host.upper / folder).mkdir(parents=True)
-    shutil.copy(CONTAINER / "hpcverify-image", host.upper / "opt/hpcverify-image")
-    host.run(
-        *ALL_CAPABILITIES,
-        *("sh", "-euc", f'hostname {NODE}; exec "$@"', "sh"),
-        *("/opt/hpcverify-image/hpcverify-image", *RUN, "/shared/spool"),
-    )
+    run_image(host, '"$@" /shared/spool')
     kept = read_only_run(host.upper / "var/lib/hpcverify/runs")
     assert list_verdicts(kept) == EXPECTED
     assert read_only_run(host.upper / "shared/spool" / NODE) == kept
+
+
+def test_a_run_in_the_image_ends_in_good_order_when_its_job_is_preempted(host: Root) -> None:
+    script = """
+        "$@" /shared/preempted >/tmp/log 2>&1 &
+        until grep -q "sdc on" /tmp/log; do sleep 0.2; done
+        kill -TERM $!
+        wait $! || true
+        cat /tmp/log
+    """
+    run_image(host, f"mkdir /shared/preempted; {script}")
+    ended = read_only_run(host.upper / "shared/preempted" / NODE)
+    assert not ended.complete
+    assert list_verdicts(ended) == {"inventory": Verdict.PASS, "sdc": Verdict.ERROR}
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
