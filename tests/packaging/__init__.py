@@ -1,1 +1,1 @@
-"""Tests of what installs hpcverify on a site's machines."""
+"""The packages, installed for real on a fresh Debian: `make test-packages`."""

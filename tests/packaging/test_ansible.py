@@ -337,6 +337,26 @@ def test_what_came_from_a_wheelhouse_is_removed(from_wheels: Cluster) -> None:
     assert not [path for path in left if path.startswith(ours)]
 
 
+def render(folder: Path, template: str, **settings: Any) -> str:
+    """Render a template of the role by itself, on this machine."""
+    role = ROLE / "roles/hpcverify"
+    target = folder / "rendered"
+    files = {"src": str(role / "templates" / template), "dest": str(target), "mode": "0644"}
+    part = {
+        "hosts": "all",
+        "gather_facts": False,
+        "vars_files": [str(role / "defaults/main.yml"), str(role / "vars/main.yml")],
+        "tasks": [{"name": "Render", "ansible.builtin.template": files}],
+    }
+    playbook = folder / "render.yml"
+    playbook.write_text(json.dumps([part]))
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    inventory = {"all": {"hosts": {"here": here}}}
+    chosen = json.dumps({"hpcverify_spool": SPOOL, **settings})
+    assert not play(folder, inventory, "--extra-vars", chosen, playbook=playbook).failures
+    return target.read_text()
+
+
 def test_settings_of_every_kind_arrive_as_they_are(tmp_path: Path) -> None:
     settings = {
         "scratch": 'C:\\ "tmp" ü',
@@ -346,33 +366,19 @@ def test_settings_of_every_kind_arrive_as_they_are(tmp_path: Path) -> None:
         "suppress": [{"check": "pcie", "nodes": "n[1-2]", "until": "2027-03-31"}],
         "quarantine": {"enforce": ["xid"]},
     }
-    playbook = tmp_path / "site.yml"
-    target = tmp_path / "50-ansible.toml"
-    task = {
-        "ansible.builtin.template": {
-            "src": str(ROLE / "roles/hpcverify/templates/50-ansible.toml.j2"),
-            "dest": str(target),
-            "mode": "0644",
-        }
-    }
-    playbook.write_text(
-        json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task | {"name": "Write"}]}])
-    )
-    variables = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
-        "hpcverify_spool": SPOOL,
-        "hpcverify_user": "root",
-        "hpcverify_partition": "verify",
-        "hpcverify_enforce": [],
-        "hpcverify_fail_closed": [],
-        "hpcverify_settings": settings,
-    }
-    inventory = {"all": {"hosts": {"here": variables}}}
-    assert not play(tmp_path, inventory, playbook=playbook).failures
-    written = tomllib.loads(target.read_text())
+    written = tomllib.loads(render(tmp_path, "50-ansible.toml.j2", hpcverify_settings=settings))
     fleet = {"spool": SPOOL, "user": "root", "partition": "verify"}
     assert written == settings | {"fleet": fleet}
+
+
+@pytest.mark.parametrize("prolog", [False, True])
+def test_slurm_calls_the_prolog_only_where_a_site_asks_for_it(
+    tmp_path: Path, *, prolog: bool
+) -> None:
+    lines = render(tmp_path, "hpcverify.conf.j2", hpcverify_prolog=prolog).splitlines()
+    assert ("Prolog=/usr/libexec/hpcverify/prolog" in lines) is prolog
+    # Slurm waits for a prolog without limit unless it has one.
+    assert any(line.startswith("PrologEpilogTimeout=") for line in lines) is prolog
 
 
 def test_ansible_lint_and_yamllint_find_nothing(tmp_path: Path) -> None:
