@@ -5,14 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states picture \
-	sdc-table clean
+.PHONY: help verify quick-test test fabric test-all test-ansible test-container \
+	test-tools lint format bench schema faults states picture sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
 	@echo "make quick-test  test what needs no Debian package and no root; about a minute"
 	@echo "make test     install what the tests need, lint and test"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
+	@echo "make test-ansible  run the Ansible role on new Debians (as root; 1 GB)"
+	@echo "make test-container  build the images and verify a node in each (as root; 4 GB)"
 	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
 	@echo "make lint     ruff, mypy --strict and pyright"
 	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
@@ -49,6 +51,15 @@ test-all: test
 fabric: test-tools
 	./.ci/apart $(BIN)/pytest -m timed tests/fabric
 
+# The role, from its check mode to its removal; on packages of HPCVERIFY_DEB, or on its own.
+test-ansible: $(VENV)/installs-installed
+	$(BIN)/pytest -m installs tests/packaging/test_ansible.py
+
+# Both images are built, where the network reaches Debian and a package index.
+test-container: $(VENV)/installs-installed
+	@./.ci/need buildah:buildah
+	$(BIN)/pytest -m installs tests/packaging/test_container.py
+
 # The daemons' folder is not in everybody's PATH.
 test-tools: $(VENV)/tests-installed
 	@PATH="$$PATH:/usr/sbin:/sbin" ./.ci/need fio:fio smartctl:smartmontools stressapptest:stressapptest gcc:gcc ip:iproute2 \
@@ -82,8 +93,12 @@ $(VENV)/tests-installed: $(BIN)/hpcverify
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
 	@touch $@
 
+$(VENV)/installs-installed: $(VENV)/tests-installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --group installs
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .trixie $(REPORT) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .trixie .roots $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
 # The JSON Schemas of documents follow the code; tests hold the two together.
 WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib import import_module; \
