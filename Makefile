@@ -41,7 +41,7 @@ test: test-tools lint
 
 # What speaks to Slurm, once more with a later one; its Python is a later one too.
 test-all: test
-	./.ci/debian trixie sh -ec 'python3 -m venv /opt/venv; \
+	./.ci/debian trixie sh -ec 'export PYTHONDONTWRITEBYTECODE=1; python3 -m venv /opt/venv; \
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[cluster,report,bmc,fleet]" hypothesis pytest sushy-tools; \
 	./.ci/apart pytest -p no:cacheprovider \
@@ -63,7 +63,7 @@ test-tools: $(VENV)/tests-installed
 # Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 2 GB).
 test-packages: test-tools $(VENV)/packaging-installed
 	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint zsh:zsh fish:fish man:man-db
-	./.ci/apart $(BIN)/pytest -m packages tests/packaging
+	$(BIN)/pytest -m packages tests/packaging
 
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .

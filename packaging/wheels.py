@@ -79,3 +79,9 @@ def run_pip(*words: object) -> None:
     """Run the pip of this environment."""
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*command, *map(str, words)], check=True)
+
+
+if __name__ == "__main__":
+    lock, folder, *pythons = sys.argv[1:]
+    for python in pythons:
+        download_wheels(Path(lock), python, Path(folder, f"wheelhouse-{python}-{MACHINE}"))

@@ -1,0 +1,1 @@
+"""The packages, installed for real on a fresh Debian: `make test-packages`."""
