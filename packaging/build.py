@@ -17,11 +17,11 @@ from pathlib import Path
 from tomllib import loads
 
 from click.shell_completion import get_completion_class
+
+from hpcverify.cli import cli
 from manual import write_manual
 from stage import date_files, stage_controller, stage_node
 from wheels import MACHINE, download_wheels, run_pip
-
-from hpcverify.cli import cli
 
 ROOT = Path(__file__).parents[1]
 HERE = Path("packaging")
@@ -94,7 +94,12 @@ def write_help(version: str, seconds: int) -> None:
 
 def pack(name: str, packager: str, settings: Mapping[str, str]) -> None:
     """Write the package of *name* for *packager* into dist/."""
-    command = [str(Path(sys.executable).with_name("nfpm")), "package", "--config", str(HERE / name / "nfpm.yaml")]
+    command = [
+        str(Path(sys.executable).with_name("nfpm")),
+        "package",
+        "--config",
+        str(HERE / name / "nfpm.yaml"),
+    ]
     subprocess.run(
         [*command, "--packager", packager, "--target", str(DIST)],
         env={**os.environ, **settings, "ARCH": ARCHITECTURES[MACHINE], "MAINTAINER": MAINTAINER},

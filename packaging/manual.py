@@ -69,7 +69,12 @@ def format_commands(command: click.Command, context: click.Context) -> str:
     groups = COMMAND_GROUPS
     if command is not cli:
         assert isinstance(command, click.Group)  # noqa: S101 - narrows the type
-        groups = {"": {name: inner.get_short_help_str(limit=200) for name, inner in command.commands.items()}}
+        groups = {
+            "": {
+                name: inner.get_short_help_str(limit=200)
+                for name, inner in command.commands.items()
+            }
+        }
     path = context.command_path.replace(" ", "-")
     lines = []
     for group, commands in groups.items():
@@ -185,7 +190,12 @@ def format_kind(kind: dict[str, Any], components: dict[str, Any]) -> str:
         kind = components[kind["$ref"].rpartition("/")[2]]
     if "enum" in kind:
         return " or ".join(f'"{choice}"' for choice in kind["enum"])
-    name = {"number": "number", "integer": "whole number", "string": "text", "boolean": "true or false"}
+    name = {
+        "number": "number",
+        "integer": "whole number",
+        "string": "text",
+        "boolean": "true or false",
+    }
     shown = kind.get("format") or name.get(kind["type"], kind["type"])
     shown = {"array": "list", "object": "table"}.get(shown, shown)
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -203,7 +213,9 @@ def read_field_texts(kind: type) -> dict[str, str]:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
                 value=ast.Constant(value=str(words))
             ):
-                texts[name] = " ".join(re.sub(r"``|\*(?=\w)|(?<=\w)\*(?=[.,;: ])", "", words).split())
+                texts[name] = " ".join(
+                    re.sub(r"``|\*(?=\w)|(?<=\w)\*(?=[.,;: ])", "", words).split()
+                )
             case _:
                 pass
     return texts

@@ -15,6 +15,8 @@ from tests.packaging.machine import PYTHONS, ROOT, Machine
 @pytest.fixture(scope="session")
 def packages() -> None:
     """Build the packages for each Debian into dist/, once for all tests."""
+    if any((ROOT / "dist").glob("*.deb")):
+        return
     command = ["make", "packages", f"PYTHONS={' '.join(PYTHONS.values())}"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
 

@@ -13,7 +13,7 @@ PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 SERVICE = """\
 [Service]
 Type=oneshot
-ExecStart=/bin/bash -c 'exec bash -eux /root/script >/root/output 2>&1'
+ExecStart=/bin/bash -c 'exec bash -eu /root/script >/root/output 2>&1'
 ExecStopPost=/bin/sh -c 'echo "$EXIT_STATUS" >/root/status; exec systemctl --no-block poweroff'
 TimeoutStartSec=540
 [Install]
@@ -29,11 +29,10 @@ class Machine:
     layer: Path
     slurm: bool = False
 
-    def package(self, name: str, kind: str = "deb") -> Path:
-        """Return the package of *name* for this machine."""
-        separator = "_" if kind == "deb" else "-"
-        (path,) = DIST.glob(f"{name}{separator}[0-9]*+py{PYTHONS[self.suite]}*.{kind}")
-        return path
+    def package(self, name: str) -> str:
+        """Return the path, in this machine, of the deb of *name* that fits it."""
+        (path,) = DIST.glob(f"{name}_*+py{PYTHONS[self.suite]}_*.deb")
+        return f"/hpcverify/dist/{path.name}"
 
     def enter(self, *command: object, network: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command in it; *network* is that of this machine, else one of its own."""
@@ -59,12 +58,31 @@ class Machine:
         """Run a script of sh in it that succeeds, and give its output."""
         return self.run("sh", "-euc", script)
 
-    def install(self, *packages: Path) -> str:
+    def install(self, *packages: str) -> str:
         """Install package files with what they need, as an administrator does."""
         self.run("apt-get", "update", "-qq", network=True)
-        names = [f"/hpcverify/{path.relative_to(ROOT)}" for path in packages]
         command = ["apt-get", "install", "-y", "--no-install-recommends"]
-        return self.run(*command, *names, network=True)
+        return self.run(*command, *packages, network=True)
+
+    def make_older(self, package: str, change: str = "") -> str:
+        """
+        Make of *package* the version before, 0.0.1, and return its path in this machine.
+
+        *change* are lines of sh that change its files, which lie in the working folder.
+        """
+        older = f"/root/older-{Path(package).name}"
+        self.shell(f"""
+            mkdir /root/older
+            dpkg-deb -R {package} /root/older
+            cd /root/older
+            sed -i 's/^Version: .*/Version: 0.0.1/; s/hpcverify (= [^)]*)/hpcverify (= 0.0.1)/' \
+                DEBIAN/control
+            {change}
+            dpkg-deb -Zgzip -z1 -b . {older}
+            cd /
+            rm -r /root/older
+        """)
+        return older
 
     def list_files(self, word: str = "hpcverify") -> set[str]:
         """List the files and folders whose path has *word* in it."""

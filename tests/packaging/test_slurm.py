@@ -33,7 +33,6 @@ HealthCheckProgram=/usr/libexec/hpcverify/healthcheck
 HealthCheckInterval=300
 PrologFlags=Alloc
 END
-until_true() { until "$@"; do sleep 0.2; done; }
 export LAB_DIR=/srv/lab
 LAB_EXTRA_CONF=/srv/extra.conf /hpcverify/tests/slurm_lab/slurm-lab.sh up 2
 export SLURM_CONF=/srv/lab/etc/slurm.conf
@@ -43,42 +42,83 @@ printf '[Service]\\nEnvironment=SLURM_CONF=%s\\n' "$SLURM_CONF" \
 systemctl daemon-reload
 """
 OBSERVE = """
-systemctl is-enabled hpcverify-sweep.timer hpcverify-bmc.timer >/root/enabled || true
-srun -N2 true
-until_true sh -c 'ls /srv/spool/n1/*.json* /srv/spool/n2/*.json* >/root/spool'
+note() { name=$1; shift; "$@" >"/root/notes/$name" || true; }
+mkdir /root/notes
+note timers systemctl is-enabled hpcverify-sweep.timer hpcverify-bmc.timer
+for node in n1 n2; do  # both are this machine, which one run at a time verifies
+    until ls /srv/spool/$node/*.json; do
+        srun -w $node true
+        sleep 1
+    done
+done
 systemctl enable --now hpcverify-sweep.timer
 systemctl start hpcverify-sweep.service || true
-systemctl show hpcverify-sweep.service -p Result -p ExecMainStatus >/root/sweep
-journalctl -u hpcverify-sweep.service --no-pager
-hpcverify nodes --json >/root/nodes.json
-systemctl is-enabled hpcverify-sweep.timer >/root/enabled-by-hand
-cp -r /etc/hpcverify /root/before
-ls -R /var/lib/hpcverify >/root/data-before
+note sweep systemctl show hpcverify-sweep.service -p Result -p ExecMainStatus
+note nodes hpcverify nodes --json
+"""
+UPGRADE = """
+systemctl stop hpcverify-sweep.timer hpcverify-sweep.service
+cp -r /etc/hpcverify /root/configuration
+note data find /var/lib/hpcverify -not -name '*.lock' -not -path '*/work*'
+systemctl start hpcverify-sweep.timer
 dpkg -i /root/new/*.deb
-systemctl is-active hpcverify-sweep.timer >/root/active-after-upgrade
-ls -R /var/lib/hpcverify >/root/data-after
-diff -r /root/before /etc/hpcverify
-hpcverify nodes --json >/root/nodes-after.json
-systemctl disable --now hpcverify-sweep.timer
-apt-get purge -y -qq hpcverify-controller
-hpcverify run --suite prolog || true
-apt-get purge -y -qq hpcverify
+note version hpcverify --version
+note timer systemctl is-enabled hpcverify-sweep.timer
+note active systemctl is-active hpcverify-sweep.timer
+systemctl stop hpcverify-sweep.timer hpcverify-sweep.service
+note configuration diff -r /root/configuration /etc/hpcverify
+note nodes-upgraded hpcverify nodes --json
+srun -N2 true
+"""
+REMOVE = """
+dpkg --purge hpcverify-controller
+note timer-purged find /etc/systemd -name 'hpcverify*.timer'
+note node-alone hpcverify run --suite prolog
+srun -N2 true
 """
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def controller(request: pytest.FixtureRequest, packages: None) -> Iterator[Machine]:
-    """Boot a Debian with Slurm and both packages, and go through their life there."""
+    """Boot a Debian with Slurm and go through the life of both packages there."""
     with TemporaryDirectory() as folder:
         machine = Machine(request.param, Path(folder), slurm=True)
         both = [machine.package(name) for name in ("hpcverify", "hpcverify-controller")]
-        machine.install(*both)
-        machine.shell("mkdir /root/new")
-        for package in both:
-            machine.shell(make_newer(package))
-        machine.boot(SET_UP + OBSERVE)
+        machine.install(*(machine.make_older(package) for package in both))
+        machine.run("mkdir", "/root/new")
+        machine.run("cp", *both, "/root/new")
+        machine.boot(SET_UP + OBSERVE + UPGRADE + REMOVE)
         yield machine
 
 
+def test_timers_are_off_until_they_are_enabled(controller: Machine) -> None:
+    assert read(controller, "timers").split() == ["disabled", "disabled"]
+
+
+def test_hooks_leave_a_run_of_each_node_and_the_hardened_sweep_verifies_both(
+    controller: Machine,
+) -> None:
+    assert read(controller, "sweep").split() == ["Result=success", "ExecMainStatus=0"]
+    assert list_verdicts(read(controller, "nodes")) == {"n1": "pass", "n2": "pass"}
+
+
+def test_an_upgrade_keeps_configuration_ledger_and_the_enabled_timer(controller: Machine) -> None:
+    assert "0.0.1" not in controller.run("dpkg-query", "-W", "hpcverify")
+    assert read(controller, "configuration") == ""
+    assert "/var/lib/hpcverify/fleet.sqlite" in read(controller, "data").splitlines()
+    assert list_verdicts(read(controller, "nodes-upgraded")) == {"n1": "pass", "n2": "pass"}
+    assert read(controller, "timer") == "enabled\n"
+    assert read(controller, "active") == "active\n"
+
+
+def test_a_controller_that_is_purged_stays_a_node(controller: Machine) -> None:
+    assert read(controller, "timer-purged") == ""
+    assert ": PASS after " in read(controller, "node-alone")
+
+
+def list_verdicts(nodes: str) -> dict[str, str]:
+    return {node["name"]: node["verdict"] for node in json.loads(nodes)["nodes"]}
+
+
 def read(machine: Machine, name: str) -> str:
-    return machine.run("cat", f"/root/{name}")
+    return machine.run("cat", f"/root/notes/{name}")
