@@ -16,7 +16,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 MACHINE = platform.machine()
-PLATFORMS = tuple(f"manylinux_2_{minor}_{MACHINE}" for minor in range(28, 16, -1)) + (
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_{MACHINE}" for minor in range(28, 16, -1)),
     f"manylinux2014_{MACHINE}",
 )
 """glibc 2.28 is that of RHEL 8."""
@@ -25,10 +26,6 @@ REQUIREMENT = re.compile(r"^\S.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 
 def select_wheels(lock: str, python: str) -> str:
     """Return the requirements of *lock* that *python*, as ``3.11``, needs, without markers."""
-    return "".join(_select(lock, python))
-
-
-def _select(lock: str, python: str) -> list[str]:
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -43,7 +40,7 @@ def _select(lock: str, python: str) -> list[str]:
         requirement = Requirement(head)
         if requirement.marker is None or requirement.marker.evaluate(environment):
             selected.append(f"{requirement.name}{requirement.specifier}{separator}{hashes}")
-    return selected
+    return "".join(selected)
 
 
 def download_wheels(lock: Path, python: str, folder: Path) -> Path:

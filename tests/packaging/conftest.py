@@ -13,26 +13,27 @@ from tests.packaging.machine import PYTHONS, ROOT, Machine
 
 
 @pytest.fixture(scope="session")
-def packages() -> None:
+def packages() -> Path:
     """Build the packages for each Debian into dist/, once for all tests."""
     if any((ROOT / "dist").glob("*.deb")):
-        return
+        return ROOT / "dist"
     command = ["make", "packages", f"PYTHONS={' '.join(PYTHONS.values())}"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return ROOT / "dist"
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
-def installed(request: pytest.FixtureRequest, packages: None) -> Iterator[Machine]:
+def installed(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """Install the node's package on a fresh Debian."""
     with TemporaryDirectory() as folder:
-        machine = Machine(request.param, Path(folder))
+        machine = Machine(request.param, Path(folder), packages)
         machine.install(machine.package("hpcverify"))
         yield machine
 
 
 @pytest.fixture
-def machine(installed: Machine) -> Iterator[Machine]:
+def machine(installed: Machine, packages: Path) -> Iterator[Machine]:
     """Give a copy of that Debian."""
     with TemporaryDirectory() as folder:
         subprocess.run(["cp", "-a", installed.layer / "upper", folder], check=True)
-        yield Machine(installed.suite, Path(folder))
+        yield Machine(installed.suite, Path(folder), packages)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DIST = ROOT / "dist"
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 """The Python of each Debian."""
 SERVICE = """\
@@ -27,12 +26,14 @@ class Machine:
 
     suite: str
     layer: Path
+    dist: Path
+    """Where packages lie, in the checkout."""
     slurm: bool = False
 
-    def package(self, name: str) -> str:
-        """Return the path, in this machine, of the deb of *name* that fits it."""
-        (path,) = DIST.glob(f"{name}_*+py{PYTHONS[self.suite]}_*.deb")
-        return f"/hpcverify/dist/{path.name}"
+    def package(self, name: str, kind: str = "deb") -> str:
+        """Return the path, in this machine, of the package of *name* that fits it."""
+        (path,) = self.dist.glob(f"{name}[_-][0-9]*+py{PYTHONS[self.suite]}[_-]*.{kind}")
+        return f"/hpcverify/{path.relative_to(ROOT)}"
 
     def enter(self, *command: object, network: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a command in it; *network* is that of this machine, else one of its own."""
@@ -101,7 +102,7 @@ class Machine:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         self.run("systemctl", "enable", "script.service")
-        command = [ROOT / ".ci/debian", "--layer", self.layer, "--boot", self.suite]
+        command = [str(ROOT / ".ci/debian"), "--layer", str(self.layer), "--boot", self.suite]
         console = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

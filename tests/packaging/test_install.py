@@ -107,5 +107,23 @@ def test_an_environment_that_somebody_made_is_not_overwritten(machine: Machine) 
     assert machine.run("find", "/opt/hpcverify", "-type", "f") == "/opt/hpcverify/bin/own\n"
 
 
+def test_the_rpm_compiles_upgrades_and_leaves_configuration_and_data(machine: Machine) -> None:
+    machine.shell("apt-get purge -y -qq hpcverify")
+    machine.run("apt-get", "install", "-y", "-qq", "rpm", network=True)
+    rpm = machine.package("hpcverify", "rpm")
+    machine.run("rpm", "-i", "--nodeps", rpm)  # dpkg has what it needs
+    assert machine.list_files("hpcverify/__pycache__")
+    machine.run("hpcverify", "run", "--suite", "prolog")
+    machine.shell("echo 'scratch = \"/tmp\"' >>/etc/hpcverify/site.toml")
+    machine.run("rpm", "-U", "--force", "--nodeps", rpm)
+    assert machine.run("tail", "-n1", "/etc/hpcverify/site.toml") == 'scratch = "/tmp"\n'
+    assert machine.list_files("hpcverify/__pycache__")
+
+    machine.run("rpm", "-e", "hpcverify")
+    left = machine.list_files() - {rpm}
+    assert {path for path in left if not any(path.startswith(kept) for kept in KEPT)} == set()
+    assert "/var/lib/hpcverify/store.sqlite" in left
+
+
 def read_hook(name: str) -> str:
     return (ROOT / "slurm" / name).read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_lock_has_the_versions_of_the_constraints(name: str) -> None:
 @pytest.mark.parametrize("name", EXTRAS)
 def test_each_line_of_a_lock_has_hashes(name: str) -> None:
     lines = (LOCKS / name).read_text().splitlines()
-    for line, following in zip(lines, lines[1:], strict=False):
+    for line, following in pairwise(lines):
         if "==" in line:
             assert following.startswith("    --hash=sha256:"), line
 
