@@ -60,9 +60,10 @@ test-tools: $(VENV)/tests-installed
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client
 
-# Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 2 GB).
-test-packages: test-tools $(VENV)/packaging-installed
-	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint zsh:zsh fish:fish man:man-db
+# Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).
+test-packages: PYTHONS = 3.11 3.13
+test-packages: test-tools packages
+	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint man:man-db systemd-nspawn:systemd-container
 	$(BIN)/pytest -m packages tests/packaging
 
 lint: $(VENV)/tests-installed
