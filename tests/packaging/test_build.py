@@ -71,7 +71,17 @@ def test_rpm_installs_the_files_of_the_deb_into_an_empty_root(
     (deb,) = packages.glob(f"hpcverify_*+py{PYTHON}_*.deb")
     (rpm,) = packages.glob(f"hpcverify-{VERSION}+py{PYTHON}-*.rpm")
     subprocess.run(["dpkg-deb", "-x", deb, tmp_path / "deb"], check=True)
-    command = ["rpm", "--root", tmp_path / "rpm", "--nodeps", "--noscripts", "-i", rpm]
+    command = [
+        "rpm",
+        "--root",
+        tmp_path / "rpm",
+        "--dbpath",
+        "/db",
+        "--nodeps",
+        "--noscripts",
+        "-i",
+        rpm,
+    ]
     subprocess.run(command, check=True)
 
     assert list_tree(tmp_path / "rpm") == list_tree(tmp_path / "deb")
@@ -85,5 +95,5 @@ def list_tree(root: Path) -> dict[str, str]:
         name: sha256(path.read_bytes()).hexdigest()
         for name, path in files.items()
         if path.is_file() and not path.is_symlink() and not ELSEWHERE.match(name)
-        if not name.startswith("/var/lib/rpm/")
+        if not name.startswith("/db/")
     }
