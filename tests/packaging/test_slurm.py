@@ -47,8 +47,8 @@ mkdir /root/notes
 note timers systemctl is-enabled hpcverify-sweep.timer hpcverify-bmc.timer
 for node in n1 n2; do  # both are this machine, which one run at a time verifies
     until ls /srv/spool/$node/*.json; do
-        srun -w $node true
-        sleep 1
+        runuser -u nobody -- srun -w $node true  # jobs of root count as ours
+        sleep 5
     done
 done
 systemctl enable --now hpcverify-sweep.timer
@@ -67,13 +67,13 @@ note active systemctl is-active hpcverify-sweep.timer
 systemctl stop hpcverify-sweep.timer hpcverify-sweep.service
 note configuration diff -r /root/configuration /etc/hpcverify
 note nodes-upgraded hpcverify nodes --json
-srun -N2 true
+runuser -u nobody -- srun -N2 true
 """
 REMOVE = """
 dpkg --purge hpcverify-controller
 note timer-purged find /etc/systemd -name 'hpcverify*.timer'
-note node-alone hpcverify run --suite prolog
-srun -N2 true
+note node-alone hpcverify run --suite prolog --wait 60
+runuser -u nobody -- srun -N2 true
 """
 
 
