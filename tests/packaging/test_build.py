@@ -35,7 +35,7 @@ def test_two_builds_of_one_commit_are_equal_byte_for_byte(packages: Path, tmp_pa
     clone = tmp_path / "another-folder"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
     environment = os.environ | {"PYTHONPATH": f"{clone}:{clone}/checks:{clone}/reports"}
-    command = [sys.executable, clone / "packaging/build.py", PYTHON]
+    command = [sys.executable, str(clone / "packaging/build.py"), PYTHON]
     subprocess.run(command, env=environment, check=True, capture_output=True)
 
     sums = read_sums(clone / "dist")
@@ -71,17 +71,8 @@ def test_rpm_installs_the_files_of_the_deb_into_an_empty_root(
     (deb,) = packages.glob(f"hpcverify_*+py{PYTHON}_*.deb")
     (rpm,) = packages.glob(f"hpcverify-{VERSION}+py{PYTHON}-*.rpm")
     subprocess.run(["dpkg-deb", "-x", deb, tmp_path / "deb"], check=True)
-    command = [
-        "rpm",
-        "--root",
-        tmp_path / "rpm",
-        "--dbpath",
-        "/db",
-        "--nodeps",
-        "--noscripts",
-        "-i",
-        rpm,
-    ]
+    place = [f"--root={tmp_path}/rpm", "--dbpath=/db"]
+    command = ["rpm", *place, "--nodeps", "--noscripts", "-i", str(rpm)]
     subprocess.run(command, check=True)
 
     assert list_tree(tmp_path / "rpm") == list_tree(tmp_path / "deb")
