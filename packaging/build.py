@@ -54,6 +54,8 @@ def build_packages(pythons: list[str]) -> None:
     seconds = read_commit_time()
     os.environ["SOURCE_DATE_EPOCH"] = str(seconds)
     DIST.mkdir(exist_ok=True)
+    for former in DIST.glob("hpcverify*"):
+        former.unlink()
     run_pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", DIST, ".")
     wheel = DIST / f"hpcverify-{version}-py3-none-any.whl"
     for python in pythons:
