@@ -5,18 +5,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test fabric test-all test-ansible test-container \
-	test-tools lint format bench schema faults states picture sdc-table clean
+.PHONY: help verify quick-test test fabric test-all test-packages test-ansible test-container test-tools \
+	lint format bench schema faults states picture sdc-table packages wheelhouse release lock clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
 	@echo "make quick-test  test what needs no Debian package and no root; about a minute"
 	@echo "make test     install what the tests need, lint and test"
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
+	@echo "make test-packages  install, upgrade and remove them on new Debians (as root; half an hour)"
 	@echo "make test-ansible  run the Ansible role on new Debians (as root; 1 GB)"
 	@echo "make test-container  build the images and verify a node in each (as root; 4 GB)"
 	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
 	@echo "make lint     ruff, mypy --strict and pyright"
+	@echo "make packages deb and rpm of a node and of a controller, in dist/"
+	@echo "make wheelhouse  torch for nodes without a package index, in dist/"
+	@echo "make release  packages, wheel, list of contents and checksums, from a clean checkout"
 	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
 
 # The verdict is in the report; only FAIL (1) and a mistake of ours or yours (2) end
@@ -40,7 +44,7 @@ test: test-tools lint
 
 # What speaks to Slurm, once more with a later one; its Python is a later one too.
 test-all: test
-	./.ci/trixie sh -ec 'python3 -m venv /opt/venv; \
+	./.ci/debian trixie sh -ec 'export PYTHONDONTWRITEBYTECODE=1; python3 -m venv /opt/venv; \
 	pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[cluster,report,bmc,fleet]" hypothesis pytest sushy-tools; \
 	./.ci/apart pytest -p no:cacheprovider \
@@ -67,6 +71,12 @@ test-tools: $(VENV)/tests-installed
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
 		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client
+
+# Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).
+test-packages: PYTHONS = 3.11 3.13
+test-packages: test-tools packages
+	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint man:man-db systemd-nspawn:systemd-container
+	$(BIN)/pytest -m installs tests/packaging/test_build.py tests/packaging/test_install.py tests/packaging/test_slurm.py
 
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
@@ -97,8 +107,32 @@ $(VENV)/installs-installed: $(VENV)/tests-installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --group installs
 	@touch $@
 
+$(VENV)/packaging-installed: $(BIN)/hpcverify
+	$(BIN)/pip install --quiet --constraint constraints.txt --group packaging
+	@touch $@
+
+# The distributions' Python: Debian 12, RHEL 9; Ubuntu 24.04, RHEL 9 and 10; Debian 13; Ubuntu 26.04.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+packages: $(VENV)/packaging-installed
+	$(BIN)/python packaging/build.py $(PYTHONS)
+
+# What nodes without a package index install torch from; several GB for each Python.
+wheelhouse: $(VENV)/packaging-installed
+	$(BIN)/python packaging/wheels.py packaging/torch.txt dist $(PYTHONS)
+
+release: packages
+	./packaging/release $(BIN)
+
+# What the packages contain follows pyproject.toml and constraints.txt.
+WRITE_LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --constraint constraints.txt
+lock: $(VENV)/packaging-installed
+	$(WRITE_LOCK) --extra report --extra cluster pyproject.toml packaging/node.in --output-file packaging/node.txt
+	$(WRITE_LOCK) --constraint packaging/node.txt --extra bmc --extra fleet pyproject.toml --output-file packaging/controller.txt
+	$(WRITE_LOCK) --constraint packaging/node.txt --extra gpu pyproject.toml --output-file packaging/torch.txt
+
 clean:
-	rm -rf $(VENV) .trixie .roots $(REPORT) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .debian .roots build dist $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
 # The JSON Schemas of documents follow the code; tests hold the two together.
 WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib import import_module; \

@@ -1,0 +1,55 @@
+"""The units of the controller: right for systemd, and kept from what they do not need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SLURM = Path(__file__).parents[2] / "slurm"
+UNITS = sorted(path.name for path in SLURM.glob("hpcverify-*"))
+SERVICES = [name for name in UNITS if name.endswith(".service")]
+EXPOSURE = 3.2
+"""By `systemd-analyze security` of systemd 252, from 0 (best) to 10; docs/slurm.md has it."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """Put the units where each program that they start is there."""
+    for name in UNITS:
+        text = (SLURM / name).read_text()
+        (tmp_path / name).write_text(text.replace("/opt/hpcverify/bin/hpcverify", "/bin/true"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_no_mistake_in_a_unit(installed: Path, name: str) -> None:
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", installed / name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    ours = [line for line in verified.stdout.splitlines() if "hpcverify" in line]
+    assert (verified.returncode, ours) == (0, [])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_no_more_exposed_than_the_docs_say(installed: Path, name: str) -> None:
+    shown = subprocess.run(
+        ["systemd-analyze", "security", "--no-pager", "--offline=true", installed / name],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", shown)
+    assert level is not None, shown
+    assert float(level[1]) <= EXPOSURE
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_removes_the_locks_of_the_hooks_when_it_ends(name: str) -> None:
+    assert "RuntimeDirectory=" not in (SLURM / name).read_text()
