@@ -647,6 +647,7 @@ def _judge_findings(result: Result) -> Iterator[Complaint]:
                 conclusive=ruling.conclusive,
                 shared=ruling.shared,
                 evidence=finding.evidence,
+                fix=finding.fix,
             )
 
 

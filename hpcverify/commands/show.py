@@ -33,6 +33,7 @@ from hpcverify.records.store import Store
 from hpcverify.summary.actions import rank_item
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import (
     NARROW_COLUMNS,
     Console,
@@ -103,7 +104,7 @@ def command(
         return
     console = Console(highlight=False)
     if not (checks or parts or failed):
-        show_results(shown, store.make_earlier_lookup(found), console)
+        show_results(summarize(shown, store.make_earlier_lookup(found)), console)
         console.print()
     rounds = group_by_check(shown.results)
     for result in rank_checks(shown):
@@ -112,7 +113,7 @@ def command(
             console.print(describe_round(result, rounds[result.check]))
         show_details(result, found, console)
         console.print()
-    console.print(render_conclusion(found))
+    console.print(render_conclusion(summarize(found)))
 
 
 def keep_round(run: Run, number: int) -> Run:

@@ -69,6 +69,11 @@ class AffectedPart(Struct, frozen=True, kw_only=True):
         return self.complaints[0].remedy
 
     @property
+    def fix(self) -> str:
+        """The exact step for that remedy; empty if none is known."""
+        return self.complaints[0].fix
+
+    @property
     def deciding(self) -> tuple[Complaint, ...]:
         """The complaints of the worst verdict."""
         return tuple(c for c in self.complaints if c.verdict is self.verdict)

@@ -29,6 +29,7 @@ from hpcverify.summary.actions import (
     rank_item,
 )
 from hpcverify.summary.part_names import name_parts
+from hpcverify.summary.run_summary import RunSummary
 from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
 from hpcverify.units import choose_unit, convert_unit, have_one_dimension
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
@@ -119,15 +120,14 @@ class Section:
     """How many rounds are left out, and where they are."""
 
 
-def build_section(
-    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy], *, main: bool = True
-) -> Section:
+def build_section(result: Result, summary: RunSummary, *, main: bool = True) -> Section:
     """
-    Lay out everything about one check, and for each part its one of the run's *remedies*.
+    Lay out everything about one check, and for each part what the run calls for.
 
     A round that is not the *main* one has an anchor of its own, and charts only if it did
     not pass: the charts of a day would be most of the page.
     """
+    inventory, remedies = summary.inventory, summary.remedies
     everything = pair_measurements(result)
     verdict = effective_verdict(result)
     # A quoted name has no slash.

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.model import Remedy, Run, Verdict
+from hpcverify.model import Remedy, Run
+from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.verdict import (
     explain_verdict,
     format_next_steps,
-    group_by_cause,
     list_deciding_actions,
 )
 from tests.cli import Cli
@@ -164,8 +164,8 @@ def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read
     reboot, rerun = list_deciding_actions(run)
     assert (reboot.remedy, [part.part_id for part in reboot.parts]) == (Remedy.REBOOT, [sick])
     assert (rerun.remedy, len(rerun.parts)) == (Remedy.RERUN, GPUS - 1)
-    (cause,) = (group for group in group_by_cause(run) if group.result.verdict is Verdict.ERROR)
-    assert len(cause.results) == len(PASSIVE)
+    (cause,) = (d for d in diagnose(run) if d.part_ids == (sick,))
+    assert len(cause.checks) == len(PASSIVE)
     assert "GPU 5" in explain_verdict(run)
     assert "GPU 0" not in explain_verdict(run)
     assert format_next_steps(run).startswith("drain the node and reboot it, then:")

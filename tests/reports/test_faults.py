@@ -24,7 +24,7 @@ from hpcverify.model import (
 )
 from hpcverify.testing import judge_by
 from hpcverify_reports.faults import Fault, group_faults
-from tests.reports.fleets import NOW, bad, name_of, said, well
+from tests.reports.fleets import NOW, bad, list_last, name_of, said, well
 
 NODE = Inventory(
     parts=(
@@ -103,10 +103,10 @@ def test_faults_of_other_metrics_codes_or_kinds_of_part_are_kept_apart(
 
 
 def test_one_fault_with_two_remedies_is_two() -> None:
-    worn = complain(findings("differs", "no spare rows", "gpu-1"), "ecc")
+    (worn,) = complain(findings("differs", "no spare rows", "gpu-1"), "ecc")
     runs = [
-        bad("n1", "ecc", Verdict.FAIL, Remedy.REPLACE, "no spare rows", worn),
-        bad("n2", "ecc", Verdict.FAIL, Remedy.REBOOT, "no spare rows", worn),
+        bad(name, "ecc", Verdict.FAIL, remedy, "no spare rows", (replace(worn, remedy=remedy),))
+        for name, remedy in (("n1", Remedy.REPLACE), ("n2", Remedy.REBOOT))
     ]
     nodes = {name: well(name) for name in ("n1", "n2")}
 
@@ -115,17 +115,11 @@ def test_one_fault_with_two_remedies_is_two() -> None:
 
 def test_several_checks_that_meet_a_lost_gpu_are_one_fault() -> None:
     checks = ("ecc", "nvlink", "pcie")
-    runs = [
-        bad(
-            "n1",
-            check,
-            Verdict.FAIL,
-            Remedy.REBOOT,
-            "",
-            complain(findings("gone", f"it is lost, says {check}", "gpu-2"), check),
-        )
+    lost = [
+        judge_by(findings("gone", f"it is lost, says {check}", "gpu-2"), (), RULINGS, NODE, check)
         for check in checks
     ]
+    runs = list_last("n1", *lost)
     slow = complain(value("width", 8.0, "gpu-1"), "pcie")
     runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "", slow))
     nodes = {name: well(name) for name in ("n1", "n2")}
@@ -138,12 +132,15 @@ def test_several_checks_that_meet_a_lost_gpu_are_one_fault() -> None:
 def test_checks_that_could_not_run_are_one_fault_if_they_say_the_same(
     texts: tuple[str, str], count: int
 ) -> None:
-    runs = []
-    for check, text in zip(("gemm", "storage"), texts, strict=True):
-        short = Shortfall("node", text, Cause.MISSING)
-        result = Result(check=check, verdict=Verdict.ERROR, shortfalls=(short,))
-        complaints = add_complaints(result, NODE).complaints
-        runs.append(bad("n1", check, Verdict.ERROR, Remedy.RERUN, text, complaints))
+    results = [
+        Result(
+            check=check,
+            verdict=Verdict.ERROR,
+            shortfalls=(Shortfall("node", text, Cause.MISSING),),
+        )
+        for check, text in zip(("gemm", "storage"), texts, strict=True)
+    ]
+    runs = list_last("n1", *(add_complaints(result, NODE) for result in results))
 
     faults = group_faults(build_overview({"n1": well("n1")}, (), runs, now=NOW).rows)
     assert len(faults) == count

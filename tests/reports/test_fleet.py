@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcverify.fleet.ledger import Malfunction
 from hpcverify.fleet.states import Caveat, Node, State
 from hpcverify.insight.overview import Overview, build_overview
-from hpcverify.model import Remedy, Verdict
+from hpcverify.model import Maturity, Remedy, Result, Verdict
 from hpcverify.records.told_facts import ToldFacts
 from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
@@ -340,9 +340,17 @@ def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
-    beta = fleets.said(
-        "n1", verdict=Verdict.FAIL, overall=Verdict.WARN, remedy=Remedy.REPLACE, reason="slow"
+    (judged,) = fleets.list_last(
+        "n1",
+        Result(
+            check="gemm",
+            verdict=Verdict.FAIL,
+            maturity=Maturity.BETA,
+            remedy=Remedy.REPLACE,
+            reason="slow",
+        ),
     )
+    beta = replace(judged, overall=Verdict.WARN)
     shown = build_overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
     ((fault, _, _, step, _),) = list_faults(shown)
 

@@ -26,7 +26,8 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.summary.actions import list_actions, list_affected_parts
-from hpcverify.summary.verdict import explain_verdict, format_next_steps, summarize_reason
+from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.verdict import explain_verdict, format_next_steps
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
@@ -115,7 +116,8 @@ def count_passes(count: int) -> int:
     judged = judge_by(broken, (), RULINGS, Inventory(parts=tuple(parts)))
     parts.passes = 0
 
-    assert explain_verdict(run(judged, inventory=Inventory(parts=parts))).startswith("check: GPU 0")
+    explained = explain_verdict(run(judged, inventory=Inventory(parts=parts)))
+    assert explained.startswith(f"check: all {count} GPUs")
     return parts.passes
 
 
@@ -193,7 +195,8 @@ def test_the_part_that_is_farthest_off_comes_first() -> None:
     (action,) = list_actions(run(gemm))
 
     assert [p.part_id for p in action.parts] == ["gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0"]
-    assert summarize_reason(gemm, NODE) == "GPU 3: speed 12 GB/s < 100 (spec) (+4 more)"
+    (diagnosis,) = diagnose(run(gemm))
+    assert diagnosis.part_ids == ("gpu-3", "gpu-4", "gpu-2", "gpu-1", "gpu-0")
 
 
 def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
@@ -203,10 +206,9 @@ def test_what_ails_all_parts_alike_is_said_once_of_all_of_them() -> None:
     )
     unable = result("gemm", verdict=Verdict.ERROR, shortfalls=shortfalls)
 
-    assert summarize_reason(slow, NODE).endswith(
-        "speed 50 GB/s < 100 (spec) (+7 more, on all 8 GPUs)"
-    )
-    assert summarize_reason(unable, NODE) == "all 8 GPUs: the driver is too old"
+    (slowness,), (failure,) = diagnose(run(slow)), diagnose(run(unable))
+    assert slowness.sentence == "all 8 GPUs: speed 50 GB/s < 100 (spec)"
+    assert failure.sentence == "all 8 GPUs: the driver is too old"
 
 
 def test_a_worker_for_all_gpus_accuses_only_the_one_that_it_found() -> None:

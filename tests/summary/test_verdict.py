@@ -16,13 +16,13 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
+from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.verdict import (
     MAX_LINE_CHARACTERS,
     explain_verdict,
     format_next_steps,
     needs_vendor,
     shorten,
-    summarize_reason,
     write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
@@ -41,18 +41,18 @@ def slow(count: int) -> Run:
     return a_run(verdict=Verdict.FAIL, results=(failed,), inventory=node)
 
 
-WORST = "GPU 23: bf16.sustained 12 TFLOP/s < 702 (spec)"
+WORST = "bf16.sustained 12 TFLOP/s < 702 (spec)"
 
 
 def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
     line, *_, last = format_run(slow(23))[1:]
     command = "hpcverify run --suite quick"
 
-    assert line == f"FAIL  gemm: {WORST} (+23 more)"
+    assert line == "FAIL  gemm: GPU 23, GPU 22, GPU 21 (+21 more): at worst " + WORST
     assert (
         last == f"next: drain the node, replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
     )
-    assert explain_verdict(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
+    assert explain_verdict(slow(23)) == line.removeprefix("FAIL  ")
 
 
 def test_one_failure_has_no_count() -> None:
@@ -80,7 +80,7 @@ def test_what_several_checks_report_of_a_part_is_printed_once() -> None:
     ]
     run = a_run(verdict=Verdict.FAIL, results=tuple(results))
 
-    assert explain_verdict(run) == f"inventory and 3 more checks: node: {lost.text}"
+    assert explain_verdict(run) == f"inventory and 3 more checks: {lost.text}"
     assert format_next_steps(run).startswith("drain the node and reboot it, then: hpcverify run")
 
 
@@ -164,8 +164,7 @@ def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
         [Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR)],
         rulings,
     )
-    reason = summarize_reason(found, Inventory())
+    first, second = diagnose(a_run(verdict=Verdict.FAIL, results=(found,)))
 
-    assert reason.startswith(("gpu7: sram 1 > 0", "gpu6: sram 1 > 0"))
-    assert "gpu5: row remap failed" in reason
-    assert reason.endswith("(+1 more)")
+    assert (first.remedy, {*first.part_ids}) == (Remedy.CONTACT_VENDOR, {"gpu7", "gpu6"})
+    assert (second.remedy, second.sentence) == (Remedy.REPLACE, "gpu5: row remap failed")
