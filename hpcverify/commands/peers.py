@@ -20,9 +20,14 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
 from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
-from hpcverify.insight.judgement import JudgedChange, describe_day
+from hpcverify.insight.judgement import (
+    JudgedChange,
+    count_other_metrics,
+    describe_day,
+    group_by_part,
+)
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
-from hpcverify.model import Verdict
+from hpcverify.model import MIN_PARTS_FOR_ALL, Verdict
 from hpcverify.peers.document import (
     PeersDocument,
     describe_least,
@@ -247,7 +252,7 @@ def show(document: PeersDocument) -> None:
         console.print(least, markup=False)
     if outliers:
         console.print()
-        print_table(console, HEADS, (format_outlier(entry, each) for entry, each in outliers))
+        print_table(console, HEADS, map(format_outliers, group_outliers(outliers)))
     notes = [*list_moves(document), *list_notes(document)]
     if notes:
         console.print("\nnot judged in full, or moved as a whole:")
@@ -263,16 +268,35 @@ def summarize(document: PeersDocument, outliers: int) -> str:
     return f"{metrics}{most if parts else ''}: {format_count(outliers, 'outlier')}"
 
 
-def format_outlier(entry: MetricJudgement, outlier: PeerOutlier) -> tuple[str | Text, ...]:
-    """Print the columns of an outlier."""
+Outliers = Sequence[tuple[MetricJudgement, PeerOutlier]]
+
+
+def group_outliers(outliers: Outliers) -> list[Outliers]:
+    """Put the metrics of one part together; if many parts of a node are listed, of the node."""
+    names: dict[str, set[str]] = {}
+    for _, outlier in outliers:
+        names.setdefault(outlier.node, set()).add(outlier.name)
+    groups: dict[tuple[str, str], list[tuple[MetricJudgement, PeerOutlier]]] = {}
+    for entry, outlier in outliers:
+        many = outlier.node and len(names[outlier.node]) >= MIN_PARTS_FOR_ALL
+        key = ("node", outlier.node) if many else (outlier.level, outlier.name)
+        groups.setdefault(key, []).append((entry, outlier))
+    return list(groups.values())
+
+
+def format_outliers(group: Outliers) -> tuple[str | Text, ...]:
+    """Print the columns of a part or a node by its worst metric, and count the others."""
+    entry, outlier = max(group, key=lambda pair: (pair[1].verdict, pair[1].distance))
+    names = {other.name for _, other in group}
+    others = count_other_metrics(str(entry.name), (str(metric.name) for metric, _ in group))
     once = "" if outlier.runs > len(outlier.members) else "in one run only: run it again"
     return (
         render_badge(outlier.verdict),
-        outlier.level,
-        outlier.name,
+        outlier.level if len(names) == 1 else "node",
+        outlier.name if len(names) == 1 else f"{outlier.node} (several parts)",
         format_percent(outlier.distance),
         "-" if outlier.score is None else f"{outlier.score:.1f}",
-        "; ".join(filter(None, [str(entry.name), outlier.cause, once])),
+        "; ".join(filter(None, [f"{entry.name}{others}", outlier.cause, once])),
     )
 
 
@@ -295,16 +319,19 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     if shared or changes:
         console.print("\ncompared with their own past:")
     if changes:
-        print_table(console, PAST_HEADS, map(format_change, changes))
+        groups = group_by_part(changes).items()
+        print_table(console, PAST_HEADS, (format_changes(*group) for group in groups))
     print_items(console, [f"{name}: {describe_shared(one)}" for name, one in shared])
 
 
-def format_change(change: JudgedChange) -> tuple[str | Text, ...]:
-    """Print the columns of a part that changed."""
+def format_changes(title: str, changes: Sequence[JudgedChange]) -> tuple[str | Text, ...]:
+    """Print the columns of a part or a node by what changed most, and count the others."""
+    change = max(changes, key=lambda change: (change.verdict, change.size))
+    others = count_other_metrics(change.metric, (other.metric for other in changes))
     return (
         render_badge(change.verdict),
-        change.title,
+        title,
         format_percent(change.size),
         describe_day(change),
-        "; ".join(filter(None, [change.metric, change.why])),
+        "; ".join(filter(None, [f"{change.metric}{others}", change.why])),
     )
