@@ -8,7 +8,7 @@ with the same faults share a diagnosis, as when all GPUs of a node became slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -81,9 +81,15 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 def diagnose(run: Run) -> tuple[Diagnosis, ...]:
     """Diagnose every part with complaints in *run*: the gravest diagnosis first."""
-    inventory = recall_gone_parts(run)
+    return diagnose_parts(list_affected_parts(run), run, recall_gone_parts(run))
+
+
+def diagnose_parts(
+    parts: Iterable[AffectedPart], run: Run, inventory: Inventory
+) -> tuple[Diagnosis, ...]:
+    """Diagnose the affected *parts* of *run*; *inventory* has the names of those that are gone."""
     alike: dict[tuple[object, ...], list[AffectedPart]] = {}
-    for number, part in enumerate(_list_subjects(run)):
+    for number, part in enumerate(_list_subjects(parts)):
         kind = number if part.part_id == "node" else part.complaints[0].part_kind
         key = (part.verdict, part.remedy, kind, _list_faults(part))
         alike.setdefault(key, []).append(part)
@@ -92,9 +98,9 @@ def diagnose(run: Run) -> tuple[Diagnosis, ...]:
     return tuple(_build(parts, run, inventory) for parts in ordered)
 
 
-def _list_subjects(run: Run) -> Iterator[AffectedPart]:
+def _list_subjects(parts: Iterable[AffectedPart]) -> Iterator[AffectedPart]:
     """Yield the parts, and the node once for each cause: it is not one part."""
-    for part in list_affected_parts(run):
+    for part in parts:
         if part.part_id != "node":
             yield part
             continue

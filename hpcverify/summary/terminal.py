@@ -28,15 +28,10 @@ from rich.text import Text
 from hpcverify.model import Inventory, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary import wording
+from hpcverify.summary.checks import CheckSummary, PastLookup
 from hpcverify.summary.figures import Figure
 from hpcverify.summary.printable import make_printable
-from hpcverify.summary.run_summary import (
-    CheckSummary,
-    PastLookup,
-    RunSummary,
-    summarize,
-    write_finding,
-)
+from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
 from hpcverify.summary.verdict import shorten
 from hpcverify.summary.wording import format_duration, format_position
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpcverify.check import make_severity_key
-from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
+from hpcverify.model import Inventory, Remedy, Run, Verdict
 from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
     is_all_skipped,
     list_actions,
-    list_deciding,
     list_part_names,
-    recall_gone_parts,
 )
+from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.diagnosis import MAX_NAMED, diagnose, name_checks
-from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
+from hpcverify.summary.rounds import explain_left_out
 
 VERDICT_VERBS = {
     Verdict.FAIL: "failed",
@@ -66,32 +64,16 @@ MAX_REASON_CHARACTERS = 900
 """Characters of the reason of a run or of a node, which may be several diagnoses."""
 
 
-def rank_results(results: Iterable[Result]) -> list[Result]:
-    """Order *results* by what they count as, then by severity; skips come last."""
-    return sorted(results, key=_rank, reverse=True)
-
-
-def _rank(result: Result) -> tuple[bool, tuple[Verdict, int, float]]:
-    verdict = effective_verdict(result)
-    keys = map(make_severity_key, list_deciding(result))
-    return verdict is not Verdict.SKIP, max(keys, default=(verdict, 0, 0.0))
-
-
-def rank_checks(run: Run) -> list[Result]:
-    """Order the checks of *run* by their worst rounds."""
-    return rank_results(choose_worst_rounds(run.results))
-
-
-def summarize_run(run: Run) -> str:
-    """Summarize the results of *run* in a sentence or two."""
-    verdicts = [effective_verdict(result) for result in choose_worst_rounds(run.results)]
+def summarize_run(run: Run, checks: Sequence[CheckSummary]) -> str:
+    """Summarize the results of *run*, which has these *checks*, in a sentence or two."""
+    verdicts = [check.verdict for check in checks]
     if not verdicts:
         return "No check was run: nothing is known about this node."
     # An interrupted run is an ERROR, though none of its checks need be one.
     leading = run.verdict if run.verdict in verdicts else max(verdicts)
     count, total = verdicts.count(leading), len(verdicts)
-    checks = "check" if total == 1 else "checks"
-    counted = f"{count} {checks}" if count == total else f"{count} of {total} {checks}"
+    noun = "check" if total == 1 else "checks"
+    counted = f"{count} {noun}" if count == total else f"{count} of {total} {noun}"
     others = [
         f"{verdicts.count(verdict)} {VERDICT_VERBS[verdict]}"
         for verdict in (Verdict.ERROR, Verdict.WARN, Verdict.SKIP)
@@ -106,31 +88,28 @@ def summarize_run(run: Run) -> str:
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences if text)
 
 
-def list_deciding_actions(run: Run) -> list[Action]:
-    """List the actions that the verdict of *run* calls for, the gravest first."""
-    return [action for action in list_actions(run) if action.verdict is run.verdict]
-
-
 def needs_vendor(run: Run) -> bool:
     """Whether *run* fails a part so that its vendor wants the evidence."""
-    remedies = {action.remedy for action in list_deciding_actions(run)}
-    return run.verdict is Verdict.FAIL and not remedies.isdisjoint(VENDOR_REMEDIES)
+    failures = (action for action in list_actions(run) if action.verdict is Verdict.FAIL)
+    return any(action.remedy in VENDOR_REMEDIES for action in failures)
 
 
-def format_next_steps(run: Run) -> str:
+def format_next_steps(
+    run: Run, actions: Sequence[Action], inventory: Inventory, rerun_command: str
+) -> str:
     """Say what to do about which parts, and how to verify it; empty after a PASS."""
-    actions = list_deciding_actions(run)
+    actions = [action for action in actions if action.verdict is run.verdict]
     if not actions:
         return ""
     if is_all_skipped(run):
         chosen = "choose checks of what this node has (hpcverify checks)"
-        return f"{chosen}, then: {write_rerun_command(run)}"
+        return f"{chosen}, then: {rerun_command}"
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
-    steps = ", ".join(_format_step(action, run) for action in others or actions)
+    steps = ", ".join(_format_step(action, inventory) for action in others or actions)
     if run.verdict is Verdict.FAIL and not steps.startswith(DRAIN):
         steps = f"{DRAIN}, {steps}"
-    return f"{steps}{', then:' if others else ':'} {write_rerun_command(run)}"
+    return f"{steps}{', then:' if others else ':'} {rerun_command}"
 
 
 def write_sentence(action: Action) -> str:
@@ -140,7 +119,7 @@ def write_sentence(action: Action) -> str:
     return sentence if stays else f"{DRAIN.capitalize()}. {sentence}"
 
 
-def _format_step(action: Action, run: Run) -> str:
+def _format_step(action: Action, inventory: Inventory) -> str:
     ids = [part.part_id for part in action.parts]
     fixes = tuple(dict.fromkeys(part.fix for part in action.parts))
     is_known = all(fixes) and len(fixes) <= MAX_NAMED
@@ -149,7 +128,7 @@ def _format_step(action: Action, run: Run) -> str:
             return ", ".join(fixes)
         if "node" in ids:
             ids = ["node"]  # that of its parts is part of it
-    parts = _name_parts(ids, recall_gone_parts(run))
+    parts = _name_parts(ids, inventory)
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
     step = REMEDY_STEPS[action.remedy].format(
         parts=parts,
@@ -168,12 +147,12 @@ def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
     return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
-def write_rerun_command(run: Run) -> str:
+def write_rerun_command(run: Run, checks: Sequence[CheckSummary]) -> str:
     """Write the command that reruns what did not pass; all that ran, if that was most."""
-    results = choose_worst_rounds(run.results)
-    bad = [r.check for r in results if effective_verdict(r) >= Verdict.WARN]
-    few = run.complete and len(bad) <= len(results) / 2
-    return write_command(run.suite, bad if few else run.chosen)
+    ran = dict.fromkeys(result.check for result in run.results)
+    failed = {check.result.check for check in checks if check.verdict >= Verdict.WARN}
+    few = run.complete and len(failed) <= len(ran) / 2
+    return write_command(run.suite, [name for name in ran if name in failed] if few else run.chosen)
 
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:
@@ -194,30 +173,21 @@ def join_lines(lines: Iterable[str]) -> str:
     return shorten("; ".join(dict.fromkeys(filter(None, lines))), MAX_REASON_CHARACTERS)
 
 
-def explain_weight(result: Result) -> str:
-    """Explain why *result* does not count as its verdict; empty if it does."""
-    if effective_verdict(result) is result.verdict:
-        return ""
-    if result.verdict is Verdict.SKIP:
-        return "skipped, but required: counts as an error"
-    return "failed, but in beta: counts as a warning"
-
-
-def summarize_skips(run: Run) -> str:
+def summarize_skips(checks: Sequence[CheckSummary]) -> str:
     """
     List in one line what was skipped; empty if nothing was.
 
     It gives the most common reason; the others are in ``hpcverify show``.
     """
     reasons: dict[str, list[str]] = {}
-    for result in choose_worst_rounds(run.results):
-        if effective_verdict(result) is Verdict.SKIP:
-            reasons.setdefault(result.reason, []).append(result.check)
+    for check in checks:
+        if check.verdict is Verdict.SKIP:
+            reasons.setdefault(check.result.reason, []).append(check.result.check)
     if not reasons:
         return ""
-    reason, checks = max(reasons.items(), key=lambda pair: len(pair[1]))
-    others = [name for why, names in reasons.items() if why != reason for name in names]
-    line = f"{len(checks) + len(others)} skipped: {reason} ({', '.join(checks)})"
+    reason, names = max(reasons.items(), key=lambda pair: len(pair[1]))
+    others = [name for why, some in reasons.items() if why != reason for name in some]
+    line = f"{len(names) + len(others)} skipped: {reason} ({', '.join(names)})"
     return "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
 
 

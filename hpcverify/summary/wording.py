@@ -25,11 +25,12 @@ from hpcverify.model import (
 )
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary.actions import pair_with_limits
+from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.figures import Figure, format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
 from hpcverify.summary.rounds import format_round_count
-from hpcverify.summary.run_summary import CheckSummary, RunSummary, summarize, write_finding
+from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
 from hpcverify.summary.verdict import shorten
 
 

@@ -14,11 +14,12 @@ from types import MappingProxyType, SimpleNamespace
 from zlib import crc32
 
 from hpcverify.model import Inventory, Remedy, Run, Verdict
+from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.diagnosis import Diagnosis
 from hpcverify.summary.figures import Figure
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import count_rounds
-from hpcverify.summary.run_summary import CheckSummary, RunSummary, summarize
+from hpcverify.summary.run_summary import RunSummary, summarize
 from hpcverify.summary.verdict import REMEDY_SENTENCES, write_command
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
@@ -127,7 +128,7 @@ def make_mark(run_id: str, standing: str) -> str:
 
 def _build_section(check: CheckSummary, summary: RunSummary) -> Section:
     """Lay out the worst round of *check* in full, with the others folded below it."""
-    section = build_section(check.result, summary)
+    section = build_section(check, check.result, summary)
     if len(check.rounds) == 1:
         return section
     others = check.other_rounds
@@ -137,7 +138,7 @@ def _build_section(check: CheckSummary, summary: RunSummary) -> Section:
         section,
         badges=(f"{len(check.rounds)} rounds: {check.tally}", *section.badges),
         shown_note=f"This is round {check.result.round}, the first of the worst.",
-        other_rounds=tuple(build_section(r, summary, main=False) for r in shown),
+        other_rounds=tuple(build_section(check, r, summary) for r in shown),
         unshown_note=f"and {left} more: hpcverify show {summary.run.id} --round N" if left else "",
     )
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.model import Cause, Remedy, Result, Run, Verdict, effective_verdict
+from hpcverify.model import Cause, Remedy, Run, Verdict
 from hpcverify.summary.actions import find_common_remedy, list_complaints, rank_item
+from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.rounds import format_round_count
-from hpcverify.summary.run_summary import CheckSummary, RunSummary, summarize, write_finding
-from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
+from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, convert_to_utc, format_time
 from hpcverify_reports.remedies import (
@@ -119,7 +120,7 @@ def _build_case(check: CheckSummary, summary: RunSummary) -> ET.Element:
         time=f"{sum(r.seconds for r in check.rounds):.3f}",
     )
     several = [f"{len(check.rounds)} rounds: {check.tally}"] if check.tally else []
-    details = make_printable("\n".join([*several, *_list_details(result, summary.remedies)]))
+    details = make_printable("\n".join([*several, *_list_details(check, summary.remedies)]))
     kind = _JUNIT_ELEMENTS.get(check.verdict)
     if kind is not None:
         sentences = [
@@ -151,15 +152,16 @@ def _build_run_case(summary: RunSummary) -> Iterator[ET.Element]:
     yield case
 
 
-def _list_details(result: Result, remedies: Mapping[str, Remedy]) -> Iterator[str]:
+def _list_details(check: CheckSummary, remedies: Mapping[str, Remedy]) -> Iterator[str]:
     """Yield everything that was found, and what to do if that is the same for all."""
-    yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
-    yield from filter(None, (explain_weight(result), CAUSE_SENTENCES[result.cause]))
+    result = check.result
+    yield f"{ICONS[check.verdict].word}: {result.reason}"
+    yield from filter(None, (check.weight, CAUSE_SENTENCES[result.cause]))
     common = find_common_remedy(result, remedies)
     if common not in (None, Remedy.NONE):
         yield f"Next: {REMEDY_SENTENCES[common]}"
     for one in list_complaints(result):
-        milder = one.verdict < effective_verdict(result)
+        milder = one.verdict < check.verdict
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
         own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
         yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"

@@ -30,10 +30,6 @@ from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import Console, render_conclusion, show_results
 from hpcverify.summary.verdict import (
     REMEDY_SENTENCES,
-    format_next_steps,
-    list_deciding_actions,
-    summarize_run,
-    write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
 from hpcverify_reports.node import render
@@ -198,16 +194,17 @@ def test_every_output_says_the_same(name: str, output: str) -> None:
     run = RUNS[name]
     shown = " ".join(OUTPUTS[output](run).split())
 
-    assert summarize_run(run) in shown
+    assert summarize(run).sentence in shown
     assert ("Nothing to do" in shown) is (run.verdict is Verdict.PASS and output not in LINES)
     if run.verdict is Verdict.PASS:
         return
-    assert write_rerun_command(run) in shown
+    assert summarize(run).rerun_command in shown
     if output in (*LINES, "junit"):
-        assert f"{'' if output == 'junit' else 'next: '}{format_next_steps(run)}" in shown
+        assert f"{'' if output == 'junit' else 'next: '}{summarize(run).next_steps}" in shown
     if output not in LINES:
         names = recall_gone_parts(run)
-        for action in list_deciding_actions(run):
+        deciding = (a for a in summarize(run).actions if a.verdict is run.verdict)
+        for action in deciding:
             assert REMEDY_SENTENCES[action.remedy] in shown
             assert all(names.find_label(part.part_id) in shown for part in action.parts)
 

@@ -27,7 +27,8 @@ from hpcverify.model import (
 )
 from hpcverify.summary.actions import list_actions, list_affected_parts
 from hpcverify.summary.diagnosis import diagnose
-from hpcverify.summary.verdict import explain_verdict, format_next_steps
+from hpcverify.summary.run_summary import summarize
+from hpcverify.summary.verdict import explain_verdict
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
@@ -229,8 +230,10 @@ def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() 
         shortfalls=(replace(missing, part_id="node"), replace(missing, part_id="gpu-3")),
     )
 
-    assert format_next_steps(slow).startswith("drain the node, replace GPU 3, the node, then:")
-    assert format_next_steps(run(ruined)).startswith("correct the configuration of the node, then")
+    assert summarize(slow).next_steps.startswith("drain the node, replace GPU 3, the node, then:")
+    assert summarize(run(ruined)).next_steps.startswith(
+        "correct the configuration of the node, then"
+    )
 
 
 def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:

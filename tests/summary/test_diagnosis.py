@@ -26,8 +26,9 @@ from hpcverify.model import (
     verdict_of,
 )
 from hpcverify.summary.diagnosis import Diagnosis, diagnose
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.speeds import SLOW
-from hpcverify.summary.verdict import explain_verdict, format_next_steps
+from hpcverify.summary.verdict import explain_verdict
 from hpcverify.testing import judge_by
 from tests.doubles import a_run
 
@@ -249,8 +250,8 @@ def test_the_exact_step_is_the_next_step_where_it_is_known() -> None:
     known, unknown = run(judged("gpu_setup", limited)), replace(limited, fix="")
 
     assert only(known).fix == fix
-    assert format_next_steps(known).startswith(f"{fix}, then: hpcverify run")
-    assert format_next_steps(run(judged("gpu_setup", unknown))).startswith(
+    assert summarize(known).next_steps.startswith(f"{fix}, then: hpcverify run")
+    assert summarize(run(judged("gpu_setup", unknown))).next_steps.startswith(
         "correct the configuration of GPU 1, then: hpcverify run"
     )
 
