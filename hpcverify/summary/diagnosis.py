@@ -174,7 +174,7 @@ def _describe(parts: Sequence[AffectedPart], run: Run, *, is_slow: bool) -> str:
     )
     shown = [*clauses.values()][: min(MAX_NAMED, count + is_slow)]
     if not is_slow and len({p.deciding[0].text for p in parts}) > 1:
-        shown[0] = f"at worst {shown[0]}"
+        shown[0] = f"at worst {shown[0]} on {parts[0].label}"
     left = len(clauses) - len(shown)
     return "; ".join(shown) + (f" (+{left} more)" if left else "")
 

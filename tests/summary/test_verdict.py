@@ -47,7 +47,7 @@ def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None
     line, *_, last = format_run(slow(23))[1:]
     command = "hpcverify run --suite quick"
 
-    assert line == "FAIL  gemm: GPU 23, GPU 22, GPU 21 (+21 more): at worst " + WORST
+    assert line == f"FAIL  gemm: GPU 23, GPU 22, GPU 21 (+21 more): at worst {WORST} on GPU 23"
     assert (
         last == f"next: drain the node, replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
     )
