@@ -8,7 +8,8 @@ with the same faults share a diagnosis, as when all GPUs of a node became slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,20 +17,22 @@ from msgspec.structs import replace
 from hpcverify.check import make_severity_key
 from hpcverify.model import (
     MIN_PARTS_FOR_ALL,
+    PLURAL_NAMES,
     Complaint,
     ComplaintKind,
-    Inventory,
     Remedy,
     Run,
     Verdict,
 )
-from hpcverify.summary.actions import (
-    AffectedPart,
-    list_affected_parts,
-    list_part_names,
-    recall_gone_parts,
+from hpcverify.summary.actions import AffectedPart, list_affected_parts
+from hpcverify.summary.speeds import (
+    SLOW,
+    SpeedTable,
+    describe_low_speeds,
+    is_low_speed,
+    list_low_speeds,
+    read_speeds,
 )
-from hpcverify.summary.speeds import SLOW, describe_low_speeds, is_low_speed, list_low_speeds
 
 MAX_NAMED = 3
 """Faults, parts, metrics or checks that a line names; of more it gives the count."""
@@ -81,21 +84,22 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 def diagnose(run: Run) -> tuple[Diagnosis, ...]:
     """Diagnose every part with complaints in *run*: the gravest diagnosis first."""
-    return diagnose_parts(list_affected_parts(run), run, recall_gone_parts(run))
+    return diagnose_parts(list_affected_parts(run), run)
 
 
-def diagnose_parts(
-    parts: Iterable[AffectedPart], run: Run, inventory: Inventory
-) -> tuple[Diagnosis, ...]:
-    """Diagnose the affected *parts* of *run*; *inventory* has the names of those that are gone."""
+def diagnose_parts(parts: Iterable[AffectedPart], run: Run) -> tuple[Diagnosis, ...]:
+    """Diagnose the affected *parts* of *run*."""
     alike: dict[tuple[object, ...], list[AffectedPart]] = {}
     for number, part in enumerate(_list_subjects(parts)):
         kind = number if part.part_id == "node" else part.complaints[0].part_kind
         key = (part.verdict, part.remedy, kind, _list_faults(part))
         alike.setdefault(key, []).append(part)
-    groups = [group for parts in alike.values() for group in _split(parts)]
-    ordered = sorted(groups, key=lambda parts: _rank(parts[0]), reverse=True)
-    return tuple(_build(parts, run, inventory) for parts in ordered)
+    groups = [group for some in alike.values() for group in _split(some)]
+    ordered = sorted(groups, key=lambda group: _rank(group[0]), reverse=True)
+    is_slow = any(SLOW in _list_faults(group[0]) for group in ordered)
+    table = read_speeds(run) if is_slow else None
+    counts = Counter(part.kind for part in run.inventory.parts)
+    return tuple(_build(group, table, counts) for group in ordered)
 
 
 def _list_subjects(parts: Iterable[AffectedPart]) -> Iterator[AffectedPart]:
@@ -138,7 +142,9 @@ def _list_faults(part: AffectedPart) -> tuple[str, ...]:
     return tuple(dict.fromkeys(faults))
 
 
-def _build(parts: Sequence[AffectedPart], run: Run, inventory: Inventory) -> Diagnosis:
+def _build(
+    parts: Sequence[AffectedPart], table: SpeedTable | None, counts: Mapping[str, int]
+) -> Diagnosis:
     worst, faults = parts[0], _list_faults(parts[0])
     gravest = worst.complaints[0]
     deciding = [complaint for part in parts for complaint in part.deciding]
@@ -152,21 +158,26 @@ def _build(parts: Sequence[AffectedPart], run: Run, inventory: Inventory) -> Dia
         fix=", ".join([*fixes][:MAX_NAMED]),
         part_ids=tuple(part.part_id for part in parts),
         part_kind=gravest.part_kind,
-        names=_name_parts(parts, inventory),
+        names=_name_parts(parts, gravest.part_kind, counts),
         checks=tuple(checks),
         other_checks=tuple(name for name in others if name not in checks),
         faults=faults,
         metric=gravest.name if gravest.limit and faults == (_identify_fault(gravest),) else "",
-        text=_describe(parts, run, is_slow=SLOW in faults),
+        text=_describe(parts, table if SLOW in faults else None),
     )
 
 
-def _describe(parts: Sequence[AffectedPart], run: Run, *, is_slow: bool) -> str:
-    """Name the gravest complaints about the worst of *parts*, and count the others."""
+def _describe(parts: Sequence[AffectedPart], table: SpeedTable | None) -> str:
+    """
+    Name the gravest complaints about the worst of *parts*, and count the others.
+
+    *table* has the speeds, if low speeds are one fault of theirs.
+    """
+    is_slow = table is not None
     clauses: dict[str, str] = {}
     for complaint in parts[0].complaints:
-        if is_slow and is_low_speed(complaint):
-            clauses[SLOW] = clauses.get(SLOW) or describe_low_speeds(parts, run)
+        if table and is_low_speed(complaint):
+            clauses[SLOW] = clauses.get(SLOW) or describe_low_speeds(parts, table)
         else:
             clauses.setdefault(_make_clause_key(complaint), complaint.text)
     count = len(
@@ -184,13 +195,12 @@ def _make_clause_key(complaint: Complaint) -> str:
     return _identify_fault(complaint) if complaint.limit else complaint.text
 
 
-def _name_parts(parts: Sequence[AffectedPart], inventory: Inventory) -> str:
-    ids = [part.part_id for part in parts]
-    if ids == ["node"]:
+def _name_parts(parts: Sequence[AffectedPart], kind: str, counts: Mapping[str, int]) -> str:
+    """Name the *parts* of a *kind*; *counts* has how many parts of each kind there are."""
+    if parts[0].part_id == "node":
         return ""
-    names = list_part_names(ids, inventory)
-    if len(names) < len(parts):
-        return ", ".join(names)
+    if kind in PLURAL_NAMES and len(parts) == counts[kind] >= MIN_PARTS_FOR_ALL:
+        return f"all {len(parts)} {PLURAL_NAMES[kind]}"
     if len(parts) > MAX_NAMED:
         labels = ", ".join(part.label for part in parts[:MAX_NAMED])
         return f"{labels} (+{len(parts) - MAX_NAMED} more)"

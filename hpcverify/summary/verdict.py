@@ -164,8 +164,14 @@ def write_command(suite: str, checks: Sequence[str] = ()) -> str:
 
 
 def explain_verdict(run: Run) -> str:
-    """Explain the verdict of *run* in a line: its diagnoses, the gravest first."""
-    return join_lines(d.line for d in diagnose(run) if d.verdict is run.verdict)
+    """
+    Explain the verdict of *run* in a line: its diagnoses, the gravest first.
+
+    What only has to run again is left out beside anything else, as it is of the next steps.
+    """
+    deciding = [d for d in diagnose(run) if d.verdict is run.verdict]
+    found = [d for d in deciding if d.remedy is not Remedy.RERUN]
+    return join_lines(d.line for d in found or deciding)
 
 
 def join_lines(lines: Iterable[str]) -> str:

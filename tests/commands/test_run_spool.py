@@ -144,7 +144,7 @@ def test_a_check_that_is_grouped_behind_another_has_a_line_of_its_own() -> None:
     )
     run = a_run(verdict=Verdict.FAIL, results=results)
 
-    assert format_run(run)[1].startswith("FAIL  inventory, recovery: ")
+    assert format_run(run)[1].endswith("; also: recovery")
     assert list_refusals(run, ["recovery"]) == [f"FAIL  recovery: node: {lost.text}"]
 
 
