@@ -25,9 +25,10 @@ from hpcverify.insight.judgement import (
     count_other_metrics,
     describe_day,
     group_by_part,
+    name_judged,
 )
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
-from hpcverify.model import MIN_PARTS_FOR_ALL, Verdict
+from hpcverify.model import Verdict
 from hpcverify.peers.document import (
     PeersDocument,
     describe_least,
@@ -252,7 +253,8 @@ def show(document: PeersDocument) -> None:
         console.print(least, markup=False)
     if outliers:
         console.print()
-        print_table(console, HEADS, map(format_outliers, group_outliers(outliers)))
+        groups = group_by_part(outliers, name_outlier).items()
+        print_table(console, HEADS, (format_outliers(*group) for group in groups))
     notes = [*list_moves(document), *list_notes(document)]
     if notes:
         console.print("\nnot judged in full, or moved as a whole:")
@@ -268,32 +270,24 @@ def summarize(document: PeersDocument, outliers: int) -> str:
     return f"{metrics}{most if parts else ''}: {format_count(outliers, 'outlier')}"
 
 
-Outliers = Sequence[tuple[MetricJudgement, PeerOutlier]]
+MetricOutlier = tuple[MetricJudgement, PeerOutlier]
+"""A metric and what stands out in it."""
 
 
-def group_outliers(outliers: Outliers) -> list[Outliers]:
-    """Put the metrics of one part together; if many parts of a node are listed, of the node."""
-    names: dict[str, set[str]] = {}
-    for _, outlier in outliers:
-        names.setdefault(outlier.node, set()).add(outlier.name)
-    groups: dict[tuple[str, str], list[tuple[MetricJudgement, PeerOutlier]]] = {}
-    for entry, outlier in outliers:
-        many = outlier.node and len(names[outlier.node]) >= MIN_PARTS_FOR_ALL
-        key = ("node", outlier.node) if many else (outlier.level, outlier.name)
-        groups.setdefault(key, []).append((entry, outlier))
-    return list(groups.values())
+def name_outlier(found: MetricOutlier) -> tuple[str, str]:
+    """Name the node and the part, node or place that stands out."""
+    return found[1].node, found[1].name
 
 
-def format_outliers(group: Outliers) -> tuple[str | Text, ...]:
+def format_outliers(title: str, group: Sequence[MetricOutlier]) -> tuple[str | Text, ...]:
     """Print the columns of a part or a node by its worst metric, and count the others."""
     entry, outlier = max(group, key=lambda pair: (pair[1].verdict, pair[1].distance))
-    names = {other.name for _, other in group}
     others = count_other_metrics(str(entry.name), (str(metric.name) for metric, _ in group))
     once = "" if outlier.runs > len(outlier.members) else "in one run only: run it again"
     return (
         render_badge(outlier.verdict),
-        outlier.level if len(names) == 1 else "node",
-        outlier.name if len(names) == 1 else f"{outlier.node} (several parts)",
+        outlier.level if title == outlier.name else "node",
+        title,
         format_percent(outlier.distance),
         "-" if outlier.score is None else f"{outlier.score:.1f}",
         "; ".join(filter(None, [f"{entry.name}{others}", outlier.cause, once])),
@@ -319,7 +313,7 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     if shared or changes:
         console.print("\ncompared with their own past:")
     if changes:
-        groups = group_by_part(changes).items()
+        groups = group_by_part(changes, name_judged).items()
         print_table(console, PAST_HEADS, (format_changes(*group) for group in groups))
     print_items(console, [f"{name}: {describe_shared(one)}" for name, one in shared])
 

@@ -8,7 +8,7 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date
 from math import isfinite
 from pathlib import Path
@@ -91,23 +91,31 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
 
 
 Judged = TypeVar("Judged", bound=JudgedOutlier | JudgedChange)
+Entry = TypeVar("Entry")
 
 
-def group_by_part(judged: Iterable[Judged]) -> dict[str, list[Judged]]:
+def name_judged(entry: JudgedOutlier | JudgedChange) -> tuple[str, str]:
+    """Name the node and the part that *entry* is about."""
+    return entry.node, entry.title
+
+
+def group_by_part(
+    judged: Iterable[Entry], name: Callable[[Entry], tuple[str, str]]
+) -> dict[str, list[Entry]]:
     """
     Put together what was found about one part, node or place, in the order of the first.
 
-    If many parts of one node are listed, it is said once of the node.
+    *name* gives the node, if it is about one, and the title. If many parts of one node are
+    listed, it is said once of the node.
     """
-    entries = list(judged)
+    entries = [(*name(entry), entry) for entry in judged]
     titles: dict[str, set[str]] = {}
-    for entry in entries:
-        titles.setdefault(entry.node, set()).add(entry.title)
-    groups: dict[str, list[Judged]] = {}
-    for entry in entries:
-        many = entry.node and len(titles[entry.node]) >= MIN_PARTS_FOR_ALL
-        title = f"{entry.node} (several parts)" if many else entry.title
-        groups.setdefault(title, []).append(entry)
+    for node, title, _ in entries:
+        titles.setdefault(node, set()).add(title)
+    groups: dict[str, list[Entry]] = {}
+    for node, title, entry in entries:
+        many = node and len(titles[node]) >= MIN_PARTS_FOR_ALL
+        groups.setdefault(f"{node} (several parts)" if many else title, []).append(entry)
     return groups
 
 
@@ -233,11 +241,11 @@ def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     return [
         *(
             f"peers: {_describe_outliers(title, group)}"
-            for title, group in group_by_part(judgement.outliers).items()
+            for title, group in group_by_part(judgement.outliers, name_judged).items()
         ),
         *(
             f"past: {_describe_changes(title, group)}"
-            for title, group in group_by_part(judgement.changes).items()
+            for title, group in group_by_part(judgement.changes, name_judged).items()
         ),
         *(f"fleet: {note}" for note in judgement.notes),
     ]

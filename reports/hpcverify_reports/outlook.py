@@ -11,6 +11,7 @@ from hpcverify.insight.judgement import (
     JudgedOutlier,
     describe_day,
     group_by_part,
+    name_judged,
 )
 from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.insight.reliability_report import (
@@ -63,7 +64,7 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     if judgement is None:
         return PageSection("peers", "Compared with peers", (unjudged,))
     figures, folded = _draw_metrics(judgement)
-    groups = group_by_part(judgement.outliers)
+    groups = group_by_part(judgement.outliers, name_judged)
     rows = [_build_outlier(title, outliers, pages) for title, outliers in groups.items()]
     return PageSection(
         "peers",
@@ -125,7 +126,7 @@ def _draw_metrics(
         name: max((outlier.distance for outlier in outliers), default=0.0)
         for name, outliers in by_metric.items()
     }
-    groups = group_by_part(judgement.outliers).values()
+    groups = group_by_part(judgement.outliers, name_judged).values()
     first = {max(group, key=lambda outlier: outlier.distance).metric for group in groups}
     ordered = sorted(
         judgement.metrics, key=lambda metric: (metric.name not in first, -worst[metric.name])
@@ -157,7 +158,7 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     title = "Compared with their own past"
     if judgement is None:
         return PageSection("past", title, (unjudged,))
-    groups = group_by_part(judgement.changes)
+    groups = group_by_part(judgement.changes, name_judged)
     rows = [_build_change(title, changes, pages) for title, changes in groups.items()]
     worse = "Parts that are worse than they were. Changes caused by a rollout are listed below."
     intro = worse if rows else "No part is worse than it was."
