@@ -17,11 +17,12 @@ from hpcverify.summary.actions import (
 )
 from hpcverify.summary.checks import CheckSummary, PastLookup, find_no_past, summarize_checks
 from hpcverify.summary.diagnosis import Diagnosis, diagnose_parts
-from hpcverify.summary.facts import describe_gpus
+from hpcverify.summary.facts import describe_gpus, describe_machine
 from hpcverify.summary.verdict import (
     format_next_steps,
     summarize_run,
     summarize_skips,
+    write_command,
     write_rerun_command,
 )
 
@@ -34,6 +35,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """That of the run, with missing parts as they were before."""
     gpus: str
     """The GPUs by model."""
+    machine: str
+    """The machine as its vendor names it; empty if DMI cannot be read."""
     sentence: str
     """The counts."""
     diagnoses: tuple[Diagnosis, ...]
@@ -48,7 +51,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """What was skipped; empty if nothing was."""
     next_steps: str
     """Empty after a PASS."""
+    command: str
+    """The command that repeats the run."""
     rerun_command: str
+    """The command that repeats what did not pass."""
 
 
 def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
@@ -60,6 +66,7 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
         run=run,
         inventory=inventory,
         gpus=describe_gpus(run.inventory),
+        machine=describe_machine(run.inventory),
         sentence=summarize_run(run, checks),
         diagnoses=diagnose_parts(parts, run),
         actions=actions,
@@ -67,6 +74,7 @@ def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
         checks=checks,
         skips=summarize_skips(checks),
         next_steps=format_next_steps(run, actions, inventory, rerun_command),
+        command=write_command(run.suite, run.chosen),
         rerun_command=rerun_command,
     )
 

@@ -20,12 +20,12 @@ from hpcverify.summary.figures import Figure
 from hpcverify.summary.part_names import name_parts
 from hpcverify.summary.rounds import count_rounds
 from hpcverify.summary.run_summary import RunSummary, summarize
-from hpcverify.summary.verdict import REMEDY_SENTENCES, write_command
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
 from hpcverify_reports.labels import ICONS, INFO_ICON, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.remedies import Repetitions, describe_machine, group_demanded, group_milder
+from hpcverify_reports.remedies import Repetitions, group_demanded, group_milder
 from hpcverify_reports.sections import (
     Fact,
     Section,
@@ -92,7 +92,7 @@ def render(
         groups=group_demanded(summary, repetitions),
         milder=group_milder(summary),
         speeds=list(_list_speeds(summary)) if run.verdict < Verdict.ERROR else (),
-        facts=list(_list_facts(run)),
+        facts=list(_list_facts(summary)),
         cards=cards,
         skipped=[sections[c.result.check] for c in summary.checks if c.verdict is Verdict.SKIP],
         checks=[
@@ -103,7 +103,7 @@ def render(
         kinds=build_kind_tables(run.inventory),
         problems=[build_finding(f, summary.inventory) for f in run.inventory.problems],
         sensors=list(_group_sensors(run.inventory)),
-        command=write_command(run.suite, run.chosen),
+        command=summary.command,
         rerun_command=summary.rerun_command if cards else "",
         versions=run.versions.items(),
         id=run.id,
@@ -163,9 +163,10 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
         yield f"median of {figure.parts}; worst: {part} {value}"
 
 
-def _list_facts(run: Run) -> Iterator[Fact]:
-    if machine := describe_machine(run):
-        yield "Machine", machine
+def _list_facts(summary: RunSummary) -> Iterator[Fact]:
+    run = summary.run
+    if summary.machine:
+        yield "Machine", summary.machine
     yield "Suite", run.suite
     if run.rounds > 1:
         yield "Rounds", f"{count_rounds(run)} of {run.rounds}"

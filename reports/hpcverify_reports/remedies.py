@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcverify.model import Complaint, Run, Verdict
+from hpcverify.model import Complaint, Verdict
 from hpcverify.summary.actions import Action, AffectedPart, list_part_names
 from hpcverify.summary.diagnosis import name_checks
 from hpcverify.summary.exclusions import Repetition, list_open_causes, list_ruled_out
@@ -73,16 +73,6 @@ def group_milder(summary: RunSummary) -> tuple[ActionGroup, ...]:
     """Lay out what a run observed on other parts, none of which failed."""
     worst = summary.run.verdict
     return tuple(_build_group(a, summary, {}) for a in summary.actions if a.verdict < worst)
-
-
-def describe_machine(run: Run) -> str:
-    """Name the machine as its vendor does; empty if DMI cannot be read."""
-    for system in run.inventory.of_kind("system"):
-        names = (system.facts.get("vendor"), system.facts.get("product"))
-        serial = system.facts.get("serial")
-        number = f"serial number {serial}" if serial else ""
-        return ", ".join(filter(None, (" ".join(filter(None, names)), number)))
-    return ""
 
 
 def _build_group(action: Action, summary: RunSummary, past: Repetitions) -> ActionGroup:

@@ -21,7 +21,6 @@ from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
     Repetitions,
-    describe_machine,
     group_demanded,
     group_milder,
 )
@@ -88,8 +87,8 @@ def _list_properties(summary: RunSummary, past: Repetitions) -> Iterator[tuple[s
         yield "left_out", run.left_out
     for name, version in run.versions.items():
         yield f"version.{name}", version
-    if machine := describe_machine(run):
-        yield "machine", machine
+    if summary.machine:
+        yield "machine", summary.machine
     for group in (*group_demanded(summary, past), *group_milder(summary)):
         for row in group.rows:
             details = (_format_identity(row), *row.diagnoses, *row.evidence, *_list_support(row))
@@ -189,7 +188,7 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     again = f"Then: {escape(summary.rerun_command)}\n\n" if demanded else ""
     milder = group_milder(summary)
     more = "Other observations (no part below failed).\n\n" if milder else ""
-    machine = describe_machine(run)
+    machine = summary.machine
     heads = "".join(f"**Next: {g.action}** {escape(g.names)}{_format_parts(g)}" for g in demanded)
     tails = "".join(f"{g.action} {escape(g.names)}{_format_parts(g)}" for g in milder)
     return (
