@@ -94,7 +94,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     def list_reasons(self, known: Collection[str] = ()) -> list[str]:
         """List what failed, each with all its checks; not if all of these are *known*."""
         return [
-            f"{', '.join(diagnosis.checks)}: {diagnosis.sentence}"
+            diagnosis.reason
             for diagnosis in self.diagnoses
             if not set(diagnosis.checks) <= set(known)
         ]

@@ -77,6 +77,11 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         return f"{self.sentence}; also: {others}" if others else self.sentence
 
     @property
+    def reason(self) -> str:
+        """The sentence after all its checks: the reason of a drain, which `adopt` reads."""
+        return f"{', '.join(self.checks)}: {self.sentence}"
+
+    @property
     def line(self) -> str:
         """The checks and the sentence."""
         return ": ".join(filter(None, (name_checks(self.checks), self.sentence)))

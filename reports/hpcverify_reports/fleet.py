@@ -432,19 +432,18 @@ def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[Table
 
 def _build_lists(fleet: Overview, faults: Sequence[Fault], links: Links) -> Iterator[PageSection]:
     rows, now = fleet.rows, fleet.made
-    explained = {
-        (sighting.row.node.name, check)
-        for fault in faults
-        for sighting in fault.sightings
-        for check in (result.check for result in sighting.results)
-    }
+    build = partial(_build_list, links=links)
+    listed: dict[str, list[str]] = {}
+    for fault in faults:
+        for sighting in fault.sightings:
+            if sighting.diagnosis:
+                listed.setdefault(sighting.row.node.name, []).append(sighting.diagnosis.reason)
 
     def explain(row: NodeRow) -> str:
-        """Give the reason of a node whose failures are not listed above."""
-        failed = {(row.node.name, check) for check in row.node.checks}
-        return "see Failures and warnings" if failed and failed <= explained else row.why
+        """Give the reason of a node, unless it is in the list of faults word for word."""
+        reasons = listed.get(row.node.name, ())
+        return "see Failures and warnings" if row.why in reasons else row.why
 
-    build = partial(_build_list, links=links)
     yield build(
         "held",
         "Out of service",

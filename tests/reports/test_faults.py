@@ -25,6 +25,7 @@ from hpcverify.model import (
 from hpcverify.testing import judge_by
 from hpcverify_reports.faults import Fault, group_faults
 from tests.reports.fleets import NOW, bad, list_last, name_of, said, well
+from tests.summary.test_diagnosis import measure
 
 NODE = Inventory(
     parts=(
@@ -126,6 +127,18 @@ def test_several_checks_that_meet_a_lost_gpu_are_one_fault() -> None:
     faults = group_faults(build_overview(nodes, (), runs, now=NOW).rows)
 
     assert {fault.checks for fault in faults} == {checks, ("pcie",)}
+
+
+def test_a_slow_gpu_is_one_fault_and_the_same_on_another_node_with_other_losses() -> None:
+    runs = [
+        *list_last("n1", *measure({"gpu-3": 0.7}).results),
+        *list_last("n2", *measure({"gpu-6": 0.5}).results),
+    ]
+    nodes = {name: well(name) for name in ("n1", "n2")}
+    (fault,) = group_faults(build_overview(nodes, (), runs, now=NOW).rows)
+
+    assert {sighting.row.node.name for sighting in fault.sightings} == {"n1", "n2"}
+    assert fault.checks == ("gemm", "gpu_memory", "p2p")
 
 
 @pytest.mark.parametrize(("texts", "count"), [(("busy", "busy"), 1), (("no fio", "no NCCL"), 2)])

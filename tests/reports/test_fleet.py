@@ -359,6 +359,22 @@ def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
     assert (fault.icon and fault.icon.key, "replace" in step.text) == ("warn", False)
 
 
+def test_a_reason_that_is_a_fault_above_is_not_repeated_where_nodes_are_out_of_service() -> None:
+    slow = fleets.bad("n1", "gemm", Verdict.FAIL, Remedy.REPLACE, fleets.SLOW)
+    (diagnosis,) = slow.diagnoses
+    first, second = (
+        replace(fleets.well(name), state=State.QUARANTINED, reason=reason, checks=("gemm",))
+        for name, reason in (("n1", diagnosis.reason), ("n2", "gemm: quarantined 3 times"))
+    )
+    results = [slow, replace(slow, node="n2")]
+    shown = build_overview({"n1": first, "n2": second}, (), results, now=fleets.NOW)
+
+    assert {row[0]: row[3] for row in texts(shown, "held")} == {
+        "n1": "see Failures and warnings",
+        "n2": "gemm: quarantined 3 times",
+    }
+
+
 def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:
     shown = fleets.fleet()
     overdue = texts(shown, "unverified")
