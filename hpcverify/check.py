@@ -677,6 +677,7 @@ def _judge_findings(result: Result) -> Iterator[Complaint]:
                 conclusive=ruling.conclusive,
                 shared=ruling.shared,
                 evidence=finding.evidence,
+                fix=finding.fix,
             )
 
 

@@ -153,6 +153,8 @@ class Finding(Struct, frozen=True):
     """What a person reads beside *text*, by name."""
     data: dict[str, Any] = {}
     """What checks read of each other, as JSON: the wording of a text decides nothing."""
+    fix: str = ""
+    """The step that undoes it, such as an exact command; empty if none is known."""
 
     def data_as(self, kind: type[T]) -> T:
         """
@@ -427,6 +429,8 @@ class Complaint(Struct, frozen=True, kw_only=True):
     shared: bool = False
     """Whether every check means the same cause by this code, as by a lost GPU."""
     evidence: dict[str, str] = {}
+    """That of the finding."""
+    fix: str = ""
     """That of the finding."""
 
 

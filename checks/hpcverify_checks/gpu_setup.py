@@ -53,7 +53,7 @@ from hpcverify.telemetry.gpus import GpuAnswers, Setup
 from hpcverify.telemetry.vendors import SourceFinder, find_source
 from hpcverify.units import GIB
 from hpcverify_checks.common import gpu_source
-from hpcverify_checks.common.fixes import write_fix
+from hpcverify_checks.common.fixes import write_command, write_fix
 
 ROUNDING_WATTS = 1.0
 """Limits that differ by no more than this are the same."""
@@ -220,7 +220,8 @@ def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
             "persistence mode is off: the driver unloads the GPU's state between jobs: "
             f"{write_fix('persistence', vendor)}"
         )
-        yield Finding("persistence_off", uuid, text)
+        fix = write_command("persistence", vendor, uuid)
+        yield Finding("persistence_off", uuid, text, fix=fix)
     if setup.mig:
         yield Finding("mig_on", uuid, "split into MIG instances")
     if None is not setup.mig_pending is not setup.mig:
@@ -229,7 +230,8 @@ def report_modes(uuid: str, setup: Setup, vendor: str) -> Iterator[Finding]:
     if setup.compute_mode == "prohibited":
         fix = write_fix("compute_mode", vendor)
         text = f"compute mode is 'prohibited', so nothing can run: {fix}"
-        yield Finding("compute_prohibited", uuid, text)
+        command = write_command("compute_mode", vendor, uuid)
+        yield Finding("compute_prohibited", uuid, text, fix=command)
     elif setup.compute_mode not in (None, "default"):
         fix = write_fix("compute_mode", vendor)
         text = f"compute mode is {setup.compute_mode}: if several processes share it, {fix}"
@@ -253,7 +255,9 @@ def report_power(uuid: str, setup: Setup, vendor: str, *, meant: bool) -> Iterat
             yield Finding("power_capped", uuid, f"{text}, like all GPUs of this model")
         else:
             fix = f"{write_fix('power', vendor)} {default:g}"
-            yield Finding("power_limited", uuid, f"{text}: {fix}")
+            command = write_command("power", vendor, uuid)
+            exact = f"{command} {default:g}" if command else ""
+            yield Finding("power_limited", uuid, f"{text}: {fix}", fix=exact)
     if limit > default + ROUNDING_WATTS:
         yield Finding(
             "power_raised", uuid, f"power limit raised to {limit:g} W, default {default:g} W"
@@ -322,9 +326,10 @@ def _find_leftovers(
         still = _measure_unowned(ctx, later)
         spare = {uuid: min(spare[uuid], still[uuid]) for uuid in spare.keys() & still}
     for uuid, pid in sorted(dead, key=lambda ghost: (places[ghost[0]], ghost[1])):
-        end = write_fix("heir", gpu_source.name_vendor(ctx))
+        vendor = gpu_source.name_vendor(ctx)
+        end = write_fix("heir", vendor)
         text = f"process {pid} is gone but still holds this GPU: {end}, or reset the GPU"
-        yield Finding("process_dead", uuid, text)
+        yield Finding("process_dead", uuid, text, fix=write_command("heir", vendor, uuid))
     for uuid, gib in sorted(spare.items(), key=lambda kept: places[kept[0]]):
         yield Measurement("memory.leftover", gib, "GiB", uuid)
 
@@ -398,7 +403,7 @@ def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Chec
             f"the clock stays at {locked:g} MHz under load (data sheet: {expected:g} "
             "MHz), and the driver names no reason: locked? nvidia-smi -rgc"
         )
-        yield Finding("clocks_locked", uuid, text)
+        yield Finding("clocks_locked", uuid, text, fix=f"nvidia-smi -i {uuid} -rgc")
     elif (
         len(requested) >= MIN_LOCKED_SHARE * len(busy)
         and max(requested) < MAX_LOCKED_CLOCK_SHARE * expected
@@ -407,7 +412,7 @@ def _report_clocks(uuid: str, expected: float, sampled: Gauges) -> Iterator[Chec
             f"applications clocks keep it at {max(requested):g} MHz under load "
             f"(data sheet: {expected:g} MHz): nvidia-smi -rac"
         )
-        yield Finding("clocks_limited", uuid, text)
+        yield Finding("clocks_limited", uuid, text, fix=f"nvidia-smi -i {uuid} -rac")
 
 
 def list_slowdown_causes(sampled: Gauges) -> dict[float, set[str]]:

@@ -215,7 +215,7 @@ def _find_missing(
             f"no NVLink is up on any of the {len(siblings)} GPUs of this model: systemctl "
             "start nvidia-fabricmanager, and check that NVreg_NvLinkDisable is not set"
         )
-        yield Finding("nvlink_off", wiring.part_id, text)
+        yield Finding("nvlink_off", wiring.part_id, text, fix=START_MANAGER)
     elif wanted:
         if len(links) < wanted:
             yield _report_down(wiring, f"the suite wants {wanted}")
@@ -319,7 +319,10 @@ def _find_worst_link(new: Mapping[str, int], since: str, part_id: str) -> Iterat
     yield Finding("nvlink_errors", part_id, text, {"link": worst, **counted})
 
 
-SETUP_FIX = "systemctl start nvidia-fabricmanager, and check its log"
+START_MANAGER = "systemctl start nvidia-fabricmanager"
+SETUP_FIX = f"{START_MANAGER}, and check its log"
+SETUP_FLAGS = frozenset({"incorrect_configuration", "partition", "manager"})
+"""Those of the error flags of the fabric that the fabric manager sets right."""
 FABRIC_FLAG_TEXTS = {
     "degraded_bandwidth": "the fabric gives this GPU less bandwidth than it should",
     "route_recovery": "the fabric is recovering a route of this GPU",
@@ -338,13 +341,14 @@ def _report_fabric(fabric: NvlinkFabric | None, part_id: str) -> Iterator[CheckI
     if fabric.state != "completed":
         state = fabric.state.replace("_", " ")
         text = f"the GPU's registration with the fabric is {state}: {SETUP_FIX}"
-        yield Finding("fabric_not_ready", part_id, text)
+        yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
     elif fabric.status != "ok":
         text = f"the GPU could not register with the fabric: {fabric.status}"
         yield Finding("fabric_failed", part_id, text)
     for flag in fabric.trouble:
         text = FABRIC_FLAG_TEXTS.get(flag, f"the fabric reports {flag}")
-        yield Finding(f"fabric_{flag}", part_id, text)
+        fix = START_MANAGER if flag in SETUP_FLAGS else ""
+        yield Finding(f"fabric_{flag}", part_id, text, fix=fix)
     if fabric.summary in ("unhealthy", "limited"):
         text = f"fabric health of this GPU: {fabric.summary}"
         yield Finding(f"fabric_{fabric.summary}", part_id, text)
@@ -355,7 +359,7 @@ def _compare_fabrics(linked: Mapping[str, Linkage], ctx: Context) -> Iterator[Fi
     for part_id, linkage in linked.items():
         if linkage.fabric is None and find_model(ctx, part_id) in in_fabric:
             text = f"not in the fabric that other GPUs of this model are in: {SETUP_FIX}"
-            yield Finding("fabric_not_ready", part_id, text)
+            yield Finding("fabric_not_ready", part_id, text, fix=START_MANAGER)
 
 
 def observe(watch: Watch, ctx: Context, params: NvlinkParams) -> Iterator[CheckItem]:

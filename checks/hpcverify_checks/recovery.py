@@ -86,7 +86,7 @@ def _report_action(uuid: str, recovery: Recovery, vendor: str) -> Iterator[Check
     yield Coverage(uuid, f"recovery action: {recovery.action.replace('_', ' ')}")
     if recovery.action in RECOVERY_ACTIONS:
         request, _ = RECOVERY_ACTIONS[recovery.action]
-        todo = request.format(reset=write_fix("reset", vendor).format(gpu=uuid))
+        todo = request.format(reset=write_fix("reset", vendor, uuid))
         yield Finding(recovery.action, uuid, f"the driver asks to {todo}")
     elif recovery.action != "none":
         text = f"the driver asks for an unknown recovery action: {recovery.action}"

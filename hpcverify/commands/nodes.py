@@ -14,7 +14,7 @@ from hpcverify.console import say
 from hpcverify.errors import UnknownNameError
 from hpcverify.fleet.ledger import AuditEntry, Ledger
 from hpcverify.fleet.outages import NodeOutage
-from hpcverify.fleet.states import Hold, Node
+from hpcverify.fleet.states import Hold, Node, State
 from hpcverify.insight.drift import keep_nodes
 from hpcverify.insight.drift_wording import list_drift_lines
 from hpcverify.insight.judgement import (
@@ -22,6 +22,7 @@ from hpcverify.insight.judgement import (
     keep_judged_nodes,
     list_judgement_lines,
 )
+from hpcverify.insight.node_names import fold_names
 from hpcverify.insight.outlook import NodeOutlook, read_node_outlook, read_shown_judgement
 from hpcverify.insight.overview import (
     NodeRow,
@@ -34,10 +35,12 @@ from hpcverify.insight.overview import (
     read_overview,
     summarize_fleet,
 )
+from hpcverify.model import Verdict
 from hpcverify.plan.config import load_site, state_dir
 from hpcverify.records.store import Store
 from hpcverify.summary.terminal import Console, print_items, print_table, render_badge
 from hpcverify.summary.verdict import shorten
+from hpcverify.units import format_count
 
 NO_NODES_TEXT = (
     "no node is known yet: hpcverify collect asks Slurm for them; hpcverify run verifies this one"
@@ -45,6 +48,8 @@ NO_NODES_TEXT = (
 COLUMN_HEADS = ("node", "state", "verdict", "last full pass", "last run", "why")
 OUTAGE_HEADS = ("began (UTC)", "ended (UTC)", "found by", "reason")
 DRIFT_TITLE = "versions and settings, compared with like nodes:"
+MAX_HEALTHY_ROWS = 8
+"""Of more healthy nodes, only the names are printed."""
 MAX_DRIFT_LINES = 20
 """Lines on versions that are printed; JSON has all."""
 MAX_JUDGED_LINES = 20
@@ -174,7 +179,7 @@ def show(
     if judgement:
         show_judgement(console, judgement)
     console.print()
-    print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in fleet.rows))
+    show_nodes(console, fleet)
     if lines := list_drift_lines(fleet.drift, fleet.made):
         console.print()
         console.print(DRIFT_TITLE)
@@ -189,6 +194,28 @@ def show(
         console.print()
         head = ("when (UTC)", "who", "what", "detail")
         print_table(console, head, format_audit(log))
+
+
+def show_nodes(console: Console, fleet: Overview) -> None:
+    """Print a row for each node; of many healthy ones, the names in one line."""
+    healthy = {row.node.name: row for row in fleet.rows if is_healthy(row)}
+    if len(healthy) <= MAX_HEALTHY_ROWS:
+        healthy = {}
+    rows = [row for row in fleet.rows if row.node.name not in healthy]
+    if rows:
+        print_table(console, COLUMN_HEADS, (format_row(row, fleet.made) for row in rows))
+    if healthy:
+        oldest = min(row.node.last_pass_at for row in healthy.values())
+        since = format_time_since(oldest, fleet.made)
+        passed = f"{format_count(len(healthy), 'node')}; the oldest full pass was {since} ago"
+        console.print(f"healthy: {fold_names(healthy)} ({passed})", markup=False)
+
+
+def is_healthy(row: NodeRow) -> bool:
+    """Whether there is nothing to say about a node but that it passed."""
+    passed = row.known and row.node.last_pass_at > 0 and row.outcome is Verdict.PASS
+    noted = row.attention or row.overdue or row.failures or row.why
+    return passed and row.state == State.HEALTHY and not noted
 
 
 def show_judgement(console: Console, judgement: FleetJudgement) -> None:

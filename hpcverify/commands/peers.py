@@ -20,7 +20,13 @@ from hpcverify.fleet.ledger import Ledger
 from hpcverify.history.reader import Choice
 from hpcverify.history.table import TableScreen, open_table
 from hpcverify.insight.comparison import judge_past, judge_peers, make_locator
-from hpcverify.insight.judgement import JudgedChange, describe_day
+from hpcverify.insight.judgement import (
+    JudgedChange,
+    count_other_metrics,
+    describe_day,
+    group_by_part,
+    name_judged,
+)
 from hpcverify.insight.night import PAST_NIGHTS, PEER_NIGHTS, list_changes
 from hpcverify.model import Verdict
 from hpcverify.peers.document import (
@@ -247,7 +253,8 @@ def show(document: PeersDocument) -> None:
         console.print(least, markup=False)
     if outliers:
         console.print()
-        print_table(console, HEADS, (format_outlier(entry, outlier) for entry, outlier in outliers))
+        groups = group_by_part(outliers, name_outlier).items()
+        print_table(console, HEADS, (format_outliers(*group) for group in groups))
     notes = [*list_moves(document), *list_notes(document)]
     if notes:
         console.print("\nnot judged in full, or moved as a whole:")
@@ -263,16 +270,27 @@ def summarize(document: PeersDocument, outliers: int) -> str:
     return f"{metrics}{most if parts else ''}: {format_count(outliers, 'outlier')}"
 
 
-def format_outlier(entry: MetricJudgement, outlier: PeerOutlier) -> tuple[str | Text, ...]:
-    """Print the columns of an outlier."""
+MetricOutlier = tuple[MetricJudgement, PeerOutlier]
+"""A metric and what stands out in it."""
+
+
+def name_outlier(found: MetricOutlier) -> tuple[str, str]:
+    """Name the node and the part, node or place that stands out."""
+    return found[1].node, found[1].name
+
+
+def format_outliers(title: str, group: Sequence[MetricOutlier]) -> tuple[str | Text, ...]:
+    """Print the columns of a part or a node by its worst metric, and count the others."""
+    entry, outlier = max(group, key=lambda pair: (pair[1].verdict, pair[1].distance))
+    others = count_other_metrics(str(entry.name), (str(metric.name) for metric, _ in group))
     once = "" if outlier.runs > len(outlier.members) else "in one run only: run it again"
     return (
         render_badge(outlier.verdict),
-        outlier.level,
-        outlier.name,
+        outlier.level if title == outlier.name else "node",
+        title,
         format_percent(outlier.distance),
         "-" if outlier.score is None else f"{outlier.score:.1f}",
-        "; ".join(filter(None, [str(entry.name), outlier.cause, once])),
+        "; ".join(filter(None, [f"{entry.name}{others}", outlier.cause, once])),
     )
 
 
@@ -295,16 +313,19 @@ def show_past(past: Mapping[MetricName, TrendJudgement]) -> None:
     if shared or changes:
         console.print("\ncompared with their own past:")
     if changes:
-        print_table(console, PAST_HEADS, map(format_change, changes))
+        groups = group_by_part(changes, name_judged).items()
+        print_table(console, PAST_HEADS, (format_changes(*group) for group in groups))
     print_items(console, [f"{name}: {describe_shared(change)}" for name, change in shared])
 
 
-def format_change(change: JudgedChange) -> tuple[str | Text, ...]:
-    """Print the columns of a part that changed."""
+def format_changes(title: str, changes: Sequence[JudgedChange]) -> tuple[str | Text, ...]:
+    """Print the columns of a part or a node by what changed most, and count the others."""
+    change = max(changes, key=lambda change: (change.verdict, change.size))
+    others = count_other_metrics(change.metric, (other.metric for other in changes))
     return (
         render_badge(change.verdict),
-        change.title,
+        title,
         format_percent(change.size),
         describe_day(change),
-        "; ".join(filter(None, [change.metric, change.why])),
+        "; ".join(filter(None, [f"{change.metric}{others}", change.why])),
     )

@@ -31,8 +31,10 @@ from hpcverify.plan.config import state_dir
 from hpcverify.plan.suite import MAX_SUITE_ROUNDS
 from hpcverify.records.store import Store
 from hpcverify.summary.actions import ComplaintIndex
+from hpcverify.summary.checks import summarize_checks
 from hpcverify.summary.figures import format_scaled
 from hpcverify.summary.rounds import count_rounds, format_tally, group_by_check
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import (
     NARROW_COLUMNS,
     Console,
@@ -42,7 +44,6 @@ from hpcverify.summary.terminal import (
     render_headline,
     show_results,
 )
-from hpcverify.summary.verdict import rank_checks
 from hpcverify.summary.wording import format_bounds
 
 Observation = Finding | Coverage | Shortfall
@@ -103,16 +104,16 @@ def command(
         return
     console = Console(highlight=False)
     if not (checks or parts or failed):
-        show_results(shown, store.make_earlier_lookup(stored), console)
+        show_results(summarize(shown, store.make_earlier_lookup(stored)), console)
         console.print()
     rounds = group_by_check(shown.results)
-    for result in rank_checks(shown):
+    for result in (check.result for check in summarize_checks(shown)):
         console.print(render_headline(replace(result, reason="") if parts else result))
         if len(rounds[result.check]) > 1:
             console.print(describe_round(result, rounds[result.check]))
         show_details(result, stored, console)
         console.print()
-    console.print(render_conclusion(stored))
+    console.print(render_conclusion(summarize(stored)))
 
 
 def keep_round(run: Run, number: int) -> Run:

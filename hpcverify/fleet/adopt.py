@@ -27,8 +27,10 @@ from hpcverify.fleet.transitions import Decision, adopt_drain, adopt_reservation
 from hpcverify.model import FABRIC_SUITE
 
 ADOPTION_OUTCOME = "adopted: it was in place already"
-_FAILED_CHECK_PATTERN = re.compile(r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?=: )")
-_OWED_CHECKS_PATTERN = re.compile(r"(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*")
+_FAILED_CHECKS_PATTERN = re.compile(
+    r"(?:^|(?<=[;:] ))[a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*(?=: )"
+    r"|(?<=not verified since: failed )[a-z0-9_]+(?:, [a-z0-9_]+)*"
+)
 """How a reason names the checks that failed: see `transitions`."""
 
 
@@ -50,8 +52,8 @@ def is_taken_over(seen: HoldReading, ledger: Ledger) -> bool:
 
 
 def _parse_named_checks(reason: str) -> Iterator[str]:
-    owed = (name for listed in _OWED_CHECKS_PATTERN.findall(reason) for name in listed.split(", "))
-    yield from dict.fromkeys((*_FAILED_CHECK_PATTERN.findall(reason), *owed))
+    lists = _FAILED_CHECKS_PATTERN.findall(reason)
+    yield from dict.fromkeys(name for listed in lists for name in listed.split(", "))
 
 
 def adopt(

@@ -76,6 +76,7 @@ from hpcverify.records.store import Store
 from hpcverify.selection.ranking import RiskRanking
 from hpcverify.slurm import Host
 from hpcverify.slurm.client import Slurm
+from hpcverify.summary.verdict import shorten
 
 RISK_VALID_S = 600.0
 """How long a ranking of the nodes is used: a sweep plans anew every few seconds."""
@@ -164,7 +165,7 @@ class Controller:
         except DamagedError:
             raise
         except Exception as exc:  # noqa: BLE001 - no bug and no bad file there may stop a drain
-            why = " ".join(_explain_failure(exc).split())[:MAX_REASON_CHARACTERS]
+            why = shorten(" ".join(_explain_failure(exc).split()), MAX_REASON_CHARACTERS)
             if (problem := f"{what}: {why}") not in self._errors:
                 self._record_error(problem)
         if why or is_over:

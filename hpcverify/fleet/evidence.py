@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcverify.check import Placement
 from hpcverify.errors import ConfigError, UnknownNameError
@@ -20,6 +21,7 @@ from hpcverify.plan import catalog
 from hpcverify.plan.config import Site
 from hpcverify.plan.hostlist import expand
 from hpcverify.run.conclude import list_conclusive
+from hpcverify.summary.diagnosis import Diagnosis, diagnose
 from hpcverify.summary.rounds import choose_worst_rounds
 
 PASSING_VERDICTS = (Verdict.PASS, Verdict.WARN)
@@ -31,7 +33,6 @@ class Failure(Struct, frozen=True):
     """A check that failed."""
 
     check: str
-    reason: str
     conclusive: bool
     """Whether no rerun can clear it."""
 
@@ -52,6 +53,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Whether nothing in it loaded the node."""
     verdict: Verdict
     failures: tuple[Failure, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    """What these checks failed, part by part, the gravest first."""
     suppressed_checks: tuple[str, ...]
     """Checks that failed and are suppressed."""
     passed_checks: frozenset[str]
@@ -88,6 +91,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
         """The checks whose earlier failure, if any, no longer counts."""
         return self.passed_checks.union(self.suppressed_checks, self.not_applicable)
 
+    def list_reasons(self, known: Collection[str] = ()) -> list[str]:
+        """List what failed, each with all its checks; not if all of these are *known*."""
+        return [
+            diagnosis.reason
+            for diagnosis in self.diagnoses
+            if not set(diagnosis.checks) <= set(known)
+        ]
+
     @property
     def failed_by_check(self) -> dict[str, bool]:
         """
@@ -110,6 +121,7 @@ def extract_evidence(
     bad = [r for r in worst if r.verdict is Verdict.FAIL]
     counting = [r for r in bad if r.maturity is Maturity.STABLE]
     silenced = list_suppressed_checks(run.node, site, now)
+    heard = {r.check for r in counting} - silenced
     failed = {r.check for r in counting}
     absent = {r.check for r in worst if _is_absent(r)}
     ours = ticket is not None and not ticket.run and ticket.suite == run.suite
@@ -123,10 +135,11 @@ def extract_evidence(
         passive=_is_passive(run, site),
         verdict=run.verdict,
         failures=tuple(
-            Failure(r.check, r.reason, _has_conclusive_failure(r.check, run))
+            Failure(r.check, _has_conclusive_failure(r.check, run))
             for r in counting
-            if r.check not in silenced
+            if r.check in heard
         ),
+        diagnoses=_diagnose_failures(run, heard),
         suppressed_checks=tuple(r.check for r in counting if r.check in silenced),
         passed_checks=frozenset(r.check for r in worst if r.verdict in PASSING_VERDICTS),
         unresolved_checks=frozenset(r.check for r in worst if list_conclusive(r, Verdict.WARN)),
@@ -142,6 +155,12 @@ def extract_evidence(
             if effective_verdict(r) is Verdict.ERROR
         ),
     )
+
+
+def _diagnose_failures(run: Run, checks: Collection[str]) -> tuple[Diagnosis, ...]:
+    results = tuple(r for r in run.results if r.check in checks)
+    diagnoses = diagnose(replace(run, results=results)) if results else ()
+    return tuple(d for d in diagnoses if d.verdict is Verdict.FAIL)
 
 
 def _is_passive(run: Run, site: Site) -> bool:

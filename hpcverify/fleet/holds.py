@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from hpcverify.errors import ActionError
 from hpcverify.fleet.states import Hold, Node
 from hpcverify.fleet.transitions import explain_return, give_up_hold
+from hpcverify.summary.verdict import shorten
 
 MAX_WRITTEN_REASON_CHARS = 900
 """Characters of a reason that we write: Slurm keeps 5000, people read one line."""
@@ -261,7 +262,7 @@ def format_reason(hold_id: str, reason: str) -> str:
     """Format *reason* as we write it: after its hold id, one line, of bounded length."""
     # It contains text from a node: no control characters for the terminal.
     plain = "".join(c if c.isprintable() else "?" for c in " ".join(reason.split()))
-    return f"{hold_id} {plain}"[:MAX_WRITTEN_REASON_CHARS].rstrip()
+    return shorten(f"{hold_id} {plain}", MAX_WRITTEN_REASON_CHARS)
 
 
 def plan_next_write(node: Node, seen: HoldReading, marks: HoldHistory) -> tuple[Node, str]:

@@ -12,6 +12,7 @@ from hpcverify.fleet.evidence import list_suppressions
 from hpcverify.fleet.states import HOUR_S, Hold, Node, State
 from hpcverify.fleet.transitions import list_refusing_checks
 from hpcverify.plan.config import Site
+from hpcverify.summary.verdict import shorten
 
 
 def publish_job_gates(
@@ -70,4 +71,5 @@ def build_job_gate(
     if node.desired_hold is not Hold.DRAIN:
         return gate.JobGate(gate.OK, until, "", checks)
     verdict = gate.HOLD if node.state is State.HELD else gate.QUARANTINED
-    return gate.JobGate(verdict, until, node.full_reason, checks)
+    reason = shorten(node.full_reason, gate.MAX_REASON_CHARACTERS)
+    return gate.JobGate(verdict, until, reason, checks)

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcverify.errors import ActionError
-from hpcverify.fleet.evidence import Evidence, Failure, is_enforced, list_suppressed_checks
+from hpcverify.fleet.evidence import Evidence, is_enforced, list_suppressed_checks
 from hpcverify.fleet.states import (
     FAILED_STATES,
     HOLD_BY_STATE,
@@ -39,10 +39,8 @@ from hpcverify.fleet.states import (
 from hpcverify.model import COLLECTIVES_CHECK, FABRIC_SUITE
 from hpcverify.plan.config import Site
 from hpcverify.records.spool import MAX_CHECKS
+from hpcverify.summary.verdict import MAX_REASON_CHARACTERS, join_lines, shorten
 from hpcverify.units import format_count
-
-MAX_REASON_CHARS = 900
-"""Characters of a reason: it comes from a node, and is recorded with each step."""
 
 
 class Purpose(StrEnum):
@@ -212,7 +210,7 @@ def _judge_without_ticket(node: Node, found: Evidence, now: float) -> Node:
     failed = replace(node, **failure)
     return replace(
         failed,
-        reason=f"{failed.reason}; {node.reason}"[:MAX_REASON_CHARS],
+        reason=join_lines((failed.reason, node.reason)),
         checks=tuple(dict.fromkeys((*failed.checks, *node.checks))),
     )
 
@@ -229,7 +227,12 @@ def _judge_bmc(node: Node, found: Evidence, now: float) -> Node:
     was_alone = is_suspect_by_bmc(node)
     node = _drop_seen_failures(node, found)
     if found.failures:
-        failures = {f.check: f.reason for f in found.failures}
+        failures = {
+            failure.check: join_lines(
+                d.sentence for d in found.diagnoses if failure.check in d.checks
+            )
+            for failure in found.failures
+        }
         node = replace(node, bmc_failures=node.bmc_failures | failures)
         return _judge_without_ticket(node, found, now)
     is_over = was_alone and node.bmc_failures.keys().isdisjoint(node.checks)
@@ -250,12 +253,12 @@ def _recall_bmc_failures(node: Node, now: float) -> Node:
     """Make *node* a suspect again if it has passed, but for what its BMC showed."""
     if node.state not in IN_SERVICE_STATES or node.owed_checks or not node.bmc_failures:
         return node
-    reasons = [f"{check}: {why}" for check, why in node.bmc_failures.items()]
+    reasons = (f"{check}: {why}" for check, why in node.bmc_failures.items())
     return _enter(
         node,
         NodeEvent.UNORDERED_FAILURE,
         now,
-        reason="; ".join(reasons)[:MAX_REASON_CHARS],
+        reason=join_lines(reasons),
         by="",
         checks=tuple(node.bmc_failures),
         conclusive=False,
@@ -308,11 +311,10 @@ def _quarantine_on_conclusive_evidence(
 
 def _add_failures(node: Node, found: Evidence, kept: tuple[str, ...]) -> Node:
     """Add what failed to the checks that are *kept*, and each new one to the reason."""
-    new = [_format_failure(f) for f in found.failures if f.check not in node.checks]
     failed = tuple(f.check for f in found.failures)
     return replace(
         node,
-        reason="; ".join((node.reason, *new))[:MAX_REASON_CHARS],
+        reason=join_lines((node.reason, *found.list_reasons(known=node.checks))),
         caveat=Caveat.NONE,
         caveat_why="",
         checks=tuple(dict.fromkeys((*kept, *failed))),
@@ -336,10 +338,6 @@ def _handle_failure(node: Node, found: Evidence, site: Site, now: float, past: i
     if not (confirmed or any(f.conclusive for f in found.failures)):
         return _enter(node, NodeEvent.FAILURE, now, enforced=acted_on or kept, **failure)
     return _quarantine(node, site, now, past, enforced=acted_on or kept, **failure)
-
-
-def _format_failure(failure: Failure) -> str:
-    return f"{failure.check}: {failure.reason}"
 
 
 def _confirms_suspicion(node: Node, found: Evidence) -> bool:
@@ -367,10 +365,10 @@ def _describe_failures(node: Node, found: Evidence) -> dict[str, Any]:
     cleared = found.cleared_checks if found.ticket else frozenset[str]()
     failed = tuple(f.check for f in found.failures)
     owed = tuple(c for c in node.owed_checks if c not in cleared.union(failed))
-    reasons = [*map(_format_failure, found.failures)]
+    reasons = found.list_reasons()
     reasons += [f"not verified since: failed {', '.join(owed)}"] if owed else []
     return {
-        "reason": "; ".join(reasons)[:MAX_REASON_CHARS],
+        "reason": join_lines(reasons),
         "by": "",
         "checks": (*failed, *owed),
         "conclusive": any(f.conclusive for f in found.failures),
@@ -455,7 +453,7 @@ def _note_not_judged(node: Node, found: Evidence) -> Node:
         if check in found.unanswered_checks
     ]
     why = "; ".join(causes) or "every check was skipped"
-    return replace(node, caveat=Caveat.WAITS, caveat_why=why[:MAX_REASON_CHARS])
+    return replace(node, caveat=Caveat.WAITS, caveat_why=shorten(why, MAX_REASON_CHARACTERS))
 
 
 def _return_to_service(node: Node, found: Evidence, now: float, reason: str) -> Node:
@@ -485,7 +483,7 @@ def _handle_not_judged(node: Node, found: Evidence, site: Site, now: float) -> N
         node,
         NodeEvent.UNJUDGED,
         now,
-        reason=f"could not be judged: {'; '.join(causes)}"[:MAX_REASON_CHARS],
+        reason=shorten(f"could not be judged: {'; '.join(causes)}", MAX_REASON_CHARACTERS),
         by="",
         run=found.run,
         not_before_ticket=max(node.not_before_ticket, found.ticket),
@@ -513,7 +511,7 @@ def quarantine_refused(node: Node, slurm_reason: str, site: Site, now: float, pa
     *slurm_reason* is that of Slurm's own drain; *past* is how often the node was
     quarantined lately.
     """
-    reason = f"{slurm_reason}: {node.reason}"[:MAX_REASON_CHARS]
+    reason = shorten(f"{slurm_reason}: {node.reason}", MAX_REASON_CHARACTERS)
     return _quarantine(node, site, now, past, enforced=True, reason=reason)
 
 
@@ -714,7 +712,7 @@ def admit(node: Node, decision: Decision, *, suite: str, batch: str = "") -> Nod
 def admit_untested(node: Node, why: str, now: float) -> NodeChange:
     """Admit *node*, which has passed by itself; *why* says why no more is known of it."""
     reason = f"passed by itself; not tested with its batch: {why}"
-    healthy = _make_healthy(node, now, reason[:MAX_REASON_CHARS])
+    healthy = _make_healthy(node, now, shorten(reason, MAX_REASON_CHARACTERS))
     return NodeChange(node=healthy, what=healthy.state.value, detail=healthy.reason)
 
 

@@ -8,7 +8,7 @@ replaced each night. `hpcverify nodes` and the page of the fleet read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date
 from math import isfinite
 from pathlib import Path
@@ -20,7 +20,7 @@ from msgspec.structs import astuple, replace
 
 from hpcverify.errors import StoreError
 from hpcverify.insight.node_names import fold_names, make_natural_key
-from hpcverify.model import Verdict
+from hpcverify.model import MIN_PARTS_FOR_ALL, Verdict
 from hpcverify.peers.distribution import Distribution
 from hpcverify.peers.fleet import PeerOutlier
 from hpcverify.peers.floors import Worse
@@ -91,14 +91,32 @@ class JudgedChange(Struct, frozen=True, kw_only=True):
 
 
 Judged = TypeVar("Judged", bound=JudgedOutlier | JudgedChange)
+Entry = TypeVar("Entry")
 
 
-def group_by_title(judged: Iterable[Judged]) -> list[list[Judged]]:
-    """Put what was found about one part, node or place together, in the order of the first."""
-    groups: dict[str, list[Judged]] = {}
-    for entry in judged:
-        groups.setdefault(entry.title, []).append(entry)
-    return list(groups.values())
+def name_judged(entry: JudgedOutlier | JudgedChange) -> tuple[str, str]:
+    """Name the node and the part that *entry* is about."""
+    return entry.node, entry.title
+
+
+def group_by_part(
+    judged: Iterable[Entry], name: Callable[[Entry], tuple[str, str]]
+) -> dict[str, list[Entry]]:
+    """
+    Put together what was found about one part, node or place, in the order of the first.
+
+    *name* gives the node, if it is about one, and the title. If many parts of one node are
+    listed, it is said once of the node.
+    """
+    entries = [(*name(entry), entry) for entry in judged]
+    titles: dict[str, set[str]] = {}
+    for node, title, _ in entries:
+        titles.setdefault(node, set()).add(title)
+    groups: dict[str, list[Entry]] = {}
+    for node, title, entry in entries:
+        many = node and len(titles[node]) >= MIN_PARTS_FOR_ALL
+        groups.setdefault(f"{node} (several parts)" if many else title, []).append(entry)
+    return groups
 
 
 def _shorten_hosts(nodes: Collection[str]) -> str:
@@ -221,8 +239,14 @@ def _keep_about(judged: tuple[Judged, ...], names: Collection[str]) -> tuple[Jud
 def list_judgement_lines(judgement: FleetJudgement) -> list[str]:
     """Say who is worse than its peers or than it was, in a line each, and what many share."""
     return [
-        *(f"peers: {_describe_outliers(group)}" for group in group_by_title(judgement.outliers)),
-        *(f"past: {_describe_changes(group)}" for group in group_by_title(judgement.changes)),
+        *(
+            f"peers: {_describe_outliers(title, group)}"
+            for title, group in group_by_part(judgement.outliers, name_judged).items()
+        ),
+        *(
+            f"past: {_describe_changes(title, group)}"
+            for title, group in group_by_part(judgement.changes, name_judged).items()
+        ),
         *(f"fleet: {note}" for note in judgement.notes),
     ]
 
@@ -235,18 +259,18 @@ def describe_nodes(judgement: FleetJudgement) -> dict[str, str]:
             clauses.setdefault(outlier.node, []).append(describe_outlier(outlier))
     for change in judgement.changes:
         if change.node:
-            clauses.setdefault(change.node, []).append(_describe_changes([change]))
+            clauses.setdefault(change.node, []).append(_describe_changes(change.title, [change]))
     return {
         node: f"{own[0]} (+{len(own) - 1} more)" if len(own) > 1 else own[0]
         for node, own in clauses.items()
     }
 
 
-def describe_outlier(outlier: JudgedOutlier, others: str = "") -> str:
-    """Say who is worse than its peers, by how much, why and since when."""
+def describe_outlier(outlier: JudgedOutlier, title: str = "", others: str = "") -> str:
+    """Say what is worse than its peers, by how much, why and since when."""
     distance = f"{outlier.metric} {format_percent(outlier.distance)} worse than its peers{others}"
     since = f"since {outlier.since:%-d %b}"
-    return "; ".join(filter(None, [f"{outlier.title}: {distance}", outlier.cause, since]))
+    return "; ".join(filter(None, [f"{title or outlier.title}: {distance}", outlier.cause, since]))
 
 
 def describe_day(change: JudgedChange) -> str:
@@ -254,19 +278,22 @@ def describe_day(change: JudgedChange) -> str:
     return f"step on {change.day}" if change.kind == STEP else f"trend until {change.day}"
 
 
-def _describe_outliers(group: list[JudgedOutlier]) -> str:
+def _describe_outliers(title: str, group: list[JudgedOutlier]) -> str:
     worst = max(group, key=lambda outlier: (outlier.verdict, outlier.distance))
-    return f"{worst.verdict.value.upper()} {describe_outlier(worst, _count_others(group))}"
+    others = count_other_metrics(worst.metric, [outlier.metric for outlier in group])
+    return f"{worst.verdict.value.upper()} {describe_outlier(worst, title, others)}"
 
 
-def _describe_changes(group: list[JudgedChange]) -> str:
+def _describe_changes(title: str, group: list[JudgedChange]) -> str:
     worst = max(group, key=lambda change: change.size)
+    others = count_other_metrics(worst.metric, [change.metric for change in group])
     kind = "since" if worst.kind == STEP else "in a trend until"
-    size = f"{worst.metric} {format_percent(worst.size)} worse than it was{_count_others(group)}"
+    size = f"{worst.metric} {format_percent(worst.size)} worse than it was{others}"
     day = f"{kind} {worst.day:%-d %b}"
-    return "; ".join(filter(None, [f"{worst.title}: {size}", day, worst.why]))
+    return "; ".join(filter(None, [f"{title}: {size}", day, worst.why]))
 
 
-def _count_others(group: list[JudgedOutlier] | list[JudgedChange]) -> str:
-    others = len(group) - 1
+def count_other_metrics(metric: str, metrics: Iterable[str]) -> str:
+    """Count the *metrics* beside *metric*, as " (and in 3 other metrics)"; empty if none."""
+    others = len({*metrics} - {metric})
     return f" (and in {format_count(others, 'other metric')})" if others else ""

@@ -17,6 +17,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcverify.check import severity_sort_key
 from hpcverify.fleet.breaker import find_doubts
 from hpcverify.fleet.ledger import Ledger, Malfunction
 from hpcverify.fleet.states import (
@@ -41,6 +42,8 @@ from hpcverify.plan.config import load_site
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify.records.store import RunEntry, Store
+from hpcverify.summary.diagnosis import Diagnosis
+from hpcverify.summary.verdict import join_lines
 from hpcverify.summary.wording import format_duration
 from hpcverify.units import format_age, format_count
 
@@ -284,6 +287,14 @@ def cap_verdict(result: LastResult) -> Verdict:
     return min(result.verdict, result.overall)
 
 
+def list_diagnoses(results: Iterable[LastResult]) -> list[Diagnosis]:
+    """List the diagnoses behind *results*, the gravest first; those of one run only once."""
+    found = {(result.run, d): d for result in results for d in result.diagnoses}
+    return sorted(
+        found.values(), key=lambda d: severity_sort_key(d.verdict, d.remedy), reverse=True
+    )
+
+
 def count_states(rows: Iterable[NodeRow]) -> str:
     """Count the states, the worst first."""
     counts = Counter(row.state for row in rows)
@@ -452,7 +463,8 @@ def _choose_reason(
         return f"{reason} (by {node.by})" if node.by else reason
     if worst is not None and cap_verdict(worst) >= Verdict.WARN:
         company = describe_company(rollouts.get(worst.check, ()))
-        return f"{worst.check}: {worst.reason}{f' ({company})' if company else ''}"
+        why = join_lines(d.line for d in list_diagnoses(results) if d.verdict >= cap_verdict(worst))
+        return f"{why or worst.check}{f' ({company})' if company else ''}"
     if entry is not None and entry.verdict >= Verdict.WARN:
         return entry.reason
     if failures:

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpcverify.model import Cause, Complaint, Remedy, Verdict
+from hpcverify.model import Cause, Remedy, Verdict
+from hpcverify.summary.diagnosis import Diagnosis
 
 
 class LastResult(Struct, frozen=True, kw_only=True):
@@ -23,5 +24,5 @@ class LastResult(Struct, frozen=True, kw_only=True):
     reason: str
     cause: Cause
     remedy: Remedy
-    complaints: tuple[Complaint, ...] = ()
-    """The gravest of the round as they count, the gravest first, without their evidence."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Those of the run to which the check contributes, the gravest first."""

@@ -36,7 +36,7 @@ from hpcverify.errors import (
     UnknownNameError,
 )
 from hpcverify.limits.resolve import PastValues
-from hpcverify.model import BMC_SUITE, CarryOver, Complaint, Inventory, Run, Verdict
+from hpcverify.model import BMC_SUITE, CarryOver, Inventory, Run, Verdict
 from hpcverify.records import documents
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
@@ -61,6 +61,7 @@ from hpcverify.records.tables import (
     insert_run,
     save_mtime,
 )
+from hpcverify.summary.diagnosis import Diagnosis
 
 FiniteFloat = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 DocumentSize = Annotated[int, Meta(ge=0, le=documents.MAX_DOCUMENT_BYTES)]
@@ -68,7 +69,7 @@ S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
 Rows = list[tuple[object, ...]]
-NO_COMPLAINTS = b"[]"
+NO_DIAGNOSES = b"[]"
 UNREADABLE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
 """What msgspec raises of values of another kind than ours."""
 MAX_INTEGER = 2**63
@@ -458,8 +459,8 @@ class Store:
         """
         return self._select(
             "select node, suite, id, started, overall, name, verdict, reason,"
-            " cause, remedy, complaints from (select node, suite, id, max(started) started,"
-            "   verdict overall from runs where complete"
+            " cause, remedy, diagnoses from (select node, suite, id, max(started) started,"
+            "   verdict overall, diagnoses from runs where complete"
             "   and started between :since and :until group by node, suite)"
             " join results on run = id",
             {"since": _format_time(since, ""), "until": _format_time(until, "9999")},
@@ -707,13 +708,15 @@ def _build_structs(rows: Rows, kind: type[S]) -> list[S]:
 
 
 def _build_last_results(rows: Rows) -> list[LastResult]:
-    """Build them; what many nodes complain of in the same words is decoded once."""
-    decode = cache(msgspec.json.Decoder(tuple[Complaint, ...]).decode)
+    """Build them; the diagnoses of a run are decoded once for all its checks."""
+    decode = cache(msgspec.json.Decoder(tuple[Diagnosis, ...]).decode)
     stored = msgspec.convert([row[-1] for row in rows], list[bytes])
     results = _build_structs([(*row[:-1], ()) for row in rows], LastResult)
     return [
-        replace(result, complaints=decode(complaints)) if complaints != NO_COMPLAINTS else result
-        for result, complaints in zip(results, stored, strict=True)
+        replace(result, diagnoses=tuple(d for d in decode(text) if result.check in d.checks))
+        if text != NO_DIAGNOSES
+        else result
+        for result, text in zip(results, stored, strict=True)
     ]
 
 

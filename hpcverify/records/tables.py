@@ -11,10 +11,9 @@ import sqlite3
 from collections.abc import Mapping
 
 import msgspec
-from msgspec.structs import replace
 
 from hpcverify.model import Run
-from hpcverify.summary.actions import list_complaints
+from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.facts import collect_facts
 from hpcverify.summary.rounds import (
     choose_worst_rounds,
@@ -24,21 +23,22 @@ from hpcverify.summary.rounds import (
 )
 from hpcverify.summary.verdict import explain_verdict
 
-INDEX_VERSION = 10
+INDEX_VERSION = 11
 """The version of `TABLES`. No release had earlier ones."""
 TABLES = """
 create table runs (
     id text primary key, node text not null, suite text not null,
     started text not null, seconds real not null, verdict text not null,
     complete integer not null, inventory blob not null,
-    rounds integer not null, bytes integer not null, reason text not null
+    rounds integer not null, bytes integer not null, reason text not null,
+    diagnoses blob not null
 );
 -- with rounds and bytes: what sums them reads no row of the table
 create index runs_by_node on runs (node, started, rounds, bytes);
 create table results (
     run text not null references runs (id), name text not null,
     verdict text not null, reason text not null, cause text not null,
-    remedy text not null, complaints blob not null, seconds real not null
+    remedy text not null, seconds real not null
 );
 create index results_by_run on results (run);
 create table measurements (
@@ -154,7 +154,7 @@ def save_mtime(db: sqlite3.Connection, changed: int) -> None:
 def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
     """Index *run*, whose document has *size* bytes, unless it is indexed already."""
     inserted = db.execute(
-        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert or ignore into runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             run.id,
             run.node,
@@ -167,12 +167,13 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
             max(1, count_rounds(run)),
             size,
             explain_verdict(run),
+            msgspec.json.encode(diagnose(run)),
         ),
     )
     if not inserted.rowcount:  # another process was faster
         return
     db.executemany(
-        "insert into results values (?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert into results values (?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 run.id,
@@ -181,10 +182,6 @@ def insert_run(db: sqlite3.Connection, run: Run, size: int) -> None:
                 r.reason,
                 r.cause,
                 r.remedy,
-                # The document has all, and their evidence.
-                msgspec.json.encode(
-                    [replace(c, evidence={}) for c in list_complaints(r)[:MAX_COMPLAINTS]]
-                ),
                 r.seconds,
             )
             for r in choose_worst_rounds(run.results)

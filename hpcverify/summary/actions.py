@@ -8,7 +8,7 @@ only a warning has not failed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -69,6 +69,11 @@ class AffectedPart(Struct, frozen=True, kw_only=True):
         return self.complaints[0].remedy
 
     @property
+    def fix(self) -> str:
+        """The exact step for that remedy; empty if none is known."""
+        return self.complaints[0].fix
+
+    @property
     def deciding(self) -> tuple[Complaint, ...]:
         """The complaints of the worst verdict."""
         return tuple(c for c in self.complaints if c.verdict is self.verdict)
@@ -89,8 +94,13 @@ class Action(Struct, frozen=True, kw_only=True):
 
 def list_actions(run: Run) -> tuple[Action, ...]:
     """List what *run* calls for, the gravest first."""
+    return group_actions(list_affected_parts(run))
+
+
+def group_actions(parts: Iterable[AffectedPart]) -> tuple[Action, ...]:
+    """Group *parts* by what they call for, the gravest first."""
     groups: dict[tuple[Verdict, Remedy], list[AffectedPart]] = {}
-    for part in list_affected_parts(run):
+    for part in parts:
         groups.setdefault((part.verdict, part.remedy), []).append(part)
     ordered = sorted(groups, key=lambda key: check.severity_sort_key(*key), reverse=True)
     return tuple(
@@ -212,11 +222,6 @@ def pair_with_limits(result: Result) -> list[tuple[Measurement, Limit]]:
     """Pair each measurement of *result* with each limit that judges it."""
     limits = check.LimitIndex(limit for limit in result.limits if not limit.noisy)
     return [(item, limit) for item in result.measurements for limit in limits.find(item)]
-
-
-def map_remedies(run: Run) -> dict[str, Remedy]:
-    """Map each part with complaints in *run* to the remedy that it is listed under."""
-    return {part.part_id: action.remedy for action in list_actions(run) for part in action.parts}
 
 
 def find_common_remedy(result: Result, remedies: Mapping[str, Remedy]) -> Remedy | None:

@@ -52,6 +52,16 @@ def describe_gpus(inventory: Inventory) -> str:
     return ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPU"
 
 
+def describe_machine(inventory: Inventory) -> str:
+    """Name the machine as its vendor does; empty if DMI cannot be read."""
+    for system in inventory.of_kind("system"):
+        names = (system.facts.get("vendor"), system.facts.get("product"))
+        serial = system.facts.get("serial")
+        number = f"serial number {serial}" if serial else ""
+        return ", ".join(filter(None, (" ".join(filter(None, names)), number)))
+    return ""
+
+
 def collect_facts(run: Run) -> dict[str, dict[str, str]]:
     """
     Collect the facts of *run* by source, each as name and value.

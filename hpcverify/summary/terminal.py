@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
@@ -25,14 +25,14 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from hpcverify.limits.resolve import PastValues
 from hpcverify.model import Inventory, Result, Run, Verdict, effective_verdict
 from hpcverify.plan.suite import Plan, Step
 from hpcverify.summary import wording
-from hpcverify.summary.figures import Figure, choose_figures
+from hpcverify.summary.checks import CheckSummary, PastLookup
+from hpcverify.summary.figures import Figure
 from hpcverify.summary.printable import make_printable
-from hpcverify.summary.rounds import format_tally, group_by_check
-from hpcverify.summary.verdict import format_next_steps, group_by_cause, shorten, summarize_skips
+from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
+from hpcverify.summary.verdict import shorten
 from hpcverify.summary.wording import format_duration, format_position
 
 VERDICT_COLOURS = {
@@ -53,8 +53,6 @@ LEAST_SENTENCE_COLUMNS = 44
 """Columns in which a sentence can be read."""
 COLUMN_GAP, SENTENCE_INDENT = 2, 4
 SPEED_HEADS = ("measured", "speed", "worst part", "share", "last run", "limit")
-PastLookup = Callable[[str], PastValues]
-"""Takes the name of a check; finds what earlier runs of the node measured."""
 
 
 class Console(RichConsole):
@@ -138,14 +136,13 @@ def render_badge(verdict: Verdict) -> Text:
     return Text(verdict.name, style=VERDICT_COLOURS[verdict])
 
 
-def render_conclusion(run: Run) -> Text:
+def render_conclusion(summary: RunSummary) -> Text:
     """Say the verdict in a sentence, and what to do."""
-    steps = format_next_steps(run)
     return Text.assemble(
-        f"{run.node}: ",
-        render_badge(run.verdict),
-        wording.format_conclusion(run),
-        f"\nnext: {steps}" if steps else "",
+        f"{summary.run.node}: ",
+        render_badge(summary.run.verdict),
+        wording.format_conclusion(summary),
+        f"\nnext: {summary.next_steps}" if summary.next_steps else "",
     )
 
 
@@ -158,72 +155,73 @@ def render_headline(result: Result) -> Text:
 
 def show_run(run: Run, past: PastLookup, *, stderr: bool) -> None:
     """Print what failed, what was measured, what was skipped, and the verdict."""
-    console = Console(stderr=stderr, highlight=False)
+    console, summary = Console(stderr=stderr, highlight=False), summarize(run, past)
     console.print()
-    show_results(run, past, console)
+    show_results(summary, console)
     console.print()
-    console.print(render_conclusion(run))
+    console.print(render_conclusion(summary))
 
 
-def show_results(run: Run, past: PastLookup, console: Console) -> None:
+def show_results(summary: RunSummary, console: Console) -> None:
     """
-    Print a line for each check that did not pass, then speeds, then what else passed.
+    Print a line for each diagnosis, then speeds, then what else passed.
 
-    Speeds are shown whatever the verdict of the check; *past* has earlier ones.
+    Speeds are shown whatever the verdict of the check.
     """
-    groups = group_by_cause(run)
-    judged = [result for group in groups for result in group.results]
-    rounds = group_by_check(run.results)
-    figures = {r.check: choose_figures(r, run.inventory, past(r.check)) for r in judged}
+    judged = [check for check in summary.checks if check.verdict is not Verdict.SKIP]
     bad, good = _make_table(judged, ""), _make_table(judged, "")
-    for group in groups:
-        result, text = group.result, wording.describe_group(group, run)
-        several = len(rounds[result.check]) > 1
-        tally = f"[{format_tally(rounds[result.check])}] " if several else ""
-        passed = result.verdict is Verdict.PASS
-        if passed and figures[result.check]:  # beside its speeds only what a PASS has to say
-            text = result.reason
-        if text:
-            badge = render_badge(effective_verdict(result))
-            cells = badge, Text(result.check), _make_cell(f"{tally}{text}")
-            (good if passed else bad).add_row(*cells)
-    speeds = _build_speeds_table(judged, figures, run, console.width)
+    for diagnosis in summary.diagnoses:
+        if diagnosis.checks:  # else the conclusion says it
+            tally, finding = write_finding(diagnosis, summary)
+            cells = (
+                Text(diagnosis.checks[0]),
+                _make_cell(f"[{tally}] {finding}" if tally else finding),
+            )
+            bad.add_row(render_badge(diagnosis.verdict), *cells)
+    for check in judged:
+        # Beside its speeds only what a PASS has to say.
+        text = check.result.reason
+        if not check.figures:
+            text = wording.describe_pass(check, summary.run.inventory)
+        if check.verdict is Verdict.PASS and text:
+            tally = f"[{check.tally}] " if check.tally else ""
+            cells = Text(check.result.check), _make_cell(f"{tally}{text}")
+            good.add_row(render_badge(check.verdict), *cells)
+    speeds = _build_speeds_table(judged, summary.run.inventory, console.width)
     for place, table in enumerate(t for t in (bad, speeds, good) if t.row_count):
         if place and speeds.row_count:
             console.print()
         console.print(table)
-    if skipped := summarize_skips(run):
-        console.print(Text(skipped, style=VERDICT_COLOURS[Verdict.SKIP]))
+    if summary.skips:
+        console.print(Text(summary.skips, style=VERDICT_COLOURS[Verdict.SKIP]))
 
 
-def _make_table(judged: Sequence[Result], *heads: str) -> Table:
+def _make_table(judged: Sequence[CheckSummary], *heads: str) -> Table:
     """Make a table of verdict, check and *heads*; tables of the same results are aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(heads))
     table.add_column(width=BADGE_COLUMNS)
-    table.add_column("check", width=max(map(len, ("check", *(r.check for r in judged)))))
+    table.add_column("check", width=max(map(len, ("check", *(c.result.check for c in judged)))))
     for head in heads:
         right = head in ("speed", "last run")
         table.add_column(head, justify="right" if right else "left", overflow="fold")
     return table
 
 
-def _build_speeds_table(
-    judged: Sequence[Result], figures: Mapping[str, Sequence[Figure]], run: Run, width: int
-) -> Table:
+def _build_speeds_table(judged: Sequence[CheckSummary], inventory: Inventory, width: int) -> Table:
     """List the key figures, in as many columns as fit the terminal."""
     rows = [
-        (result if place == 0 else None, _format_figure(figure, result, run.inventory))
-        for result in judged
-        for place, figure in enumerate(figures[result.check])
+        (check if place == 0 else None, _format_figure(figure, check.result, inventory))
+        for check in judged
+        for place, figure in enumerate(check.figures)
     ]
     heads = [head for head in SPEED_HEADS if any(cells[head] for _, cells in rows)]
     if width < WIDE_COLUMNS:
         heads = [head for head in heads if head != "limit"]
     narrow = width < NARROW_COLUMNS
     table = _make_table(judged, *([""] if narrow else heads))
-    for result, cells in rows:
-        badge = render_badge(effective_verdict(result)) if result else ""
-        lead = (badge, result.check if result else "")
+    for check, cells in rows:
+        badge = render_badge(check.verdict) if check else ""
+        lead = (badge, check.result.check if check else "")
         texts = [_join_cells(cells)] if narrow else [cells[head] for head in heads]
         table.add_row(*lead, *map(_make_cell, texts))
     return table

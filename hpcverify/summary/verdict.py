@@ -1,8 +1,8 @@
 """
 The verdict in words: what every output says about a run.
 
-Terminal, log, HTML, Markdown and JUnit take from here the order of the checks, which of
-them have one cause, the counts, the reasons and the next step. A check always counts by its
+Terminal, log, HTML, Markdown and JUnit take from here the order of the checks, the counts and
+the next step; what is wrong with which part is a `diagnosis`. A check always counts by its
 `effective_verdict`: in beta it never fails, and if it is required, its skip is an error.
 """
 
@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
-
-from hpcverify.check import group_alike, make_severity_key
-from hpcverify.model import Complaint, Inventory, Remedy, Result, Run, Verdict, effective_verdict
+from hpcverify.model import Inventory, Remedy, Run, Verdict
 from hpcverify.summary.actions import (
     INTERRUPTED_REASON,
     Action,
     is_all_skipped,
     list_actions,
-    list_deciding,
     list_part_names,
-    make_cause_key,
-    recall_gone_parts,
 )
-from hpcverify.summary.rounds import choose_worst_rounds, explain_left_out
+from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.diagnosis import MAX_NAMED, diagnose, name_checks
+from hpcverify.summary.rounds import explain_left_out
 
 VERDICT_VERBS = {
     Verdict.FAIL: "failed",
@@ -62,86 +58,22 @@ REMEDY_STEPS = {
 """The same as a line that names the parts; after a FAIL it begins with `DRAIN`."""
 VENDOR_REMEDIES = frozenset({Remedy.REPLACE, Remedy.CONTACT_VENDOR})
 """Those for which a vendor asks for evidence."""
-MAX_NAMED = 3
-"""Parts or checks that a line names; of more it gives the count."""
 MAX_LINE_CHARACTERS = 240
 """Characters of a line of progress."""
-MAX_REASON_CHARACTERS = 600
-"""Characters of a reason in a summary: its end is the fix, which must not be cut off."""
+MAX_REASON_CHARACTERS = 900
+"""Characters of the reason of a run or of a node, which may be several diagnoses."""
 
 
-class CauseGroup(Struct, frozen=True, kw_only=True):
-    """A check by its worst round, and others that did not pass for the same cause."""
-
-    result: Result
-    also: tuple[Result, ...] = ()
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """All of them."""
-        return (self.result, *self.also)
-
-    def name_others(self) -> str:
-        """Name the other checks, with the verdict of each that differs; may be empty."""
-        mine = effective_verdict(self.result)
-        verdicts = [(other.check, effective_verdict(other)) for other in self.also]
-        return ", ".join(c if v is mine else f"{c} ({v.value})" for c, v in verdicts)
-
-
-def rank_results(results: Iterable[Result]) -> list[Result]:
-    """Order *results* by what they count as, then by severity; skips come last."""
-    return sorted(results, key=_rank, reverse=True)
-
-
-def _rank(result: Result) -> tuple[bool, tuple[Verdict, int, float]]:
-    verdict = effective_verdict(result)
-    keys = map(make_severity_key, list_deciding(result))
-    return verdict is not Verdict.SKIP, max(keys, default=(verdict, 0, 0.0))
-
-
-def rank_checks(run: Run) -> list[Result]:
-    """Order the checks of *run* by their worst rounds."""
-    return rank_results(choose_worst_rounds(run.results))
-
-
-def group_by_cause(run: Run) -> list[CauseGroup]:
-    """
-    Group the checks of *run* that did not pass for one cause, the worst first.
-
-    A check follows another if all that decided it also decided the other one, as when a
-    lost GPU makes five checks fail. Skipped checks are left out.
-    """
-    judged = [r for r in choose_worst_rounds(run.results) if effective_verdict(r) != Verdict.SKIP]
-    causes = {r.check: set(map(make_cause_key, list_deciding(r))) for r in judged}
-    judged.sort(key=_rank, reverse=True)
-    leader_of: dict[str, str] = {}
-    weights = {r.check: (effective_verdict(r), len(causes[r.check])) for r in judged}
-    for name in sorted(weights, key=weights.__getitem__, reverse=True):
-        leaders = dict.fromkeys(leader_of.values())
-        covering = (leader for leader in leaders if causes[name] <= causes[leader])
-        leader_of[name] = next(covering, name) if causes[name] else name
-    groups: dict[str, list[Result]] = {}
-    for result in judged:
-        groups.setdefault(leader_of[result.check], []).append(result)
-    return [
-        CauseGroup(
-            result=next(r for r in some if r.check == leader),
-            also=tuple(r for r in some if r.check != leader),
-        )
-        for leader, some in groups.items()
-    ]
-
-
-def summarize_run(run: Run) -> str:
-    """Summarize the results of *run* in a sentence or two."""
-    verdicts = [effective_verdict(result) for result in choose_worst_rounds(run.results)]
+def summarize_run(run: Run, checks: Sequence[CheckSummary]) -> str:
+    """Summarize the results of *run*, which has these *checks*, in a sentence or two."""
+    verdicts = [check.verdict for check in checks]
     if not verdicts:
         return "No check was run: nothing is known about this node."
     # An interrupted run is an ERROR, though none of its checks need be one.
     leading = run.verdict if run.verdict in verdicts else max(verdicts)
     count, total = verdicts.count(leading), len(verdicts)
-    checks = "check" if total == 1 else "checks"
-    counted = f"{count} {checks}" if count == total else f"{count} of {total} {checks}"
+    noun = "check" if total == 1 else "checks"
+    counted = f"{count} {noun}" if count == total else f"{count} of {total} {noun}"
     others = [
         f"{verdicts.count(verdict)} {VERDICT_VERBS[verdict]}"
         for verdict in (Verdict.ERROR, Verdict.WARN, Verdict.SKIP)
@@ -156,31 +88,28 @@ def summarize_run(run: Run) -> str:
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences if text)
 
 
-def list_deciding_actions(run: Run) -> list[Action]:
-    """List the actions that the verdict of *run* calls for, the gravest first."""
-    return [action for action in list_actions(run) if action.verdict is run.verdict]
-
-
 def needs_vendor(run: Run) -> bool:
     """Whether *run* fails a part so that its vendor wants the evidence."""
-    remedies = {action.remedy for action in list_deciding_actions(run)}
-    return run.verdict is Verdict.FAIL and not remedies.isdisjoint(VENDOR_REMEDIES)
+    failures = (action for action in list_actions(run) if action.verdict is Verdict.FAIL)
+    return any(action.remedy in VENDOR_REMEDIES for action in failures)
 
 
-def format_next_steps(run: Run) -> str:
+def format_next_steps(
+    run: Run, actions: Sequence[Action], inventory: Inventory, rerun_command: str
+) -> str:
     """Say what to do about which parts, and how to verify it; empty after a PASS."""
-    actions = list_deciding_actions(run)
+    actions = [action for action in actions if action.verdict is run.verdict]
     if not actions:
         return ""
     if is_all_skipped(run):
         chosen = "choose checks of what this node has (hpcverify checks)"
-        return f"{chosen}, then: {write_rerun_command(run)}"
+        return f"{chosen}, then: {rerun_command}"
     # The command at the end runs the checks again; it is a step only by itself.
     others = [action for action in actions if action.remedy is not Remedy.RERUN]
-    steps = ", ".join(_format_step(action, run) for action in others or actions)
+    steps = ", ".join(_format_step(action, inventory) for action in others or actions)
     if run.verdict is Verdict.FAIL and not steps.startswith(DRAIN):
         steps = f"{DRAIN}, {steps}"
-    return f"{steps}{', then:' if others else ':'} {write_rerun_command(run)}"
+    return f"{steps}{', then:' if others else ':'} {rerun_command}"
 
 
 def write_sentence(action: Action) -> str:
@@ -190,16 +119,22 @@ def write_sentence(action: Action) -> str:
     return sentence if stays else f"{DRAIN.capitalize()}. {sentence}"
 
 
-def _format_step(action: Action, run: Run) -> str:
+def _format_step(action: Action, inventory: Inventory) -> str:
     ids = [part.part_id for part in action.parts]
-    if action.remedy is Remedy.FIX_CONFIGURATION and "node" in ids:
-        ids = ["node"]  # that of its parts is part of it
-    parts = _name_parts(ids, recall_gone_parts(run))
+    fixes = tuple(dict.fromkeys(part.fix for part in action.parts))
+    is_known = all(fixes) and len(fixes) <= MAX_NAMED
+    if action.remedy is Remedy.FIX_CONFIGURATION:
+        if is_known:
+            return ", ".join(fixes)
+        if "node" in ids:
+            ids = ["node"]  # that of its parts is part of it
+    parts = _name_parts(ids, inventory)
     checks = dict.fromkeys(name for part in action.parts for name in part.checks)
-    return REMEDY_STEPS[action.remedy].format(
+    step = REMEDY_STEPS[action.remedy].format(
         parts=parts,
-        checks=_name_checks(tuple(checks)) or "the suite",
+        checks=name_checks(tuple(checks)) or "the suite",
     )
+    return f"{step} ({', '.join(fixes)})" if is_known else step
 
 
 def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
@@ -212,18 +147,12 @@ def _name_parts(ids: Sequence[str], inventory: Inventory) -> str:
     return f"{some} (+{len(ids) - MAX_NAMED} more)"
 
 
-def _name_checks(checks: Sequence[str]) -> str:
-    if len(checks) > MAX_NAMED:
-        return f"{checks[0]} and {len(checks) - 1} more checks"
-    return ", ".join(checks)
-
-
-def write_rerun_command(run: Run) -> str:
+def write_rerun_command(run: Run, checks: Sequence[CheckSummary]) -> str:
     """Write the command that reruns what did not pass; all that ran, if that was most."""
-    results = choose_worst_rounds(run.results)
-    bad = [r.check for r in results if effective_verdict(r) >= Verdict.WARN]
-    few = run.complete and len(bad) <= len(results) / 2
-    return write_command(run.suite, bad if few else run.chosen)
+    ran = dict.fromkeys(result.check for result in run.results)
+    failed = {check.result.check for check in checks if check.verdict >= Verdict.WARN}
+    few = run.complete and len(failed) <= len(ran) / 2
+    return write_command(run.suite, [name for name in ran if name in failed] if few else run.chosen)
 
 
 def write_command(suite: str, checks: Sequence[str] = ()) -> str:
@@ -236,102 +165,35 @@ def write_command(suite: str, checks: Sequence[str] = ()) -> str:
 
 def explain_verdict(run: Run) -> str:
     """
-    Explain in one clause the verdict of *run*, the worst part first.
+    Explain the verdict of *run* in a line: its diagnoses, the gravest first.
 
-    The count of the others comes before what may be cut off at the end of a line.
+    What only has to run again is left out beside anything else, as it is of the next steps.
     """
-    found = [
-        (part, complaint)
-        for action in list_deciding_actions(run)
-        for part in action.parts
-        for complaint in part.deciding
-    ]
-    if not found:
-        return ""
-    _, worst = found[0]
-    alike = [part.part_id for part, complaint in found if complaint.text == worst.text]
-    parts = recall_gone_parts(run).format_names(alike)
-    more = f" +{len(found) - len(alike)} more" if len(found) > len(alike) else ""
-    return ": ".join(filter(None, (_name_checks(worst.checks), f"{parts}{more}", worst.text)))
+    deciding = [d for d in diagnose(run) if d.verdict is run.verdict]
+    found = [d for d in deciding if d.remedy is not Remedy.RERUN]
+    return join_lines(d.line for d in found or deciding)
 
 
-def list_clauses(result: Result, inventory: Inventory) -> list[str]:
-    """List the reasons for the verdict of *result* with their parts, the gravest first."""
-    return [clause for _, clause in _list_named_clauses(result, inventory)]
+def join_lines(lines: Iterable[str]) -> str:
+    """Join *lines* into a reason of at most `MAX_REASON_CHARACTERS`, each line once."""
+    return shorten("; ".join(dict.fromkeys(filter(None, lines))), MAX_REASON_CHARACTERS)
 
 
-def _list_named_clauses(result: Result, inventory: Inventory) -> list[tuple[str, str]]:
-    """List them with the metric or the code of each."""
-    return [
-        (alike[0].name, _write_clause(alike, inventory))
-        for alike in group_alike(list_deciding(result))
-    ]
-
-
-def _write_clause(alike: Sequence[Complaint], inventory: Inventory) -> str:
-    ids = [complaint.part_id for complaint in alike]
-    text = alike[0].text
-    return text if set(ids) == {"node"} else f"{_name_parts(ids, inventory)}: {text}"
-
-
-def count_others(result: Result, inventory: Inventory, shown: int = 1) -> str:
-    """Count the clauses after those *shown*, as "+7 more, on all 8 GPUs"; empty if none."""
-    clauses = list_clauses(result, inventory)
-    others = clauses[shown:]
-    if not others:
-        return ""
-    first = clauses[0]
-    parts = {complaint.part_id for complaint in list_deciding(result)}
-    names = list_part_names(parts, inventory)
-    said = len(parts) == 1 or len(names) > 1 or first.startswith(names[0])
-    place = "" if said else f", on {names[0]}"
-    return f"+{len(others)} more{place}"
-
-
-def summarize_reason(result: Result, inventory: Inventory) -> str:
-    """
-    Write the reason of *result*: one clause for each metric or code, the gravest first.
-
-    It counts the others.
-    """
-    firsts = dict(reversed(_list_named_clauses(result, inventory)))
-    shown = list(reversed(firsts.values()))[:MAX_NAMED] or [result.reason]
-    others, note = count_others(result, inventory, len(shown)), explain_weight(result)
-    more = f" ({others})" if others else ""
-    text = shorten("; ".join(shown), MAX_REASON_CHARACTERS)
-    return f"{text}{more}{f' [{note}]' if note else ''}".lstrip()
-
-
-def explain_group(group: CauseGroup, inventory: Inventory) -> str:
-    """Write the reason of *group* in one clause, then the other checks."""
-    clauses = summarize_reason(group.result, inventory), group.name_others()
-    return "; also: ".join(filter(None, clauses))
-
-
-def explain_weight(result: Result) -> str:
-    """Explain why *result* does not count as its verdict; empty if it does."""
-    if effective_verdict(result) is result.verdict:
-        return ""
-    if result.verdict is Verdict.SKIP:
-        return "skipped, but required: counts as an error"
-    return "failed, but in beta: counts as a warning"
-
-
-def summarize_skips(run: Run) -> str:
+def summarize_skips(checks: Sequence[CheckSummary]) -> str:
     """
     List in one line what was skipped; empty if nothing was.
 
     It gives the most common reason; the others are in ``hpcverify show``.
     """
     reasons: dict[str, list[str]] = {}
-    for result in choose_worst_rounds(run.results):
-        if effective_verdict(result) is Verdict.SKIP:
-            reasons.setdefault(result.reason, []).append(result.check)
+    for check in checks:
+        if check.verdict is Verdict.SKIP:
+            reasons.setdefault(check.result.reason, []).append(check.result.check)
     if not reasons:
         return ""
-    reason, checks = max(reasons.items(), key=lambda pair: len(pair[1]))
-    others = [name for why, names in reasons.items() if why != reason for name in names]
-    line = f"{len(checks) + len(others)} skipped: {reason} ({', '.join(checks)})"
+    reason, names = max(reasons.items(), key=lambda pair: len(pair[1]))
+    others = [name for why, some in reasons.items() if why != reason for name in some]
+    line = f"{len(names) + len(others)} skipped: {reason} ({', '.join(names)})"
     return "; for other reasons: ".join(filter(None, (line, ", ".join(others))))
 
 

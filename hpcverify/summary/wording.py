@@ -7,30 +7,31 @@ Nothing heavy is imported: Slurm's prolog prints this.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
 
 from hpcverify.check import compute_margin
-from hpcverify.model import Limit, Measurement, Result, Run, Verdict, effective_verdict
+from hpcverify.model import (
+    Inventory,
+    Limit,
+    Measurement,
+    Result,
+    Run,
+    Verdict,
+    effective_verdict,
+)
 from hpcverify.plan.suite import Plan, Step
-from hpcverify.summary.actions import pair_with_limits, recall_gone_parts
-from hpcverify.summary.facts import describe_gpus
-from hpcverify.summary.figures import Figure, choose_figures, format_scaled
+from hpcverify.summary.actions import pair_with_limits
+from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.figures import Figure, format_scaled
 from hpcverify.summary.printable import make_printable
 from hpcverify.summary.progress import Progress
-from hpcverify.summary.rounds import format_round_count, format_tally, group_by_check
-from hpcverify.summary.verdict import (
-    CauseGroup,
-    explain_group,
-    format_next_steps,
-    group_by_cause,
-    shorten,
-    summarize_run,
-    summarize_skips,
-)
+from hpcverify.summary.rounds import format_round_count
+from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
+from hpcverify.summary.verdict import shorten
 
 
 def format_duration(seconds: float) -> str:
@@ -138,17 +139,14 @@ def format_bounds(limit: Limit, format_value: Callable[[float], str]) -> str:
     return "" if limit.high is None else f"≤ {format_value(limit.high)}"
 
 
-def describe_group(group: CauseGroup, run: Run) -> str:
+def describe_pass(check: CheckSummary, inventory: Inventory) -> str:
     """
-    Describe the outcome of a check: a number with its limit and source, or the reason.
+    Describe the outcome of a check that passed: a number with its limit and source.
 
     The number is the key figure of the slowest part, or else the measurement with the least
     margin to its limit.
     """
-    result = group.result
-    if result.verdict is not Verdict.PASS:
-        return explain_group(group, recall_gone_parts(run))
-    figure = next(iter(choose_figures(result, run.inventory)), None)
+    result, figure = check.result, next(iter(check.figures), None)
     tightest = find_tightest(result, figure)
     if figure:
         item, in_words = figure.slowest, figure.format_value
@@ -161,37 +159,38 @@ def describe_group(group: CauseGroup, run: Run) -> str:
     else:
         covered = list(dict.fromkeys(c.text for c in result.coverage))[:2]
         return "; ".join(filter(None, (result.reason, *covered)))
-    label = "" if item.part_id == "node" else f"{run.inventory.find_label(item.part_id)}: "
+    label = "" if item.part_id == "node" else f"{inventory.find_label(item.part_id)}: "
     limit = tightest and tightest[1]
     bounds = f", limit {format_bounds(limit, in_words)} ({limit.source})" if limit else ""
     return "; ".join(filter(None, (f"{label}{item.name} {value}{bounds}", result.reason)))
 
 
-def format_conclusion(run: Run) -> str:
+def format_conclusion(summary: RunSummary) -> str:
     """Print what follows the verdict in the line of a run."""
-    gpus = describe_gpus(run.inventory)
-    suite = ", ".join(filter(None, (f"suite {run.suite}", gpus, format_round_count(run))))
-    return f" after {format_duration(run.seconds)} of {suite}: {summarize_run(run)}"
+    run = summary.run
+    suite = ", ".join(filter(None, (f"suite {run.suite}", summary.gpus, format_round_count(run))))
+    return f" after {format_duration(run.seconds)} of {suite}: {summary.sentence}"
 
 
 def format_run(run: Run) -> list[str]:
     """
-    Print a line for each check, worst first, then the verdict and what to do.
+    Print a line for each diagnosis, worst first, and for each check that passed.
 
-    Checks that did not pass for one cause share a line, and so do skipped ones.
+    Then the verdict and what to do. Skipped checks share a line.
     """
-    rounds = group_by_check(run.results)
-    lines = [
-        f"{effective_verdict(group.result).name:5} {group.result.check}"
-        f"{_format_tally(rounds[group.result.check])}: {describe_group(group, run)}"
-        for group in group_by_cause(run)
-    ]
-    skipped, steps = summarize_skips(run), format_next_steps(run)
-    lines += [skipped] if skipped else []
-    lines += ["", f"{run.node}: {run.verdict.name}{format_conclusion(run)}"]
-    lines += [f"next: {steps}"] if steps else []
+    summary = summarize(run)
+    lines: list[str] = []
+    for diagnosis in summary.diagnoses:
+        tally, text = write_finding(diagnosis, summary)
+        if diagnosis.checks:  # else the conclusion says it
+            rounds = f" [{tally}]" if tally else ""
+            lines.append(f"{diagnosis.verdict.name:5} {diagnosis.checks[0]}{rounds}: {text}")
+    for check in summary.checks:
+        if check.verdict is Verdict.PASS:
+            rounds = f" [{check.tally}]" if check.tally else ""
+            text = describe_pass(check, run.inventory)
+            lines.append(f"{check.verdict.name:5} {check.result.check}{rounds}: {text}")
+    lines += [summary.skips] if summary.skips else []
+    lines += ["", f"{run.node}: {run.verdict.name}{format_conclusion(summary)}"]
+    lines += [f"next: {summary.next_steps}"] if summary.next_steps else []
     return ["", *map(make_printable, lines)]
-
-
-def _format_tally(rounds: Sequence[Result]) -> str:
-    return f" [{format_tally(rounds)}]" if len(rounds) > 1 else ""

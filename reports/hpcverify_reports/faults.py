@@ -1,19 +1,20 @@
 """
-Group equal faults of many nodes: the check, the finding, what to do, and where.
+Group equal faults of many nodes: the diagnosis, what to do, and where.
 
-Faults are equal if the gravest complaints of their results are about one metric, or have one
-code, on parts of one kind.
+Faults are equal if the same decides on parts of one kind: the same metrics and codes, or low
+speeds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hpcverify.insight.overview import NodeRow, cap_verdict
-from hpcverify.model import Complaint, Remedy, Verdict
+from hpcverify.model import Remedy, Verdict
 from hpcverify.records.last_result import LastResult
+from hpcverify.summary.diagnosis import Diagnosis
 
 COMMON_CAUSE_THRESHOLDS = ((3, 0.1), (50, 0.02))
 """
@@ -25,28 +26,46 @@ enough, but not so small that weeks of ordinary failures look like one cause.
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A fault on one node; *result* is None if no newest result explains it."""
+    """A fault on one node; *results* is empty if no newest result explains it."""
 
     row: NodeRow
-    result: LastResult | None
+    results: tuple[LastResult, ...] = ()
+    """The newest results that have the diagnosis."""
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def result(self) -> LastResult | None:
+        """The worst of the results."""
+        return max(self.results, key=cap_verdict, default=None)
 
     @property
     def reason(self) -> str:
-        """What was found."""
-        return self.row.why if self.result is None else self.result.reason
+        """What is wrong."""
+        if self.diagnosis:
+            return self.diagnosis.sentence
+        return self.result.reason if self.result else self.row.why
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it counts as."""
+        if self.result is None:
+            return self.row.outcome or Verdict.ERROR
+        return min(self.diagnosis.verdict if self.diagnosis else Verdict.FAIL, self.result.overall)
+
+    @property
+    def remedy(self) -> Remedy:
+        """What it calls for."""
+        if self.diagnosis:
+            return self.diagnosis.remedy
+        return self.result.remedy if self.result else Remedy.RERUN
 
     @property
     def topic(self) -> tuple[str, ...]:
         """What is the same of this fault on other nodes and parts."""
-        if self.complaint is not None:
-            return (self.complaint.name, self.complaint.part_kind)
+        if self.diagnosis:
+            return (self.diagnosis.part_kind, *self.diagnosis.faults)
         checks = self.row.node.checks
         return (self.row.state, *checks) if checks and not self.result else (self.reason,)
-
-    @property
-    def complaint(self) -> Complaint | None:
-        """The gravest complaint of the result; None if there is none."""
-        return next(iter(self.result.complaints), None) if self.result else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +74,15 @@ class Fault:
 
     verdict: Verdict
     checks: tuple[str, ...]
-    """Several, if they report the same on the same nodes."""
+    """Those that report it."""
     topic: tuple[str, ...]
     """The same for all its sightings."""
     metric: str
-    """Empty, unless the complaint is about a limit."""
+    """Empty, unless it is about one limit."""
     remedy: Remedy
     sightings: tuple[Sighting, ...]
     nodes_checked: int
-    """Nodes that ran the check."""
+    """Nodes that ran one of the checks."""
 
     @property
     def name(self) -> str:
@@ -73,7 +92,7 @@ class Fault:
     @property
     def common(self) -> bool:
         """Whether so many nodes have it that a common cause is likely."""
-        count = len(self.sightings)
+        count = len({sighting.row.node.name for sighting in self.sightings})
         return any(
             count >= few and count >= share * self.nodes_checked
             for few, share in COMMON_CAUSE_THRESHOLDS
@@ -82,65 +101,47 @@ class Fault:
 
 def group_faults(rows: Iterable[NodeRow]) -> tuple[Fault, ...]:
     """Group equal faults of *rows*; the worst first, then the most frequent."""
-    groups: dict[tuple[Verdict, str, tuple[str, ...], Remedy], list[Sighting]] = {}
+    groups: dict[tuple[Verdict, tuple[str, ...], Remedy], list[Sighting]] = {}
     ran: Counter[str] = Counter()
     for row in rows:
         ran.update(result.check for result in row.said)
         for sighting in _list_sightings(row):
-            result = sighting.result
-            if result is None:
-                key = (row.outcome or Verdict.ERROR, "", sighting.topic, Remedy.RERUN)
-            else:
-                # Nothing is replaced on a mere warning, such as that of a check in beta.
-                capped = cap_verdict(result) is not result.verdict
-                remedy = Remedy.INSPECT if capped else result.remedy
-                key = (cap_verdict(result), result.check, sighting.topic, remedy)
+            key = (sighting.verdict, sighting.topic, sighting.remedy)
             groups.setdefault(key, []).append(sighting)
-    faults = [
-        Fault(
-            verdict=verdict,
-            checks=(check,),
-            topic=topic,
-            metric=_name_metric(sightings[0].complaint),
-            remedy=remedy,
-            sightings=tuple(sightings),
-            nodes_checked=ran[check],
-        )
-        for (verdict, check, topic, remedy), sightings in groups.items()
-    ]
-    return tuple(sorted(_merge(faults), key=lambda f: (f.verdict, len(f.sightings)), reverse=True))
+    faults = [_build_fault(*key, sightings, ran) for key, sightings in groups.items()]
+    return tuple(sorted(faults, key=lambda f: (f.verdict, len(f.sightings)), reverse=True))
+
+
+def _build_fault(
+    verdict: Verdict,
+    topic: tuple[str, ...],
+    remedy: Remedy,
+    sightings: Sequence[Sighting],
+    ran: Counter[str],
+) -> Fault:
+    checks = dict.fromkeys(result.check for s in sightings for result in s.results)
+    first = sightings[0].diagnosis
+    return Fault(
+        verdict=verdict,
+        checks=tuple(checks) or ("",),
+        topic=topic,
+        metric=first.metric if first else "",
+        remedy=remedy,
+        sightings=tuple(sightings),
+        nodes_checked=max((ran[check] for check in checks), default=0),
+    )
 
 
 def _list_sightings(row: NodeRow) -> Iterator[Sighting]:
     """Yield the faults of *row*; without a result, what its state rests on."""
+    by_diagnosis: dict[tuple[str, Diagnosis], list[LastResult]] = {}
     for result in row.said:
-        if cap_verdict(result) >= Verdict.WARN:
-            yield Sighting(row, result)
+        for diagnosis in result.diagnoses:
+            by_diagnosis.setdefault((result.run, diagnosis), []).append(result)
+    for (_, diagnosis), results in by_diagnosis.items():
+        yield Sighting(row, tuple(results), diagnosis)
     if row.attention and row.worst < Verdict.ERROR:
-        yield Sighting(row, None)
-
-
-def _name_metric(complaint: Complaint | None) -> str:
-    return complaint.name if complaint and complaint.limit else ""
-
-
-def _merge(faults: Iterable[Fault]) -> Iterator[Fault]:
-    """Merge the faults of several checks on the same nodes that have one cause."""
-    alike: dict[tuple[object, ...], list[Fault]] = {}
-    for fault in faults:
-        nodes = tuple(sighting.row.node.name for sighting in fault.sightings)
-        key = (fault.verdict, fault.topic, fault.remedy, nodes, _identify_cause(fault))
-        alike.setdefault(key, []).append(fault)
-    for some in alike.values():
-        yield replace(some[0], checks=tuple(f.checks[0] for f in some))
-
-
-def _identify_cause(fault: Fault) -> tuple[str, ...]:
-    """Identify the cause as other checks would: by a shared code, or by equal words."""
-    complaints = [sighting.complaint for sighting in fault.sightings]
-    if fault.metric or not all(complaints):
-        return fault.checks
-    return tuple("" if c is None or c.shared else c.text for c in complaints)
+        yield Sighting(row)
 
 
 def list_widespread(faults: Sequence[Fault]) -> tuple[Fault, ...]:

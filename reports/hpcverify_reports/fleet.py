@@ -137,7 +137,7 @@ def lay_out(fleet: Overview, links: Links) -> FleetPage:
         icon=ICONS[_judge_fleet(fleet.rows)],
         lede=write_lede(fleet),
         breaker_notice=describe_breaker(fleet) if fleet.tripped else "",
-        actions=tuple(_list_actions(fleet.rows, faults, links)),
+        actions=tuple(_list_actions(faults, links)),
         facts=tuple(_list_facts(fleet, links)),
         sections=tuple(_list_sections(fleet, faults, links)),
         unit="rack" if len(fleet.rows) > MAX_NODE_ROWS else "node",
@@ -218,9 +218,7 @@ def _judge_fleet(rows: Sequence[NodeRow]) -> Verdict:
     return max(worst, Verdict.SKIP) if any(row.overdue for row in rows) else worst
 
 
-def _list_actions(
-    rows: Sequence[NodeRow], faults: Sequence[Fault], links: Links
-) -> Iterator[tuple[str, NodeNames]]:
+def _list_actions(faults: Sequence[Fault], links: Links) -> Iterator[tuple[str, NodeNames]]:
     """Yield what to do: first about common causes, then about each node."""
     shared = list_widespread(faults)
     for fault in shared[:MAX_CAUSES]:
@@ -230,28 +228,19 @@ def _list_actions(
     if (left := len(shared) - MAX_CAUSES) > 0:
         text = f"Look for common causes of {left} more of the faults below"
         yield text, NodeNames((), 0)
-    explained = {
-        (sighting.row.node.name, check)
-        for fault in shared
-        for check in fault.checks
-        for sighting in fault.sightings
-    }
-    by_remedy: dict[Remedy, list[NodeRow]] = {}
-    for row in rows:
-        deciding = _list_deciding(row)
-        if row.attention and any((row.node.name, check) not in explained for check in deciding):
-            strongest = max(deciding.values(), key=list(Remedy).index)
-            by_remedy.setdefault(strongest, []).append(row)
+    by_remedy: dict[Remedy, dict[str, NodeRow]] = {}
+    for fault in faults:
+        for row in (s.row for s in fault.sightings if fault not in shared and _decides(s)):
+            by_remedy.setdefault(fault.remedy, {})[row.node.name] = row
     for remedy in sorted(by_remedy, key=list(Remedy).index, reverse=True):
         text = REMEDY_SENTENCES[remedy].removesuffix(".")
-        yield text, _name_nodes(by_remedy[remedy], links)
+        yield text, _name_nodes([*by_remedy[remedy].values()], links)
 
 
-def _list_deciding(row: NodeRow) -> dict[str, Remedy]:
-    """Map the checks that decide on *row* to what they call for; "" stands for no check."""
-    if row.worst < Verdict.ERROR:
-        return {"": Remedy.RERUN}
-    return {result.check: result.remedy for result in row.said if cap_verdict(result) is row.worst}
+def _decides(sighting: Sighting) -> bool:
+    """Whether somebody has to act on the node for this."""
+    row = sighting.row
+    return row.attention and (not sighting.results or sighting.verdict is row.worst)
 
 
 def _name_nodes(rows: Sequence[NodeRow], links: Links) -> NodeNames:
@@ -372,7 +361,7 @@ def _list_sections(fleet: Overview, faults: Sequence[Fault], links: Links) -> It
             count=len(faults),
             shown=MAX_FAULTS,
         )
-    lists = [section for section in _build_lists(fleet, links) if section.count]
+    lists = [section for section in _build_lists(fleet, faults, links) if section.count]
     if fleet.outlook is None:
         yield from lists
     else:
@@ -417,7 +406,7 @@ def _build_fault_row(fault: Fault, now: float, links: Links) -> TableRow:
 def _explain_by_rollouts(fault: Fault) -> str:
     """Say that all nodes were first seen with the fault as the same rollout reached them."""
     reached = [
-        set() if s.result is None else set(s.row.rollouts.get(s.result.check, ()))
+        {rollout for result in s.results for rollout in s.row.rollouts.get(result.check, ())}
         for s in fault.sightings
     ]
     shared = sorted(set.intersection(*reached)) if len(reached) > 1 else []
@@ -441,9 +430,20 @@ def _build_sighting(sighting: Sighting, now: float, links: Links) -> tuple[Table
     )
 
 
-def _build_lists(fleet: Overview, links: Links) -> Iterator[PageSection]:
+def _build_lists(fleet: Overview, faults: Sequence[Fault], links: Links) -> Iterator[PageSection]:
     rows, now = fleet.rows, fleet.made
     build = partial(_build_list, links=links)
+    listed: dict[str, list[str]] = {}
+    for fault in faults:
+        for sighting in fault.sightings:
+            if sighting.diagnosis:
+                listed.setdefault(sighting.row.node.name, []).append(sighting.diagnosis.reason)
+
+    def explain(row: NodeRow) -> str:
+        """Give the reason of a node, unless it is in the list of faults word for word."""
+        reasons = listed.get(row.node.name, ())
+        return "see Failures and warnings" if row.why in reasons else row.why
+
     yield build(
         "held",
         "Out of service",
@@ -452,7 +452,7 @@ def _build_lists(fleet: Overview, links: Links) -> Iterator[PageSection]:
         {
             "State": lambda r: r.state_label,
             "Since": lambda r: _format_since(r, now),
-            "Why": lambda r: r.why,
+            "Why": explain,
             "Release requires": lambda r: ", ".join(r.node.checks),
         },
     )

@@ -8,42 +8,26 @@ technician. The same run gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
 from zlib import crc32
 
-from hpcverify.model import Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import map_remedies, recall_gone_parts
-from hpcverify.summary.facts import describe_gpus
-from hpcverify.summary.figures import Figure, choose_figures
+from hpcverify.model import Inventory, Remedy, Run, Verdict
+from hpcverify.summary.checks import CheckSummary
+from hpcverify.summary.diagnosis import Diagnosis
+from hpcverify.summary.figures import Figure
 from hpcverify.summary.part_names import name_parts
-from hpcverify.summary.rounds import (
-    choose_worst_round,
-    choose_worst_rounds,
-    count_rounds,
-    format_tally,
-    group_by_check,
-)
-from hpcverify.summary.verdict import (
-    REMEDY_SENTENCES,
-    CauseGroup,
-    count_others,
-    group_by_cause,
-    list_clauses,
-    rank_results,
-    summarize_run,
-    write_command,
-    write_rerun_command,
-)
+from hpcverify.summary.rounds import count_rounds
+from hpcverify.summary.run_summary import RunSummary, summarize
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.history import build_history
-from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, INFO_ICON, format_time, make_anchor
+from hpcverify_reports.labels import ICONS, INFO_ICON, Icon, format_time, make_anchor
 from hpcverify_reports.pages import render_page
-from hpcverify_reports.remedies import Repetitions, describe_machine, group_demanded, group_milder
+from hpcverify_reports.remedies import Repetitions, group_demanded, group_milder
 from hpcverify_reports.sections import (
     LabeledText,
-    Link,
     Section,
     build_finding,
     build_kind_tables,
@@ -57,17 +41,13 @@ MAX_OTHER_ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """A check that did not pass, and others that did not for the same cause."""
+class Reason:
+    """A diagnosis that made the verdict of the run."""
 
-    section: Section
-    decisive: bool
-    """Whether it made the verdict of the run."""
+    icon: Icon
+    href: str
+    check: str
     text: str
-    """Its first complaint."""
-    more: str
-    """How many more it has."""
-    also: tuple[Link, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +73,38 @@ def render(
     *history* has earlier runs of the same node; *repetitions* say how often the failing
     parts have failed before; *standing* says how the node is worse than its fleet, if it is.
     """
-    inventory, remedies = recall_gone_parts(run), map_remedies(run)
-    sections = {
-        check: _build_section(rounds, run, inventory, remedies)
-        for check, rounds in group_by_check(run.results).items()
-    }
-    worst = choose_worst_rounds(run.results)
-    groups = [g for g in group_by_cause(run) if effective_verdict(g.result) >= Verdict.WARN]
-    cards = [_build_card(group, sections[group.result.check], run, inventory) for group in groups]
-    consequences = {result.check for group in groups for result in group.also}
+    summary = summarize(run)
+    sections = {check.result.check: _build_section(check, summary) for check in summary.checks}
+    deciding = [d for d in summary.diagnoses if d.verdict is run.verdict and d.checks]
+    cards = [sections[check.result.check] for check in summary.checks if check.adds_evidence]
     page = SimpleNamespace(
         icons=(*ICONS.values(), INFO_ICON),
         node=run.node,
         verdict=run.verdict.name,
         icon=ICONS[run.verdict],
-        lede=". ".join(filter(None, (describe_gpus(run.inventory), summarize_run(run)))),
-        reasons=[card for card in cards if card.decisive][:MAX_REASONS],
+        lede=". ".join(filter(None, (summary.gpus, summary.sentence))),
+        reasons=[_build_reason(diagnosis) for diagnosis in deciding[:MAX_REASONS]],
+        more_reasons=max(0, len(deciding) - MAX_REASONS),
         standing=standing,
         no_action_note=REMEDY_SENTENCES[Remedy.NONE]
         if run.verdict is Verdict.PASS and not standing
         else "",
-        groups=group_demanded(run, repetitions),
-        milder=group_milder(run),
-        speeds=list(_list_speeds(worst, inventory)) if run.verdict < Verdict.ERROR else (),
-        facts=list(_list_facts(run)),
+        groups=group_demanded(summary, repetitions),
+        milder=group_milder(summary),
+        speeds=list(_list_speeds(summary)) if run.verdict < Verdict.ERROR else (),
+        facts=list(_list_facts(summary)),
         cards=cards,
-        skipped=[sections[r.check] for r in worst if effective_verdict(r) is Verdict.SKIP],
+        skipped=[sections[c.result.check] for c in summary.checks if c.verdict is Verdict.SKIP],
         checks=[
-            replace(section, is_open=section.is_open and check not in consequences)
-            for check, section in sections.items()
+            replace(sections[name], is_open=sections[name].is_open and sections[name] in cards)
+            for name in dict.fromkeys(result.check for result in run.results)
         ],
         history=build_history(run, history),
         kinds=build_kind_tables(run.inventory),
-        problems=[build_finding(f, inventory) for f in run.inventory.problems],
+        problems=[build_finding(f, summary.inventory) for f in run.inventory.problems],
         sensors=list(_group_sensors(run.inventory)),
-        command=write_command(run.suite, run.chosen),
-        rerun_command=write_rerun_command(run) if cards else "",
+        command=summary.command,
+        rerun_command=summary.rerun_command if cards else "",
         versions=run.versions.items(),
         id=run.id,
         mark=make_mark(run.id, standing),
@@ -136,58 +112,45 @@ def render(
     return render_page("node.html.j2", page)
 
 
+def _build_reason(diagnosis: Diagnosis) -> Reason:
+    return Reason(
+        icon=ICONS[diagnosis.verdict],
+        href=make_anchor(diagnosis.checks[0]),
+        check=diagnosis.checks[0],
+        text=diagnosis.note,
+    )
+
+
 def make_mark(run_id: str, standing: str) -> str:
     """Make the mark by which a page is recognized that shows a run and its *standing*."""
     return f"{run_id} {crc32(standing.encode()):08x}" if standing else run_id
 
 
-def _build_section(
-    rounds: Sequence[Result], run: Run, inventory: Inventory, remedies: Mapping[str, Remedy]
-) -> Section:
-    """Lay out the worst of *rounds* in full, with the others folded below it."""
-    worst = choose_worst_round(rounds)
-    section = build_section(worst, inventory, remedies)
-    if len(rounds) == 1:
+def _build_section(check: CheckSummary, summary: RunSummary) -> Section:
+    """Lay out the worst round of *check* in full, with the others folded below it."""
+    section = build_section(check, check.result, summary)
+    if len(check.rounds) == 1:
         return section
-    others = rank_results(r for r in rounds if r is not worst)
+    others = check.other_rounds
     shown = sorted(others[:MAX_OTHER_ROUNDS], key=lambda r: r.round)
     left = len(others) - len(shown)
     return replace(
         section,
-        badges=(f"{len(rounds)} rounds: {format_tally(rounds)}", *section.badges),
-        shown_note=f"This is round {worst.round}, the first of the worst.",
-        other_rounds=tuple(build_section(r, inventory, remedies, main=False) for r in shown),
-        unshown_note=f"and {left} more: hpcverify show {run.id} --round N" if left else "",
+        badges=(f"{len(check.rounds)} rounds: {check.tally}", *section.badges),
+        shown_note=f"This is round {check.result.round}, the first of the worst.",
+        other_rounds=tuple(build_section(check, r, summary) for r in shown),
+        unshown_note=f"and {left} more: hpcverify show {summary.run.id} --round N" if left else "",
     )
 
 
-def _build_card(group: CauseGroup, section: Section, run: Run, inventory: Inventory) -> Card:
-    verdict = effective_verdict(group.result)
-    first = next(iter(list_clauses(group.result, inventory)), "")
-    return Card(
-        section=section,
-        decisive=verdict is run.verdict,
-        text=first or CAUSE_SENTENCES[group.result.cause],
-        more=count_others(group.result, inventory),
-        also=tuple(_link_check(result, verdict) for result in group.also),
-    )
-
-
-def _link_check(result: Result, expected: Verdict) -> Link:
-    """Link to a check, with what it counts as if that is not *expected*."""
-    verdict = effective_verdict(result)
-    note = "" if verdict is expected else f" ({ICONS[verdict].word})"
-    return make_anchor(result.check), result.check + note
-
-
-def _list_speeds(results: Sequence[Result], inventory: Inventory) -> Iterator[Speed]:
-    for result in results:
-        for figure in choose_figures(result, inventory):
+def _list_speeds(summary: RunSummary) -> Iterator[Speed]:
+    for check in summary.checks:
+        for figure in check.figures:
             yield Speed(
-                href=make_anchor(result.check),
+                href=make_anchor(figure.check),
                 name=f"{figure.check} {figure.name}",
                 value=figure.format_value(figure.typical),
-                notes=tuple(_write_notes(figure, inventory)),
+                notes=tuple(_write_notes(figure, summary.inventory)),
             )
 
 
@@ -200,9 +163,10 @@ def _write_notes(figure: Figure, inventory: Inventory) -> Iterator[str]:
         yield f"median of {figure.parts}; worst: {part} {value}"
 
 
-def _list_facts(run: Run) -> Iterator[LabeledText]:
-    if machine := describe_machine(run):
-        yield "Machine", machine
+def _list_facts(summary: RunSummary) -> Iterator[LabeledText]:
+    run = summary.run
+    if summary.machine:
+        yield "Machine", summary.machine
     yield "Suite", run.suite
     if run.rounds > 1:
         yield "Rounds", f"{count_rounds(run)} of {run.rounds}"

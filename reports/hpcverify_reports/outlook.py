@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hpcverify.insight.judgement import (
     FleetJudgement,
@@ -10,7 +10,8 @@ from hpcverify.insight.judgement import (
     JudgedMetric,
     JudgedOutlier,
     describe_day,
-    group_by_title,
+    group_by_part,
+    name_judged,
 )
 from hpcverify.insight.outlook import FleetOutlook
 from hpcverify.insight.reliability_report import (
@@ -63,8 +64,8 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     if judgement is None:
         return PageSection("peers", "Compared with peers", (unjudged,))
     figures, folded = _draw_metrics(judgement)
-    groups = group_by_title(judgement.outliers)
-    rows = [_build_outlier(outliers, pages) for outliers in groups]
+    groups = group_by_part(judgement.outliers, name_judged)
+    rows = [_build_outlier(title, outliers, pages) for title, outliers in groups.items()]
     return PageSection(
         "peers",
         "Compared with peers",
@@ -76,16 +77,24 @@ def _build_peers(judgement: FleetJudgement | None, pages: Pages, unjudged: str) 
     )
 
 
-def _build_outlier(outliers: Sequence[JudgedOutlier], pages: Pages) -> Cells:
+def _build_outlier(title: str, outliers: Sequence[JudgedOutlier], pages: Pages) -> Cells:
     """Build the row of a part, a node or a place, which may stand out in several metrics."""
     first = min(outliers, key=lambda outlier: outlier.since)
     icon = ICONS[max(outlier.verdict for outlier in outliers)]
     return (
-        TableCell(first.title, pages.get(first.node, ""), icon),
-        "\n".join(f"{format_percent(o.distance)} {o.metric}" for o in outliers),
+        TableCell(title, pages.get(first.node, ""), icon),
+        "\n".join(_list_largest((o.metric, o.distance) for o in outliers)),
         TableCell(str(first.since), note=f"({format_count(first.nights, 'night')})"),
         "\n".join(dict.fromkeys(o.cause for o in outliers if o.cause)),
     )
+
+
+def _list_largest(distances: Iterable[tuple[str, float]]) -> Iterator[str]:
+    """List each metric once, with its largest distance."""
+    largest: dict[str, float] = {}
+    for metric, distance in distances:
+        largest[metric] = max(distance, largest.get(metric, distance))
+    yield from (f"{format_percent(distance)} {metric}" for metric, distance in largest.items())
 
 
 def _introduce_peers(judgement: FleetJudgement) -> Iterator[str]:
@@ -109,7 +118,7 @@ def _list_unconfirmed(judgement: FleetJudgement) -> Iterator[str]:
 def _draw_metrics(
     judgement: FleetJudgement,
 ) -> tuple[tuple[Histogram, ...], tuple[Histogram, ...]]:
-    """Draw the metrics with an outlier, the worst first, and then some of the others."""
+    """Draw the worst metric of each outlier, the worst first, and then some of the others."""
     by_metric: dict[str, list[JudgedOutlier]] = {metric.name: [] for metric in judgement.metrics}
     for outlier in judgement.outliers:
         by_metric.setdefault(outlier.metric, []).append(outlier)
@@ -117,10 +126,12 @@ def _draw_metrics(
         name: max((outlier.distance for outlier in outliers), default=0.0)
         for name, outliers in by_metric.items()
     }
+    groups = group_by_part(judgement.outliers, name_judged).values()
+    first = {max(group, key=lambda outlier: outlier.distance).metric for group in groups}
     ordered = sorted(
-        judgement.metrics, key=lambda metric: (not by_metric[metric.name], -worst[metric.name])
+        judgement.metrics, key=lambda metric: (metric.name not in first, -worst[metric.name])
     )
-    shown = min(MAX_FIGURES, sum(bool(by_metric[metric.name]) for metric in ordered))
+    shown = min(MAX_FIGURES, sum(metric.name in first for metric in ordered))
     drawn = tuple(
         _draw(metric, by_metric[metric.name]) for metric in ordered[: shown + MAX_FOLDED_FIGURES]
     )
@@ -147,18 +158,18 @@ def _build_past(judgement: FleetJudgement | None, pages: Pages, unjudged: str) -
     title = "Compared with their own past"
     if judgement is None:
         return PageSection("past", title, (unjudged,))
-    groups = group_by_title(judgement.changes)
-    rows = [_build_change(changes, pages) for changes in groups]
+    groups = group_by_part(judgement.changes, name_judged)
+    rows = [_build_change(title, changes, pages) for title, changes in groups.items()]
     worse = "Parts that are worse than they were. Changes caused by a rollout are listed below."
     intro = worse if rows else "No part is worse than it was."
     return build_list("past", title, (intro,), PAST_HEADS, rows, notes=judgement.notes)
 
 
-def _build_change(changes: Sequence[JudgedChange], pages: Pages) -> Cells:
+def _build_change(title: str, changes: Sequence[JudgedChange], pages: Pages) -> Cells:
     """Build the row of a part, which may be worse in several metrics."""
     icon = ICONS[max(change.verdict for change in changes)]
     return (
-        TableCell(changes[0].title, pages.get(changes[0].node, ""), icon),
+        TableCell(title, pages.get(changes[0].node, ""), icon),
         "\n".join(map(_describe_change, changes)),
         "\n".join(dict.fromkeys(change.why for change in changes if change.why)),
     )

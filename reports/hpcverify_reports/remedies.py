@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcverify.model import Complaint, Run, Verdict
-from hpcverify.summary.actions import (
-    Action,
-    AffectedPart,
-    list_actions,
-    list_part_names,
-    recall_gone_parts,
-)
+from hpcverify.model import Complaint, Verdict
+from hpcverify.summary.actions import Action, AffectedPart, list_part_names
+from hpcverify.summary.diagnosis import name_checks
 from hpcverify.summary.exclusions import Repetition, list_open_causes, list_ruled_out
-from hpcverify.summary.verdict import list_deciding_actions, write_sentence
+from hpcverify.summary.run_summary import RunSummary
+from hpcverify.summary.verdict import write_sentence
 from hpcverify_reports.labels import ICONS, Icon, format_time, label_fact
 from hpcverify_reports.sections import LabeledText
 
@@ -38,7 +34,10 @@ class AffectedRow:
     model: str
     id: str
     facts: tuple[LabeledText, ...]
+    diagnoses: tuple[str, ...]
+    """What is wrong with it."""
     evidence: tuple[str, ...]
+    """The complaints behind that, unless one says the same."""
     past: tuple[str, ...]
     ruled_out: tuple[str, ...]
     not_ruled_out: str
@@ -64,38 +63,29 @@ class ActionGroup:
         return self.rows[MAX_OPEN_PARTS:]
 
 
-def group_demanded(run: Run, past: Repetitions) -> tuple[ActionGroup, ...]:
-    """Lay out the actions that the verdict of *run* calls for, the gravest first."""
-    return tuple(_build_group(action, run, past) for action in list_deciding_actions(run))
+def group_demanded(summary: RunSummary, past: Repetitions) -> tuple[ActionGroup, ...]:
+    """Lay out the actions that the verdict of a run calls for, the gravest first."""
+    worst = summary.run.verdict
+    return tuple(_build_group(a, summary, past) for a in summary.actions if a.verdict is worst)
 
 
-def group_milder(run: Run) -> tuple[ActionGroup, ...]:
-    """Lay out what *run* observed on other parts, none of which failed."""
-    return tuple(_build_group(a, run, {}) for a in list_actions(run) if a.verdict < run.verdict)
+def group_milder(summary: RunSummary) -> tuple[ActionGroup, ...]:
+    """Lay out what a run observed on other parts, none of which failed."""
+    worst = summary.run.verdict
+    return tuple(_build_group(a, summary, {}) for a in summary.actions if a.verdict < worst)
 
 
-def describe_machine(run: Run) -> str:
-    """Name the machine as its vendor does; empty if DMI cannot be read."""
-    for system in run.inventory.of_kind("system"):
-        names = (system.facts.get("vendor"), system.facts.get("product"))
-        serial = system.facts.get("serial")
-        number = f"serial number {serial}" if serial else ""
-        return ", ".join(filter(None, (" ".join(filter(None, names)), number)))
-    return ""
-
-
-def _build_group(action: Action, run: Run, past: Repetitions) -> ActionGroup:
+def _build_group(action: Action, summary: RunSummary, past: Repetitions) -> ActionGroup:
+    ids = [part.part_id for part in action.parts]
     return ActionGroup(
         icon=ICONS[action.verdict],
         action=write_sentence(action),
-        names=", ".join(
-            list_part_names([part.part_id for part in action.parts], recall_gone_parts(run))
-        ),
-        rows=tuple(_build_row(part, run, past.get(part.part_id)) for part in action.parts),
+        names=", ".join(list_part_names(ids, summary.inventory)),
+        rows=tuple(_build_row(part, summary, past.get(part.part_id)) for part in action.parts),
     )
 
 
-def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> AffectedRow:
+def _build_row(part: AffectedPart, summary: RunSummary, past: Repetition | None) -> AffectedRow:
     failed = part.verdict is Verdict.FAIL
     first = format_time(past.first) if past and past.failed > 1 else "in this run"
     known = (past.facts if past else {}) | part.facts
@@ -107,12 +97,22 @@ def _build_row(part: AffectedPart, run: Run, past: Repetition | None) -> Affecte
             *((label_fact(fact), known[fact]) for fact in TICKET_FACTS if fact in known),
             *([("first failed", first)] if failed else []),
         ),
-        evidence=_list_evidence(part),
+        diagnoses=(diagnoses := _list_diagnoses(part, summary)),
+        evidence=tuple(line for line in _list_evidence(part) if line not in diagnoses),
         past=(f"failed in {past.failed} of {past.runs} runs since {format_time(past.since)}",)
         if past and past.runs > 1
         else (),
-        ruled_out=tuple(list_ruled_out(part, run, past)) if failed else (),
-        not_ruled_out=", ".join(list_open_causes(part, run, past)) if failed else "",
+        ruled_out=tuple(list_ruled_out(part, summary.run, past)) if failed else (),
+        not_ruled_out=", ".join(list_open_causes(part, summary.run, past)) if failed else "",
+    )
+
+
+def _list_diagnoses(part: AffectedPart, summary: RunSummary) -> tuple[str, ...]:
+    """List what is wrong with *part*, the gravest first."""
+    return tuple(
+        ": ".join(filter(None, (name_checks(d.checks), d.text, d.fix and f"fix: {d.fix}")))
+        for d in summary.diagnoses
+        if part.part_id in d.part_ids
     )
 
 
@@ -124,7 +124,7 @@ def _list_evidence(part: AffectedPart) -> tuple[str, ...]:
 
 def _format_complaint(complaint: Complaint, worst: Verdict) -> str:
     """Print a complaint, with its verdict if that is milder than the *worst*."""
-    checks = ", ".join(complaint.checks)
+    checks = name_checks(complaint.checks)
     what = f"{checks}: {complaint.text}" if checks else complaint.text
     milder = complaint.verdict < worst
     return f"{what} ({ICONS[complaint.verdict].word})" if milder else what

@@ -27,8 +27,10 @@ from hpcverify.summary.actions import (
     find_common_remedy,
     list_complaints,
 )
+from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.part_names import name_parts
-from hpcverify.summary.verdict import REMEDY_SENTENCES, explain_weight
+from hpcverify.summary.run_summary import RunSummary
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.units import choose_unit, convert_unit, have_one_dimension
 from hpcverify_reports.grid import Grid, build_grids, draw_metric_axis
 from hpcverify_reports.judged import JudgedMeasurement, format_range, pair_measurements
@@ -118,15 +120,14 @@ class Section:
     """How many rounds are left out, and where they are."""
 
 
-def build_section(
-    result: Result, inventory: Inventory, remedies: Mapping[str, Remedy], *, main: bool = True
-) -> Section:
+def build_section(check: CheckSummary, result: Result, summary: RunSummary) -> Section:
     """
-    Lay out everything about one check, and for each part its one of the run's *remedies*.
+    Lay out the round *result* of *check*, and for each part what the run calls for.
 
-    A round that is not the *main* one has an anchor of its own, and charts only if it did
+    A round that is not the worst one has an anchor of its own, and charts only if it did
     not pass: the charts of a day would be most of the page.
     """
+    inventory, remedies, main = summary.inventory, summary.remedies, result is check.result
     everything = pair_measurements(result)
     verdict = effective_verdict(result)
     # A quoted name has no slash.
@@ -143,7 +144,7 @@ def build_section(
         round=result.round,
         icon=ICONS[verdict],
         is_open=is_open,
-        badges=tuple(filter(None, [explain_weight(result)])),
+        badges=(check.weight,) if check.weight else (),
         seconds=result.seconds,
         reason=result.reason,
         cause=CAUSE_SENTENCES[result.cause],

@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from hpcverify.model import Cause, Inventory, Remedy, Result, Run, Verdict, effective_verdict
-from hpcverify.summary.actions import (
-    ComplaintIndex,
-    find_common_remedy,
-    list_complaints,
-    map_remedies,
-    recall_gone_parts,
-)
-from hpcverify.summary.facts import describe_gpus
+from hpcverify.model import Cause, Remedy, Run, Verdict
+from hpcverify.summary.actions import ComplaintIndex, find_common_remedy, list_complaints
+from hpcverify.summary.checks import CheckSummary
 from hpcverify.summary.printable import make_printable
-from hpcverify.summary.rounds import (
-    choose_worst_round,
-    format_round_count,
-    format_tally,
-    group_by_check,
-)
-from hpcverify.summary.verdict import (
-    REMEDY_SENTENCES,
-    CauseGroup,
-    explain_group,
-    explain_weight,
-    format_next_steps,
-    group_by_cause,
-    rank_checks,
-    summarize_reason,
-    summarize_run,
-    write_rerun_command,
-)
+from hpcverify.summary.rounds import format_round_count
+from hpcverify.summary.run_summary import RunSummary, summarize, write_finding
+from hpcverify.summary.verdict import REMEDY_SENTENCES
 from hpcverify.summary.wording import format_duration
 from hpcverify_reports.labels import CAUSE_SENTENCES, ICONS, convert_to_utc, format_time
 from hpcverify_reports.remedies import (
     ActionGroup,
     AffectedRow,
     Repetitions,
-    describe_machine,
     group_demanded,
     group_milder,
 )
@@ -67,11 +45,10 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     counts the run as good. The properties name the machine and, for each part, what to do,
     its identity and the evidence; *past* says how often it has failed.
     """
-    inventory, remedies = recall_gone_parts(run), map_remedies(run)
-    cases = [
-        *(_build_case(some, inventory, remedies) for some in group_by_check(run.results).values()),
-        *_build_run_case(run),
-    ]
+    summary = summarize(run)
+    by_name = {check.result.check: check for check in summary.checks}
+    names = dict.fromkeys(result.check for result in run.results)
+    cases = [*(_build_case(by_name[name], summary) for name in names), *_build_run_case(summary)]
     counts = Counter(element.tag for case in cases for element in case)
     suite = ET.Element(
         "testsuite",
@@ -85,7 +62,7 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
         skipped=str(counts["skipped"]),
     )
     properties = ET.SubElement(suite, "properties")
-    for name, value in _list_properties(run, past):
+    for name, value in _list_properties(summary, past):
         ET.SubElement(
             properties, "property", name=make_printable(name), value=make_printable(value)
         )
@@ -96,24 +73,25 @@ def junit(run: Run, past: Repetitions = MappingProxyType({})) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _list_properties(run: Run, past: Repetitions) -> Iterator[tuple[str, str]]:
+def _list_properties(summary: RunSummary, past: Repetitions) -> Iterator[tuple[str, str]]:
+    run = summary.run
     yield "run", run.id
     yield "verdict", run.verdict.value
     yield "complete", str(run.complete).lower()
-    yield "summary", summarize_run(run)
-    if gpus := describe_gpus(run.inventory):
-        yield "gpus", gpus
-    yield "next", format_next_steps(run) or REMEDY_SENTENCES[Remedy.NONE]
+    yield "summary", summary.sentence
+    if summary.gpus:
+        yield "gpus", summary.gpus
+    yield "next", summary.next_steps or REMEDY_SENTENCES[Remedy.NONE]
     if run.rounds > 1:
         yield "rounds", format_round_count(run)
         yield "left_out", run.left_out
     for name, version in run.versions.items():
         yield f"version.{name}", version
-    if machine := describe_machine(run):
-        yield "machine", machine
-    for group in (*group_demanded(run, past), *group_milder(run)):
+    if summary.machine:
+        yield "machine", summary.machine
+    for group in (*group_demanded(summary, past), *group_milder(summary)):
         for row in group.rows:
-            details = _format_identity(row), *row.evidence, *_list_support(row)
+            details = (_format_identity(row), *row.diagnoses, *row.evidence, *_list_support(row))
             yield f"{group.icon.word}: {group.action}", "; ".join(details)
 
 
@@ -132,53 +110,57 @@ def _list_support(row: AffectedRow) -> Iterator[str]:
         yield f"not ruled out: {row.not_ruled_out}"
 
 
-def _build_case(
-    rounds: Sequence[Result], inventory: Inventory, remedies: Mapping[str, Remedy]
-) -> ET.Element:
-    result = choose_worst_round(rounds)
+def _build_case(check: CheckSummary, summary: RunSummary) -> ET.Element:
+    result = check.result
     case = ET.Element(
         "testcase",
         classname="hpcverify",
         name=make_printable(result.check),
-        time=f"{sum(r.seconds for r in rounds):.3f}",
+        time=f"{sum(r.seconds for r in check.rounds):.3f}",
     )
-    several = [f"{len(rounds)} rounds: {format_tally(rounds)}"] if len(rounds) > 1 else []
-    details = make_printable("\n".join([*several, *_list_details(result, remedies)]))
-    kind = _JUNIT_ELEMENTS.get(effective_verdict(result))
+    several = [f"{len(check.rounds)} rounds: {check.tally}"] if check.tally else []
+    details = make_printable("\n".join([*several, *_list_details(check, summary.remedies)]))
+    kind = _JUNIT_ELEMENTS.get(check.verdict)
     if kind is not None:
+        sentences = [
+            d.sentence for d in summary.diagnoses if result.check in (*d.checks, *d.other_checks)
+        ]
+        weights = [f"[{check.weight}]"] if check.weight else []
         ET.SubElement(
             case,
             kind,
             type=result.cause.value or result.remedy.value,
-            message=make_printable(summarize_reason(result, inventory)),
+            message=make_printable(" ".join(["; ".join(sentences) or result.reason, *weights])),
         ).text = details
-    elif effective_verdict(result) is Verdict.WARN:
+    elif check.verdict is Verdict.WARN:
         ET.SubElement(case, "system-out").text = details
     return case
 
 
-def _build_run_case(run: Run) -> Iterator[ET.Element]:
-    if run.verdict < Verdict.ERROR or any(effective_verdict(r) is run.verdict for r in run.results):
+def _build_run_case(summary: RunSummary) -> Iterator[ET.Element]:
+    run = summary.run
+    if run.verdict < Verdict.ERROR or any(c.verdict is run.verdict for c in summary.checks):
         return
     case = ET.Element("testcase", classname="hpcverify", name="the run", time="0.000")
     ET.SubElement(
         case,
         _JUNIT_ELEMENTS[run.verdict],
         type=Cause.INTERRUPTED.value if not run.complete else run.verdict.value,
-        message=make_printable(summarize_run(run)),
+        message=make_printable(summary.sentence),
     )
     yield case
 
 
-def _list_details(result: Result, remedies: Mapping[str, Remedy]) -> Iterator[str]:
+def _list_details(check: CheckSummary, remedies: Mapping[str, Remedy]) -> Iterator[str]:
     """Yield everything that was found, and what to do if that is the same for all."""
-    yield f"{ICONS[effective_verdict(result)].word}: {result.reason}"
-    yield from filter(None, (explain_weight(result), CAUSE_SENTENCES[result.cause]))
+    result = check.result
+    yield f"{ICONS[check.verdict].word}: {result.reason}"
+    yield from filter(None, (check.weight, CAUSE_SENTENCES[result.cause]))
     common = find_common_remedy(result, remedies)
     if common not in (None, Remedy.NONE):
         yield f"Next: {REMEDY_SENTENCES[common]}"
     for one in list_complaints(result):
-        milder = one.verdict < effective_verdict(result)
+        milder = one.verdict < check.verdict
         weight = f" ({ICONS[one.verdict].word})" if milder else ""
         own = "" if common else f": {REMEDY_SENTENCES[remedies[one.part_id]]}"
         yield f"{one.part_id}: {one.name}: {one.text}{weight}{own}"
@@ -196,26 +178,23 @@ def markdown(run: Run, past: Repetitions = MappingProxyType({})) -> str:
 
     Parts are listed under what to do about them; *past* says how often they have failed.
     """
-    rounds = group_by_check(run.results)
-    inventory = recall_gone_parts(run)
-    skipped = [r for r in rank_checks(run) if effective_verdict(r) is Verdict.SKIP]
-    groups = [*group_by_cause(run), *(CauseGroup(result=r) for r in skipped)]
-    rows = "".join(_format_row(g, rounds[g.result.check], inventory) for g in groups)
+    summary = summarize(run)
+    rows = "".join(_list_rows(summary))
     table = f"| | check | why |\n|---|---|---|\n{rows}\n" if rows else ""
     state = "complete" if run.complete else "interrupted"
     suite = ", ".join(filter(None, (run.suite, format_round_count(run))))
-    demanded = group_demanded(run, past)
+    demanded = group_demanded(summary, past)
     passed = run.verdict is Verdict.PASS
     idle = f"**Next: {REMEDY_SENTENCES[Remedy.NONE]}**\n\n" if passed else ""
-    again = f"Then: {escape(write_rerun_command(run))}\n\n" if demanded else ""
-    milder = group_milder(run)
+    again = f"Then: {escape(summary.rerun_command)}\n\n" if demanded else ""
+    milder = group_milder(summary)
     more = "Other observations (no part below failed).\n\n" if milder else ""
-    machine = describe_machine(run)
+    machine = summary.machine
     heads = "".join(f"**Next: {g.action}** {escape(g.names)}{_format_parts(g)}" for g in demanded)
     tails = "".join(f"{g.action} {escape(g.names)}{_format_parts(g)}" for g in milder)
     return (
         f"## {_VERDICT_CHARACTERS[run.verdict]} {escape(run.node)}: {run.verdict.name}\n\n"
-        f"{escape(summarize_run(run))}\n\n"
+        f"{escape(summary.sentence)}\n\n"
         f"{idle}"
         f"{heads}{again}{more}{tails}{table}"
         f"{f'Machine: {escape(machine)}. ' if machine else ''}"
@@ -229,17 +208,34 @@ def _format_parts(group: ActionGroup) -> str:
     lines = ["", ""]
     for row in group.rows:
         lines.append(f"- {escape(_format_identity(row))}")
-        lines += [f"  - {escape(text)}" for text in (*row.evidence, *_list_support(row))]
+        lines += [
+            f"  - {escape(text)}" for text in (*row.diagnoses, *row.evidence, *_list_support(row))
+        ]
     return "\n".join([*lines, "", ""])
 
 
-def _format_row(group: CauseGroup, rounds: Sequence[Result], inventory: Inventory) -> str:
-    result, reason = group.result, explain_group(group, inventory)
-    verdict = effective_verdict(result)
-    several = f"{len(rounds)} rounds: {format_tally(rounds)}" if len(rounds) > 1 else ""
-    why = ". ".join(filter(None, (several, reason or CAUSE_SENTENCES[result.cause])))
+def _list_rows(summary: RunSummary) -> Iterator[str]:
+    """Yield a row for each diagnosis, then for each check that passed or was skipped."""
+    for diagnosis in summary.diagnoses:
+        if diagnosis.checks:
+            tally, finding = write_finding(diagnosis, summary)
+            rounds = sum(
+                len(c.rounds) for c in summary.checks if c.result.check in diagnosis.checks
+            )
+            why = f"{rounds} rounds: {tally}. {finding}" if tally else finding
+            yield _format_row(diagnosis.verdict, diagnosis.checks[0], why)
+    for check in summary.checks:
+        if check.verdict in (Verdict.PASS, Verdict.SKIP):
+            result = check.result
+            several = f"{len(check.rounds)} rounds: {check.tally}" if check.tally else ""
+            reason = result.reason or CAUSE_SENTENCES[result.cause]
+            why = ". ".join(filter(None, (several, reason)))
+            yield _format_row(check.verdict, result.check, why)
+
+
+def _format_row(verdict: Verdict, checks: str, why: str) -> str:
     word = f"{_VERDICT_CHARACTERS[verdict]} {ICONS[verdict].word}"
-    return f"| {word} | {escape(result.check)} | {escape(why)} |\n"
+    return f"| {word} | {escape(checks)} | {escape(why)} |\n"
 
 
 def escape(text: str) -> str:

@@ -183,6 +183,14 @@ def test_a_setting_that_costs_something_warns_and_says_how_to_undo_it(
     assert reason in judgement.reason
 
 
+def test_the_fix_of_a_setting_is_a_command_for_that_gpu_alone(tmp_path: Path) -> None:
+    (limited,) = judge_items(
+        CHECK, seen(tmp_path, power_limit_w=500.0, power_enforced_w=500.0)
+    ).complaints
+
+    assert limited.fix == f"nvidia-smi -i {limited.part_id} -pl 700"
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

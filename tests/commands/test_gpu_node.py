@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcverify.model import Remedy, Run, Verdict
+from hpcverify.model import Remedy, Run
+from hpcverify.summary.actions import list_actions
+from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import (
     explain_verdict,
-    format_next_steps,
-    group_by_cause,
-    list_deciding_actions,
 )
 from tests.cli import Cli
 from tests.nvml_lab.nvmllab import Lab
@@ -161,14 +161,14 @@ def test_a_gpu_that_holds_the_driver_is_the_one_cause_of_all_that_cannot_be_read
     sick = next(part.id for part in run.inventory.parts if part.label.startswith("GPU 5"))
 
     assert done.returncode == 3, done.stderr
-    reboot, rerun = list_deciding_actions(run)
+    reboot, rerun = (action for action in list_actions(run) if action.verdict is run.verdict)
     assert (reboot.remedy, [part.part_id for part in reboot.parts]) == (Remedy.REBOOT, [sick])
     assert (rerun.remedy, len(rerun.parts)) == (Remedy.RERUN, GPUS - 1)
-    (cause,) = (group for group in group_by_cause(run) if group.result.verdict is Verdict.ERROR)
-    assert len(cause.results) == len(PASSIVE)
+    (cause,) = (d for d in diagnose(run) if d.part_ids == (sick,))
+    assert len(cause.checks) == len(PASSIVE)
     assert "GPU 5" in explain_verdict(run)
     assert "GPU 0" not in explain_verdict(run)
-    assert format_next_steps(run).startswith("drain the node and reboot it, then:")
+    assert summarize(run).next_steps.startswith("drain the node and reboot it, then:")
 
 
 PASSIVE = ("inventory", "recovery", "ecc", "nvlink", "pcie", "gpu_setup")

@@ -99,6 +99,16 @@ def test_a_row_says_why_and_when_it_last_passed(cli: Cli) -> None:
     assert "overdue" not in foreign + well
 
 
+def test_of_many_healthy_nodes_only_the_names_are_printed(cli: Cli, ledger: Ledger) -> None:
+    for i in range(10, 20):
+        ledger.put(replace(WELL, name=f"n{i}"), "passed")
+    *rows, last = lines(cli)[4:]
+
+    assert [row.split()[0] for row in rows] == ["n2", "n3"]
+    assert last.startswith("healthy: n[1,10-19] (11 nodes; ")
+    assert len(json.loads(cli("nodes", "--json").stdout)["nodes"]) == 13
+
+
 def test_a_reason_of_many_parts_is_cut(cli: Cli) -> None:
     slow = "; ".join(f"GPU {i}: bf16.sustained 12 TFLOP/s < 702" for i in range(24))
     bad = Node(name="n2", state=State.QUARANTINED, enforced=True, reason=slow)

@@ -104,16 +104,16 @@ def test_a_node_is_shown_as_gone_after_an_hour_and_is_found_as_it_was(room: Room
         return f"{row.state}: {row.why}"
 
     room.collect(times=6)
-    assert shown() == "quarantined: sdc: a wrong word"
+    assert shown() == "quarantined: sdc: CPU: a wrong word"
     room.collect(times=2)
     assert shown() == (
         "held by others: the scheduler no longer has this node; "
-        "it was quarantined: sdc: a wrong word"
+        "it was quarantined: sdc: CPU: a wrong word"
     )
     room.slurm.nodes["n2"] = away
     room.collect()
 
-    assert shown() == "quarantined: sdc: a wrong word"
+    assert shown() == "quarantined: sdc: CPU: a wrong word"
     assert room.slurm.nodes["n2"] == away
 
 
@@ -339,7 +339,7 @@ def test_a_node_that_somebody_else_puts_back_keeps_what_it_failed_and_is_first(r
     assert (node.state, node.checks, node.conclusive) == (State.UNVERIFIED, ("sdc",), True)
     assert node.reason == (
         "returned to service by somebody else, not verified since: failed sdc; "
-        "it was quarantined: sdc: a wrong word"
+        "it was quarantined: sdc: CPU: a wrong word"
     )
     assert room.slurm.holds("n2") == (False, "")
     room.now += 20 * 3600
@@ -466,7 +466,7 @@ def test_a_suspect_of_a_check_that_is_in_doubt_is_let_go_and_says_why(tmp_path: 
     node = room.node("n1")
     assert (node.state, node.desired_hold) == (State.SUSPECT, Hold.NONE)
     assert node.full_reason == (
-        "sdc: a wrong word (not acted on: sdc fails on 3 of the 3 nodes that ran it: "
+        "sdc: CPU: a wrong word (not acted on: sdc fails on 3 of the 3 nodes that ran it: "
         "suspect the check, the driver or the image)"
     )
 

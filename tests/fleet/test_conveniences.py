@@ -414,7 +414,11 @@ def test_a_folder_that_is_not_to_be_trusted_costs_its_node_a_line_and_no_other_i
 def leave_bmc_run(home: Home, verdict: Verdict, *checks: str, is_signed: bool) -> Run:
     """Leave a run of the suite of BMCs of n1: of the controller if *is_signed*, else forged."""
     home.written += 1
-    found = (Finding("fan", "node", "x" * 5000),) if verdict is Verdict.FAIL else ()
+    found = (
+        (Finding("fan", "node", "a fan has failed", {"event": "x" * 5000}),)
+        if verdict is Verdict.FAIL
+        else ()
+    )
     run = Run(
         id=f"{home.today:%Y%m%d-%H%M%S}-{home.written:06x}",
         node="n1",

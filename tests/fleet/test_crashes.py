@@ -31,7 +31,7 @@ from tests.fleet.cluster import SITE, Fleet
 from tests.slurm_lab.lab import a_cluster
 
 THEIRS = "disk 3: don't touch  (ticket 7)"
-FOUND = "told: node: speed 10 GB/s < 50 (hpcverify default)"
+FOUND = "told: speed 10 GB/s < 50 (hpcverify default)"
 GOOD = {"n1": "healthy", "n3": "healthy", "n4": "healthy"}
 MORTAL = multiprocessing.get_context("fork")
 """A controller that dies is a process of its own, and has everything imported."""

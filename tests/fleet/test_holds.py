@@ -514,6 +514,13 @@ def test_a_reason_is_one_line_without_what_steers_a_terminal() -> None:
     assert format_reason(MARK, "a\n b\x1b[2J\tc") == f"{MARK} a b?[2J c"
 
 
+def test_a_long_reason_ends_with_a_whole_word() -> None:
+    reason = format_reason(MARK, "word " * 1000)
+
+    assert len(reason) <= 900
+    assert reason.endswith("word…")
+
+
 def test_a_reason_is_of_bounded_length() -> None:
     assert len(format_reason(MARK, "x" * 5000)) == 900
 

@@ -52,6 +52,14 @@ def test_a_word_refuses_where_a_drain_is_wanted(site: Site, state: State, verdic
     assert said.reason == ("" if verdict == "ok" else "fans")
 
 
+def test_a_long_reason_of_a_gate_ends_with_a_whole_word(site: Site) -> None:
+    sick = replace(node(State.QUARANTINED), reason="word " * 1000)
+    reason = build_job_gate(sick, site, "", (), UNTIL).reason
+
+    assert len(reason) <= gate.MAX_REASON_CHARACTERS
+    assert reason.endswith("word…")
+
+
 def test_what_is_only_observed_refuses_nothing(site: Site) -> None:
     observed = Node(name="n1", state=State.QUARANTINED, reason="fans")
 

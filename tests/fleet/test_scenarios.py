@@ -98,7 +98,7 @@ def test_a_sweep_finds_the_bad_node_and_drains_it_alone_with_our_reason(fleet: F
     assert (fleet.drained(), reserved(fleet)) == ({"n2"}, set())
     reason = fleet.host("n2").reason
     assert reason.startswith("hpcverify[")
-    assert "told: node: a wrong word" in reason
+    assert "told: a wrong word" in reason
     others = dict.fromkeys(("n1", "n3", "n4"), "healthy")
     assert fleet.states() == others | {"n2": "quarantined"}
 
@@ -318,7 +318,7 @@ def test_slurms_own_drain_is_taken_over_where_a_run_of_ours_explains_it(fleet: F
 
     fleet.collected()
 
-    assert "told: node: a wrong word" in fleet.host("n1").reason
+    assert "told: a wrong word" in fleet.host("n1").reason
     assert fleet.node("n1").state == "quarantined"
     assert fleet.host("n2").reason == fleet.node("n2").foreign == "Prolog error"
 
@@ -346,7 +346,7 @@ def test_the_drain_of_a_node_whose_failure_was_only_observed_is_taken_over_as_we
     fleet.collected()
 
     for node in ("n1", "n2"):
-        assert "Prolog error: told: node: a wrong word" in fleet.host(node).reason
+        assert "Prolog error: told: a wrong word" in fleet.host(node).reason
         assert fleet.node(node).desired_hold == "drain"
     assert fleet.host("n3").reason == fleet.node("n3").foreign == "Prolog error"
 

@@ -65,9 +65,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
     rest = draw(st.sampled_from(["passed", "absent", "absent", "suppressed", "gone", "silent"]))
     odd = draw(st.sampled_from(["failed", "hard", "passed", "standing", rest]))
     said = dict.fromkeys(CHECKS, rest) | {draw(st.sampled_from(CHECKS)): odd}
-    failed = tuple(
-        Failure(c, "bad", k == "hard") for c, k in said.items() if k in {"failed", "hard"}
-    )
+    failed = tuple(Failure(c, k == "hard") for c, k in said.items() if k in {"failed", "hard"})
     known = tuple(check for check, k in said.items() if k == "suppressed")
     silent = {check: "no library" for check, k in said.items() if k == "silent"}
     cause = draw(st.sampled_from([Cause.MISSING, Cause.CRASHED]))
@@ -82,6 +80,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
         passive=not draw(MOSTLY),
         verdict=verdict,
         failures=failed,
+        diagnoses=(),
         suppressed_checks=known,
         passed_checks=frozenset(c for c, k in said.items() if k in {"passed", "standing"}),
         unresolved_checks=frozenset(check for check, k in said.items() if k == "standing"),

@@ -205,7 +205,7 @@ def test_hard_evidence_of_a_hook_is_kept_where_a_failure_was_only_observed(
 
     assert (node.state, node.since, node.desired_hold) == (state, 0.0, Hold.NONE)
     assert (node.checks, node.conclusive, node.run) == (("sdc", "gemm"), True, "hook")
-    assert node.reason == "sdc: a wrong word; gemm: slow"
+    assert node.reason == "sdc: CPU: a wrong word; gemm: slow"
     assert explains_refusal(node, CLOSED)
     assert not explains_refusal(before, CLOSED)
     assert what_becomes(node, run_of(corrupt()), None, CLOSED) == node

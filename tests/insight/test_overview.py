@@ -49,7 +49,7 @@ def test_a_healthy_node_that_failed_a_check_since_is_above_the_others() -> None:
 
     first, *_ = build_overview(nodes | held, (), [failed], now=NOW).rows
 
-    assert (first.node.name, first.attention, first.why) == ("n9", True, "xid: Xid 79")
+    assert (first.node.name, first.attention, first.why) == ("n9", True, "xid: gpu-3: Xid 79")
 
 
 def test_who_holds_a_node_explains_it_whatever_its_state() -> None:

@@ -120,7 +120,7 @@ def test_runs_are_listed_newest_first_with_their_reason(tmp_path: Path) -> None:
     entries = keep(tmp_path, failed).list_runs("n1")
 
     assert [e.id for e in entries] == ["x", run_of_day(1).id]
-    assert entries[0].reason == "gemm: node: too slow"
+    assert entries[0].reason == "gemm: too slow"
 
 
 def test_a_document_cut_in_half_is_named_and_the_others_are_taken_in(tmp_path: Path) -> None:
@@ -565,7 +565,7 @@ def test_a_burn_in_of_which_one_round_warned_is_no_measure(tmp_path: Path) -> No
     store = keep(tmp_path, burn_in(2, 100.0, 130.0, worst=Verdict.WARN))
 
     assert store.make_past_lookup("n1", "quick", "gemm")("fp32.sustained", "cpu") == []
-    assert [e.reason for e in store.list_runs()] == ["gemm: node: worn"]
+    assert [e.reason for e in store.list_runs()] == ["gemm: worn"]
 
 
 def test_rounds_take_turns_like_runs_and_the_last_marks_count(tmp_path: Path) -> None:
@@ -856,8 +856,8 @@ def test_what_was_said_is_of_the_newest_whole_run_of_each_suite(tmp_path: Path) 
         ("quick", "20260103", Verdict.PASS, ""),
     ]
     (failed_result, passed) = sorted(store.list_last_results(), key=lambda s: s.suite)
-    assert [(c.text, c.verdict) for c in failed_result.complaints] == [("slow", Verdict.FAIL)]
-    assert passed.complaints == ()
+    assert [(d.text, d.verdict) for d in failed_result.diagnoses] == [("slow", Verdict.FAIL)]
+    assert passed.diagnoses == ()
     assert {s.suite for s in store.list_last_results(datetime(2026, 1, 2))} == {"quick"}  # noqa: DTZ001 - as click reads a day
 
 

@@ -13,7 +13,16 @@ from hpcverify.insight.judgement import FleetJudgement, JudgedChange, JudgedMetr
 from hpcverify.insight.outlook import DueNode, FleetOutlook
 from hpcverify.insight.overview import Overview, build_overview
 from hpcverify.insight.reliability_report import ReliabilityReport
-from hpcverify.model import Cause, Complaint, ComplaintKind, Limit, Remedy, Verdict
+from hpcverify.model import (
+    Cause,
+    Complaint,
+    ComplaintKind,
+    Limit,
+    Remedy,
+    Result,
+    Verdict,
+    verdict_of,
+)
 from hpcverify.peers.distribution import count_values
 from hpcverify.records.last_result import LastResult
 from hpcverify.records.reported_facts import ReportedFacts
@@ -21,6 +30,8 @@ from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.reliability.jobs import forecast_job
 from hpcverify.reliability.outages import Estimate, FleetReliability
 from hpcverify.selection.ranking import NodeRisk
+from hpcverify.summary.diagnosis import diagnose
+from tests.doubles import a_run
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -72,14 +83,31 @@ def bad(  # noqa: PLR0917 - what a result says, in the order of a sentence
         remedy=remedy,
         limit=SLOW_LIMIT if is_slow else None,
     )
-    return said(
-        node,
-        check,
+    failed = Result(
+        check=check,
         verdict=verdict,
         remedy=remedy,
         reason=reason,
         complaints=complaints or (plain,),
     )
+    (result,) = list_last(node, failed)
+    return result
+
+
+def list_last(node: str, *results: Result) -> list[LastResult]:
+    """Make the last results of *node*, all of one run."""
+    diagnoses = diagnose(a_run(results=results, verdict=verdict_of(results)))
+    return [
+        said(
+            node,
+            result.check,
+            verdict=result.verdict,
+            remedy=result.remedy,
+            reason=result.reason,
+            diagnoses=tuple(d for d in diagnoses if result.check in d.checks),
+        )
+        for result in results
+    ]
 
 
 def well(name: str) -> Node:
@@ -236,15 +264,12 @@ def drifting(count: int = 64) -> Overview:
     nodes[name_of(30)] = sick()[name_of(30)]
     told = tell_versions(count)
     moved = {one.node: one.first for one in told[count:]}
+    changed = "gpu name changed from H100 to H100 80GB"
     results = [
-        said(
-            name,
-            "inventory",
+        replace(
+            bad(name, "inventory", Verdict.WARN, Remedy.INSPECT, changed),
             started=datetime.fromtimestamp(moved[name], UTC),
             overall=Verdict.WARN,
-            verdict=Verdict.WARN,
-            reason="gpu name changed from H100 to H100 80GB",
-            remedy=Remedy.INSPECT,
         )
         if 3 * place < 2 * count
         else said(name, "inventory")

@@ -25,14 +25,11 @@ from hpcverify.model import (
     Verdict,
 )
 from hpcverify.summary.actions import recall_gone_parts
+from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import Console, render_conclusion, show_results
 from hpcverify.summary.verdict import (
     REMEDY_SENTENCES,
-    format_next_steps,
-    group_by_cause,
-    list_deciding_actions,
-    summarize_run,
-    write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
 from hpcverify_reports.node import render
@@ -51,8 +48,8 @@ GONE = "GPU-5c8e2b1a"
 def on_terminal(run: Run) -> str:
     console = Console(width=300, highlight=False)
     with console.capture() as shown:
-        show_results(run, lambda _check: lambda _name, _part: (), console)
-        console.print(render_conclusion(run))
+        show_results(summarize(run), console)
+        console.print(render_conclusion(summarize(run)))
     return shown.get()
 
 
@@ -197,16 +194,17 @@ def test_every_output_says_the_same(name: str, output: str) -> None:
     run = RUNS[name]
     shown = " ".join(OUTPUTS[output](run).split())
 
-    assert summarize_run(run) in shown
+    assert summarize(run).sentence in shown
     assert ("Nothing to do" in shown) is (run.verdict is Verdict.PASS and output not in LINES)
     if run.verdict is Verdict.PASS:
         return
-    assert write_rerun_command(run) in shown
+    assert summarize(run).rerun_command in shown
     if output in (*LINES, "junit"):
-        assert f"{'' if output == 'junit' else 'next: '}{format_next_steps(run)}" in shown
+        assert f"{'' if output == 'junit' else 'next: '}{summarize(run).next_steps}" in shown
     if output not in LINES:
         names = recall_gone_parts(run)
-        for action in list_deciding_actions(run):
+        deciding = (a for a in summarize(run).actions if a.verdict is run.verdict)
+        for action in deciding:
             assert REMEDY_SENTENCES[action.remedy] in shown
             assert all(names.find_label(part.part_id) in shown for part in action.parts)
 
@@ -248,17 +246,17 @@ def test_an_interrupted_run_counts_right_and_asks_for_another(
     assert "hpcverify run --suite quick" in shown
 
 
-def test_checks_that_one_lost_gpu_took_with_it_are_one_group() -> None:
-    (first, storage) = group_by_cause(lost_gpu())
+def test_checks_that_one_lost_gpu_took_with_it_share_a_diagnosis() -> None:
+    lost, missing = diagnose(lost_gpu())
 
-    assert (first.result.check, first.name_others()) == ("inventory", "recovery, ecc, gemm (error)")
-    assert storage.also == ()
+    assert lost.checks == ("recovery", "inventory", "ecc")
+    assert missing.checks == ("inventory", "gemm")
 
 
 def test_a_cause_is_the_same_whatever_the_words() -> None:
-    (group,) = group_by_cause(hung_gpu())
+    (diagnosis,) = diagnose(hung_gpu())
 
-    assert [r.check for r in group.results] == ["ecc", "pcie", "gemm"]
+    assert diagnosis.checks == ("ecc", "pcie", "gemm")
 
 
 def test_two_lost_gpus_are_two_causes() -> None:
@@ -272,28 +270,27 @@ def test_two_lost_gpus_are_two_causes() -> None:
         for check, index in (("ecc", "2"), ("pcie", "3"))
     ]
 
-    assert [g.also for g in group_by_cause(samples.run(*results))] == [(), ()]
+    assert [d.checks for d in diagnose(samples.run(*results))] == [("ecc",), ("pcie",)]
 
 
-def test_what_checks_find_on_one_part_under_one_code_of_their_own_stays_apart() -> None:
+def test_two_faults_of_one_part_are_both_named_though_they_have_one_code() -> None:
     rules = {"down": FindingRule(Verdict.FAIL)}
     results = [
         samples.result(check, [Finding("down", samples.SICK, text)], (), rules)
         for check, text in (("nvlink", "NVLink 3 is down"), ("pcie", "the link is down"))
     ]
 
-    assert len(group_by_cause(samples.run(*results))) == 2
+    (diagnosis,) = diagnose(samples.run(*results))
+    assert diagnosis.faults == ("nvlink down", "pcie down")
+    assert diagnosis.text == "NVLink 3 is down; the link is down"
 
 
-@pytest.mark.parametrize(
-    ("name", "also"), [("lost", "recovery, ecc, gemm"), ("hung", "pcie, gemm")]
-)
+@pytest.mark.parametrize(("name", "also"), [("lost", "inventory, ecc"), ("hung", "pcie, gemm")])
 @pytest.mark.parametrize("output", ["terminal", "log", "markdown"])
 def test_one_cause_is_one_line_with_the_checks_behind_it(name: str, also: str, output: str) -> None:
     shown = OUTPUTS[output](RUNS[name])
 
-    assert f"; also: {also}" in shown.replace("\n", " ")
-    assert shown.count("; also: ") == 1
+    assert shown.replace("\n", " ").count(f"; also: {also}") == 1
 
 
 def test_one_cause_is_one_card_of_the_page_and_each_check_keeps_its_section() -> None:
@@ -323,7 +320,7 @@ def test_inside_a_check_the_part_that_is_farthest_off_comes_first() -> None:
 
     assert card.index("12 GB/s") < card.index("97 GB/s") < card.index("98 GB/s")
     for output in ("terminal", "log", "markdown"):
-        assert "GPU 2 (…b3d8): speed 12 GB/s < 100 (spec) (+3 more)" in OUTPUTS[output](run)
+        assert "GPU 2 (…b3d8), GPU 1 (…17e2), GPU 3 (…4f21) (+1 more)" in OUTPUTS[output](run)
 
 
 @pytest.mark.parametrize("output", DETAILS)

@@ -24,7 +24,8 @@ from hpcverify.model import (
 )
 from hpcverify.testing import judge_by
 from hpcverify_reports.faults import Fault, group_faults
-from tests.reports.fleets import NOW, bad, name_of, said, well
+from tests.reports.fleets import NOW, bad, list_last, name_of, said, well
+from tests.summary.test_diagnosis import measure
 
 NODE = Inventory(
     parts=(
@@ -103,10 +104,10 @@ def test_faults_of_other_metrics_codes_or_kinds_of_part_are_kept_apart(
 
 
 def test_one_fault_with_two_remedies_is_two() -> None:
-    worn = complain(findings("differs", "no spare rows", "gpu-1"), "ecc")
+    (worn,) = complain(findings("differs", "no spare rows", "gpu-1"), "ecc")
     runs = [
-        bad("n1", "ecc", Verdict.FAIL, Remedy.REPLACE, "no spare rows", worn),
-        bad("n2", "ecc", Verdict.FAIL, Remedy.REBOOT, "no spare rows", worn),
+        bad(name, "ecc", Verdict.FAIL, remedy, "no spare rows", (replace(worn, remedy=remedy),))
+        for name, remedy in (("n1", Remedy.REPLACE), ("n2", Remedy.REBOOT))
     ]
     nodes = {name: well(name) for name in ("n1", "n2")}
 
@@ -115,17 +116,11 @@ def test_one_fault_with_two_remedies_is_two() -> None:
 
 def test_several_checks_that_meet_a_lost_gpu_are_one_fault() -> None:
     checks = ("ecc", "nvlink", "pcie")
-    runs = [
-        bad(
-            "n1",
-            check,
-            Verdict.FAIL,
-            Remedy.REBOOT,
-            "",
-            complain(findings("gone", f"it is lost, says {check}", "gpu-2"), check),
-        )
+    lost = [
+        judge_by(findings("gone", f"it is lost, says {check}", "gpu-2"), (), RULINGS, NODE, check)
         for check in checks
     ]
+    runs = list_last("n1", *lost)
     slow = complain(value("width", 8.0, "gpu-1"), "pcie")
     runs.append(bad("n2", "pcie", Verdict.FAIL, Remedy.REBOOT, "", slow))
     nodes = {name: well(name) for name in ("n1", "n2")}
@@ -134,16 +129,31 @@ def test_several_checks_that_meet_a_lost_gpu_are_one_fault() -> None:
     assert {fault.checks for fault in faults} == {checks, ("pcie",)}
 
 
+def test_a_slow_gpu_is_one_fault_and_the_same_on_another_node_with_other_losses() -> None:
+    runs = [
+        *list_last("n1", *measure({"gpu-3": 0.7}).results),
+        *list_last("n2", *measure({"gpu-6": 0.5}).results),
+    ]
+    nodes = {name: well(name) for name in ("n1", "n2")}
+    (fault,) = group_faults(build_overview(nodes, (), runs, now=NOW).rows)
+
+    assert {sighting.row.node.name for sighting in fault.sightings} == {"n1", "n2"}
+    assert fault.checks == ("gemm", "gpu_memory", "p2p")
+
+
 @pytest.mark.parametrize(("texts", "count"), [(("busy", "busy"), 1), (("no fio", "no NCCL"), 2)])
 def test_checks_that_could_not_run_are_one_fault_if_they_say_the_same(
     texts: tuple[str, str], count: int
 ) -> None:
-    runs = []
-    for check, text in zip(("gemm", "storage"), texts, strict=True):
-        short = Shortfall("node", text, Cause.MISSING)
-        result = Result(check=check, verdict=Verdict.ERROR, shortfalls=(short,))
-        complaints = add_complaints(result, NODE).complaints
-        runs.append(bad("n1", check, Verdict.ERROR, Remedy.RERUN, text, complaints))
+    results = [
+        Result(
+            check=check,
+            verdict=Verdict.ERROR,
+            shortfalls=(Shortfall("node", text, Cause.MISSING),),
+        )
+        for check, text in zip(("gemm", "storage"), texts, strict=True)
+    ]
+    runs = list_last("n1", *(add_complaints(result, NODE) for result in results))
 
     faults = group_faults(build_overview({"n1": well("n1")}, (), runs, now=NOW).rows)
     assert len(faults) == count

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcverify.fleet.ledger import Malfunction
 from hpcverify.fleet.states import Caveat, Node, State
 from hpcverify.insight.overview import Overview, build_overview
-from hpcverify.model import Remedy, Verdict
+from hpcverify.model import Maturity, Remedy, Result, Verdict
 from hpcverify.records.reported_facts import ReportedFacts
 from hpcverify_reports.fleet import (
     MAX_FAULT_NODES,
@@ -340,15 +340,39 @@ def test_a_fault_of_one_node_among_many_has_no_common_cause() -> None:
 
 
 def test_a_check_in_beta_can_do_no_more_than_warn() -> None:
-    beta = fleets.said(
-        "n1", verdict=Verdict.FAIL, overall=Verdict.WARN, remedy=Remedy.REPLACE, reason="slow"
+    (judged,) = fleets.list_last(
+        "n1",
+        Result(
+            check="gemm",
+            verdict=Verdict.FAIL,
+            maturity=Maturity.BETA,
+            remedy=Remedy.REPLACE,
+            reason="slow",
+        ),
     )
+    beta = replace(judged, overall=Verdict.WARN)
     shown = build_overview({"n1": fleets.well("n1")}, (), [beta], now=fleets.NOW)
     ((fault, _, _, step, _),) = list_faults(shown)
 
     assert not shown.rows[0].attention
     assert [s.square.verdict for s in drawn(shown)[0].squares] == [Verdict.WARN]
     assert (fault.icon and fault.icon.key, "replace" in step.text) == ("warn", False)
+
+
+def test_a_reason_that_is_a_fault_above_is_not_repeated_where_nodes_are_out_of_service() -> None:
+    slow = fleets.bad("n1", "gemm", Verdict.FAIL, Remedy.REPLACE, fleets.SLOW)
+    (diagnosis,) = slow.diagnoses
+    first, second = (
+        replace(fleets.well(name), state=State.QUARANTINED, reason=reason, checks=("gemm",))
+        for name, reason in (("n1", diagnosis.reason), ("n2", "gemm: quarantined 3 times"))
+    )
+    results = [slow, replace(slow, node="n2")]
+    shown = build_overview({"n1": first, "n2": second}, (), results, now=fleets.NOW)
+
+    assert {row[0]: row[3] for row in texts(shown, "held")} == {
+        "n1": "see Failures and warnings",
+        "n2": "gemm: quarantined 3 times",
+    }
 
 
 def test_holds_of_ours_and_of_others_and_what_is_overdue_have_lists_of_their_own() -> None:

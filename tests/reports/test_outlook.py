@@ -78,12 +78,27 @@ def test_a_page_has_no_more_pictures_than_can_be_looked_at() -> None:
     names = [f"gemm size{i}" for i in range(100)]
     judgement = fleets.judge(
         metrics=tuple(fleets.distribute(name, "TFLOP/s", 700.0, 0.01, 500.0) for name in names),
-        outliers=tuple(replace(slow, metric=name) for name in names[:50]),
+        outliers=tuple(
+            replace(slow, metric=name, node=f"n{i}", name=f"n{i} GPU 3")
+            for i, name in enumerate(names[:50])
+        ),
     )
     peers, _ = build(judgement)
 
     assert len(peers.figures) == MAX_FIGURES
     assert len(peers.folded_figures) == MAX_FOLDED_FIGURES
+
+
+def test_a_part_that_stands_out_in_many_metrics_has_one_open_picture() -> None:
+    slow = fleets.judge().outliers[1]
+    names = [f"gemm size{i}" for i in range(12)]
+    judgement = fleets.judge(
+        metrics=tuple(fleets.distribute(name, "TFLOP/s", 700.0, 0.01, 500.0) for name in names),
+        outliers=tuple(replace(slow, metric=name) for name in names),
+    )
+    peers, _ = build(judgement)
+
+    assert (len(peers.figures), len(peers.folded_figures)) == (1, 11)
 
 
 def test_a_change_has_its_levels_its_day_and_what_is_known_of_it() -> None:

@@ -12,7 +12,7 @@ from hpcverify.run.executor import Answer
 from hpcverify.run.gpu_errors import explain_gpu_errors
 from hpcverify.run.wire import GpuHolder, Outcome
 from hpcverify.run.xids import GpuXids
-from hpcverify.summary.verdict import summarize_reason
+from hpcverify.summary.diagnosis import diagnose
 from hpcverify.telemetry.cuda_errors import (
     UNKNOWN,
     build_finding_rules,
@@ -20,6 +20,7 @@ from hpcverify.telemetry.cuda_errors import (
     load_rows,
 )
 from hpcverify.testing import ENDED, has_no_past
+from tests.doubles import a_run
 from tests.run.builders import make_gpus, make_step
 
 SOFTWARE = sorted(list_software_codes())
@@ -81,11 +82,11 @@ def test_where_no_gpu_can_say_what_is_wrong_the_driver_has_failed_and_a_reboot_i
 
 def test_what_all_gpus_raise_alike_is_said_once_of_all_of_them() -> None:
     told = result(on("cuda_launch_failure", 0, 1, 2))
-    line = summarize_reason(told, node(3))
+    (diagnosis,) = diagnose(a_run(results=(told,), verdict=told.verdict, inventory=node(3)))
 
     assert told.reason.startswith("all 3 GPUs: every GPU raised the same error")
-    assert line.startswith("all 3 GPUs: every GPU raised the same error")
-    assert (line.count("GPU 0"), line.count("more)")) == (0, 0)
+    assert diagnosis.sentence.startswith("all 3 GPUs: every GPU raised the same error")
+    assert diagnosis.part_ids == ("gpu-0", "gpu-1", "gpu-2")
     assert [c.part_id for c in told.complaints] == ["gpu-0", "gpu-1", "gpu-2"]
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from hpcverify.model import Inventory, Limit, Measurement, Part, Result, Run, Verdict
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.terminal import (
     MAX_FOLDED_ROWS,
     Console,
@@ -46,7 +47,7 @@ def shown(run: Run, width: int = 140, before: tuple[float, ...] = ()) -> list[st
     """Print what came of *run* on a terminal of *width* columns."""
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False)
-    show_results(run, lambda _check: lambda _name, _part: before, console)
+    show_results(summarize(run, lambda _check: lambda _name, _part: before), console)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 

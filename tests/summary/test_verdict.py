@@ -16,14 +16,13 @@ from hpcverify.model import (
     Run,
     Verdict,
 )
+from hpcverify.summary.diagnosis import diagnose
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import (
     MAX_LINE_CHARACTERS,
     explain_verdict,
-    format_next_steps,
     needs_vendor,
     shorten,
-    summarize_reason,
-    write_rerun_command,
 )
 from hpcverify.summary.wording import format_run
 from hpcverify.testing import judge_by
@@ -41,25 +40,25 @@ def slow(count: int) -> Run:
     return a_run(verdict=Verdict.FAIL, results=(failed,), inventory=node)
 
 
-WORST = "GPU 23: bf16.sustained 12 TFLOP/s < 702 (spec)"
+WORST = "bf16.sustained 12 TFLOP/s < 702 (spec)"
 
 
 def test_of_many_failures_a_line_tells_the_worst_and_counts_the_others() -> None:
     line, *_, last = format_run(slow(23))[1:]
     command = "hpcverify run --suite quick"
 
-    assert line == f"FAIL  gemm: {WORST} (+23 more)"
+    assert line == f"FAIL  gemm: GPU 23, GPU 22, GPU 21 (+21 more): at worst {WORST} on GPU 23"
     assert (
         last == f"next: drain the node, replace GPU 23, GPU 22, GPU 21 (+21 more), then: {command}"
     )
-    assert explain_verdict(slow(23)) == f"gemm: GPU 23 +23 more: {WORST.partition(': ')[2]}"
+    assert explain_verdict(slow(23)) == line.removeprefix("FAIL  ")
 
 
 def test_one_failure_has_no_count() -> None:
     assert format_run(slow(0))[1].endswith("12 TFLOP/s < 702 (spec)")
     assert explain_verdict(slow(0)) == "gemm: GPU 0: bf16.sustained 12 TFLOP/s < 702 (spec)"
     assert (
-        format_next_steps(slow(0))
+        summarize(slow(0)).next_steps
         == "drain the node, replace GPU 0, then: hpcverify run --suite quick"
     )
 
@@ -80,8 +79,8 @@ def test_what_several_checks_report_of_a_part_is_printed_once() -> None:
     ]
     run = a_run(verdict=Verdict.FAIL, results=tuple(results))
 
-    assert explain_verdict(run) == f"inventory and 3 more checks: node: {lost.text}"
-    assert format_next_steps(run).startswith("drain the node and reboot it, then: hpcverify run")
+    assert explain_verdict(run) == f"inventory and 3 more checks: {lost.text}"
+    assert summarize(run).next_steps.startswith("drain the node and reboot it, then: hpcverify run")
 
 
 def test_a_line_of_progress_is_cut() -> None:
@@ -99,10 +98,10 @@ def test_a_long_line_is_cut_between_words() -> None:
 def test_where_nothing_applies_other_checks_are_to_be_chosen() -> None:
     skipped = a_result("nvlink", verdict=Verdict.SKIP, reason="no GPU on this node")
     run = a_run(verdict=Verdict.ERROR, results=(skipped,))
-    steps = format_next_steps(run)
+    steps = summarize(run).next_steps
     assert steps.startswith("choose checks of what this node has (hpcverify checks), then: ")
     interrupted = a_run(verdict=Verdict.ERROR, results=(skipped,), complete=False)
-    assert format_next_steps(interrupted) == "run the suite again: hpcverify run --suite quick"
+    assert summarize(interrupted).next_steps == "run the suite again: hpcverify run --suite quick"
 
 
 def test_the_rerun_of_chosen_checks_is_no_run_of_the_whole_suite() -> None:
@@ -114,8 +113,8 @@ def test_the_rerun_of_chosen_checks_is_no_run_of_the_whole_suite() -> None:
         complete=False,
     )
 
-    assert write_rerun_command(chosen) == "hpcverify run --suite burnin --check storage"
-    assert write_rerun_command(replace(chosen, chosen=())) == "hpcverify run --suite burnin"
+    assert summarize(chosen).rerun_command == "hpcverify run --suite burnin --check storage"
+    assert summarize(replace(chosen, chosen=())).rerun_command == "hpcverify run --suite burnin"
 
 
 def failed(remedy: Remedy) -> Run:
@@ -164,8 +163,7 @@ def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
         [Limit(name="sram", high=0, remedy=Remedy.CONTACT_VENDOR)],
         rulings,
     )
-    reason = summarize_reason(found, Inventory())
+    first, second = diagnose(a_run(verdict=Verdict.FAIL, results=(found,)))
 
-    assert reason.startswith(("gpu7: sram 1 > 0", "gpu6: sram 1 > 0"))
-    assert "gpu5: row remap failed" in reason
-    assert reason.endswith("(+1 more)")
+    assert (first.remedy, {*first.part_ids}) == (Remedy.CONTACT_VENDOR, {"gpu7", "gpu6"})
+    assert (second.remedy, second.sentence) == (Remedy.REPLACE, "gpu5: row remap failed")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hpcverify.commands.show import format_row
-from hpcverify.model import Cause, Limit, Measurement, Verdict
+from hpcverify.model import Cause, Limit, Measurement, Result, Verdict
 from hpcverify.plan.suite import Plan, Step, load_suite, make_plan
-from hpcverify.summary.verdict import CauseGroup
+from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.wording import (
     PlainProgress,
-    describe_group,
+    describe_pass,
     format_conclusion,
     format_headline,
     format_position,
@@ -57,7 +57,7 @@ def test_a_log_tells_once_what_keeps_several_checks_from_running(
 
 
 def test_checks_are_counted_and_not_their_rounds() -> None:
-    slow = a_result(verdict=Verdict.FAIL, round=2, reason="slow")
+    slow = a_result(verdict=Verdict.FAIL, round=2, reason="slow", findings=())
     others = (a_result("ecc"), a_result("ecc", round=2))
     run = a_run(
         verdict=Verdict.FAIL,
@@ -96,7 +96,7 @@ def test_an_interrupted_run_says_how_far_it_came() -> None:
     stopped = a_result(verdict=Verdict.ERROR, cause=Cause.INTERRUPTED, round=3)
     run = a_run(complete=False, rounds=9, results=(a_result(), stopped))
 
-    text = format_conclusion(run)
+    text = format_conclusion(summarize(run))
     assert text.startswith(
         " after 3.0 s of suite quick, no GPU, 3 of 9 rounds: 1 check could not be"
     )
@@ -106,6 +106,11 @@ def test_an_interrupted_run_says_how_far_it_came() -> None:
 def test_a_line_on_a_later_round_names_it() -> None:
     assert format_headline(a_result()) == " gemm (2.0 s)"
     assert format_headline(a_result(round=2)) == " gemm (2.0 s, round 2)"
+
+
+def describe(result: Result) -> str:
+    summary = summarize(a_run(results=(result,)))
+    return describe_pass(summary.checks[0], summary.inventory)
 
 
 def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> None:
@@ -118,7 +123,7 @@ def test_a_check_that_passed_tells_its_speed_and_the_share_of_the_possible() -> 
     )
     fast = a_result(measurements=(rate, share, spread), limits=limits)
 
-    assert describe_group(CauseGroup(result=fast), a_run(results=(fast,))) == (
+    assert describe(fast) == (
         "CPU: bf16.sustained 742 TFLOP/s (75 % of peak), limit ≥ 702 TFLOP/s (spec)"
     )
 
@@ -129,7 +134,7 @@ def test_what_a_pass_has_to_say_stands_behind_its_number() -> None:
     limits = (Limit(name="mismatched_words", high=0, source="one right answer"),)
     part = a_result("sdc", measurements=(count,), limits=limits, reason=told)
 
-    assert describe_group(CauseGroup(result=part), a_run(results=(part,))).endswith(f"; {told}")
+    assert describe(part).endswith(f"; {told}")
 
 
 def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
@@ -137,8 +142,6 @@ def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
     limits = (Limit(name="memory.leftover", high=1, source="default"),)
     left = a_result("gpu_setup", measurements=(leftover,), limits=limits)
 
-    assert describe_group(CauseGroup(result=left), a_run(results=(left,))) == (
-        "CPU: memory.leftover 1 MiB, limit ≤ 1 GiB (default)"
-    )
+    assert describe(left) == ("CPU: memory.leftover 1 MiB, limit ≤ 1 GiB (default)")
     _, _, value, bounds, _ = format_row(leftover, left.limits, a_run(results=(left,)))
     assert (value, bounds) == ("1 MiB", "≤ 1 GiB")

@@ -21,22 +21,28 @@ FIXES: Mapping[str, Mapping[str, str]] = {
         UNKNOWN_VENDOR: "ask the scheduler for all GPUs of the node",
     },
     "reset": {NVIDIA: "reset it (nvidia-smi -r -i {gpu})", UNKNOWN_VENDOR: "reset it"},
-    "ecc": {NVIDIA: "nvidia-smi -e 1", UNKNOWN_VENDOR: "turn it on"},
+    "ecc": {NVIDIA: "nvidia-smi{only} -e 1", UNKNOWN_VENDOR: "turn it on"},
     "persistence": {
-        NVIDIA: "run nvidia-persistenced, or nvidia-smi -pm 1",
+        NVIDIA: "run nvidia-persistenced, or nvidia-smi{only} -pm 1",
         UNKNOWN_VENDOR: "turn it on",
     },
-    "compute_mode": {NVIDIA: "nvidia-smi -c 0", UNKNOWN_VENDOR: "set it to default"},
-    "power": {NVIDIA: "nvidia-smi -pl", UNKNOWN_VENDOR: "set the limit to"},
+    "compute_mode": {NVIDIA: "nvidia-smi{only} -c 0", UNKNOWN_VENDOR: "set it to default"},
+    "power": {NVIDIA: "nvidia-smi{only} -pl", UNKNOWN_VENDOR: "set the limit to"},
     "heir": {
         NVIDIA: "end the process that inherited it (fuser -v /dev/nvidia*)",
         UNKNOWN_VENDOR: "end the process that inherited it",
     },
 }
-"""Commands by task and vendor; {gpu} stands for the id of the GPU, where only that one is
-meant."""
+"""Commands by task and vendor; {gpu} stands for the id of the GPU, and {only} for the option that
+names it."""
 
 
-def write_fix(what: str, vendor: str) -> str:
-    """Write how to do *what* with a GPU of *vendor*."""
-    return FIXES[what].get(vendor, FIXES[what][UNKNOWN_VENDOR])
+def write_fix(what: str, vendor: str, gpu: str = "") -> str:
+    """Write how to do *what* with a GPU of *vendor*: with the id *gpu*, or any."""
+    fix = FIXES[what].get(vendor, FIXES[what][UNKNOWN_VENDOR])
+    return fix.format(gpu=gpu, only=f" -i {gpu}" if gpu else "")
+
+
+def write_command(what: str, vendor: str, gpu: str) -> str:
+    """Write the exact step of that; empty if it is not known for *vendor*."""
+    return write_fix(what, vendor, gpu) if vendor in FIXES[what] else ""

@@ -62,7 +62,8 @@ def measure_clock(
         yield Coverage("node", "the clock is not judged: no time daemon runs here")
         if wanted:
             text = "no time daemon runs: systemctl start chronyd, or install chrony"
-            yield Finding("clock_unsynchronized", "node", text)
+            fix = "systemctl start chronyd"
+            yield Finding("clock_unsynchronized", "node", text, fix=fix)
         return
     steering = [daemon for daemon in running if daemon in STEERING]
     offset: float | None = None

@@ -67,7 +67,8 @@ def compare_services(
             yield Finding("service_down", "node", text)
         elif state not in UP:
             text = f"{unit} is {state} ({fields.get('SubState', '')}): systemctl start {unit}"
-            yield Finding("service_down", "node", f"{text}; if it ends again: journalctl -u {unit}")
+            text = f"{text}; if it ends again: journalctl -u {unit}"
+            yield Finding("service_down", "node", text, fix=f"systemctl start {unit}")
 
 
 def _parse_properties(text: str) -> dict[str, str]:

@@ -1,0 +1,87 @@
+"""
+The summary of a run: everything that an output says about it, made once.
+
+Terminal, log, node page, Markdown and JUnit are drawn from this value.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from hpcverify.model import Inventory, Remedy, Run
+from hpcverify.summary.actions import (
+    Action,
+    group_actions,
+    list_affected_parts,
+    recall_gone_parts,
+)
+from hpcverify.summary.checks import CheckSummary, PastLookup, find_no_past, summarize_checks
+from hpcverify.summary.diagnosis import Diagnosis, diagnose_parts
+from hpcverify.summary.facts import describe_gpus, describe_machine
+from hpcverify.summary.verdict import (
+    format_next_steps,
+    summarize_run,
+    summarize_skips,
+    write_command,
+    write_rerun_command,
+)
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """A run in words."""
+
+    run: Run
+    inventory: Inventory
+    """That of the run, with missing parts as they were before."""
+    gpus: str
+    """The GPUs by model."""
+    machine: str
+    """The machine as its vendor names it; empty if DMI cannot be read."""
+    sentence: str
+    """The counts."""
+    diagnoses: tuple[Diagnosis, ...]
+    """The gravest first."""
+    actions: tuple[Action, ...]
+    """The gravest first."""
+    remedies: dict[str, Remedy]
+    """What each part with complaints calls for."""
+    checks: tuple[CheckSummary, ...]
+    """The worst first, skips last."""
+    skips: str
+    """What was skipped; empty if nothing was."""
+    next_steps: str
+    """Empty after a PASS."""
+    command: str
+    """The command that repeats the run."""
+    rerun_command: str
+    """The command that repeats what did not pass."""
+
+
+def summarize(run: Run, past: PastLookup = find_no_past) -> RunSummary:
+    """Summarize *run*; *past* looks up what earlier runs of the node measured."""
+    inventory, parts = recall_gone_parts(run), tuple(list_affected_parts(run))
+    checks, actions = tuple(summarize_checks(run, past)), group_actions(parts)
+    rerun_command = write_rerun_command(run, checks)
+    return RunSummary(
+        run=run,
+        inventory=inventory,
+        gpus=describe_gpus(run.inventory),
+        machine=describe_machine(run.inventory),
+        sentence=summarize_run(run, checks),
+        diagnoses=diagnose_parts(parts, run),
+        actions=actions,
+        remedies={part.part_id: part.remedy for part in parts},
+        checks=checks,
+        skips=summarize_skips(checks),
+        next_steps=format_next_steps(run, actions, inventory, rerun_command),
+        command=write_command(run.suite, run.chosen),
+        rerun_command=rerun_command,
+    )
+
+
+def write_finding(diagnosis: Diagnosis, summary: RunSummary) -> tuple[str, str]:
+    """Write *diagnosis* for a list of checks: the tally of its only check, and what is wrong."""
+    own = [check for check in summary.checks if check.result.check in diagnosis.checks]
+    tally = own[0].tally if len(own) == 1 else ""
+    weights = dict.fromkeys(f"[{check.weight}]" for check in own if check.weight)
+    return tally, " ".join((diagnosis.note, *weights))
