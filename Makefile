@@ -15,7 +15,7 @@ help:
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
 	@echo "make lint     ruff, mypy --strict and pyright"
-	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
+	@echo "make bench    what it costs, as ratios (docs/internals/benchmarks.md)"
 
 # The verdict is in the report; only FAIL (1) and a mistake of ours or yours (2) end
 # in an error: 3 says that not all could be judged.
@@ -90,16 +90,16 @@ WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib impor
 	kind = getattr(import_module(sys.argv[1]), sys.argv[2]); \
 	print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False))"
 schema: $(BIN)/hpcverify
-	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
-	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
-	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/schema/collectives.json
+	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
+	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/reference/schema/qualification.json
+	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.faults.page
 	$(BIN)/python -m tests.coverage.page
 
-# So does the table of a node's states in docs/design.md.
+# So does the table of a node's states in docs/explanation/design.md.
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 

@@ -32,7 +32,7 @@ def test_no_two_classes_have_the_same_name() -> None:
 
 def list_unused_words() -> list[str]:
     """List the words that the glossary replaces by others."""
-    table = (ROOT / "docs/glossary.md").read_text().split(UNUSED_WORDS_HEAD)[1]
+    table = (ROOT / "docs/reference/glossary.md").read_text().split(UNUSED_WORDS_HEAD)[1]
     return [word.strip() for row in table.splitlines() for word in row.split("|")[1].split(",")]
 
 
@@ -83,6 +83,8 @@ def test_no_message_help_or_page_uses_a_word_that_the_glossary_replaces(word: st
 
 
 def test_the_glossary_has_forty_terms() -> None:
-    terms = re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", (ROOT / "docs/glossary.md").read_text())
+    terms = re.findall(
+        r"(?m)^\| \*\*(.+?)\*\* \|", (ROOT / "docs/reference/glossary.md").read_text()
+    )
 
     assert len(terms) == len(set(terms)) >= 40
