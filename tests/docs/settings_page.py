@@ -1,0 +1,142 @@
+"""The settings of docs/reference/configuration.md, from the structs that read the site file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from datetime import date
+from enum import Enum
+from functools import cache
+from textwrap import dedent
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hpcverify.plan.config import Setting, Site
+from hpcverify.plan.suite import Suite, SuiteEntry
+from tests.docs.markdown import format_code, format_text, write_table
+
+UNITS = {
+    **{"hours": "h", "days": "d", "minutes": "min", "seconds": "s", "timeout": "s"},
+    **{"budget": "s", "settle": "s", "pause": "s", "nights": "nights", "floor": "share"},
+    **{"share": "share"},
+}
+"""The unit of a setting, by the last word of its name."""
+NAMES = {str: "text", bool: "true or false", int: "integer", float: "number", date: "date"}
+COLUMNS = ("setting", "type", "unit", "default", "meaning")
+BEYOND = {"path"}
+"""Fields that no file sets."""
+
+
+def write_settings() -> Iterator[str]:
+    """Yield each table of a site file, and of a suite file, with its settings."""
+    yield "## Settings of the site file"
+    yield ""
+    yield "These stand at the top, before any table."
+    yield ""
+    tables = [field for field in _fields(Site) if _find_struct(field.type) is not None]
+    plain = [field for field in _fields(Site) if field not in tables]
+    yield from write_table(COLUMNS, (_list_cells(Site, field) for field in plain))
+    for field in tables:
+        struct = _find_struct(field.type)
+        assert struct is not None
+        several = get_origin(field.type) is tuple
+        head = f"[[{field.encode_name}]]" if several else f"[{field.encode_name}]"
+        yield from _write_struct(head, struct)
+    yield from _write_struct("[limits.CHECK]", Setting)
+    yield "## Settings of a suite file"
+    yield ""
+    rows = (_list_cells(Suite, field) for field in _fields(Suite))
+    yield from write_table(COLUMNS, rows)
+    yield from _write_struct("[[check]]", SuiteEntry)
+
+
+def _write_struct(head: str, struct: type[Struct]) -> Iterator[str]:
+    yield f"### `{head}`"
+    yield ""
+    yield format_text(inspect.getdoc(struct) or "")
+    yield ""
+    yield from write_table(COLUMNS, (_list_cells(struct, field) for field in _fields(struct)))
+
+
+def _fields(struct: type[Struct]) -> list[msgspec.structs.FieldInfo]:
+    return [f for f in msgspec.structs.fields(struct) if f.encode_name not in BEYOND]
+
+
+def _list_cells(struct: type[Struct], field: msgspec.structs.FieldInfo) -> tuple[str, ...]:
+    name = field.encode_name
+    return (
+        format_code(name),
+        format_text(_name_type(field.type)),
+        UNITS.get(name.rpartition("_")[2], ""),
+        _format_default(field),
+        format_text(_read_meanings(struct).get(name, "")),
+    )
+
+
+def _format_default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    if field.default is None:
+        return "none"
+    if field.default is msgspec.NODEFAULT:
+        factory: Any = field.default_factory
+        return "none" if not factory() else format_code(msgspec.json.encode(factory()).decode())
+    if field.default in ("", ()):
+        return "none"
+    return format_code(msgspec.json.encode(field.default).decode())
+
+
+def _name_type(kind: Any) -> str:
+    """Say in words what a value may be."""
+    arguments, origin = get_args(kind), get_origin(kind)
+    if origin is Annotated:
+        bounds = [_format_bounds(meta) for meta in arguments[1:] if isinstance(meta, Meta)]
+        return " ".join(filter(None, (_name_type(arguments[0]), *bounds)))
+    if origin is Literal:
+        return " or ".join(format_code(str(choice)) for choice in arguments)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_name_type(a) for a in arguments if a is not types.NoneType)
+    if origin is tuple:
+        return f"list of {_name_type(arguments[0])}"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"table of {_name_type(arguments[1])}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return ", ".join(format_code(str(choice.value)) for choice in kind if choice.value)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return "table"
+    return NAMES.get(kind, "any value")
+
+
+def _format_bounds(meta: Meta) -> str:
+    signs = ((">", meta.gt), (">=", meta.ge), ("<", meta.lt), ("<=", meta.le))
+    return ", ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
+
+
+def _find_struct(kind: Any) -> type[Struct] | None:
+    """Find the struct of a table, or of each table of a list."""
+    if get_origin(kind) is tuple:
+        kind = get_args(kind)[0]
+    return kind if isinstance(kind, type) and issubclass(kind, Struct) else None
+
+
+@cache
+def _read_meanings(struct: type[Struct]) -> dict[str, str]:
+    """Read the text below each field; a field without one shares that of the next."""
+    (defined,) = ast.parse(dedent(inspect.getsource(struct))).body
+    assert isinstance(defined, ast.ClassDef)
+    meanings: dict[str, str] = {}
+    waiting: list[str] = []
+    for node in defined.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            waiting.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            meanings |= dict.fromkeys(waiting[-1:], str(node.value.value))
+            waiting = []
+        else:
+            waiting = []
+    return meanings
