@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
-.PHONY: help verify quick-test test fabric test-all test-tools lint format bench schema faults states picture \
-	sdc-table clean
+.PHONY: help verify quick-test test fabric test-all test-tools lint format bench docs schema faults states \
+	reference picture sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all test on Debian 13 too, with its Slurm (as root; 1 GB)"
 	@echo "make fabric   name what spoils collectives on a network with faults; on a quiet machine"
 	@echo "make lint     ruff, mypy --strict and pyright"
+	@echo "make docs     render the book in docs/ as a site with search, to read without a network"
 	@echo "make bench    what it costs, as ratios (docs/internals/benchmarks.md)"
 
 # The verdict is in the report; only FAIL (1) and a mistake of ours or yours (2) end
@@ -85,6 +86,11 @@ $(VENV)/tests-installed: $(BIN)/hpcverify
 clean:
 	rm -rf $(VENV) .trixie $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
+# A link or an anchor that leads nowhere is an error.
+docs: $(VENV)/tests-installed
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/book
+	@echo "the book: $$(pwd)/build/book/docs/index.html"
+
 # The JSON Schemas of documents follow the code; tests hold the two together.
 WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib import import_module; \
 	kind = getattr(import_module(sys.argv[1]), sys.argv[2]); \
@@ -98,6 +104,10 @@ schema: $(BIN)/hpcverify
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.faults.page
 	$(BIN)/python -m tests.coverage.page
+
+# So do the commands, settings, checks and suites of docs/reference.
+reference: $(VENV)/tests-installed
+	$(BIN)/python -m tests.docs.pages
 
 # So does the table of a node's states in docs/explanation/design.md.
 states: $(VENV)/tests-installed

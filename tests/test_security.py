@@ -1,4 +1,4 @@
-"""SECURITY.md names what is there: every place that listens, connects or executes, and its test."""
+"""What the pages on security name is there: each place that listens or executes, and its test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from tests.test_arrows import PACKAGES
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (ROOT / page).read_text(encoding="utf-8") for page in ("SECURITY.md", "docs/internals/trust.md")
+)
 CALLS = {
     *("listen", "bind", "create_server", "create_connection", "HTTPSConnection"),
     *("Popen", "posix_spawn", "execv", "execve"),

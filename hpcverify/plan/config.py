@@ -207,7 +207,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scratch: str = ""
     """The directory whose storage is verified; empty: the state directory."""
     limits: Settings = {}
-    """Limits by check and measurement, as ``[limits.gemm]``; several for different parts or nodes."""
+    """Limits by check and measurement; several for different parts or nodes."""
     params: dict[str, dict[str, Any]] = {}
     """Parameters by check, in every suite: they go before those of the suite."""
     fleet: Fleet = Fleet()

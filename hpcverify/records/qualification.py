@@ -1,8 +1,8 @@
 """
 The document of a qualification: what hpcverify showed of itself on one kind of node.
 
-The JSON form of `Qualification` is a contract: ``docs/reference/schema/qualification.json`` describes
-it. Fields are added, never renamed. It names no node, no serial number and no address; the
+The JSON form of `Qualification` is a contract:
+``docs/reference/schema/qualification.json`` describes it. Fields are added, never renamed. It names no node, no serial number and no address; the
 run documents beside it have serial numbers and addresses.
 """
 

@@ -1,4 +1,4 @@
-"""The check that CONTRIBUTING.md walks through is one file, and all there is to add."""
+"""The check that docs/how-to/write-a-check.md builds is one file, and all there is to add."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def site(cli: Cli, tmp_path: Path) -> Cli:
     package = tmp_path / "walkthrough_checks"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "clock.py").write_text(read_sample("CONTRIBUTING.md"))
+    (package / "clock.py").write_text(read_sample("docs/how-to/write-a-check.md"))
     cli.config.write_text('check_packages = ["walkthrough_checks"]')
     cli.environment["PYTHONPATH"] = str(tmp_path)
     return cli

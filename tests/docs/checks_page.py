@@ -11,7 +11,13 @@ import msgspec
 
 import hpcverify_checks
 from hpcverify.check import Check, Rule, RuleKey, list_rule_keys
-from hpcverify.commands.checks import PLACES, format_remedy, format_rule, name_rule, read_description
+from hpcverify.commands.checks import (
+    PLACES,
+    format_remedy,
+    format_rule,
+    name_rule,
+    read_description,
+)
 from hpcverify.model import Maturity
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import read_toml

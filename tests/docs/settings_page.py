@@ -6,7 +6,7 @@ import ast
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date
 from enum import Enum
 from functools import cache
@@ -21,14 +21,18 @@ from hpcverify.plan.suite import Suite, SuiteEntry
 from tests.docs.markdown import format_code, format_text, write_table
 
 UNITS = {
-    **{"hours": "h", "days": "d", "minutes": "min", "seconds": "s", "timeout": "s"},
-    **{"budget": "s", "settle": "s", "pause": "s", "nights": "nights", "floor": "share"},
-    **{"share": "share"},
+    "hours": "h",
+    "days": "d",
+    "minutes": "min",
+    "nights": "nights",
+    "share": "of 1",
+    "floor": "of 1",
+    **dict.fromkeys(("seconds", "timeout", "budget", "settle", "pause"), "s"),
 }
 """The unit of a setting, by the last word of its name."""
 NAMES = {str: "text", bool: "true or false", int: "integer", float: "number", date: "date"}
 COLUMNS = ("setting", "type", "unit", "default", "meaning")
-BEYOND = {"path"}
+BEYOND = {(Site, "path"), (Suite, "name")}
 """Fields that no file sets."""
 
 
@@ -50,9 +54,22 @@ def write_settings() -> Iterator[str]:
     yield from _write_struct("[limits.CHECK]", Setting)
     yield "## Settings of a suite file"
     yield ""
-    rows = (_list_cells(Suite, field) for field in _fields(Suite))
+    yield "Each `[[check]]` is a check to run, in this order."
+    yield ""
+    rows = (_list_cells(Suite, f) for f in _fields(Suite) if _find_struct(f.type) is None)
     yield from write_table(COLUMNS, rows)
     yield from _write_struct("[[check]]", SuiteEntry)
+
+
+def list_settings() -> Iterator[tuple[str, str]]:
+    """Yield every setting that has no table of its own, with its meaning."""
+    tables = [found for field in _fields(Site) if (found := _find_struct(field.type)) is not None]
+    structs: list[type[Struct]] = [Site, *tables, Setting, Suite, SuiteEntry]
+    for struct in structs:
+        for field in _fields(struct):
+            if _find_struct(field.type) is None:
+                name = f"{struct.__name__}.{field.encode_name}"
+                yield name, _read_meanings(struct).get(field.encode_name, "")
 
 
 def _write_struct(head: str, struct: type[Struct]) -> Iterator[str]:
@@ -64,7 +81,7 @@ def _write_struct(head: str, struct: type[Struct]) -> Iterator[str]:
 
 
 def _fields(struct: type[Struct]) -> list[msgspec.structs.FieldInfo]:
-    return [f for f in msgspec.structs.fields(struct) if f.encode_name not in BEYOND]
+    return [f for f in msgspec.structs.fields(struct) if (struct, f.encode_name) not in BEYOND]
 
 
 def _list_cells(struct: type[Struct], field: msgspec.structs.FieldInfo) -> tuple[str, ...]:
@@ -101,15 +118,12 @@ def _name_type(kind: Any) -> str:
         return " or ".join(format_code(str(choice)) for choice in arguments)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_name_type(a) for a in arguments if a is not types.NoneType)
-    if origin is tuple:
-        return f"list of {_name_type(arguments[0])}"
-    if origin is not None and issubclass(origin, Mapping):
-        return f"table of {_name_type(arguments[1])}"
+    if origin is not None:
+        several, inner = ("list", 0) if origin is tuple else ("table", 1)
+        return f"{several} of {_name_type(arguments[inner])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ", ".join(format_code(str(choice.value)) for choice in kind if choice.value)
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        return "table"
-    return NAMES.get(kind, "any value")
+    return NAMES.get(kind, "table" if _find_struct(kind) else "any value")
 
 
 def _format_bounds(meta: Meta) -> str:
@@ -119,6 +133,8 @@ def _format_bounds(meta: Meta) -> str:
 
 def _find_struct(kind: Any) -> type[Struct] | None:
     """Find the struct of a table, or of each table of a list."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     if get_origin(kind) is tuple:
         kind = get_args(kind)[0]
     return kind if isinstance(kind, type) and issubclass(kind, Struct) else None

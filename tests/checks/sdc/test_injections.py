@@ -185,7 +185,9 @@ PRODUCT_ROWS = find_rows(PRODUCT)
 
 
 @pytest.mark.parametrize("row", PRODUCT_ROWS, ids=lambda row: row.fault)
-def test_a_fault_under_a_product_is_reported_as_the_table_says(tmp_path: Path, row: Injection) -> None:
+def test_a_fault_under_a_product_is_reported_as_the_table_says(
+    tmp_path: Path, row: Injection
+) -> None:
     named = row.fault.removeprefix(EVERY)
     here = is_any_core if named != row.fault else faulty.is_bad_core
     for rotation, name in enumerate(PRODUCTS[named].types):  # each core makes first products
