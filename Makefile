@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
 .PHONY: help verify quick-test test fabric test-all test-tools lint format bench docs schema faults states \
-	reference picture sdc-table clean
+	reference tutorial picture sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -108,6 +108,10 @@ faults: $(VENV)/tests-installed
 # So do the commands, settings, checks and suites of docs/reference.
 reference: $(VENV)/tests-installed
 	$(BIN)/python -m tests.docs.pages
+
+# What the commands of the tutorial print: they are run for it.
+tutorial: $(VENV)/tests-installed
+	$(BIN)/python -m tests.docs.transcript
 
 # So does the table of a node's states in docs/explanation/design.md.
 states: $(VENV)/tests-installed
