@@ -185,18 +185,18 @@ def log(kind: int, offset: int, times: int = 1) -> Callable[[SimulatedBmc], obje
 
 EVENTS = (
     ChassisFault(
-        "the log tells an uncorrected error of memory",
+        "the log has an uncorrected error of memory",
         log(bmc.MEMORY, 1),
         *(FAIL, INSPECT, "memory lost data"),
         conclusive=True,
     ),
     ChassisFault(
-        "the log tells corrected errors of memory",
+        "the log has corrected errors of memory",
         log(bmc.MEMORY, 0, 3),
         *(PASS, Remedy.NONE, ""),
     ),
     ChassisFault(
-        "the log tells very many corrected errors of memory",
+        "the log has very many corrected errors of memory",
         log(bmc.MEMORY, 0, 10),
         *(WARN, INSPECT, "memory corrected errors (10 entries"),
     ),

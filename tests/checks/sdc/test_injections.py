@@ -295,7 +295,7 @@ def test_a_fault_under_a_comparison_is_reported_as_the_table_says(
 
 
 @pytest.mark.parametrize("rotation", [0, 1])
-def test_a_core_that_multiplies_wrongly_and_compares_blindly_is_accused_of_what_shows(
+def test_a_core_that_multiplies_wrongly_and_compares_blindly_fails_for_what_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotation: int
 ) -> None:
     FaultyProducts(faulty.flip_bit(5)).put_into(monkeypatch)
