@@ -88,7 +88,7 @@ clean:
 
 # A link or an anchor that leads nowhere is an error.
 docs: $(VENV)/tests-installed
-	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/book
+	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs . build/book
 	@echo "the book: $$(pwd)/build/book/docs/index.html"
 
 # The JSON Schemas of documents follow the code; tests hold the two together.

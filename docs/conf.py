@@ -13,7 +13,6 @@ exclude_patterns = [".*", "build", "**/node_modules", "**/__pycache__"]
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
 nitpicky = True
 
 html_theme = "furo"
@@ -22,4 +21,5 @@ html_show_sourcelink = False
 html_copy_source = False
 # Excerpts beside search results are fetched, which browsers refuse for files.
 html_show_search_summary = False
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["book.css"]

@@ -18,6 +18,7 @@ from hpcverify.telemetry.redfish.access import BmcLogins
 from tests.docs.blocks import Block, list_blocks, list_commands
 from tests.docs.pages import PAGES, ROOT, list_written_pages, write_page
 from tests.docs.settings_page import list_settings
+from tests.reports.chromium import open_address
 
 SHELLS = {"sh": "sh", "bash": "bash"}
 PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
@@ -106,6 +107,14 @@ def test_every_page_is_rendered_and_found_by_the_search(site: Path) -> None:
         name = str(page.relative_to(ROOT).with_suffix(""))
         assert (site / f"{name}.html").is_file()
         assert f'"{name}"' in index
+
+
+@pytest.mark.browser
+def test_the_search_finds_a_page_without_a_server(site: Path, tmp_path: Path) -> None:
+    address = f"{(site / 'search.html').as_uri()}?q=quarantined"
+    shown = open_address(address, tmp_path, "--virtual-time-budget=60000", "--dump-dom")
+
+    assert "how-to/quarantined-node.html" in shown.partition('id="search-results"')[2]
 
 
 def test_the_site_needs_no_network(site: Path) -> None:
