@@ -94,18 +94,20 @@ def _format_value(value: object) -> str:
 
 def write_suites() -> Iterator[str]:
     """Yield the suites that ship."""
-    suites = [read_toml(path, Suite) for path in sorted(SUITES.glob("*.toml"))]
-    names = [path.stem for path in sorted(SUITES.glob("*.toml"))]
+    suites = {path.stem: read_toml(path, Suite) for path in sorted(SUITES.glob("*.toml"))}
     yield from write_table(
-        ("suite", "when", "budget", "rounds", "checks, in this order"),
+        ("suite", "when", "budget", "rounds"),
         [
             (
                 format_code(name),
                 format_text(suite.summary),
                 format_duration(suite.budget),
                 str(suite.rounds),
-                ", ".join(format_code(entry.name) for entry in suite.check),
             )
-            for name, suite in zip(names, suites, strict=True)
+            for name, suite in suites.items()
         ],
     )
+    for name, suite in suites.items():
+        checks = ", ".join(format_code(entry.name) for entry in suite.check)
+        yield f"- {format_code(name)} runs {checks}."
+    yield ""
