@@ -54,5 +54,7 @@ def test_every_row_of_a_place_has_a_test_or_says_where_it_is_described() -> None
         line for line in PAGE.splitlines() if re.match(r"\| `(?:hpcverify|checks|slurm)/", line)
     ]
     assert rows
-    lacking = [row for row in rows if "`tests/" not in row and "Listening and connecting" not in row]
+    lacking = [
+        row for row in rows if "`tests/" not in row and "Listening and connecting" not in row
+    ]
     assert lacking == []
