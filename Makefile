@@ -109,8 +109,8 @@ faults: $(VENV)/tests-installed
 reference: $(VENV)/tests-installed
 	$(BIN)/python -m tests.docs.pages
 
-# What the commands of the tutorial print: they are run for it.
-tutorial: $(VENV)/tests-installed
+# What the commands of the tutorial print, and the report that they write: they are run for it.
+tutorial: test-tools
 	$(BIN)/python -m tests.docs.transcript
 
 # So does the table of a node's states in docs/explanation/design.md.

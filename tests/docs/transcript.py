@@ -1,4 +1,4 @@
-"""What the commands of the tutorial print: ``python -m tests.docs.transcript``."""
+"""What the commands of the tutorial show: ``python -m tests.docs.transcript``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.docs.pages import ROOT
+from tests.reports.chromium import open_address
 
 PAGE = ROOT / "docs/tutorial/first-sick-node.md"
 SESSION = re.compile(r"(?ms)^```console\n(.*?)^```$")
@@ -76,3 +77,6 @@ def _tidy(output: str) -> str:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="hvtutorial-") as folder:
         PAGE.write_text(write_page(PAGE.read_text(), Path(folder)))
+        report = Path(folder) / "sick-node/report.html"
+        shot = (f"--screenshot={PAGE.with_name('report.png')}", "--hide-scrollbars")
+        open_address(report.as_uri(), Path(folder), "--window-size=1120,780", *shot)
