@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
 .PHONY: help verify quick-test test fabric test-all test-tools lint format bench docs schema faults states \
-	reference tutorial picture sdc-table clean
+	reference tutorial picture pages sdc-table clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -117,7 +117,10 @@ tutorial: test-tools
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
-# The picture of a page in README.md, of the node of the tests: make it when pages change.
+# All of the book that the code writes, but for what takes minutes.
+pages: schema faults states reference tutorial picture
+
+# The pictures of pages in README.md and in the book, of nodes of the tests.
 picture: test-tools
 	$(BIN)/python -m tests.reports.picture
 

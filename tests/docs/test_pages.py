@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from tests.docs.pages import PAGES, ROOT, list_written_pages, write_page
 from tests.docs.settings_page import list_settings
 from tests.reports.chromium import open_address
 
+TEXT = "\n".join(page.read_text() for page in PAGES)
 SHELLS = {"sh": "sh", "bash": "bash"}
 PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
 """What stands in a synopsis for words of the reader's own."""
@@ -82,6 +84,21 @@ def test_every_block_of_toml_is_one_that_the_reader_of_its_file_takes(block: Blo
 @pytest.mark.parametrize("block", list_blocks_in("python"))
 def test_every_block_of_python_is_one_that_python_can_compile(block: Block) -> None:
     compile(block.text, block.place, "exec")
+
+
+def test_every_target_of_make_in_a_page_exists() -> None:
+    named = set(re.findall(r"(?m)(?:`|^)make ([\w-]+)", TEXT))
+    targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()))
+
+    assert named
+    assert named - targets == set()
+
+
+def test_every_module_that_a_page_runs_exists() -> None:
+    modules = set(re.findall(r"python -m (tests\.[\w.]+?)[\s`)]", TEXT))
+
+    assert modules
+    assert [name for name in modules if find_spec(name) is None] == []
 
 
 @pytest.fixture(scope="module")
