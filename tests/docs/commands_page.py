@@ -58,10 +58,17 @@ def _write_paragraph(paragraph: str) -> Iterator[str]:
         yield from write_block("text", f"{head}\n{rest}".rstrip())
 
 
+def _name_value(option: click.Option, context: click.Context) -> str:
+    """Name the value of an option, as help does but for its longest words."""
+    if isinstance(option.type, click.DateTime):
+        return "DATE"
+    return option.make_metavar(context).removesuffix(" RANGE")
+
+
 def _list_cells(option: click.Option, context: click.Context) -> tuple[str, str, str]:
     """Name an option, what it means, and its default if help shows one."""
     extra = option.get_help_extra(context)
-    value = "" if option.is_flag or option.count else f" {option.make_metavar(context)}"
+    value = "" if option.is_flag or option.count else f" {_name_value(option, context)}"
     names = ", ".join(sorted(option.opts, key=len, reverse=True))
     limits = "; ".join(filter(None, (extra.get("required", ""), extra.get("range", ""))))
     meaning = format_text(option.help or "") + (f" ({format_text(limits)})" if limits else "")
