@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 REPORT ?= hpcverify-report.html
 
 .PHONY: help verify quick-test test fabric test-all test-packages test-ansible test-container test-tools \
-	lint format bench schema faults states picture sdc-table packages wheelhouse release lock clean
+	lint format bench docs schema faults states reference tutorial picture pages sdc-table \
+	packages wheelhouse release lock clean
 
 help:
 	@echo "make verify   verify this machine, and say where the report is"
@@ -21,7 +22,8 @@ help:
 	@echo "make packages deb and rpm of a node and of a controller, in dist/"
 	@echo "make wheelhouse  torch for nodes without a package index, in dist/"
 	@echo "make release  packages, wheel, list of contents and checksums, from a clean checkout"
-	@echo "make bench    what it costs, as ratios (docs/benchmarks.md)"
+	@echo "make docs     render the book in docs/ as a site with search, to read without a network"
+	@echo "make bench    what it costs, as ratios (docs/internals/benchmarks.md)"
 
 # The verdict is in the report; only FAIL (1) and a mistake of ours or yours (2) end
 # in an error: 3 says that not all could be judged.
@@ -134,25 +136,41 @@ lock: $(VENV)/packaging-installed
 clean:
 	rm -rf $(VENV) .debian .roots build dist $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
+# A link or an anchor that leads nowhere is an error.
+docs: $(VENV)/tests-installed
+	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs . build/book
+	@echo "the book: $$(pwd)/build/book/docs/index.html"
+
 # The JSON Schemas of documents follow the code; tests hold the two together.
 WRITE_SCHEMA = $(BIN)/python -c "import json, sys, msgspec; from importlib import import_module; \
 	kind = getattr(import_module(sys.argv[1]), sys.argv[2]); \
 	print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False))"
 schema: $(BIN)/hpcverify
-	@$(WRITE_SCHEMA) hpcverify.model Run > docs/schema/run.json
-	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/schema/qualification.json
-	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/schema/collectives.json
+	@$(WRITE_SCHEMA) hpcverify.model Run > docs/reference/schema/run.json
+	@$(WRITE_SCHEMA) hpcverify.records.qualification Qualification > docs/reference/schema/qualification.json
+	@$(WRITE_SCHEMA) hpcverify.records.collectives CollectiveRun > docs/reference/schema/collectives.json
 
 # The pages of faults and of coverage follow the tests' tables; tests hold them together too.
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.faults.page
 	$(BIN)/python -m tests.coverage.page
 
-# So does the table of a node's states in docs/design.md.
+# So do the commands, settings, checks and suites of docs/reference.
+reference: $(VENV)/tests-installed
+	$(BIN)/python -m tests.docs.pages
+
+# What the commands of the tutorial print, and the report that they write: they are run for it.
+tutorial: test-tools
+	$(BIN)/python -m tests.docs.transcript
+
+# So does the table of a node's states in docs/explanation/design.md.
 states: $(VENV)/tests-installed
 	$(BIN)/python -m tests.fleet.states_page
 
-# The picture of a page in README.md, of the node of the tests: make it when pages change.
+# All of the book that the code writes, but for what takes minutes.
+pages: schema faults states reference tutorial picture
+
+# The pictures of pages in README.md and in the book, of nodes of the tests.
 picture: test-tools
 	$(BIN)/python -m tests.reports.picture
 

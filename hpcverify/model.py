@@ -3,7 +3,7 @@ What we know about a node: runs, results, measurements, parts.
 
 All values are frozen and nothing heavy is imported, so that the Slurm prolog can read a
 stored run without importing torch or pandas. The JSON form of `Run` is a contract:
-``docs/schema/run.json`` describes it, and a test compares the two.
+``docs/reference/schema/run.json`` describes it, and a test compares the two.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 What the tests of a check need: a context, the verdict, and an executor without workers.
 
 A test of a check gives it a fault through a seam of its own, judges what it found, and
-asserts the verdict; a second test leaves the fault out. docs/checks.md shows both.
+asserts the verdict; a second test leaves the fault out. docs/how-to/write-a-check.md shows both.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import PAGES
 from tests.test_arrows import PACKAGES, ROOT
 
 UNUSED_WORDS_HEAD = "| not | but |\n|---|---|\n"
-ALLOWED = re.compile(r"\bthere (is|are|was) no\b|\b(is|are) no (longer|more|other)\b")
+ALLOWED = re.compile(r"(?i)\bthere (is|are|was) no\b|\b(is|are|was|were) no (longer|more|other)\b")
 """Good English that contains a word of the list."""
 
 
@@ -32,7 +33,7 @@ def test_no_two_classes_have_the_same_name() -> None:
 
 def list_unused_words() -> list[str]:
     """List the words that the glossary replaces by others."""
-    table = (ROOT / "docs/glossary.md").read_text().split(UNUSED_WORDS_HEAD)[1]
+    table = (ROOT / "docs/reference/glossary.md").read_text().split(UNUSED_WORDS_HEAD)[1]
     return [word.strip() for row in table.splitlines() for word in row.split("|")[1].split(",")]
 
 
@@ -43,17 +44,24 @@ def is_command(function: ast.FunctionDef) -> bool:
 
 @cache
 def list_all_texts() -> tuple[tuple[str, str], ...]:
-    """List what users may read of the three packages, each with its file."""
-    return tuple(
-        (str(path.relative_to(ROOT)), ALLOWED.sub("", text))
+    """List what users may read of the three packages and in the book, each with its file."""
+    files = (
+        path
         for folder in PACKAGES.values()
         for path in (*folder.rglob("*.py"), *folder.rglob("*.j2"))
+    )
+    return tuple(
+        (str(path.relative_to(ROOT)), ALLOWED.sub("", text))
+        for path in (*files, *(page for page in PAGES if page.name != "CHANGELOG.md"))
         for text in list_texts(path)
     )
 
 
 def list_texts(path: Path) -> Iterator[str]:
-    """Yield what users may read of *path*: strings and help in code, text in a template."""
+    """Yield what users may read of *path*: strings and help in code, text in a template or page."""
+    if path.suffix == ".md":
+        yield from path.read_text().partition(UNUSED_WORDS_HEAD)[0].splitlines()
+        return
     if path.suffix == ".j2":
         yield from re.sub(r"{[{%#].*?[}%#]}", "", path.read_text(), flags=re.DOTALL).splitlines()
         return
@@ -83,6 +91,8 @@ def test_no_message_help_or_page_uses_a_word_that_the_glossary_replaces(word: st
 
 
 def test_the_glossary_has_forty_terms() -> None:
-    terms = re.findall(r"(?m)^\| \*\*(.+?)\*\* \|", (ROOT / "docs/glossary.md").read_text())
+    terms = re.findall(
+        r"(?m)^\| \*\*(.+?)\*\* \|", (ROOT / "docs/reference/glossary.md").read_text()
+    )
 
     assert len(terms) == len(set(terms)) >= 40

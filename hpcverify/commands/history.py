@@ -56,7 +56,7 @@ def command(
 
     Each names its worst problem and counts the others; hpcverify show has them all.
     The controller also keeps what all nodes measured, in Parquet files by night: see
-    docs/history.md.
+    docs/reference/history.md.
 
     \b
     Examples:

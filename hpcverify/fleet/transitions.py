@@ -3,7 +3,7 @@ The life of a node: one table of all transitions, and the one place that makes t
 
 Each function here is an event: a run, a person's decision, somebody else's change to
 our hold, or a brake on all of that. It returns the node as it is then. `_enter` looks
-the new state up in `TRANSITIONS`; nothing else sets one. docs/design.md shows the same
+the new state up in `TRANSITIONS`; nothing else sets one. docs/explanation/design.md shows the same
 table.
 
 A run counts only with a ticket of the controller: that is how we know that our own job
@@ -55,7 +55,7 @@ class Purpose(StrEnum):
 
 
 class NodeEvent(StrEnum):
-    """What can happen to a node, in the words of docs/design.md."""
+    """What can happen to a node, in the words of docs/explanation/design.md."""
 
     FAILURE = "fails a check; a suspect still in service: another one than before"
     UNORDERED_FAILURE = (

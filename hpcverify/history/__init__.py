@@ -6,7 +6,7 @@ The run documents are the truth, and these files are made from them. A notebook 
 >>> from hpcverify.history import read_measurements
 >>> read_measurements(checks=["gemm"], nodes=["gpu0017"])  # doctest: +SKIP
 
-See docs/history.md for the columns, and for how Spark and others read the same files.
+See docs/reference/history.md for the columns, and for how Spark and others read the same files.
 """
 
 from __future__ import annotations

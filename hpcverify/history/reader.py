@@ -95,7 +95,7 @@ def read_measurements(
 
     *state* is the controller's state directory; by default, as for all commands. The
     nights from *since* to *until*, both included, and only these *nodes*, *checks* and
-    *metrics*; empty: all. The columns are those of docs/history.md; times are in UTC.
+    *metrics*; empty: all. The columns are those of docs/reference/history.md; times are in UTC.
     A week that was rolled up has the date of its first night.
 
     Raises:

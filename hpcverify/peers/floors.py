@@ -30,14 +30,17 @@ class PeerFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """From which distance a part is an outlier of the metrics that fit, and what that means."""
 
     check: str = "*"
+    """A check, or a pattern."""
     metric: str = "*"
+    """A measurement of the check, or a pattern."""
     floor: Annotated[float, Meta(gt=0, lt=1)]
     """Relative: 0.02 is 2 %."""
     worse: Side | None = None
-    """Which side is bad; None: the one that the metric is declared with."""
+    """Which side is bad; by default the one that the check declares."""
     otherwise: Verdict = Verdict.WARN
     """The verdict on an outlier."""
     source: str = ""
+    """Where the floor is from."""
 
     @property
     def worse_side(self) -> Worse | None:

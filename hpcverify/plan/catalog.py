@@ -45,7 +45,9 @@ def load_check(name: str, packages: tuple[str, ...] = (BUILTIN_PACKAGE,)) -> Che
             ) from exc
         check: Check[Any] | None = getattr(module, "CHECK", None)
         if not isinstance(check, Check):
-            raise BrokenCheckError(f"{module.__file__}: CHECK is not a Check; see CONTRIBUTING.md")
+            raise BrokenCheckError(
+                f"{module.__file__}: CHECK is not a Check; see docs/how-to/write-a-check.md"
+            )
         if package != BUILTIN_PACKAGE:
             refuse_wrong_types(check, f"{module.__file__}: CHECK")
         return check

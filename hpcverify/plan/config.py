@@ -33,19 +33,27 @@ T = TypeVar("T")
 
 class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What a file says about a limit: a `hpcverify.check.RuleOverride` in the file's own unit.
+    What a file says about a limit, in the file's own unit.
 
     What it leaves out comes from the limit that would apply without it.
     """
 
     low: float | None = None
+    """The lowest healthy value."""
     high: float | None = None
+    """The highest healthy value."""
     unit: str | None = None
+    """The unit of *low* and *high*; without one, that of the measurement."""
     of_spec: float | None = None
+    """The limit as a share of what good parts reach of their data sheet."""
     of_siblings: float | None = None
+    """The limit as a share of the median of equal parts in the node."""
     of_baseline: float | None = None
+    """The limit as a share of the median of the node's earlier runs."""
     otherwise: Verdict | None = None
+    """The verdict on a value outside the limit."""
     remedy: Remedy | None = None
+    """What to do about a value outside the limit."""
     optional: bool | None = None
     """Whether a run is sound if nothing was measured."""
     part: str = ""
@@ -119,16 +127,19 @@ class Quarantine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cap: Count = 8
     """The same as a number of nodes, for any share."""
     window_hours: Hours = 24
+    """The window of the circuit breaker and of *check_share*."""
     check_share: Share = 0.3
     """If more than this share of the nodes that ran a check fail it within the window,
     and at least three do, the check is suspect."""
     repeat_quarantines: Count = 3
+    """This many quarantines within *repeat_days* make a repeat offender."""
     repeat_days: Annotated[float, Meta(gt=0)] = 28
-    """This many quarantines within this many days make a repeat offender."""
+    """The days within which quarantines of a node are counted."""
     verify_returned: bool = False
     """Whether a node that we drained, and that somebody else put back into service,
     gets no jobs until it has passed."""
     backend: Literal["slurm", "command"] = "slurm"
+    """What takes nodes out of service: Slurm, or *command*."""
     command: str = ""
     """The site's own script, for the backend of that name."""
     on_transition: str = ""
@@ -178,12 +189,15 @@ class Suppression(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A known failure that nobody acts on: ``[[suppress]]``."""
 
     check: str
+    """The check whose failure is known."""
     nodes: str
     """A host list, as Slurm writes it."""
     until: date
     """The last day on which it applies; it always has one."""
     reason: str
+    """Why nobody acts on it, for whoever reads the next report."""
     by: str
+    """Who decided it."""
 
 
 class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,6 +208,7 @@ class SiteFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scratch: str = ""
     """The directory whose storage is verified; empty: the state directory."""
     limits: Settings = {}
+    """Limits by check and measurement; several for different parts or nodes."""
     params: dict[str, dict[str, Any]] = {}
     """Parameters by check, in every suite: they go before those of the suite."""
     fleet: Fleet = Fleet()

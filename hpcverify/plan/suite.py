@@ -65,8 +65,11 @@ class SuiteEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One ``[[check]]`` of a suite."""
 
     name: str
+    """A check, or ``*`` for every check that the suite does not name."""
     params: dict[str, Any] = {}
+    """Parameters of the check; those of the site file go before them."""
     limits: MetricSettings = {}
+    """Limits by measurement, as in the site file; those of the site file go before them."""
     required: bool = False
     """Whether a SKIP counts as ERROR."""
     timeout: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)] | None = None
@@ -77,6 +80,7 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A suite file."""
 
     summary: str
+    """When to use the suite."""
     budget: Annotated[float, Meta(gt=0, le=MAX_RUN_SECONDS)]
     """Seconds for all rounds together."""
     rounds: Annotated[int, Meta(ge=1, le=MAX_SUITE_ROUNDS)] = 1

@@ -1,9 +1,10 @@
 """
 The document of a qualification: what hpcverify showed of itself on one kind of node.
 
-The JSON form of `Qualification` is a contract: ``docs/schema/qualification.json`` describes
-it. Fields are added, never renamed. It names no node, no serial number and no address; the
-run documents beside it have serial numbers and addresses.
+The JSON form of `Qualification` is a contract:
+``docs/reference/schema/qualification.json`` describes it. Fields are added, never renamed.
+It names no node, no serial number and no address; the run documents beside it have serial
+numbers and addresses.
 """
 
 from __future__ import annotations

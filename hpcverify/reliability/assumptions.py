@@ -15,3 +15,4 @@ class JobAssumptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     restart_minutes: Annotated[float, Meta(ge=0)] = 10.0
     """From a failure to the first new step, without the time in the queue."""
     gpus_per_node: Annotated[int, Meta(ge=0)] = 8
+    """The GPUs of a node, by which the sizes of jobs are counted."""

@@ -1,5 +1,5 @@
 """
-The faults of a chassis, and what hpcverify must make of each: rows of docs/faults.md.
+The faults of a chassis, and what hpcverify must make of each: rows of docs/reference/faults.md.
 
 A fault is what a simulated BMC shows and logs (`tests.bmc`) in the run after one in which all
 was well.
@@ -185,18 +185,18 @@ def log(kind: int, offset: int, times: int = 1) -> Callable[[SimulatedBmc], obje
 
 EVENTS = (
     ChassisFault(
-        "the log tells an uncorrected error of memory",
+        "the log has an uncorrected error of memory",
         log(bmc.MEMORY, 1),
         *(FAIL, INSPECT, "memory lost data"),
         conclusive=True,
     ),
     ChassisFault(
-        "the log tells corrected errors of memory",
+        "the log has corrected errors of memory",
         log(bmc.MEMORY, 0, 3),
         *(PASS, Remedy.NONE, ""),
     ),
     ChassisFault(
-        "the log tells very many corrected errors of memory",
+        "the log has very many corrected errors of memory",
         log(bmc.MEMORY, 0, 10),
         *(WARN, INSPECT, "memory corrected errors (10 entries"),
     ),

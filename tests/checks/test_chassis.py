@@ -133,7 +133,7 @@ def test_the_firmware_of_the_bmc_is_told_as_a_fact(healthy: SimulatedBmc, tmp_pa
 
 
 @pytest.mark.parametrize("fault", CHASSIS_FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_told_as_the_table_says_until_it_is_over(
+def test_a_fault_is_reported_as_the_table_says_until_it_is_over(
     healthy: SimulatedBmc, tmp_path: Path, well: Marks, fault: ChassisFault
 ) -> None:
     node = Node(tmp_path, well)

@@ -1,9 +1,12 @@
-"""The check that CONTRIBUTING.md walks through is one file, and all there is to add."""
+"""The check that docs/how-to/write-a-check.md builds is one file, and all there is to add."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,9 @@ from tests.cli import Cli
 ROOT = Path(__file__).parents[2]
 
 
-def read_sample(page: str) -> str:
-    block = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert block is not None
-    return block[1]
+PAGE = ROOT / "docs/how-to/write-a-check.md"
+CHECK, TEST = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+"""The check that the page builds, and its test."""
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def site(cli: Cli, tmp_path: Path) -> Cli:
     package = tmp_path / "walkthrough_checks"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "clock.py").write_text(read_sample("CONTRIBUTING.md"))
+    (package / "clock.py").write_text(CHECK)
     cli.config.write_text('check_packages = ["walkthrough_checks"]')
     cli.environment["PYTHONPATH"] = str(tmp_path)
     return cli
@@ -59,6 +61,22 @@ def test_it_is_listed_planned_and_shown(site: Cli, tmp_path: Path) -> None:
     assert f"suite quick: {len(run_by_all) + 1} checks" in site("config", "check").stdout
     assert "offset 700 ms > 500 (our job timeouts)" in site("show").stdout
     assert "our job timeouts" in site("report", "-o", "-").stdout
+
+
+def test_its_test_passes(site: Cli, tmp_path: Path) -> None:
+    test = tmp_path / "test_clock.py"
+    test.write_text(TEST.replace("hpcverify_checks.", "walkthrough_checks."))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
+        env=os.environ | site.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_without_its_tool_it_is_an_error_that_names_it(site: Cli, tmp_path: Path) -> None:

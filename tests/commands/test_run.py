@@ -20,7 +20,7 @@ import pytest
 from tests.cli import GENEROUS, Cli, is_alive, open_closed_pipe, wait_until
 from tests.nvml_lab.nvmllab import Lab
 
-SCHEMA = Path(__file__).parents[2] / "docs/schema/run.json"
+SCHEMA = Path(__file__).parents[2] / "docs/reference/schema/run.json"
 MANY = 10_000
 """Objects: fewer than the modules of any run have."""
 PASSIVE = "inventory xid kernel_log recovery ecc nvlink pcie nic gpu_setup host"

@@ -16,9 +16,9 @@ from tests.tables import read_table
 
 CORE, EACH_CORE, NOBODY = "the core", "each core", "nobody"
 SDC = "tests/checks/sdc/test_injections.py"
-PRODUCT = f"{SDC}::test_a_fault_under_a_product_is_told_as_the_table_says"
-COMPARISON = f"{SDC}::test_a_fault_under_a_comparison_is_told_as_the_table_says"
-COPY = f"{SDC}::test_a_fault_under_a_copy_is_told_as_the_table_says"
+PRODUCT = f"{SDC}::test_a_fault_under_a_product_is_reported_as_the_table_says"
+COMPARISON = f"{SDC}::test_a_fault_under_a_comparison_is_reported_as_the_table_says"
+COPY = f"{SDC}::test_a_fault_under_a_copy_is_reported_as_the_table_says"
 
 
 @dataclass(frozen=True, slots=True)

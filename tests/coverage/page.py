@@ -1,5 +1,5 @@
 """
-Writes docs/coverage.md, and the classes that suites are judged by, from the tables:
+Writes docs/reference/coverage.md, and the classes that suites are judged by, from the tables:
 ``python -m tests.coverage.page``.
 """
 
@@ -14,7 +14,7 @@ from hpcverify.selection.suites import FAULT_CLASSES_PATH
 from tests.coverage.injections import INJECTIONS, Injection
 from tests.coverage.tables import FAULT_COUNT, MATCHERS, TRACE, WISHES, FaultClass, Matcher, Wish
 
-PAGE = Path(__file__).parents[2] / "docs/coverage.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/coverage.md"
 STRESS = "Stress Test Failure"
 UNNAMED = frozenset(
     {STRESS, "Unknown Error", "Other Failures", "Training Task Troubleshooting", "Test"}

@@ -1,4 +1,4 @@
-"""Writes docs/faults.md from the table: ``python -m tests.faults.page``."""
+"""Writes docs/reference/faults.md from the table: ``python -m tests.faults.page``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.checks.nic_faults import HUNG, PORT_FAULTS, PortFault
 from tests.faults.table import LOADED, PASSIVE, Fault
 from tests.rehearsal.table import REHEARSED, Rehearsed
 
-PAGE = Path(__file__).parents[2] / "docs/faults.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/faults.md"
 SECTIONS = (
     ("Before and after a job (suites `prolog` and `epilog`)", PASSIVE),
     ("Under load (the other suites)", LOADED),

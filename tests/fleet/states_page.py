@@ -1,4 +1,4 @@
-"""Writes the table of docs/design.md: ``python -m tests.fleet.states_page``."""
+"""Writes the table of docs/explanation/design.md: ``python -m tests.fleet.states_page``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcverify.fleet.states import HOLD_BY_STATE, OTHERS_STATE, Hold, State
 from hpcverify.fleet.transitions import TRANSITIONS, Effect, StateRule
 
-PAGE = Path(__file__).parents[2] / "docs/design.md"
+PAGE = Path(__file__).parents[2] / "docs/explanation/design.md"
 BEGIN, END = "<!-- states -->\n", "<!-- /states -->"
 HOLD_TEXTS = {
     Hold.NONE: "in service",

@@ -15,7 +15,7 @@ ON = Preemption(kind=PREEMPT_BY_PARTITION, exempt="00:00:00")
 
 
 def a_partition(name: str, **changes: Any) -> Partition:
-    """Make one of users', as docs/slurm.md has them."""
+    """Make one of users', as docs/how-to/slurm.md has them."""
     usual: dict[str, Any] = {
         "max_minutes": float("inf"),
         "preempt_mode": "OFF",
@@ -28,7 +28,7 @@ def a_partition(name: str, **changes: Any) -> Partition:
 
 
 def verify(**changes: Any) -> Partition:
-    """Make ours, as docs/slurm.md has it."""
+    """Make ours, as docs/how-to/slurm.md has it."""
     usual = {"preempt_mode": "CANCEL", "tier": 1, "root_only": True}
     return a_partition("verify", **{**usual, **changes})
 

@@ -1,4 +1,4 @@
-"""docs/history.md says what the columns hold, as the code does."""
+"""docs/reference/history.md says what the columns hold, as the code does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcverify.history.columns import COLUMNS, WEEK_COLUMNS
 
-PAGE = Path(__file__).parents[2] / "docs/history.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/history.md"
 
 
 def test_the_page_has_all_columns_of_nights_and_of_weeks() -> None:

@@ -15,7 +15,7 @@ from hpcverify.plan.config import Setting, Site, read_toml
 from hpcverify.plan.suite import Step, Suite, SuiteEntry, load_suite, make_plan
 from hpcverify.testing import has_no_past, judge_by
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/configuration.md"
 GPUS = Inventory(parts=tuple(Part("gpu", f"GPU-{i:04x}", f"GPU {i} (…{i:04x})") for i in range(4)))
 SPREAD = {"*.spread": Rule(high=3, otherwise=Verdict.WARN, optional=True)}
 
@@ -161,10 +161,10 @@ def test_a_list_of_nodes_that_is_none_is_refused(nodes: str) -> None:
         plan_gemm(("bf16.spread", Setting(high=1, nodes=nodes)))
 
 
-def test_the_example_of_the_readme_is_what_judges(tmp_path: Path) -> None:
+def test_the_example_of_the_page_on_configuration_is_what_judges(tmp_path: Path) -> None:
     block = next(
         text
-        for text in re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+        for text in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
         if "[limits.gemm]" in text
     )
     path = tmp_path / "site.toml"

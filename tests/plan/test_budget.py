@@ -15,7 +15,7 @@ from hpcverify.telemetry import name_sensor
 from hpcverify.testing import CPU, make_context
 from hpcverify_checks.second_opinion.tools import TOOLS
 
-PAGE = Path(__file__).parents[2] / "docs/benchmarks.md"
+PAGE = Path(__file__).parents[2] / "docs/internals/benchmarks.md"
 BEGIN, END = "<!-- budgets -->\n", "<!-- /budgets -->"
 SUITES = ("quick", "idle", "burnin")
 MAX_SHARE = 0.9

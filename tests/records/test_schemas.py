@@ -16,7 +16,7 @@ from hpcverify.records.qualification import Qualification
 from tests.doubles import a_run
 from tests.reports.qualifications import a_qualification
 
-SCHEMAS = Path(__file__).parents[2] / "docs/schema"
+SCHEMAS = Path(__file__).parents[2] / "docs/reference/schema"
 
 
 @pytest.mark.parametrize(

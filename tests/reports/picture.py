@@ -1,29 +1,52 @@
 """
-Makes docs/report.png, the picture of a page in the README: ``python -m tests.reports.picture``.
+Makes the pictures of the README and of the book: ``python -m tests.reports.picture``.
 
-The node is that of the tests, with a GPU that has failed; nobody has measured it.
+The nodes are those of the tests: nobody has measured them.
 """
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpcverify_reports.node import render
-from tests.reports import samples
+from hpcverify_reports import collectives, fleet, node
+from tests.reports import fleets, samples
 from tests.reports.chromium import chromium
+from tests.reports.collective_runs import a_collective_run
 
-PICTURE = Path(__file__).parents[2] / "docs/report.png"
-WIDTH, HEIGHT = 1120, 1250
-"""Pixels: what is seen of the page without scrolling on a tall screen."""
+PICTURES = Path(__file__).parents[2] / "docs"
+WIDTH = 1120
+"""Pixels: a window on half of a wide screen."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is seen of a page without scrolling, in a window that is *height* pixels high."""
+
+    name: str
+    page: str
+    height: int
+
+
+def list_pictures() -> list[Picture]:
+    """List the pictures, each of a page as it is rendered today."""
+    shown = fleets.judged()
+    return [
+        Picture("report", node.render(samples.sick_node(), history=samples.past()), 1250),
+        Picture("fleet", fleet.render(shown, fleets.links(shown)), 1250),
+        Picture("ranks", collectives.render([a_collective_run(late=13)]), 560),
+    ]
 
 
 def main() -> None:
-    """Make the picture."""
-    page = render(samples.sick_node(), history=samples.past())
-    window = f"--window-size={WIDTH},{HEIGHT}"
-    with tempfile.TemporaryDirectory(prefix="hvpicture-") as folder:
-        chromium(page, Path(folder), window, "--hide-scrollbars", f"--screenshot={PICTURE}")
+    """Make the pictures."""
+    for picture in list_pictures():
+        window = f"--window-size={WIDTH},{picture.height}"
+        file = PICTURES / f"{picture.name}.png"
+        with tempfile.TemporaryDirectory(prefix="hvpicture-") as folder:
+            shot = f"--screenshot={file}"
+            chromium(picture.page, Path(folder), window, "--hide-scrollbars", shot)
 
 
 if __name__ == "__main__":

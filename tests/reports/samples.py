@@ -45,7 +45,7 @@ GPUS = tuple(
         id=f"GPU-5c8e{i}b1a-1f0d-4c77-9e62-0d3a51f2{tail}",
         label=f"GPU {i} (…{tail})",
         facts={
-            "model": "NVIDIA H100 80GB HBM3",
+            "name": "NVIDIA H100 80GB HBM3",
             "serial": f"16543220{i}1187",
             "pci_address": f"0000:{bus}:00.0",
             "board": "692-2G520-0200-000",

@@ -730,7 +730,8 @@ def test_facts_of_parts_bear_the_names_that_people_use() -> None:
 def test_common_facts_of_parts_are_listed_once() -> None:
     shown = dom(samples.run()).text
 
-    assert shown.count("NVIDIA H100 80GB HBM3") == 1
+    assert shown.count("8 x NVIDIA H100 80GB HBM3") == 1
+    assert shown.replace("8 x NVIDIA", "").count("NVIDIA H100 80GB HBM3") == 1
     assert shown.count("1654322031187") == 1
 
 

@@ -3,7 +3,7 @@ Test what a core does beyond products: integers, divisions, functions, hashes, A
 
 Cores that err silently often do so in one unit, for some data, and err the same way each
 time: a core of Meta's computed a wrong power, one of Google's undid its own wrong AES
-(docs/sdc.md). So each core makes answers, from data that are new in each round, and
+(docs/explanation/sdc.md). So each core makes answers, from data that are new in each round, and
 another core verifies them: it decompresses and decrypts, or computes them again, and
 proves a sample with integers and decimals. The two change with each round. In pairs,
 cores also change the words of the same cache lines, under locks and in turns.

@@ -4,7 +4,8 @@ Load the disk under the scratch directory with fio, and verify what it returns.
 Only files in the run's own scratch directory are touched, never a raw device. All data
 is fresh, and verified by checksum, place and generation when it is read back past the
 page cache (see `extents`). This finds flipped bits, lost writes and overwrites, misdirected
-and torn writes, and stale reads, apart from errors that the disk reports; see docs/sdc.md.
+and torn writes, and stale reads, apart from errors that the disk reports (see
+docs/explanation/sdc.md).
 Writes are limited by size as well as by time, to spare the flash.
 
 Where the file system refuses O_DIRECT, or is memory, the same runs through the page

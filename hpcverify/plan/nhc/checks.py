@@ -43,7 +43,7 @@ COMM_LENGTH = 15
 NO_REPAIR = "its actions (start, remount, kill, -e, -E) are left out: hpcverify repairs nothing"
 NOT_FATAL = "-0 (not fatal) is left out: an expectation that is not met is an ERROR"
 
-OWN_CHECK = "runs a program: write a check of your own (CONTRIBUTING.md, Adding a check)"
+OWN_CHECK = "runs a program: write a check of your own (docs/how-to/write-a-check.md)"
 BY_JOBS = (
     "what processes of users take is limited by the scheduler's cgroups (ConstrainCores, "
     "ConstrainRAMSpace); host reports those of jobs that are over"
@@ -150,7 +150,8 @@ def _turn(line: Line) -> Iterator[Piece]:
         raise CannotTurn(REASONS[name])
     if name not in TURNERS:
         raise CannotTurn(
-            "is not a check of NHC but the site's own: write one of hpcverify (CONTRIBUTING.md)"
+            "is not a check of NHC but the site's own: write one of hpcverify "
+            "(docs/how-to/write-a-check.md)"
         )
     pieces = list(TURNERS[name](name, arguments))
     if not pieces:

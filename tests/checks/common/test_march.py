@@ -184,7 +184,7 @@ def test_cells_of_one_piece_that_change_each_other_show_by_their_data(
 
 
 def test_what_the_same_operation_overwrites_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit that docs/sdc.md states: within a piece the order is not ours."""
+    """The limit that docs/explanation/sdc.md states: within a piece the order is not ours."""
     memory = chunks(*SEVERAL)
     fault = Coupling(Cell(memory[0], 5, 3), Cell(memory[0], 6, 3), (0, 1), EFFECTS["inverted"])
     monkeypatch.setattr(torch, "bitwise_xor", fault.install(memory).xor)

@@ -42,7 +42,7 @@ def test_cores_that_are_gone_since_the_last_run_are_named(
     assert judge_items(CHECK, found).verdict is verdict
 
 
-def test_cores_that_are_gone_are_told_until_they_are_back_or_accepted(tmp_path: Path) -> None:
+def test_cores_that_are_gone_are_reported_until_they_are_back_or_accepted(tmp_path: Path) -> None:
     """`inventory` only warns of them, so what is left is the reference of the next run."""
     node, less = a_node(tmp_path / "r"), cores(cores=63)
     found = look(tmp_path, node, inventory=cores())

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/sdc.md from trials: ``python -m tests.checks.sdc_page``."""
+"""Writes the tables of docs/internals/sdc-trials.md: ``python -m tests.checks.sdc.page``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcverify.testing import make_context
 from hpcverify_checks.common.dtypes import CPU_FAMILIES, FAMILIES, Family
 from hpcverify_checks.sdc.trials import BIT_SWEEPS, run_trials
 
-PAGE = Path(__file__).parents[3] / "docs/sdc.md"
+PAGE = Path(__file__).parents[3] / "docs/internals/sdc-trials.md"
 BEGIN, END = ("<!-- written by make sdc-table: -->\n", "<!-- end of what is written -->\n")
 EVERY: Mapping[str, Family] = {**FAMILIES, "bf16 on a CPU": CPU_FAMILIES["bf16"]}
 """All types of operands. A CPU multiplies all of them, though not all as a GPU does."""

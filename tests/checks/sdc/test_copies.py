@@ -313,7 +313,7 @@ class RottingSource:
 
 
 @pytest.mark.parametrize("size", [1, 8192])
-def test_a_source_that_rots_fails_and_accuses_the_memory_once(tmp_path: Path, size: int) -> None:
+def test_a_source_that_rots_fails_the_memory_once(tmp_path: Path, size: int) -> None:
     found = list(check_copies(make_context(tmp_path), HOST, 0.0, RottingSource(size)))
 
     judgement = judge_by(

@@ -185,7 +185,9 @@ PRODUCT_ROWS = find_rows(PRODUCT)
 
 
 @pytest.mark.parametrize("row", PRODUCT_ROWS, ids=lambda row: row.fault)
-def test_a_fault_under_a_product_is_told_as_the_table_says(tmp_path: Path, row: Injection) -> None:
+def test_a_fault_under_a_product_is_reported_as_the_table_says(
+    tmp_path: Path, row: Injection
+) -> None:
     named = row.fault.removeprefix(EVERY)
     here = is_any_core if named != row.fault else faulty.is_bad_core
     for rotation, name in enumerate(PRODUCTS[named].types):  # each core makes first products
@@ -238,7 +240,7 @@ def test_a_fault_in_one_of_1000_products_is_found_once_there_are_as_many(
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_a_first_random_product_that_is_wrong_is_told_with_the_right_one_as_expected(
+def test_a_first_random_product_that_is_wrong_is_reported_with_the_right_one_as_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     spoiled: list[tuple[int, int]] = []
@@ -283,7 +285,7 @@ COMPARISONS = {
 
 
 @pytest.mark.parametrize("row", find_rows(COMPARISON), ids=lambda row: row.fault)
-def test_a_fault_under_a_comparison_is_told_as_the_table_says(
+def test_a_fault_under_a_comparison_is_reported_as_the_table_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Injection
 ) -> None:
     COMPARISONS[row.fault].put_into(monkeypatch)
@@ -293,7 +295,7 @@ def test_a_fault_under_a_comparison_is_told_as_the_table_says(
 
 
 @pytest.mark.parametrize("rotation", [0, 1])
-def test_a_core_that_multiplies_wrongly_and_compares_blindly_is_accused_of_what_shows(
+def test_a_core_that_multiplies_wrongly_and_compares_blindly_fails_for_what_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rotation: int
 ) -> None:
     FaultyProducts(faulty.flip_bit(5)).put_into(monkeypatch)
@@ -383,7 +385,7 @@ def test_without_a_fault_every_copy_is_right() -> None:
 
 
 @pytest.mark.parametrize("row", find_rows(COPY), ids=lambda row: row.fault)
-def test_a_fault_under_a_copy_is_told_as_the_table_says(
+def test_a_fault_under_a_copy_is_reported_as_the_table_says(
     monkeypatch: pytest.MonkeyPatch, row: Injection
 ) -> None:
     FaultyCopies(COPIES[row.fault]).put_into(monkeypatch)

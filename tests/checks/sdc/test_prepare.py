@@ -83,7 +83,7 @@ def flipped(product: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("draw", [0, 5])
-def test_a_wrong_sum_in_a_proof_accuses_the_host_and_no_part(tmp_path: Path, draw: int) -> None:
+def test_a_wrong_sum_in_a_proof_is_the_hosts_and_fails_no_part(tmp_path: Path, draw: int) -> None:
     # Of a shape without a shipped digest, or of fresh operands.
     task = a_task(tmp_path, draw=draw)
     with (
@@ -128,7 +128,7 @@ def test_a_product_that_only_its_copy_on_the_host_has_wrong_accuses_no_part(tmp_
     assert (caught.value.cause, caught.value.remedy) == (Cause.CHECKER, Remedy.INSPECT)
 
 
-def test_a_digest_that_the_host_gets_wrong_accuses_no_part(tmp_path: Path) -> None:
+def test_a_digest_that_the_host_gets_wrong_fails_no_part(tmp_path: Path) -> None:
     task = a_task(tmp_path, family=CPU_FAMILIES["fp32"], shape=Shape(512, 2048))
     with (
         Glitch(torch.Tensor.sum, off_by_one) as glitch,

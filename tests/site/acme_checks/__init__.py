@@ -1,1 +1,1 @@
-"""A site's own checks, as CONTRIBUTING shows; some of them misbehave on purpose."""
+"""A site's own checks, as docs/how-to/write-a-check.md shows; some of them misbehave on purpose."""

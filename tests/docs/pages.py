@@ -1,0 +1,45 @@
+"""The pages of the book, and what the code writes into them: ``python -m tests.docs.pages``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tests.docs.checks_page import write_checks, write_suites
+from tests.docs.commands_page import write_commands
+from tests.docs.settings_page import write_settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = tuple(
+    sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests/rehearsal/README.md"))
+)
+"""Every page of the rendered book."""
+WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
+    "checks": write_checks,
+    "commands": write_commands,
+    "settings": write_settings,
+    "suites": write_suites,
+}
+"""What writes the lines between the marks of a name, as ``<!-- written: checks -->``."""
+WRITTEN = re.compile(r"(?s)(<!-- written: (\w+) -->\n).*?(<!-- end of \2 -->)")
+
+
+def list_written_pages() -> list[Path]:
+    """List the pages with lines that the code writes."""
+    return [page for page in PAGES if WRITTEN.search(page.read_text())]
+
+
+def write_page(text: str) -> str:
+    """Give the page *text* with the lines that the code writes today."""
+    return WRITTEN.sub(_write_part, text)
+
+
+def _write_part(part: re.Match[str]) -> str:
+    begin, name, end = part.groups()
+    return "\n".join((begin, *WRITERS[name](), end))
+
+
+if __name__ == "__main__":
+    for page in list_written_pages():
+        page.write_text(write_page(page.read_text()))

@@ -1,0 +1,141 @@
+"""The pages of the book say what the code does: its commands, its settings, its links."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+from hpcverify.cli import cli
+from hpcverify.plan.config import Site, convert_config
+from hpcverify.plan.suite import Suite
+from hpcverify.telemetry.redfish.access import BmcLogins
+from tests.docs.blocks import Block, list_blocks, list_commands
+from tests.docs.pages import PAGES, ROOT, list_written_pages, write_page
+from tests.docs.settings_page import list_settings
+from tests.reports.chromium import open_address
+
+TEXT = "\n".join(page.read_text() for page in PAGES)
+SHELLS = {"sh": "sh", "bash": "bash"}
+PLACEHOLDERS = re.compile(r"…|\.\.\.|\[")
+"""What stands in a synopsis for words of the reader's own."""
+
+
+@pytest.mark.parametrize("page", list_written_pages(), ids=lambda page: page.name)
+def test_what_the_code_writes_into_a_page_is_what_it_would_write_today(page: Path) -> None:
+    assert write_page(page.read_text()) == page.read_text(), "make reference"
+
+
+def test_every_setting_of_a_file_has_a_meaning() -> None:
+    assert [name for name, meaning in list_settings() if not meaning] == []
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [pytest.param(p, w, id=f"{p} {' '.join(w)}") for p, w in list_commands()]
+)
+def test_every_command_of_a_page_is_one_that_the_command_line_takes(
+    place: str, words: list[str]
+) -> None:
+    command: click.Command = cli
+    context = click.Context(cli, info_name="hpcverify")
+    rest = list(words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        found = command.get_command(context, rest.pop(0))
+        assert found is not None, place
+        command, context = found, click.Context(found, context, found.name)
+    rest = [word for word in rest if not PLACEHOLDERS.match(word)]
+    values, beyond, _ = command.make_parser(context).parse_args(args=rest)
+
+    assert beyond == [], place
+    for parameter in command.get_params(context):
+        if isinstance(parameter.type, click.Choice) and parameter.name in values:
+            value = values[parameter.name]
+            chosen = value if isinstance(value, list) else [value]
+            assert {*chosen} <= {*parameter.type.choices}, place
+
+
+def list_blocks_in(*languages: str) -> list[object]:
+    """List the blocks in one of *languages*, as parameters with their places."""
+    return [pytest.param(b, id=b.place) for b in list_blocks() if b.language in languages]
+
+
+@pytest.mark.parametrize("block", list_blocks_in(*SHELLS))
+def test_every_block_for_a_shell_is_one_that_a_shell_can_read(block: Block) -> None:
+    shell = [SHELLS[block.language], "-n"]
+    done = subprocess.run(shell, input=block.text, text=True, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", list_blocks_in("toml"))
+def test_every_block_of_toml_is_one_that_the_reader_of_its_file_takes(block: Block) -> None:
+    raw = tomllib.loads(block.text)
+    kind = Suite if "budget" in raw else BmcLogins if "login" in raw or "password" in raw else Site
+
+    assert isinstance(convert_config(raw, kind, block.place), kind)
+
+
+@pytest.mark.parametrize("block", list_blocks_in("python"))
+def test_every_block_of_python_is_one_that_python_can_compile(block: Block) -> None:
+    compile(block.text, block.place, "exec")
+
+
+def test_every_target_of_make_in_a_page_exists() -> None:
+    named = set(re.findall(r"(?m)(?:`|^)make ([\w-]+)", TEXT))
+    targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()))
+
+    assert named
+    assert named - targets == set()
+
+
+def test_every_module_that_a_page_runs_exists() -> None:
+    modules = set(re.findall(r"python -m (tests\.[\w.]+?)[\s`)]", TEXT))
+
+    assert modules
+    assert [name for name in modules if find_spec(name) is None] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Render the book as `make docs` does: a link or an anchor that leads nowhere ends it."""
+    folder = tmp_path_factory.mktemp("book")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs"]
+    done = subprocess.run(
+        [*command, "-d", str(folder / "doctrees"), ".", str(folder / "html")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_every_page_is_rendered_and_found_by_the_search(site: Path) -> None:
+    index = (site / "searchindex.js").read_text()
+
+    for page in PAGES:
+        name = str(page.relative_to(ROOT).with_suffix(""))
+        assert (site / f"{name}.html").is_file()
+        assert f'"{name}"' in index
+
+
+@pytest.mark.browser
+def test_the_search_finds_a_page_without_a_server(site: Path, tmp_path: Path) -> None:
+    address = f"{(site / 'search.html').as_uri()}?q=quarantined"
+    shown = open_address(address, tmp_path, "--virtual-time-budget=60000", "--dump-dom")
+
+    assert "how-to/quarantined-node.html" in shown.partition('id="search-results"')[2]
+
+
+def test_the_site_needs_no_network(site: Path) -> None:
+    loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="(\w+:)?//|<link[^>]* href="(\w+:)?//')
+    pages = [page for page in site.rglob("*.html") if loaded.search(page.read_text())]
+
+    assert pages == []
