@@ -72,12 +72,13 @@ test-tools: $(VENV)/tests-installed
 		nft:nftables chromium:chromium chronyd:chrony mkfs.ext4:e2fsprogs shellcheck:shellcheck \
 		ipmitool:ipmitool ipmi_sim:openipmi openssl:openssl \
 		slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
-		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client
+		slurmdbd:slurmdbd mariadbd:mariadb-server-core mariadb-admin:mariadb-client \
+		man:man-db systemd-analyze:systemd
 
 # Installs the packages on a fresh Debian 12 and 13, with and without Slurm (as root; 3 GB).
 test-packages: PYTHONS = 3.11 3.13
 test-packages: test-tools packages
-	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint man:man-db systemd-nspawn:systemd-container
+	@./.ci/need debootstrap:debootstrap lintian:lintian rpm:rpm rpmlint:rpmlint systemd-nspawn:systemd-container
 	$(BIN)/pytest -m installs tests/packaging/test_build.py tests/packaging/test_install.py tests/packaging/test_slurm.py
 
 lint: $(VENV)/tests-installed

@@ -32,11 +32,15 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def test_two_builds_of_one_commit_are_equal_byte_for_byte(packages: Path, tmp_path: Path) -> None:
+    """The other is made elsewhere, by somebody with another umask and time zone."""
     clone = tmp_path / "another-folder"
-    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    environment = os.environ | {"PYTHONPATH": f"{clone}:{clone}/checks:{clone}/reports"}
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True, umask=0o077)
+    environment = os.environ | {
+        "PYTHONPATH": f"{clone}:{clone}/checks:{clone}/reports",
+        "TZ": "Asia/Tokyo",
+    }
     command = [sys.executable, str(clone / "packaging/build.py"), PYTHON]
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    subprocess.run(command, env=environment, check=True, capture_output=True, umask=0o077)
 
     sums = read_sums(clone / "dist")
     assert len(sums) == 5  # two debs, two rpms and the wheel

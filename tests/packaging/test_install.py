@@ -43,6 +43,17 @@ def test_everything_is_compiled_so_that_commands_start_fast(machine: Machine) ->
     assert "entry.cpython-" in compiled
 
 
+def test_a_shell_completes_commands(machine: Machine) -> None:
+    completed = machine.run(
+        *("bash", "-c"),
+        "source /usr/share/bash-completion/completions/hpcverify\n"
+        "COMP_WORDS=(hpcverify re) COMP_CWORD=1\n"
+        "_hpcverify_completion hpcverify re hpcverify\n"
+        'echo "${COMPREPLY[@]}"',
+    )
+    assert set(completed.split()) >= {"repair", "release", "report"}
+
+
 def test_hooks_are_those_of_the_checkout(machine: Machine) -> None:
     for name in HOOKS:
         assert machine.run("cat", f"/usr/libexec/hpcverify/{name}") == read_hook(name)

@@ -55,6 +55,8 @@ systemctl enable --now hpcverify-sweep.timer
 systemctl start hpcverify-sweep.service || true
 note sweep systemctl show hpcverify-sweep.service -p Result -p ExecMainStatus
 note nodes hpcverify nodes --json
+systemctl start hpcverify-bmc.service || true
+note bmc systemctl show hpcverify-bmc.service -p ExecMainStatus
 """
 UPGRADE = """
 systemctl stop hpcverify-sweep.timer hpcverify-sweep.service
@@ -97,6 +99,12 @@ def test_hooks_leave_a_run_of_each_node_and_the_hardened_sweep_verifies_both(
 ) -> None:
     assert read(controller, "sweep").split() == ["Result=success", "ExecMainStatus=0"]
     assert list_verdicts(read(controller, "nodes")) == {"n1": "pass", "n2": "pass"}
+
+
+def test_the_hardened_bmc_service_starts_and_misses_its_configuration(
+    controller: Machine,
+) -> None:
+    assert read(controller, "bmc") == "ExecMainStatus=2\n"
 
 
 def test_an_upgrade_keeps_configuration_ledger_and_the_enabled_timer(controller: Machine) -> None:

@@ -12,7 +12,7 @@ SLURM = Path(__file__).parents[2] / "slurm"
 UNITS = sorted(path.name for path in SLURM.glob("hpcverify-*"))
 SERVICES = [name for name in UNITS if name.endswith(".service")]
 EXPOSURE = 3.2
-"""By `systemd-analyze security` of systemd 252, from 0 (best) to 10; docs/reference/slurm.md has it."""
+"""By `systemd-analyze security` of systemd 252, from 0 (best) to 10."""
 
 
 @pytest.fixture
