@@ -196,7 +196,7 @@ def format_kind(kind: dict[str, Any], components: dict[str, Any]) -> str:
         "string": "text",
         "boolean": "true or false",
     }
-    shown = kind.get("format") or name.get(kind["type"], kind["type"])
+    shown = str(kind.get("format") or name.get(kind["type"], kind["type"]))
     shown = {"array": "list", "object": "table"}.get(shown, shown)
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {kind[key]:g}" for key, sign in signs.items() if key in kind]
