@@ -158,7 +158,7 @@ faults: $(VENV)/tests-installed
 
 # So do the commands, settings, checks and suites of docs/reference.
 reference: $(VENV)/tests-installed
-	$(BIN)/python -m tests.docs.pages
+	PYTHONPATH=packaging $(BIN)/python -m tests.docs.pages
 
 # What the commands of the tutorial print, and the report that they write: they are run for it.
 tutorial: test-tools

@@ -6,7 +6,6 @@ Usage: manual.py FOLDER VERSION SECONDS
 
 from __future__ import annotations
 
-import ast
 import gzip
 import inspect
 import re
@@ -14,14 +13,11 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
 
 import click
-import msgspec
-from msgspec.json import schema_components
 
 from hpcverify.cli import COMMAND_GROUPS, cli
-from hpcverify.plan.config import Setting, Site
+from setting_tables import NO_DEFAULT, REQUIRED, SettingRow, list_site_tables
 
 FILES = {
     "/etc/hpcverify/site.toml": "What the site changes; see hpcverify-site.toml(5).",
@@ -130,103 +126,28 @@ def join_sections(sections: dict[str, str]) -> str:
     return "\n".join(f".SH {name}\n{sections[name]}" for name in named)
 
 
-def list_settings() -> dict[str, list[tuple[str, str]]]:
-    """Return the settings of site.toml by table: each as its line of TOML and its text."""
-    (top,), components = schema_components([Site])
-    site = components[top["$ref"].rpartition("/")[2]]
-    tables: dict[str, list[tuple[str, str]]] = {"": []}
-    documents = read_field_texts(Site)
-    kinds = {field.name: field.type for field in msgspec.structs.fields(Site)}
-    for name, value in site["properties"].items():
-        reference = find_reference(value)
-        if name == "path":
-            continue
-        if reference is None:
-            tables[""].append((format_setting(name, value, components), documents.get(name, "")))
-            continue
-        kind = find_struct(kinds[name])
-        texts = read_field_texts(kind)
-        heading = f"[[{name}]]" if value.get("type") == "array" else f"[{name}]"
-        tables[heading] = [
-            (format_setting(key, inner, components), texts.get(key, ""))
-            for key, inner in components[reference]["properties"].items()
-        ]
-    texts = read_field_texts(Setting)
-    _, components = schema_components([Setting])
-    tables["[limits.CHECK] METRIC = { … }"] = [
-        (format_setting(key, value, components), texts.get(key, ""))
-        for key, value in components["Setting"]["properties"].items()
-    ]
-    return tables
+def format_setting(row: SettingRow) -> str:
+    """Return a setting as a file has it, with what else its value may be."""
+    kind = row.kind.replace("``", "") + (f", in {row.unit}" if row.unit else "")
+    if row.default in (REQUIRED, NO_DEFAULT):
+        return f"{row.name} = {kind}"
+    return f"{row.name} = {row.default}   ({kind})"
 
 
-def find_reference(value: dict[str, Any]) -> str | None:
-    """Return the name of the table that a property holds, if it holds one."""
-    inner = value.get("items", value) if isinstance(value.get("items", value), dict) else value
-    reference = inner.get("$ref") or "".join(r.get("$ref", "") for r in inner.get("allOf", ()))
-    return reference.rpartition("/")[2] or None
-
-
-def find_struct(kind: object) -> type:
-    """Return the class of a table, or of the tables of a list."""
-    return kind if isinstance(kind, type) and not get_args(kind) else get_args(kind)[0]
-
-
-def format_setting(name: str, value: dict[str, Any], components: dict[str, Any]) -> str:
-    """Return a setting as it stands in TOML: its default, or the type of what it needs."""
-    kinds = value.get("anyOf", [value])
-    words = [word for kind in kinds if (word := format_kind(kind, components)) != "null"]
-    shown = " or ".join(dict.fromkeys(words))
-    default = value.get("default")
-    if default is None:
-        return f"{name} = {shown}"
-    text = msgspec.json.encode(default).decode()
-    return f"{name} = {text}   ({shown})"
-
-
-def format_kind(kind: dict[str, Any], components: dict[str, Any]) -> str:
-    """Return the type of a value, and its bounds."""
-    if "$ref" in kind:
-        kind = components[kind["$ref"].rpartition("/")[2]]
-    if "enum" in kind:
-        return " or ".join(f'"{choice}"' for choice in kind["enum"])
-    name = {
-        "number": "number",
-        "integer": "whole number",
-        "string": "text",
-        "boolean": "true or false",
-    }
-    shown = str(kind.get("format") or name.get(kind["type"], kind["type"]))
-    shown = {"array": "list", "object": "table"}.get(shown, shown)
-    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {kind[key]:g}" for key, sign in signs.items() if key in kind]
-    return " ".join([shown, ", ".join(bounds)]).strip()
-
-
-def read_field_texts(kind: type) -> dict[str, str]:
-    """Return the text below each field of a class, by the field."""
-    (body,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)  # noqa: S101 - narrows the type
-    texts = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                value=ast.Constant(value=str(words))
-            ):
-                texts[name] = " ".join(
-                    re.sub(r"``|\*(?=\w)|(?<=\w)\*(?=[.,;: ])", "", words).split()
-                )
-            case _:
-                pass
-    return texts
+def format_meaning(text: str) -> str:
+    """Return *text* without the marks of docstrings."""
+    return re.sub(r"``|\*(?=\w)|(?<=\w)\*(?=[.,;: ])", "", text)
 
 
 def write_site_page() -> str:
     """Return the body of the page of site.toml."""
     settings = []
-    for table, rows in list_settings().items():
-        settings += [f".SS {escape(table)}"] if table else []
-        settings += [f".TP\n{bold(line)}\n{escape(text or '')}" for line, text in rows]
+    for table in list_site_tables():
+        settings += [f".SS {escape(table.heading)}"] if table.heading else []
+        settings += [
+            f".TP\n{bold(format_setting(row))}\n{escape(format_meaning(row.meaning))}"
+            for row in table.rows
+        ]
     return join_sections(
         {
             "NAME": "hpcverify\\-site.toml \\- configuration of hpcverify",

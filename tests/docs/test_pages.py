@@ -16,9 +16,9 @@ from hpcverify.cli import cli
 from hpcverify.plan.config import Site, convert_config
 from hpcverify.plan.suite import Suite
 from hpcverify.telemetry.redfish.access import BmcLogins
+from setting_tables import list_site_tables, list_suite_tables
 from tests.docs.blocks import Block, list_blocks, list_commands
 from tests.docs.pages import PAGES, ROOT, list_written_pages, write_page
-from tests.docs.settings_page import list_settings
 from tests.reports.chromium import open_address
 
 TEXT = "\n".join(page.read_text() for page in PAGES)
@@ -33,7 +33,9 @@ def test_what_the_code_writes_into_a_page_is_what_it_would_write_today(page: Pat
 
 
 def test_every_setting_of_a_file_has_a_meaning() -> None:
-    assert [name for name, meaning in list_settings() if not meaning] == []
+    tables = [*list_site_tables(), *list_suite_tables()]
+    rows = [(table.heading, row.name) for table in tables for row in table.rows if not row.meaning]
+    assert rows == []
 
 
 @pytest.mark.parametrize(
