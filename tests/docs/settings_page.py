@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcverify.plan.config import Setting, Site
+from hpcverify.plan.config import Setting, SiteFile
 from hpcverify.plan.suite import Suite, SuiteEntry
 from tests.docs.markdown import format_code, format_text, write_table
 
@@ -32,7 +32,7 @@ UNITS = {
 """The unit of a setting, by the last word of its name."""
 NAMES = {str: "text", bool: "true or false", int: "integer", float: "number", date: "date"}
 COLUMNS = ("setting", "type", "unit", "default", "meaning")
-BEYOND = {(Site, "path"), (Suite, "name")}
+BEYOND = {(Suite, "name")}
 """Fields that no file sets."""
 
 
@@ -42,9 +42,9 @@ def write_settings() -> Iterator[str]:
     yield ""
     yield "These stand at the top, before any table."
     yield ""
-    tables = [field for field in _fields(Site) if _find_struct(field.type) is not None]
-    plain = [field for field in _fields(Site) if field not in tables]
-    yield from write_table(COLUMNS, (_list_cells(Site, field) for field in plain))
+    tables = [field for field in _fields(SiteFile) if _find_struct(field.type) is not None]
+    plain = [field for field in _fields(SiteFile) if field not in tables]
+    yield from write_table(COLUMNS, (_list_cells(SiteFile, field) for field in plain))
     for field in tables:
         struct = _find_struct(field.type)
         assert struct is not None
@@ -63,8 +63,8 @@ def write_settings() -> Iterator[str]:
 
 def list_settings() -> Iterator[tuple[str, str]]:
     """Yield every setting that has no table of its own, with its meaning."""
-    tables = [found for field in _fields(Site) if (found := _find_struct(field.type)) is not None]
-    structs: list[type[Struct]] = [Site, *tables, Setting, Suite, SuiteEntry]
+    tables = [found for field in _fields(SiteFile) if (found := _find_struct(field.type)) is not None]
+    structs: list[type[Struct]] = [SiteFile, *tables, Setting, Suite, SuiteEntry]
     for struct in structs:
         for field in _fields(struct):
             if _find_struct(field.type) is None:
