@@ -28,6 +28,15 @@ FILES = {
     "/var/lib/hpcverify": "The runs of this node; on a controller also the ledger.",
     "/usr/libexec/hpcverify": "The hooks for Slurm: prolog, epilog and healthcheck.",
 }
+KINDS = {
+    "number": "number",
+    "integer": "whole number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "list",
+    "object": "table",
+}
+"""What the types of a JSON Schema are called."""
 
 
 def escape(text: str) -> str:
@@ -162,7 +171,8 @@ def list_settings() -> dict[str, list[tuple[str, str]]]:
 
 def find_reference(value: dict[str, Any]) -> str | None:
     """Return the name of the table that a property holds, if it holds one."""
-    inner = value.get("items", value) if isinstance(value.get("items", value), dict) else value
+    items = value.get("items")
+    inner: dict[str, Any] = items if isinstance(items, dict) else value
     reference = inner.get("$ref") or "".join(r.get("$ref", "") for r in inner.get("allOf", ()))
     return reference.rpartition("/")[2] or None
 
@@ -190,14 +200,7 @@ def format_kind(kind: dict[str, Any], components: dict[str, Any]) -> str:
         kind = components[kind["$ref"].rpartition("/")[2]]
     if "enum" in kind:
         return " or ".join(f'"{choice}"' for choice in kind["enum"])
-    name = {
-        "number": "number",
-        "integer": "whole number",
-        "string": "text",
-        "boolean": "true or false",
-    }
-    shown = kind.get("format") or name.get(kind["type"], kind["type"])
-    shown = {"array": "list", "object": "table"}.get(shown, shown)
+    shown = str(kind.get("format") or KINDS.get(kind["type"], kind["type"]))
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {kind[key]:g}" for key, sign in signs.items() if key in kind]
     return " ".join([shown, ", ".join(bounds)]).strip()
