@@ -52,7 +52,9 @@ for node in n1 n2; do  # both are this machine, which one run at a time verifies
     done
 done
 systemctl enable --now hpcverify-sweep.timer
-systemctl start hpcverify-sweep.service || true
+until [ "$(hpcverify nodes --json | grep -c '"verdict": "pass"')" = 2 ]; do
+    systemctl start hpcverify-sweep.service  # takes the nodes that are idle just then
+done
 note sweep systemctl show hpcverify-sweep.service -p Result -p ExecMainStatus
 note nodes hpcverify nodes --json
 systemctl start hpcverify-bmc.service || true
