@@ -57,8 +57,9 @@ test-all: test
 fabric: test-tools
 	./.ci/apart $(BIN)/pytest -m timed tests/fabric
 
-# The role, from its check mode to its removal; on packages of HPCVERIFY_DEB, or on its own.
-test-ansible: $(VENV)/installs-installed
+# The role, from its check mode to its removal.
+test-ansible: PYTHONS = 3.11 3.13
+test-ansible: $(VENV)/installs-installed packages
 	$(BIN)/pytest -m installs tests/packaging/test_ansible.py
 
 # Both images are built, where the network reaches Debian and a package index.
@@ -135,7 +136,7 @@ lock: $(VENV)/packaging-installed
 	$(WRITE_LOCK) --constraint packaging/node.txt --extra gpu pyproject.toml --output-file packaging/torch.txt
 
 clean:
-	rm -rf $(VENV) .debian .roots build dist $(REPORT) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .debian build dist $(REPORT) .mypy_cache .pytest_cache .ruff_cache
 
 # A link or an anchor that leads nowhere is an error.
 docs: $(VENV)/tests-installed

@@ -11,8 +11,9 @@ from tests.docs.commands_page import write_commands
 from tests.docs.settings_page import write_settings
 
 ROOT = Path(__file__).parents[2]
+PATTERNS = ("*.md", "docs/**/*.md", "packaging/*/README.md", "tests/rehearsal/README.md")
 PAGES = tuple(
-    sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests/rehearsal/README.md"))
+    sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
 )
 """Every page of the rendered book."""
 WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {

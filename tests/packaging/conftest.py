@@ -14,7 +14,7 @@ from tests.packaging.machine import PYTHONS, ROOT, Machine
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """Return the folder of the packages, which `make test-packages` builds first."""
+    """Return the folder of the packages, which `make packages` builds first."""
     folder = ROOT / "dist"
     for python in PYTHONS.values():
         assert len([*folder.glob(f"*+py{python}[_-]*")]) == 4, "make packages first"

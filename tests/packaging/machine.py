@@ -20,6 +20,12 @@ WantedBy=multi-user.target
 """
 
 
+def find_package(dist: Path, suite: str, name: str, kind: str = "deb") -> Path:
+    """Return the package of *name* in *dist* that fits the Debian *suite*."""
+    (path,) = dist.glob(f"{name}[_-][0-9]*+py{PYTHONS[suite]}[_-]*.{kind}")
+    return path
+
+
 @dataclass(frozen=True)
 class Machine:
     """A fresh Debian *suite*; what changes is in *layer*."""
@@ -32,7 +38,7 @@ class Machine:
 
     def package(self, name: str, kind: str = "deb") -> str:
         """Return the path, in this machine, of the package of *name* that fits it."""
-        (path,) = self.dist.glob(f"{name}[_-][0-9]*+py{PYTHONS[self.suite]}[_-]*.{kind}")
+        path = find_package(self.dist, self.suite, name, kind)
         return f"/hpcverify/{path.relative_to(ROOT)}"
 
     def enter(self, *command: object, network: bool = False) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
+from tests.packaging.machine import ROOT
+
 PATIENCE_S = 550.0
 """How long a command may take on a busy machine, less than a step of a test may."""
 UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -81,7 +82,7 @@ def make_root(lower: Path, folder: Path) -> Root:
 def find_debian(suite: str) -> Path:
     """Return where the Debian of this name is; it is made the first time."""
     done = subprocess.run(
-        [str(PROJECT / ".ci/root"), suite], capture_output=True, text=True, check=True
+        [str(ROOT / ".ci/debian"), "--ansible", suite], capture_output=True, text=True, check=True
     )
     return Path(done.stdout.strip())
 

@@ -17,12 +17,13 @@ import msgspec
 import pytest
 
 from hpcverify.plan.config import Site
-from tests.packaging.debs import build_wheel, download_wheels, find_debs
-from tests.packaging.root import PROJECT, Root, find_debian, make_root, run_with
+from tests.packaging.machine import PYTHONS, ROOT, find_package
+from tests.packaging.root import Root, find_debian, make_root, run_with
+from tests.packaging.wheels import download_wheels
 
 pytestmark = pytest.mark.installs
 
-ROLE = PROJECT / "packaging/ansible"
+ROLE = ROOT / "packaging/ansible"
 BIN = Path(sys.executable).parent
 SPOOL = "/shared/hpcverify/spool"
 DROP_IN = "etc/hpcverify/site.d/50-ansible.toml"
@@ -128,14 +129,21 @@ def play(
     )
 
 
-@pytest.fixture(scope="module", params=["bookworm", "trixie"])
-def debian(request: pytest.FixtureRequest) -> Path:
-    return find_debian(request.param)
+@pytest.fixture(scope="module", params=PYTHONS)
+def suite(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def debs(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    return find_debs(debian, tmp_path_factory.mktemp("debs"))
+def debian(suite: str) -> Path:
+    return find_debian(suite)
+
+
+@pytest.fixture(scope="module")
+def debs(suite: str, packages: Path) -> tuple[Path, ...]:
+    """Return the packages of the node and of the controller, in the order of their needs."""
+    names = ("hpcverify", "hpcverify-controller")
+    return tuple(find_package(packages, suite, name) for name in names)
 
 
 def make_cluster(
@@ -291,11 +299,11 @@ def test_nothing_is_removed_while_slurm_calls_the_hooks(installed: Cluster, tmp_
 
 
 @pytest.fixture(scope="module")
-def from_wheels(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def from_wheels(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Run the role once on hosts without a package index, from a wheelhouse with torch."""
     folder = tmp_path_factory.mktemp("offline")
     torch = f"torch=={version('torch')}"
-    wheel = build_wheel(folder / "wheel")
+    (wheel,) = packages.glob("*.whl")
     wheelhouse = download_wheels(folder / "wheels", f"{wheel}[cluster]", torch)
     cluster = make_cluster(
         find_debian("bookworm"),

@@ -13,12 +13,13 @@ import pytest
 
 from hpcverify.model import Run, Verdict
 from hpcverify.records import documents
-from tests.packaging.debs import download_wheels
-from tests.packaging.root import PROJECT, Root, find_debian, make_root, run_with
+from tests.packaging.machine import ROOT
+from tests.packaging.root import Root, find_debian, make_root, run_with
+from tests.packaging.wheels import download_wheels
 
 pytestmark = pytest.mark.installs
 
-CONTAINER = PROJECT / "packaging/container"
+CONTAINER = ROOT / "packaging/container"
 NODE = "node17"
 IMAGE = "/opt/hpcverify-image/hpcverify-image"
 RUN = (
@@ -72,7 +73,7 @@ def image(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[P
     folder = tmp_path_factory.mktemp("image")
     for name in ("state", "spool"):
         (folder / name).mkdir()
-    command = ("sh", "-euc", BUILD_IMAGE, "sh", folder, find_debian("bookworm"), wheels, PROJECT)
+    command = ("sh", "-euc", BUILD_IMAGE, "sh", folder, find_debian("bookworm"), wheels, ROOT)
     run_with((), *command)
     yield folder
     shutil.rmtree(folder)
@@ -83,7 +84,7 @@ def host(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Ro
     """Make a node with Apptainer, and the image of its definition."""
     folder = tmp_path_factory.mktemp("apptainer")
     host = make_root(find_debian("trixie"), folder / "host")
-    mirror = subprocess.run([PROJECT / ".ci/mirror"], capture_output=True, text=True, check=True)
+    mirror = subprocess.run([ROOT / ".ci/mirror"], capture_output=True, text=True, check=True)
     sources = host.upper / "etc/apt"
     for name in ("sources.list.d", "preferences.d"):
         (sources / name).mkdir(parents=True)
@@ -97,7 +98,7 @@ def host(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Ro
         "sh", "-c", "apt-get update -qq && apt-get install -qq --no-install-recommends apptainer"
     )
     binds = {
-        PROJECT: "/checkout",
+        ROOT: "/checkout",
         find_debian("bookworm"): "/debian",
         wheels: "/mnt",
         wheels / "nodes": "/debian/dev",  # a namespace of users makes none
