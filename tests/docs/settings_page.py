@@ -63,7 +63,9 @@ def write_settings() -> Iterator[str]:
 
 def list_settings() -> Iterator[tuple[str, str]]:
     """Yield every setting that has no table of its own, with its meaning."""
-    tables = [found for field in _fields(SiteFile) if (found := _find_struct(field.type)) is not None]
+    tables = [
+        found for field in _fields(SiteFile) if (found := _find_struct(field.type)) is not None
+    ]
     structs: list[type[Struct]] = [SiteFile, *tables, Setting, Suite, SuiteEntry]
     for struct in structs:
         for field in _fields(struct):
