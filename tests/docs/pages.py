@@ -12,9 +12,7 @@ from tests.docs.settings_page import write_settings
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ("*.md", "docs/**/*.md", "packaging/*/README.md", "tests/rehearsal/README.md")
-PAGES = tuple(
-    sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
-)
+PAGES = tuple(sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern)))
 """Every page of the rendered book."""
 WRITERS: Mapping[str, Callable[[], Iterable[str]]] = {
     "checks": write_checks,
