@@ -17,7 +17,7 @@ from hpcverify.console import report_mistakes
 from hpcverify.errors import ConfigError
 from hpcverify.plan.catalog import load_checks
 from hpcverify.plan.config import Site, load_site, state_dir
-from hpcverify.plan.drop_ins import find_file, is_list_of_tables, merge_files
+from hpcverify.plan.drop_ins import is_list_of_tables, merge_files
 from hpcverify.plan.suite import list_suites, load_suite, make_plan, refuse_endless
 
 
@@ -96,10 +96,10 @@ def list_settings(site: Site) -> Iterator[SettingInForce]:
         for key, value in table.items():
             place = write_key(*names, key)
             if not _is_list(value):
-                yield SettingInForce(place, value, find_file(site, *names, key))
+                yield SettingInForce(place, value, site.find_file(*names, key))
                 continue
             for index, inner in enumerate(value):
-                file = find_file(site, *names, key, index)
+                file = site.find_file(*names, key, index)
                 yield SettingInForce(f"{place}[{index}]", inner, file)
 
 
@@ -110,11 +110,11 @@ def write_settings(site: Site) -> Iterator[str]:
         if single and names:
             yield f"\n[{write_key(*names)}]"
         for key, value in single.items():
-            file = find_file(site, *names, key)
+            file = site.find_file(*names, key)
             yield f"{write_key(key)} = {write_value(value)}  # {file}"
         for key in (key for key in table if key not in single):
             for index, inner in enumerate(table[key]):
-                yield f"\n[[{write_key(*names, key)}]]  # {find_file(site, *names, key, index)}"
+                yield f"\n[[{write_key(*names, key)}]]  # {site.find_file(*names, key, index)}"
                 yield from (f"{write_key(k)} = {write_value(v)}" for k, v in inner.items())
 
 

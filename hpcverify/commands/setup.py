@@ -14,7 +14,6 @@ from hpcverify.commands._own_files import find_program, list_own_requirements, p
 from hpcverify.errors import ConfigError
 from hpcverify.fleet.surroundings import check_accounting
 from hpcverify.plan.config import Fleet, Site, load_site
-from hpcverify.plan.drop_ins import find_file
 from hpcverify.slurm import NO_PREEMPTION, HookSettings, Preemption
 from hpcverify.slurm.client import Slurm
 from hpcverify.slurm.hooks import find_hooks, find_slurm_files
@@ -94,7 +93,7 @@ def _choose_fleet(site: Site, spool: str | None, preemption: Preemption) -> Flee
     fleet = site.fleet
     if spool is not None:
         if fleet.spool and spool != fleet.spool:
-            file = find_file(site, "fleet", "spool")
+            file = site.find_file("fleet", "spool")
             raise ConfigError(f"{file} has spool = {fleet.spool!r}: change it there")
         if not (Path(spool).is_absolute() and spool.isprintable()):
             raise ConfigError(f"--spool {spool!r} is not an absolute path")

@@ -20,7 +20,6 @@ from hpcverify.isolation.journal import IsolationOrder, Journal, make_isolation_
 from hpcverify.isolation.rounds import Interrupted, RoundTester
 from hpcverify.isolation.runner import IsolationRunner
 from hpcverify.plan.config import Site
-from hpcverify.plan.drop_ins import find_file
 from hpcverify.slurm.topology import index_switches
 
 
@@ -38,7 +37,7 @@ def read_switches(controller: Controller) -> dict[str, str]:
     try:
         return index_switches(named.items())
     except ConfigError as exc:
-        file = find_file(controller.site, "fabric", "switches")
+        file = controller.site.find_file("fabric", "switches")
         raise ConfigError(f"{file}: fabric.switches: {exc}") from exc
 
 

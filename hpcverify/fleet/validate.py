@@ -24,7 +24,6 @@ from hpcverify.model import BMC_SUITE, JOBS_SUITE, PEERS_SUITE, Verdict
 from hpcverify.peers.floors import PeerFloor
 from hpcverify.plan.catalog import list_check_names, load_check
 from hpcverify.plan.config import Bmcs, Fabric, Fleet, Quarantine, Site, Suppression, suites_dir
-from hpcverify.plan.drop_ins import find_file
 from hpcverify.plan.hostlist import expand
 from hpcverify.plan.suite import load_suite, make_plan
 from hpcverify.slurm.submit import check_option
@@ -64,7 +63,7 @@ def refuse_mistakes(site: Site) -> None:
         _check_switches(site.fabric),
         _check_peers(site.peers, known),
     ):
-        raise ConfigError(f"{find_file(site, *place)}: {mistake}")
+        raise ConfigError(f"{site.find_file(*place)}: {mistake}")
 
 
 def list_notes(site: Site, now: float) -> Iterator[str]:
@@ -249,9 +248,9 @@ def _check_bmc(site: Site) -> Iterator[Mistake]:
             text = f"the suite {suite} has the name of runs that the controller makes: rename it"
             yield (), text
     # Of the pattern for all, any name shows whether it makes addresses.
-    find_addresses(["n1"], Bmcs(address=bmc.address), find_file(site, "bmc", "address"))
+    find_addresses(["n1"], Bmcs(address=bmc.address), site.find_file("bmc", "address"))
     for hostlist, addresses in bmc.addresses.items():
-        file = find_file(site, "bmc", "addresses", hostlist)
+        file = site.find_file("bmc", "addresses", hostlist)
         entry = Bmcs(addresses={hostlist: addresses})
         find_addresses((), entry, file)  # is the host list one?
         find_addresses(expand(hostlist), entry, file)

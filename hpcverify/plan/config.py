@@ -249,6 +249,16 @@ class Site(SiteFile, frozen=True, kw_only=True):
         """The files that limits and parameters are from, the strongest last."""
         return self.sources or (SiteSource(self.path, self),)
 
+    def find_file(self, *place: str | int) -> str:
+        """
+        Name the file that decides what is at *place*, as ``("fleet", "spool")``.
+
+        A number counts through a list of tables. What no file says is that of ``site.toml``.
+        """
+        from hpcverify.plan.drop_ins import find_file  # noqa: PLC0415 - most hooks need it not
+
+        return find_file([(s.path, s.raw) for s in self.sources], place) or self.path
+
 
 def site_path() -> Path:
     """Return the path of the site file."""

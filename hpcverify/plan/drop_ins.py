@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from hpcverify.plan.config import Site
-
 LIMITS = "limits"
 LIMIT_DEPTH = 3
 """``limits.CHECK.MEASUREMENT`` is one limit, or a list of limits."""
@@ -24,17 +22,17 @@ def merge_files(raws: Sequence[Mapping[str, Any]]) -> Any:
     return reduce(_merge, raws, {})
 
 
-def find_file(site: Site, *place: str | int) -> str:
+def find_file(files: Sequence[tuple[str, Any]], place: Sequence[str | int]) -> str | None:
     """
-    Name the file that decides what is at *place*, as ``("fleet", "spool")``.
+    Name the one of *files*, each a path with its content, that decides what is at *place*.
 
-    A number counts through a list of tables as `merge_files` makes it. What no file says is
-    that of ``site.toml``.
+    They are the strongest last, and a place is as ``("fleet", "spool")``. A number counts
+    through a list of tables as `merge_files` makes it. None: no file says it.
     """
-    values = [(source.path, source.raw) for source in reversed(site.sources)]
+    values = list(reversed(files))
     for key in place:
         values = list(_step_into(values, key))
-    return next((path for path, _ in values), site.path)
+    return next((path for path, _ in values), None)
 
 
 def _step_into(values: Sequence[tuple[str, Any]], key: str | int) -> Iterator[tuple[str, Any]]:

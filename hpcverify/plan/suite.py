@@ -259,9 +259,7 @@ def _refuse_untrusted_packages(site: Site) -> None:
 
 
 def _name_packages_file(site: Site) -> str:
-    from hpcverify.plan.drop_ins import find_file  # noqa: PLC0415 - only for a mistake
-
-    return f"{find_file(site, 'check_packages')}: check package"
+    return f"{site.find_file('check_packages')}: check package"
 
 
 def _expand_entries(suite: Suite, known: set[str]) -> Iterator[SuiteEntry]:

@@ -11,7 +11,6 @@ from hpcverify.check import find_rule
 from hpcverify.errors import ConfigError
 from hpcverify.model import Verdict
 from hpcverify.plan.config import Site, load_site
-from hpcverify.plan.drop_ins import find_file
 from hpcverify.plan.suite import Step, Suite, SuiteEntry, make_plan
 from tests.test_trust import SOMEBODY, USER, grant
 
@@ -57,9 +56,9 @@ def test_tables_merge_by_key_and_each_setting_knows_its_file(tmp_path: Path) -> 
     assert (site.fleet.spool, site.fleet.at_once) == ("/s", 5)
     assert site.fabric.switches == {"leaf0": "n[1-2]", "leaf1": "n[3-4]"}
     places = [("fleet", "spool"), ("fleet", "at_once"), ("fabric", "switches", "leaf1")]
-    names = [Path(find_file(site, *place)).name for place in places]
+    names = [Path(site.find_file(*place)).name for place in places]
     assert names == ["site.toml", "a.toml", "b.toml"]
-    assert Path(find_file(site, "fleet", "qos")).name == "site.toml"
+    assert Path(site.find_file("fleet", "qos")).name == "site.toml"
 
 
 def test_a_list_of_values_is_one_setting_and_the_last_file_decides_it(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_lists_of_tables_add_up_and_a_later_files_come_first(tmp_path: Path) -> 
 
     assert [floor.floor for floor in site.peers] == [0.2, 0.3, 0.1]
     assert site.params["host"]["expect"] == [{"modules": ["y"]}, {"modules": ["x"]}]
-    names = [Path(find_file(site, "peers", index)).name for index in range(3)]
+    names = [Path(site.find_file("peers", index)).name for index in range(3)]
     assert names == ["a.toml", "a.toml", "site.toml"]
 
 

@@ -18,7 +18,6 @@ from msgspec import Struct
 from hpcverify.errors import ConfigError
 from hpcverify.plan.bmc import BmcAccess
 from hpcverify.plan.config import Bmcs, Site, convert_config
-from hpcverify.plan.drop_ins import find_file
 from hpcverify.plan.hostlist import expand
 from hpcverify.trust import refuse_if_others_can_change, refuse_if_others_can_read
 
@@ -160,7 +159,7 @@ def list_accesses(site: Site, nodes: Collection[str]) -> dict[str, BmcAccess]:
         )
     if bmc.ca:
         refuse_bad_ca(bmc.ca)
-    file = find_file(site, "bmc", "addresses" if bmc.addresses else "address")
+    file = site.find_file("bmc", "addresses" if bmc.addresses else "address")
     logins = read_logins(Path(bmc.credentials))
     by_node: dict[str, tuple[str, str]] = {}
     for login in reversed(logins.login):
