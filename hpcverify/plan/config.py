@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -29,6 +30,10 @@ from hpcverify.reliability.assumptions import JobAssumptions
 from hpcverify.trust import refuse_folder_of_others, refuse_if_others_can_change
 
 T = TypeVar("T")
+
+CONFIG_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+MAX_CONFIG_BYTES = 4 * 2**20
+"""Larger files are not read: no site has that many limits."""
 
 
 class Setting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -280,7 +285,10 @@ def load_site(path: Path | None = None) -> Site:
     """
     path = path or site_path()
     try:
-        there = path.exists()
+        os.lstat(path)  # a link that leads nowhere is a mistake
+        there = True
+    except FileNotFoundError:
+        there = False
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
     if not there and "HPCVERIFY_CONFIG" in os.environ and path == site_path():
@@ -303,9 +311,9 @@ def _list_drop_ins(folder: Path) -> list[Path]:
     """List the drop-ins in *folder*, the strongest last; names with a dot first are of editors."""
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - cheaper: each hook does this
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as exc:
+        if isinstance(exc, FileNotFoundError) and not folder.is_symlink():
+            return []
         raise ConfigError(f"{folder} cannot be read: {exc.strerror}") from exc
     refuse_if_others_can_change(folder)
     if strange := next((name for name in names if not name.isprintable()), None):
@@ -391,13 +399,31 @@ def load_toml(path: Path) -> dict[str, Any]:
 
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_read_bytes(path).decode())
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
-    except tomllib.TOMLDecodeError as exc:
+    except ValueError as exc:  # a number of thousands of digits too
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
+    except RecursionError:
+        raise ConfigError(f"{path}: its values are nested too deeply") from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Read a file, or a device such as /dev/null; a hook does not wait for who writes a pipe."""
+    opened = os.open(path, CONFIG_FLAGS)
+    try:
+        mode = os.fstat(opened).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or stat.S_ISDIR(mode)):
+            raise ConfigError(f"{path} is not a regular file: replace it by one")
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            content = file.read(MAX_CONFIG_BYTES + 1) or b""
+    finally:
+        os.close(opened)
+    if len(content) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES >> 20} MiB: split it")
+    return content
 
 
 def convert_config(raw: object, kind: type[T], subject: str) -> T:
@@ -408,11 +434,13 @@ def convert_config(raw: object, kind: type[T], subject: str) -> T:
         ConfigError: it does not fit, or a number in it is not finite.
 
     """
-    for place, value in _list_numbers(raw):
-        if not math.isfinite(value):
-            raise ConfigError(f"{subject}: {place} must be a finite number, not {value:g}")
     try:
+        for place, value in _list_numbers(raw):
+            if not math.isfinite(value):
+                raise ConfigError(f"{subject}: {place} must be a finite number, not {value:g}")
         return msgspec.convert(raw, kind)
+    except RecursionError:  # a key of hundreds of names
+        raise ConfigError(f"{subject}: its tables are nested too deeply") from None
     except msgspec.ValidationError as exc:
         from hpcverify.plan.config_errors import explain_mismatch  # noqa: PLC0415 - seldom needed
 

@@ -188,11 +188,16 @@ def _describe(parts: Sequence[AffectedPart], table: SpeedTable | None) -> str:
     count = len(
         {_make_clause_key(c) for c in parts[0].deciding if not (is_slow and is_low_speed(c))}
     )
-    shown = [*clauses.values()][: min(MAX_NAMED, count + is_slow)]
-    if not is_slow and len({p.deciding[0].text for p in parts}) > 1:
-        shown[0] = f"at worst {shown[0]} on {parts[0].label}"
+    shown = [*clauses.items()][: min(MAX_NAMED, count + is_slow)]
+    texts = [{complaint.text for complaint in part.deciding} for part in parts]
+    said = [
+        text
+        if key == SLOW or all(text in own for own in texts)
+        else f"at worst {text} on {parts[0].label}"
+        for key, text in shown
+    ]
     left = len(clauses) - len(shown)
-    return "; ".join(shown) + (f" (+{left} more)" if left else "")
+    return "; ".join(said) + (f" (+{left} more)" if left else "")
 
 
 def _make_clause_key(complaint: Complaint) -> str:

@@ -104,9 +104,9 @@ def _compare_with_siblings(
             values.setdefault((item.name, models[item.part_id]), []).append(item.value)
     usual = {key: median(some) for key, some in values.items() if len(some) >= MIN_SIBLINGS}
     for item in rates:
-        if item.name in speeds:
+        if item.name in speeds and item.value is not None:
             middle = usual.get((item.name, models[item.part_id]))
-            yield item, 1 - (item.value or 0.0) / middle if middle else None
+            yield item, 1 - item.value / middle if middle else None
 
 
 def _list_judged_signs(result: Result) -> set[tuple[str, str]]:
@@ -129,18 +129,24 @@ def describe_low_speeds(parts: Sequence[AffectedPart], table: SpeedTable) -> str
         for part_id, complaints in by_part.items()
         for speed, complaint in complaints.items()
     ]
-    names = {speed for _, speed, _ in low}
+    slow = {part_id: {*complaints} for part_id, complaints in by_part.items()}
     its = "its" if len(parts) == 1 else "their"
     shares, reference = [distance for _, _, distance in low], f"below {its} limits"
     # As far from its siblings as from its limit, or farther: they keep that limit.
     if all((losses[part_id].get(speed) or -1.0) >= distance for part_id, speed, distance in low):
         least = LEAST_SHARE * min(losses[part_id][speed] or 0.0 for part_id, speed, _ in low)
-        lost = [(s, loss) for of in losses.values() for s, loss in of.items() if loss]
-        names |= {speed for speed, loss in lost if loss >= least}
-        shares = [loss for speed, loss in lost if speed in names and loss >= least]
+        lost = [(i, s, loss) for i, of in losses.items() for s, loss in of.items() if loss]
+        shares = [loss for _, _, loss in lost if loss >= least]
+        for part_id, speed, loss in lost:
+            if loss >= least:
+                slow[part_id].add(speed)
         reference = f"slower than {its} siblings"
+    names = set[Speed]().union(*slow.values())
     judged = names.union(*losses.values())
-    count = f"all {len(judged)}" if names == judged else f"{len(names)} of {len(judged)}"
+    is_all = all(speeds >= losses[part_id].keys() for part_id, speeds in slow.items())
+    least_count, most = (f(map(len, slow.values())) for f in (min, max))
+    share = f"{least_count} to {most}" if least_count < most else f"{most}"
+    count = f"all {len(judged)}" if is_all else f"{share} of {len(judged)}"
     few = sorted({metric for _, metric in names}) if len(names) <= MAX_METRICS else []
     metrics = f" ({', '.join(few)})" if few else ""
     normal = _list_normal_signs(by_part, table)

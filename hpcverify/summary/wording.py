@@ -193,4 +193,5 @@ def format_run(run: Run) -> list[str]:
     lines += [summary.skips] if summary.skips else []
     lines += ["", f"{run.node}: {run.verdict.name}{format_conclusion(summary)}"]
     lines += [f"next: {summary.next_steps}"] if summary.next_steps else []
-    return ["", *map(make_printable, lines)]
+    # A line break in a name or text of a document would forge a line.
+    return ["", *(make_printable(" ␊ ".join(line.splitlines())) for line in lines)]

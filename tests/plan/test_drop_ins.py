@@ -210,6 +210,52 @@ def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
         load_site(path)
 
 
+def test_what_is_no_file_is_named_and_no_hook_waits_for_it(tmp_path: Path) -> None:
+    path = write_site(tmp_path, "", a="")
+    odd = path.parent / "site.d/b.toml"
+
+    odd.mkdir()
+    with pytest.raises(ConfigError, match=r"site.d/b.toml cannot be read"):
+        load_site(path)
+    odd.rmdir()
+    os.mkfifo(odd)
+    with pytest.raises(ConfigError, match=r"site.d/b.toml is not a regular file"):
+        load_site(path)
+    odd.unlink()
+    odd.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=r"site.d/b.toml is larger than 4 MiB"):
+        load_site(path)
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 9999, ".".join("x" * 9999) + " = 1"])
+def test_values_that_are_nested_too_deeply_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"b\.toml: its (values|tables) are nested too deeply"):
+        load(tmp_path, "", b=text)
+
+
+def test_a_number_of_thousands_of_digits_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"b\.toml: not TOML"):
+        load(tmp_path, "", b="[fleet]\nat_once = " + "9" * 9999)
+
+
+@pytest.mark.parametrize("name", ["site.toml", "site.d"])
+def test_settings_that_a_link_no_longer_reaches_are_not_taken_as_none(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "not-mounted")
+
+    with pytest.raises(ConfigError, match=name):
+        load_site(tmp_path / "site.toml")
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    path = write_site(tmp_path, "")
+    (tmp_path / "site.d").write_text("[fleet]")
+
+    with pytest.raises(ConfigError, match=r"site\.d cannot be read: Not a directory"):
+        load_site(path)
+
+
 @AS_ROOT
 @pytest.mark.parametrize("loose", ["site.d", "site.d/a.toml"])
 def test_root_refuses_drop_ins_that_others_can_change(tmp_path: Path, loose: str) -> None:

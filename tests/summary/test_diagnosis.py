@@ -124,6 +124,47 @@ def test_losses_that_differ_are_a_range() -> None:
     assert slow.text == "30 to 50 % slower than its siblings in all 5 speeds measured"
 
 
+def test_parts_that_are_slow_in_different_speeds_are_not_said_to_be_slow_in_all() -> None:
+    slow = {"bf16": 0, "read": 0, "fp16": 1, "write": 1, "fp64": 2, "ring": 2}
+    results = [
+        result
+        for check, names in SPEEDS.items()
+        for result in [
+            judged(
+                check,
+                *(
+                    Measurement(n, 70.0 if slow[n] == place else 100.0, "GB/s", gpu.id)
+                    for n in names
+                    for place, gpu in enumerate(GPUS)
+                ),
+            )
+        ]
+    ]
+
+    expected = "30 % slower than their siblings in 2 of 6 speeds measured"
+    assert only(run(*results)).text == expected
+
+
+def test_a_speed_that_is_not_a_number_is_not_counted_as_slow() -> None:
+    shares = {"gpu-3": 0.7}
+    memory = measure(shares, {"gpu_memory": SPEEDS["gpu_memory"]}).results
+    values = [Measurement("fp64", 100.0, "GB/s", gpu.id) for gpu in GPUS if gpu.id != "gpu-3"]
+    broken = judged("gemm", Measurement("fp64", None, "GB/s", "gpu-3"), *values)
+    slow, *_ = diagnose(run(*memory, broken))
+
+    assert slow.text.endswith(
+        "30 % slower than its siblings in all 2 speeds measured (read, write)"
+    )
+
+
+def test_what_is_true_of_one_part_is_not_said_of_the_others() -> None:
+    same = [Finding("sram", gpu.id, "an error") for gpu in GPUS[:3]]
+    own = [Finding("event", gpu.id, f"{place} events") for place, gpu in enumerate(GPUS[:3])]
+
+    text = only(run(judged("ecc", *same, *own))).text
+    assert text == "an error; at worst 0 events on GPU 0"
+
+
 SIGNS = {"clock.mean": "clock", "temperature.headroom.min": "temperature", "power.mean": "power"}
 
 

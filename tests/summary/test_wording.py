@@ -145,3 +145,9 @@ def test_a_value_and_its_limit_each_have_a_unit_that_suits_its_size() -> None:
     assert describe(left) == ("CPU: memory.leftover 1 MiB, limit ≤ 1 GiB (default)")
     _, _, value, bounds, _ = format_row(leftover, left.limits, a_run(results=(left,)))
     assert (value, bounds) == ("1 MiB", "≤ 1 GiB")
+
+
+def test_a_line_break_in_a_name_makes_no_line_of_its_own() -> None:
+    run = a_run(node="n1\nn2: PASS")
+
+    assert all("\n" not in line for line in format_run(run))
