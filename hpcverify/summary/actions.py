@@ -259,15 +259,18 @@ def _list_run_complaints(run: Run) -> Iterator[Complaint]:
 
 
 def _merge_complaints(complaints: Sequence[Complaint]) -> list[Complaint]:
-    """Merge the complaints of one cause; of several rounds keep the worst."""
+    """Merge the complaints of one cause into the worst; its check comes first."""
     groups: dict[tuple[str, ...], list[Complaint]] = {}
     for complaint in complaints:
         groups.setdefault(make_cause_key(complaint), []).append(complaint)
+    ordered = (
+        sorted(alike, key=check.make_severity_key, reverse=True) for alike in groups.values()
+    )
     return [
         replace(
-            max(alike, key=check.make_severity_key),
+            alike[0],
             checks=tuple(dict.fromkeys(name for c in alike for name in c.checks)),
             evidence={name: text for c in alike for name, text in c.evidence.items()},
         )
-        for alike in groups.values()
+        for alike in ordered
     ]

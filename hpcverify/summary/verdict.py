@@ -175,8 +175,17 @@ def explain_verdict(run: Run) -> str:
 
 
 def join_lines(lines: Iterable[str]) -> str:
-    """Join *lines* into a reason of at most `MAX_REASON_CHARACTERS`, each line once."""
-    return shorten("; ".join(dict.fromkeys(filter(None, lines))), MAX_REASON_CHARACTERS)
+    """
+    Join *lines* into a reason of at most `MAX_REASON_CHARACTERS`, each line once.
+
+    If they are longer, each gets its share, so that a long one does not hide those after it.
+    """
+    kept = list(dict.fromkeys(filter(None, lines)))
+    if len(whole := "; ".join(kept)) <= MAX_REASON_CHARACTERS:
+        return whole
+    room = MAX_REASON_CHARACTERS - len("; ") * (len(kept) - 1)
+    share = max(MAX_LINE_CHARACTERS, room // len(kept))
+    return shorten("; ".join(shorten(line, share) for line in kept), MAX_REASON_CHARACTERS)
 
 
 def summarize_skips(checks: Sequence[CheckSummary]) -> str:

@@ -302,3 +302,11 @@ def test_equal_faults_of_two_nodes_are_the_same_whatever_the_numbers() -> None:
 
     assert (first.part_kind, first.faults) == (second.part_kind, second.faults)
     assert first.text != second.text
+
+
+def test_a_check_in_beta_does_not_lead_what_a_stable_one_found() -> None:
+    lost = Finding("lost", "gpu-2", "GPU is lost")
+    diagnosis = only(run(judged("ecc", lost, maturity=Maturity.BETA), judged("xid", lost)))
+
+    assert diagnosis.checks[0] == "xid"
+    assert diagnosis.verdict is Verdict.FAIL

@@ -20,7 +20,9 @@ from hpcverify.summary.diagnosis import diagnose
 from hpcverify.summary.run_summary import summarize
 from hpcverify.summary.verdict import (
     MAX_LINE_CHARACTERS,
+    MAX_REASON_CHARACTERS,
     explain_verdict,
+    join_lines,
     needs_vendor,
     shorten,
 )
@@ -167,3 +169,11 @@ def test_each_kind_of_failure_of_a_check_is_in_its_line() -> None:
 
     assert (first.remedy, {*first.part_ids}) == (Remedy.CONTACT_VENDOR, {"gpu7", "gpu6"})
     assert (second.remedy, second.sentence) == (Remedy.REPLACE, "gpu5: row remap failed")
+
+
+def test_a_long_line_of_a_reason_does_not_hide_those_after_it() -> None:
+    reason = join_lines(["ecc: " + "word " * 1000, "xid: GPU 2: lost", "xid: GPU 2: lost"])
+
+    assert reason.endswith("; xid: GPU 2: lost")
+    assert len(reason) <= MAX_REASON_CHARACTERS
+    assert join_lines(["a" * 500, "", "b" * 398]) == f"{'a' * 500}; {'b' * 398}"
