@@ -20,6 +20,7 @@ HpcverifyError          2
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -139,7 +140,8 @@ def write_install_command(package: str) -> str:
     """
     Write the command that installs the Python *package*, in the version that we need.
 
-    It names no extra of ours: a package with our name in a public index is not ours.
+    It names no extra of ours: a package with our name in a public index is not ours. It names
+    the Python that runs this, which is not always the one whose pip is in PATH.
     """
     from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - seldom needed
 
@@ -147,5 +149,5 @@ def write_install_command(package: str) -> str:
         for requirement in requires("hpcverify") or ():
             wanted = requirement.partition(";")[0].strip()
             if wanted.casefold().startswith(package.casefold()):
-                return f"pip install '{wanted}'"
-    return f"pip install {package}"
+                return f"{sys.executable} -m pip install '{wanted}'"
+    return f"{sys.executable} -m pip install {package}"

@@ -237,13 +237,15 @@ def test_all_threads_are_asked_what_they_wait_in(tmp_path: Path) -> None:
     ("package", "command"),
     [("clustershell", "pip install 'clustershell>="), ("frob", "pip install frob")],
 )
-def test_a_package_is_installed_by_its_own_name_and_never_by_ours(
+def test_a_package_is_installed_by_its_own_name_into_the_python_that_runs_this(
     package: str, command: str
 ) -> None:
     told = write_install_command(package)
 
-    assert told.startswith(command)
-    assert "hpcverify" not in told
+    python, pip = told.split(" -m ")
+    assert python == sys.executable
+    assert pip.startswith(command)
+    assert "hpcverify" not in pip
 
 
 def test_how_long_a_process_waited_for_a_core_is_read_from_the_kernel(tmp_path: Path) -> None:

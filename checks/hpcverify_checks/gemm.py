@@ -129,9 +129,9 @@ def measure(
     ctx: Context, params: GemmParams, make_step: MakeStep = make_product_step
 ) -> Iterator[CheckItem]:
     """Measure each type in turn: burst, sustained, and spread of the steps."""
+    device = find_torch_device(ctx)
     import torch
 
-    device = find_torch_device(ctx)
     yield from report_overrides(ctx)
     native, on_cpu = list_native_dtypes(device), device.type == "cpu"
     began, rates = perf_counter(), dict[str, float]()

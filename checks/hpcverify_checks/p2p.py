@@ -147,10 +147,10 @@ def _slowest_copies(params: P2pParams) -> float:
 def measure(ctx: Context, params: P2pParams) -> Iterator[CheckItem]:
     """Verify and time the copies between all GPUs of the node."""
     applies(ctx)  # before torch is loaded
-    import torch
-
     gpus = _list_gpus(ctx)
     devices = tuple(find_torch_device(replace(ctx, device=gpu)) for gpu in gpus)
+    import torch
+
     for gpu, device in zip(gpus, devices, strict=True):
         needed = 2 * params.size + COMPARE_BUFFERS * params.verified
         require_memory(device, needed, f"the memory of {gpu.label}")

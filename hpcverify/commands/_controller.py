@@ -58,8 +58,8 @@ def make_controller(run: RunCommand = run_command) -> Controller:
 def _refuse_spool(site: Site) -> None:
     if not site.fleet.spool:
         raise ConfigError(
-            f"{site.path} names no spool: set [fleet] spool to a directory that the "
-            "nodes share (README: A cluster)"
+            f"{site.path} names no spool, a directory that all nodes share: "
+            "hpcverify setup slurm --spool DIR"
         )
     spool = Path(site.fleet.spool)
     try:

@@ -154,6 +154,11 @@ def _make_spool(path: Path, owner: int) -> str:
         if path.stat().st_uid != owner:
             os.chown(path, owner, -1, follow_symlinks=False)
         path.chmod(SPOOL_MODE)
+    except FileNotFoundError as exc:  # nor do we make it: it may be the file system to mount
+        fix = f"mount the file system that all nodes share, or: mkdir -p {path.parent}"
+        raise ConfigError(
+            f"the spool {path} cannot be made: {path.parent} does not exist: {fix}"
+        ) from exc
     except OSError as exc:
         raise ConfigError(f"the spool {path} cannot be made: {exc.strerror}") from exc
     return str(path)

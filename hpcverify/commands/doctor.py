@@ -187,8 +187,7 @@ def inspect_packages() -> Iterator[Advice]:
 
 
 def _advise_install(package: str, state: str) -> Advice:
-    # The Python that runs this is not always the one whose pip is in PATH.
-    return Advice(package, state, f"{sys.executable} -m {write_install_command(package)}")
+    return Advice(package, state, write_install_command(package))
 
 
 def _find_version(package: str) -> str:

@@ -79,7 +79,7 @@ def _list_comments(imported: Imported) -> list[str]:
         f"# line {line.number}: {_make_line(line.text)}\n#   {_make_line(line.reason)}"
         for line in imported.unturned
     ]
-    return ["", "# Not turned:", *lines] if lines else []
+    return ["", "# Not turned, or not all of the line:", *lines] if lines else []
 
 
 def _write_site(imported: Imported) -> list[str]:

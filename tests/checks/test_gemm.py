@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -292,3 +293,15 @@ def test_what_is_no_refusal_of_a_type_goes_through(tmp_path: Path, message: str)
     params = msgspec.structs.replace(TINY, dtypes=("fp64",), core_seconds=0.0)
     with pytest.raises(RuntimeError, match=message):
         list(gemm.measure(make_context(tmp_path), params, raising(message)))
+
+
+def test_without_torch_it_is_missing_and_the_check_does_not_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    with pytest.raises(Unable) as caught:
+        list(gemm.measure(make_context(tmp_path), gemm.GemmParams()))
+
+    assert caught.value.cause is Cause.MISSING
+    assert caught.value.code == "torch_missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def test_without_duckdb_it_is_said_once_that_no_measurements_are_kept(
         tell_once_of_measurements(ledger, None)
 
     line = capsys.readouterr().err
-    assert line.count("not kept for peers and trends without duckdb: pip install") == 1
+    install = f"{sys.executable} -m pip install"
+    assert line.count(f"not kept for peers and trends without duckdb: {install}") == 1
     tell_once_of_measurements(ledger, writer)
     tell_once_of_measurements(ledger, None)
     assert capsys.readouterr().err == line

@@ -126,7 +126,8 @@ def test_on_a_full_disk_no_part_of_a_file_is_left(config: Path, name: str) -> No
 def test_a_spool_below_a_folder_that_is_missing_is_not_made(config: Path) -> None:
     fleet = Fleet(spool=str(config.parents[1] / "not/mounted"))
 
-    with pytest.raises(ConfigError, match="cannot be made: No such file"):
+    message = r"cannot be made: \S+ does not exist: mount .* mkdir -p /\S+"
+    with pytest.raises(ConfigError, match=message):
         [*_] = put_in_place(load_site(), fleet)
 
 

@@ -507,7 +507,9 @@ def test_a_missing_library_is_told_with_the_command_that_installs_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     # The version is that of the installed package's metadata.
-    assert re.fullmatch(r"pip install '?redfish(>=[0-9.]+')?\n", done.stdout)
+    python, _, pip = done.stdout.partition(" -m ")
+    assert python == sys.executable
+    assert re.fullmatch(r"pip install '?redfish(>=[0-9.]+')?\n", pip)
 
 
 def test_a_way_to_a_bmc_shows_no_password(bmc: FakeBmc) -> None:
