@@ -37,6 +37,7 @@ def stage_node(wheel: Path, requirements: Path, python: str, root: Path) -> None
     packages = root / f"lib/python{python}/site-packages"
     install_wheels(requirements, python, packages)
     run_pip(*("install", "--no-compile", "--no-deps", "--no-index", "--target", packages), wheel)
+    shutil.rmtree(packages / "hpcverify/share/slurm")  # the packages have each file at its place
     _tidy(packages)
     programs = root / "bin"
     programs.mkdir()
