@@ -11,6 +11,7 @@ import filecmp
 import os
 import shutil
 from pathlib import Path
+from tomllib import loads
 
 from wheels import install_wheels, run_pip
 
@@ -23,7 +24,7 @@ from {module} import {function}
 
 sys.exit({function}())
 """
-SCRIPTS = {"hpcverify": ("hpcverify.entry", "main"), "pip": ("pip._internal.cli.main", "main")}
+PIP = {"pip": "pip._internal.cli.main:main"}
 LEFT_OUT = ("bin", "**/*.exe", "*.dist-info/RECORD", "*.dist-info/REQUESTED")
 """
 Commands of libraries, those of Windows, and what lets pip remove a library: these belong
@@ -36,10 +37,13 @@ def stage_node(wheel: Path, requirements: Path, python: str, root: Path) -> None
     packages = root / f"lib/python{python}/site-packages"
     install_wheels(requirements, python, packages)
     run_pip(*("install", "--no-compile", "--no-deps", "--no-index", "--target", packages), wheel)
+    shutil.rmtree(packages / "hpcverify/share/slurm")  # the packages have each file at its place
     _tidy(packages)
     programs = root / "bin"
     programs.mkdir()
-    for name, (module, function) in SCRIPTS.items():
+    scripts = loads(Path("pyproject.toml").read_text())["project"]["scripts"]
+    for name, entry in (scripts | PIP).items():
+        module, _, function = entry.partition(":")
         script = programs / name
         script.write_text(SCRIPT.format(home=HOME, module=module, function=function))
         script.chmod(0o755)

@@ -96,3 +96,10 @@ def test_the_hooks_of_a_package_go_before_those_of_python(tmp_path: Path) -> Non
     (tmp_path / "hooks.sh").touch()
 
     assert hook_files.find_hooks(tmp_path) == tmp_path
+
+
+def test_the_settings_of_a_package_go_before_those_of_python(tmp_path: Path) -> None:
+    assert hook_files.find_slurm_files(tmp_path) == ROOT / "slurm"
+    (tmp_path / "hooks.conf").touch()
+
+    assert hook_files.find_slurm_files(tmp_path) == tmp_path

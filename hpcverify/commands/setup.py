@@ -16,7 +16,7 @@ from hpcverify.fleet.surroundings import check_accounting
 from hpcverify.plan.config import Fleet, Site, load_site
 from hpcverify.slurm import NO_PREEMPTION, HookSettings, Preemption
 from hpcverify.slurm.client import Slurm
-from hpcverify.slurm.hooks import find_hooks, find_slurm_files
+from hpcverify.slurm.hooks import PACKAGED_FILES, find_hooks, find_slurm_files
 from hpcverify.slurm.partitions import PREEMPT_BY_PARTITION, PREEMPT_BY_QOS, check_partitions
 from hpcverify.slurm.requirements import (
     QOS,
@@ -39,6 +39,7 @@ STAGES = {
 CONF_PLACES = (Place.ABOVE, Place.REPLACE, Place.END)
 UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
 UNIT = "hpcverify-sweep"
+CRON_JOB = "hpcverify.cron"
 UNIT_PROGRAM = "/opt/hpcverify/bin/hpcverify"
 """What the units start."""
 
@@ -123,8 +124,10 @@ def _need_timer() -> Requirement:
     if os.path.lexists(enabled) or cron.exists():
         return Requirement(Stage.VERIFY, subject, "are started by this host")
     state, files = "are started by no timer of this host", find_slurm_files()
+    if files == PACKAGED_FILES and not (files / CRON_JOB).exists():
+        return Requirement(Stage.VERIFY, subject, state, fix="install hpcverify-controller here")
     if not Path("/run/systemd/system").exists():
-        lines = [f"cp {files}/hpcverify.cron {cron}"]
+        lines = [f"cp {files}/{CRON_JOB} {cron}"]
     else:
         lines = [f"systemctl enable --now {UNIT}.timer"]
         if not any(Path(folder, f"{UNIT}.timer").exists() for folder in UNIT_FOLDERS):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 PACKAGED_HOOKS = Path("/usr/libexec/hpcverify")
 """Where the packages of a distribution have them."""
+PACKAGED_FILES = Path("/usr/share/hpcverify")
+"""Where the packages have the template of their settings, and the cron job."""
 HOOK_LIBRARY = "hooks.sh"
 """Each hook reads it from its own folder."""
 SETTINGS_TEMPLATE = "hooks.conf"
@@ -23,11 +25,15 @@ def find_hooks(packaged: Path = PACKAGED_HOOKS) -> Path:
     """Return the folder of the hooks: of the package, of this checkout, or of the wheel."""
     if (packaged / HOOK_LIBRARY).exists():
         return packaged
-    return find_slurm_files()
+    return _find_own_files()
 
 
-def find_slurm_files() -> Path:
-    """Return the folder with the hooks, units and examples of this installation."""
+def find_slurm_files(packaged: Path = PACKAGED_FILES) -> Path:
+    """Return the folder of what is copied or linked: settings of the hooks, cron job, units."""
+    return packaged if (packaged / SETTINGS_TEMPLATE).exists() else _find_own_files()
+
+
+def _find_own_files() -> Path:
     package = Path(__file__).parents[1]
     checkout = package.parent / "slurm"
     return checkout if (checkout / HOOK_LIBRARY).exists() else package / "share" / "slurm"
