@@ -8,7 +8,13 @@ copyright = "the authors of hpcverify, Apache-2.0"  # noqa: A001 - Sphinx reads 
 
 # The source is the repository, so that links between the book and README.md are checked.
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "docs/**/*.md", "*.md", "tests/rehearsal/README.md"]
+include_patterns = [
+    "docs/*.md",
+    "docs/**/*.md",
+    "*.md",
+    "packaging/*/README.md",
+    "tests/rehearsal/README.md",
+]
 exclude_patterns = [".*", "build", "**/node_modules", "**/__pycache__"]
 
 extensions = ["myst_parser"]
