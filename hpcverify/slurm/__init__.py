@@ -93,6 +93,8 @@ class Preemption(Struct, frozen=True, kw_only=True):
     """``PreemptType``: preempt/none, preempt/partition_prio, preempt/qos."""
     exempt: str
     """``PreemptExemptTime``: how long after its start a job cannot be preempted."""
+    mode: str = "OFF"
+    """``PreemptMode`` of the cluster; beside preempt/none it may be GANG, for time slices."""
 
 
 class HookSettings(Struct, frozen=True, kw_only=True):

@@ -121,6 +121,7 @@ class Slurm:
         return Preemption(
             kind=next(iter(self._list_values("PreemptType")), NO_PREEMPTION),
             exempt=_find_setting("PreemptExemptTime", self._config),
+            mode=next(iter(self._list_values("PreemptMode")), "OFF"),
         )
 
     def read_hook_settings(self) -> HookSettings:

@@ -171,15 +171,20 @@ def list_partition_requirements(
     fleet: Fleet, preemption: Preemption, partitions: Mapping[str, Partition]
 ) -> Iterator[Requirement]:
     """List what the sweep's jobs need: a partition, and that they give way to users' jobs."""
-    if preemption.kind == NO_PREEMPTION:
+    instructions: tuple[Instruction, ...] = ()
+    fix = ""
+    if preemption.kind == NO_PREEMPTION and preemption.mode != "OFF":
+        state = f"{preemption.kind} with PreemptMode={preemption.mode}"
+        fix = f"choose how jobs preempt beside {preemption.mode}: a line of ours would end that"
+    elif preemption.kind == NO_PREEMPTION:
         # Of partitions that say nothing, Slurm takes the mode of the cluster: off until now.
         above = Instruction(Place.ABOVE, ("PartitionName=DEFAULT PreemptMode=OFF",))
         lines = (f"PreemptType={PREEMPT_BY_PARTITION}", "PreemptMode=REQUEUE")
         state = f"{preemption.kind}: users' jobs would wait for verifications"
-        instructions: tuple[Instruction, ...] = (above, Instruction(Place.END, lines))
+        instructions = (above, Instruction(Place.END, lines))
     else:
-        state, instructions = preemption.kind, ()
-    yield Requirement(Stage.VERIFY, "PreemptType", state, instructions)
+        state = preemption.kind
+    yield Requirement(Stage.VERIFY, "PreemptType", state, instructions, fix)
     subject = f"partition {fleet.partition}"
     if fleet.partition in partitions:
         yield Requirement(Stage.VERIFY, subject, "is there")

@@ -224,6 +224,14 @@ def test_without_preemption_the_modes_of_users_partitions_are_kept_off() -> None
     assert "RootOnly=YES" in lines[Place.END][2]
 
 
+def test_time_slices_of_a_site_are_not_ended_by_a_line_of_ours() -> None:
+    gang = Preemption(kind="preempt/none", exempt="0", mode="GANG")
+    first, *_ = list_partition_requirements(Fleet(), gang, {})
+
+    assert first.instructions == ()
+    assert "GANG" in first.fix
+
+
 def test_with_preemption_only_the_partition_is_added() -> None:
     preemption = Preemption(kind=PREEMPT_BY_PARTITION, exempt="0")
     lines = list_partition_lines(preemption, BATCH, fleet=Fleet(user="verifier", partition="hv"))
