@@ -18,7 +18,7 @@ PACKAGES = {
 FLOORS = (
     ("model", "errors", "breadcrumb", "gate", "imports", "stats"),
     ("units", "trust"),
-    ("check", "peers", "reliability"),
+    ("check", "peers", "reliability", "events", "metrics"),
     ("limits", "plan", "processes", "trends", "selection"),
     ("telemetry", "slurm", "summary"),
     ("records",),

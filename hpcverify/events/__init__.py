@@ -1,0 +1,1 @@
+"""Events: what changed in a fleet, for the collectors of a site."""

@@ -1,0 +1,142 @@
+"""
+An event: one change in a fleet, as one line of JSON.
+
+The controller writes an event in the transaction of the change, with a number that only
+grows. Everything that a site collects is drawn from it: ``events.jsonl``, journald, OCSF
+and CloudEvents. Fields are added, never renamed; `SCHEMA` counts what breaks a reader.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct
+
+from hpcverify.model import Remedy, Verdict
+
+SCHEMA = 1
+"""The version of the format."""
+
+
+class EventKind(StrEnum):
+    """What happened; the word before the dot is the subject."""
+
+    NODE_CHANGED = "node.changed"
+    HOLD_CHANGED = "hold.changed"
+    FINDING_OPENED = "finding.opened"
+    FINDING_CHANGED = "finding.changed"
+    FINDING_CLOSED = "finding.closed"
+    RUN_FINISHED = "run.finished"
+    COMMAND_RUN = "command.run"
+    CONFIGURATION_LOADED = "configuration.loaded"
+    SUPPRESSION_BEGUN = "suppression.begun"
+    SUPPRESSION_USED = "suppression.used"
+    SUPPRESSION_ENDED = "suppression.ended"
+    DOCUMENT_REFUSED = "document.refused"
+    CLAIM_REFUSED = "claim.refused"
+    BREAKER_TRIPPED = "breaker.tripped"
+    BREAKER_RESET = "breaker.reset"
+    CHECK_DOUBTED = "check.doubted"
+    CHECK_TRUSTED = "check.trusted"
+    ROLLOUT_BEGUN = "rollout.begun"
+    ROLLOUT_ENDED = "rollout.ended"
+    OUTLIER_OPENED = "outlier.opened"
+    OUTLIER_CLOSED = "outlier.closed"
+    LINK_FAILED = "link.failed"
+    LINK_RECOVERED = "link.recovered"
+    NIGHT_JUDGED = "night.judged"
+    MALFUNCTION_BEGUN = "malfunction.begun"
+    MALFUNCTION_ENDED = "malfunction.ended"
+    HEARTBEAT = "controller.heartbeat"
+
+
+class Severity(StrEnum):
+    """How grave an event is. What is only observed is at most low."""
+
+    INFORMATIONAL = "informational"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class Actor(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who caused an event."""
+
+    name: str
+    """The login of a person, the one behind sudo; or "hpcverify"."""
+    host: str
+    """Where the program ran."""
+    is_person: bool = False
+
+
+class FindingState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fault of a part, the same *uid* from its opening to its closing."""
+
+    uid: str
+    """Of node, part, check and code; not of the run."""
+    part: str
+    """What survives a reseat: a UUID, a serial number, an address; or "node"."""
+    label: str
+    """The name of the part for people."""
+    check: str
+    code: str
+    """The code of the finding, or the metric that is outside its limit."""
+    verdict: Verdict
+    remedy: Remedy
+    enforced: bool = False
+    """Whether the site acts on it."""
+
+
+class RunOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run of a suite on a node."""
+
+    id: str
+    suite: str
+    verdict: Verdict
+    coverage: str = ""
+    """What was verified, in one line."""
+
+
+class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What something was, and what it is now."""
+
+    subject: str
+    """The name of what changed: a check, a file, a link; empty for the node itself."""
+    before: str
+    after: str
+
+
+class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A command that changes something."""
+
+    name: str
+    """As ``hold`` or ``breaker reset``."""
+    outcome: Literal["done", "refused", "failed"]
+    exit_status: int
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change. The free text is last."""
+
+    schema: int
+    number: int
+    """Only grows, without a gap."""
+    id: str
+    """The identity of the ledger and the number: unique among all clusters of a site."""
+    time: datetime
+    kind: EventKind
+    severity: Severity
+    actor: Actor
+    previous: str
+    """The SHA-256 of the line before, without its newline, in hexadecimal digits."""
+    node: str = ""
+    """Empty for what is about the fleet."""
+    change: Change | None = None
+    finding: FindingState | None = None
+    run: RunOutcome | None = None
+    command: Command | None = None
+    text: str = ""
+    """For people; nothing needs to be read out of it."""

@@ -1,0 +1,1 @@
+"""Metrics: what Prometheus collects through the text files of node_exporter."""
