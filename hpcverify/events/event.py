@@ -100,7 +100,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was verified, in one line."""
 
 
-class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StateChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What something was, and what it is now."""
 
     subject: str
@@ -134,7 +134,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The SHA-256 of the line before, without its newline, in hexadecimal digits."""
     node: str = ""
     """Empty for what is about the fleet."""
-    change: Change | None = None
+    change: StateChange | None = None
     finding: FindingState | None = None
     run: RunOutcome | None = None
     command: Command | None = None
