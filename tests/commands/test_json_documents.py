@@ -34,10 +34,12 @@ FORMATS = jsonschema.FormatChecker(formats=())
 HOLD_ID = "3fa2c1"
 
 
-@FORMATS.checks("date-time")
 def is_utc_time(value: object) -> bool:
     """Whether *value*, if it is text, is an RFC 3339 time in UTC, in whole seconds."""
     return not isinstance(value, str) or RFC_3339_UTC.fullmatch(value) is not None
+
+
+FORMATS.checks("date-time")(is_utc_time)
 
 
 def refuse_constant(name: str) -> NoReturn:
