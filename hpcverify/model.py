@@ -398,6 +398,8 @@ class Shortfall(Struct, frozen=True):
     remedy: Remedy = Remedy.RERUN
     code: str = ""
     """The code of the shared finding that this comes of, if it does."""
+    fix: str = ""
+    """The exact step that undoes it; empty if none is known."""
 
 
 class ComplaintKind(StrEnum):

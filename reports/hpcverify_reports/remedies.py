@@ -110,7 +110,9 @@ def _build_row(part: AffectedPart, summary: RunSummary, past: Repetition | None)
 def _list_diagnoses(part: AffectedPart, summary: RunSummary) -> tuple[str, ...]:
     """List what is wrong with *part*, the gravest first."""
     return tuple(
-        ": ".join(filter(None, (name_checks(d.checks), d.text, d.fix and f"fix: {d.fix}")))
+        ": ".join(
+            filter(None, (name_checks(d.checks), d.text, d.fix not in d.text and f"fix: {d.fix}"))
+        )
         for d in summary.diagnoses
         if part.part_id in d.part_ids
     )

@@ -226,6 +226,18 @@ def test_the_node_is_named_after_its_parts_and_stands_for_their_configuration() 
     )
 
 
+def test_what_is_missing_on_all_parts_has_its_exact_fix_as_the_next_step() -> None:
+    fix = "apt-get install fio"
+    missing = Shortfall(
+        "gpu-3", f"fio is not installed: {fix}", Cause.MISSING, Remedy.FIX_CONFIGURATION, fix=fix
+    )
+    ended = result(
+        "p2p", verdict=Verdict.ERROR, shortfalls=(missing, replace(missing, part_id="node"))
+    )
+
+    assert summarize(run(ended)).next_steps.startswith(f"{fix}, then: hpcverify")
+
+
 def test_of_several_rounds_a_metric_is_listed_once_at_its_worst() -> None:
     rounds = [
         result("gemm", Measurement("speed", value, "GB/s", "gpu-3"), round=n)
